@@ -1,0 +1,153 @@
+"""PrototypeSet, the value that every part passes on: some classes, a vector for each, perhaps their counts.
+
+A class without a prototype is a missing row; zeros, NaN or negative labels never stand for "absent".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class PrototypeSet:
+    """The prototypes of k classes in d dimensions.
+
+    labels: (k,) int64, at least 0, unique, ascending.
+    vectors: (k, d), floating.
+    counts: (k,) int64, at least 1, the samples behind each row; None where they are unknown or not disclosed.
+
+    Raises ValueError when the parts do not fit together. Finite values are not checked here: what
+    comes from outside is checked where it is decoded.
+    """
+
+    labels: Tensor
+    vectors: Tensor
+    counts: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        labels, vectors, counts = self.labels, self.vectors, self.counts
+        if labels.dim() != 1 or labels.dtype != torch.int64:
+            raise ValueError(
+                f"The labels of a prototype set have shape {tuple(labels.shape)} and dtype {labels.dtype}; "
+                "they must be a list (k,) of int64."
+            )
+        if vectors.dim() != 2 or not vectors.is_floating_point():
+            raise ValueError(
+                f"The vectors of a prototype set have shape {tuple(vectors.shape)} and dtype "
+                f"{vectors.dtype}; they must be floating-point rows (k, d)."
+            )
+        if len(vectors) != len(labels):
+            raise ValueError(
+                f"A prototype set has {len(labels)} labels but {len(vectors)} vectors; it needs one vector a label."
+            )
+        if len(labels) and int(labels[0]) < 0:
+            raise ValueError(f"A prototype set has the label {int(labels[0])}; labels must be at least 0.")
+        if not bool((labels[1:] > labels[:-1]).all()):
+            raise ValueError(
+                f"The labels {labels.tolist()} of a prototype set must ascend without repetition; "
+                "sort the rows by label and keep one a class."
+            )
+        if counts is None:
+            return
+        if counts.shape != labels.shape or counts.dtype != torch.int64:
+            raise ValueError(
+                f"The counts of a prototype set have shape {tuple(counts.shape)} and dtype {counts.dtype}; "
+                f"they must be int64, one for each of the {len(labels)} labels."
+            )
+        if len(counts) and int(counts.min()) < 1:
+            raise ValueError(
+                f"A prototype set has a count of {int(counts.min())}; counts must be at least 1, "
+                "and a class without samples has no row."
+            )
+
+    @classmethod
+    def empty(cls, dim: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> PrototypeSet:
+        """The set without any class, in `dim` dimensions."""
+        return cls(torch.empty(0, dtype=torch.int64, device=device), torch.empty(0, dim, dtype=dtype, device=device))
+
+    @property
+    def dim(self) -> int:
+        """d, the length of a prototype."""
+        return self.vectors.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> PrototypeSet:
+        """The same set on another device; `dtype` applies to the vectors."""
+        return PrototypeSet(
+            self.labels.to(device=device),
+            self.vectors.to(device=device, dtype=dtype),
+            None if self.counts is None else self.counts.to(device=device),
+        )
+
+    def table(self, num_classes: int) -> tuple[Tensor, Tensor]:
+        """One row for each of K classes: vectors (K, d) and `present` (K,), bool.
+
+        The rows of absent classes are zeros and must only be read together with `present`. Raises
+        ValueError when a label is K or more.
+        """
+        if len(self) and int(self.labels[-1]) >= num_classes:
+            raise ValueError(
+                f"A prototype has the label {int(self.labels[-1])}, but there are {num_classes} classes, "
+                f"labelled 0 to {num_classes - 1}; both ends must use the same list of classes."
+            )
+        vectors = self.vectors.new_zeros(num_classes, self.dim)
+        present = torch.zeros(num_classes, dtype=torch.bool, device=self.labels.device)
+        vectors[self.labels] = self.vectors
+        present[self.labels] = True
+        return vectors, present
+
+    def updated_by(self, newer: PrototypeSet) -> PrototypeSet:
+        """The union of both sets, where `newer` wins; its dtype and device hold.
+
+        Counts are kept only if both have them. Raises ValueError when the dimensions differ.
+        """
+        if newer.dim != self.dim:
+            raise ValueError(
+                f"Prototypes of {self.dim} dimensions cannot be updated by prototypes of {newer.dim}; "
+                "every client and the server must use the same feature-dim."
+            )
+        older = self.to(device=newer.vectors.device, dtype=newer.vectors.dtype)
+        kept = ~torch.isin(older.labels, newer.labels)
+        labels, order = torch.cat([older.labels[kept], newer.labels]).sort()
+        counts = None
+        if older.counts is not None and newer.counts is not None:
+            counts = torch.cat([older.counts[kept], newer.counts])[order]
+        return PrototypeSet(labels, torch.cat([older.vectors[kept], newer.vectors])[order], counts)
+
+    def with_vectors(self, vectors: Tensor) -> PrototypeSet:
+        """The same classes and counts with other vectors (k, any d)."""
+        return replace(self, vectors=vectors)
+
+    def without_counts(self) -> PrototypeSet:
+        """The same classes and vectors, with the counts left out."""
+        return replace(self, counts=None)
+
+
+def class_means(features: Tensor, labels: Tensor, num_classes: int) -> PrototypeSet:
+    """The local prototypes: each class's mean feature, with its count (Eq. 2 of ProtoNorm).
+
+    features: (n, d), floating; labels: (n,) int64 in 0..num_classes-1. A class without a sample has no row.
+    Sums are float64, the means have the features' dtype. Raises ValueError when shapes do not fit or a label
+    is out of range.
+    """
+    if features.dim() != 2 or not features.is_floating_point() or labels.shape != features.shape[:1]:
+        raise ValueError(
+            f"Features of shape {tuple(features.shape)} and dtype {features.dtype} do not go with labels of "
+            f"shape {tuple(labels.shape)}; they must be floating-point (n, d) and (n,)."
+        )
+    if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= num_classes):
+        raise ValueError(
+            f"The labels of the samples go from {int(labels.min())} to {int(labels.max())}, but there are "
+            f"{num_classes} classes, labelled 0 to {num_classes - 1}."
+        )
+    sums = torch.zeros(num_classes, features.shape[1], dtype=torch.float64, device=features.device)
+    sums.index_add_(0, labels, features.detach().double())
+    counts = torch.bincount(labels, minlength=num_classes)
+    held = counts.nonzero().flatten()
+    means = sums[held] / counts[held].unsqueeze(1)
+    return PrototypeSet(held, means.to(features.dtype), counts[held])
