@@ -1,0 +1,114 @@
+"""Class-wise aggregation of the clients' prototypes: means, and centres that few bad clients can move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from prototypes.prototype_set import PrototypeSet
+
+AGGREGATIONS = ("mean", "weighted", "median", "trimmed-mean", "geometric-median")
+
+# The geometric median is found when the unit vectors from it to n rows sum to less than this times n; rows
+# closer to each other than this share of their mean distance from their mean count as one.
+WEISZFELD_TOLERANCE = 1e-9
+WEISZFELD_STEPS = 1000
+
+
+def aggregate(sets: Sequence[PrototypeSet], how: str = "mean", trim: float = 0.1) -> PrototypeSet:
+    """One prototype for each class that any of the sets holds, from the sets that hold it.
+
+    how: `mean` (Eq. 7 of ProtoNorm), `weighted` by the counts, `median` of each coordinate, `trimmed-mean` of
+    each coordinate without the ⌊trim·n⌋ smallest and largest of n values (trim in [0, 0.5)), or
+    `geometric-median`, the point with the least sum of Euclidean distances.
+
+    Computed in float64; the result has the sets' dtype and device, and no counts. The order of the
+    sets matters no more than rounding. Raises ValueError for no sets, sets that do not fit together,
+    an unknown `how`, a `trim` out of range, and `weighted` without counts.
+    """
+    if how not in AGGREGATIONS:
+        raise ValueError(f"The aggregation {how!r} is unknown; choose one of {', '.join(AGGREGATIONS)}.")
+    if not 0 <= trim < 0.5:
+        raise ValueError(f"The trim of a trimmed mean is {trim}; it must be at least 0 and below 0.5.")
+    if not sets:
+        raise ValueError("There are no prototype sets to aggregate; at least one client must have uploaded its own.")
+    kinds = sorted({(each.dim, str(each.vectors.dtype)) for each in sets})
+    if len(kinds) > 1:
+        raise ValueError(
+            f"Prototype sets of different kinds (dimension, dtype) cannot be aggregated: {kinds}; "
+            "all clients must use the same feature-dim and number format."
+        )
+
+    rows = torch.cat([each.vectors for each in sets]).double()
+    labels, owner = torch.cat([each.labels for each in sets]).unique(return_inverse=True)
+    if how in ("mean", "weighted"):
+        weights = _counts(sets).double() if how == "weighted" else rows.new_ones(len(rows))
+        vectors = _weighted_means(rows, owner, weights, len(labels))
+    else:
+        vectors = rows.new_empty(len(labels), rows.shape[1])
+        for index in range(len(labels)):
+            group = rows[owner == index]
+            if how == "median":
+                vectors[index] = _trimmed_mean(group, (len(group) - 1) // 2)
+            elif how == "trimmed-mean":
+                vectors[index] = _trimmed_mean(group, int(trim * len(group)))
+            else:
+                vectors[index] = _geometric_median(group)
+    return PrototypeSet(labels, vectors.to(sets[0].vectors.dtype))
+
+
+def _counts(sets: Sequence[PrototypeSet]) -> Tensor:
+    found = [each.counts for each in sets if each.counts is not None]
+    if len(found) < len(sets):
+        raise ValueError(
+            f"The aggregation 'weighted' needs class counts, but {len(sets) - len(found)} of {len(sets)} "
+            "prototype sets have none; let the clients upload them or choose 'mean'."
+        )
+    return torch.cat(found)
+
+
+def _weighted_means(rows: Tensor, owner: Tensor, weights: Tensor, groups: int) -> Tensor:
+    """rows (n, d), owner (n,) in 0..groups-1, weights (n,) > 0 -> (groups, d)."""
+    sums = rows.new_zeros(groups, rows.shape[1]).index_add_(0, owner, rows * weights.unsqueeze(1))
+    totals = rows.new_zeros(groups).index_add_(0, owner, weights)
+    return sums / totals.unsqueeze(1)
+
+
+def _trimmed_mean(rows: Tensor, cut: int) -> Tensor:
+    """The mean of each coordinate of rows (n, d) without its `cut` smallest and largest values -> (d,)."""
+    return rows.sort(dim=0).values[cut : len(rows) - cut].mean(dim=0)
+
+
+def _geometric_median(rows: Tensor) -> Tensor:
+    """Weiszfeld's iteration on rows (n, d) -> (d,), from their mean.
+
+    Its weights 1/distance do not exist at a row. So the row nearest to the current point is tested for
+    optimality itself: row x_k, m-fold, is the median exactly when the unit vectors from it to the other rows
+    sum to a vector no longer than m. A point that meets a row which is not the median leaves it by Vardi and
+    Zhang's step (PNAS 97, 2000), which weighs the plain step with 1 - m / length.
+    """
+    point = rows.mean(dim=0)
+    same = WEISZFELD_TOLERANCE * torch.linalg.vector_norm(rows - point, dim=1).mean()
+    slack = WEISZFELD_TOLERANCE * len(rows)
+    for _ in range(WEISZFELD_STEPS):
+        pull, weight, met = _pull(rows, point, same)
+        length = torch.linalg.vector_norm(pull)
+        if not met and length <= slack:
+            break
+        nearest = rows[torch.linalg.vector_norm(rows - point, dim=1).argmin()]
+        pull_there, _, met_there = _pull(rows, nearest, same)
+        if torch.linalg.vector_norm(pull_there) <= met_there + slack:
+            return nearest
+        point = point + pull / weight * (1 - met / length).clamp(min=0)
+    return point
+
+
+def _pull(rows: Tensor, point: Tensor, same: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The sum of unit vectors (d,) from point to rows, the sum of 1/distance, and how many rows it meets."""
+    offsets = rows - point
+    distances = torch.linalg.vector_norm(offsets, dim=1)
+    apart = distances > same
+    weights = torch.where(apart, 1 / distances.clamp(min=torch.finfo(rows.dtype).tiny), 0.0)
+    return weights @ offsets, weights.sum(), (~apart).sum()
