@@ -1,0 +1,64 @@
+"""Linear discriminant analysis around prototypes: the nearest one in the metric of the client's own features.
+
+The papers' rule (nearest prototype) is its special case of a spherical covariance and equal classes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from prototypes.prototype_set import PrototypeSet
+
+SHRINKAGE = 0.1
+
+
+def pooled_covariance(features: Tensor, labels: Tensor, means: PrototypeSet) -> Tensor:
+    """Σ = 0.9 S + 0.1 (tr S / d) I, S the scatter of all samples around their class means, divided by n.
+
+    features: (n, d). labels: (n,) int64. means: a row for each class that occurs. Returns (d, d), float64;
+    the identity when S is zero (one sample a class, constant features, no samples). Raises ValueError for a
+    class without a mean and for features that are not finite.
+    """
+    d = features.shape[1]
+    identity = torch.eye(d, dtype=torch.float64, device=features.device)
+    unknown = labels[~torch.isin(labels, means.labels)]
+    if len(unknown):
+        raise ValueError(
+            f"A sample has the class {int(unknown[0])}, which is none of the classes {means.labels.tolist()} "
+            "with a mean; means and samples must be those of one client."
+        )
+    if not len(labels):
+        return identity
+    residuals = features.detach().double() - means.vectors.double()[torch.searchsorted(means.labels, labels)]
+    scatter = residuals.T @ residuals / len(labels)
+    spread = scatter.trace() / d
+    if not bool(spread.isfinite()):
+        raise ValueError(
+            "The features are not finite, so they have no covariance; the model has probably diverged: "
+            "lower the learning rate or the weight of the prototype loss."
+        )
+    if not bool(spread > 0):
+        return identity
+    return (1 - SHRINKAGE) * scatter + SHRINKAGE * spread * identity
+
+
+def discriminant_scores(z: Tensor, prototypes: PrototypeSet, covariance: Tensor, num_classes: int) -> Tensor:
+    """-½ (z - p)ᵀ Σ⁻¹ (z - p) + log(n_j / Σ n) for each feature and class.
+
+    z: (n, d). prototypes: with counts. covariance: Σ, (d, d), positive definite. Returns (n, num_classes),
+    float64; a class without a prototype scores -inf. Raises ValueError when the counts are missing.
+    """
+    if prototypes.counts is None:
+        raise ValueError(
+            "The discriminant rule needs the class counts of the prototypes, and this set has none; "
+            "use the client's own class means, which carry them."
+        )
+    factor = torch.linalg.cholesky(covariance.double())
+    whitened = torch.linalg.solve_triangular(factor, z.detach().double().T, upper=False).T
+    centres = torch.linalg.solve_triangular(factor, prototypes.vectors.double().T, upper=False).T
+    distances = torch.cdist(whitened, centres, compute_mode="donot_use_mm_for_euclid_dist")
+    frequencies = prototypes.counts.double() / prototypes.counts.sum()
+    scores = z.new_full((len(z), num_classes), -torch.inf, dtype=torch.float64)
+    scores[:, prototypes.labels] = frequencies.log() - distances.square() / 2
+    return scores
