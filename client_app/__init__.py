@@ -1,0 +1,1 @@
+"""The ClientApp: one training loop, one evaluation, one store for all methods."""

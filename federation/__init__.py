@@ -1,0 +1,1 @@
+"""What both ends of a run agree on: settings, payloads and messages, the roster, the record, seeds."""

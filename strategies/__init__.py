@@ -1,0 +1,108 @@
+"""The registry of methods: strategy name -> module. A module is imported only when asked for, since a deployment
+starts a process a message."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Any
+
+from federation.settings import Scalar, SettingError, Settings, check, nearest, refuse_unknown
+from strategies.method import Method, Options
+
+METHODS = {
+    "fedproto": "strategies.fedproto",
+    "protonorm": "strategies.protonorm",
+    "local": "strategies.local",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's settings, checked."""
+
+    settings: Settings
+    method: Method
+    options: Options
+
+    @property
+    def inference(self) -> str:
+        """The primary prediction rule."""
+        chosen = self.settings.inference
+        return self.method.inference if chosen == "auto" else chosen
+
+
+def load_method(name: str) -> Method:
+    """The method of that name.
+
+    Raises:
+        SettingError: an unknown name, with the nearest one.
+    """
+    if name not in METHODS:
+        raise SettingError(
+            f'setting `strategy` is "{name}"{nearest(name, METHODS)}; one of {", ".join(METHODS)} is allowed.'
+        )
+    method: Method = import_module(METHODS[name]).METHOD
+    return method
+
+
+def read_settings(run_config: Mapping[str, Scalar]) -> Run:
+    """Settings of a run from Flower's flat run configuration; names that are missing take their default.
+
+    Raises:
+        SettingError: one sentence that names the setting, the value and what is allowed.
+    """
+    shared = {name: value for name, value in run_config.items() if "." not in name}
+    refuse_unknown(shared, _names(Settings))
+    settings: Settings = check(Settings, shared)
+    method = load_method(settings.strategy)
+    if settings.inference not in ("auto", *method.rules):
+        raise SettingError(
+            f'setting `inference` is "{settings.inference}", but `{settings.strategy}` reports auto, '
+            f"{', '.join(method.rules)}."
+        )
+    own: dict[type, Any] = {}
+    for prefix, kind in method.settings.items():
+        values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}
+        refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _names(kind)))
+        own[kind] = check(kind, {name.replace("-", "_"): v for name, v in values.items()}, f"{prefix}.")
+    options = Options(own)
+    if method.sends_counts(options) and not settings.disclose_class_counts:
+        raise SettingError(
+            f"`{settings.strategy}` as set uploads class counts; allow that with `disclose-class-counts = true`, or "
+            "choose an aggregation without them."
+        )
+    return Run(settings, method, options)
+
+
+def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:
+    """Refuse a setting of another method than the run's (its default passes: Flower always fills those in).
+
+    Imports every method, so only the server and the command line ask.
+    """
+    defaults = known_settings()
+    own = load_method(str(run_config.get("strategy", defaults["strategy"]))).settings
+    refuse_unknown(run_config, defaults)
+    for name, value in run_config.items():
+        prefix, _, rest = name.rpartition(".")
+        if rest and prefix and prefix not in own and value != defaults[name]:
+            raise SettingError(
+                f"setting `{name}` belongs to another method than `{run_config.get('strategy')}`; take it out, or "
+                "choose the strategy that reads it."
+            )
+
+
+def known_settings() -> dict[str, Any]:
+    """Every setting of every method with its default, by its full name."""
+    shared = Settings()
+    known = {name: getattr(shared, name.replace("-", "_")) for name in _names(Settings)}
+    for method in map(load_method, METHODS):
+        for prefix, kind in method.settings.items():
+            default = kind()
+            known |= {f"{prefix}.{name}": getattr(default, name.replace("-", "_")) for name in _names(kind)}
+    return known
+
+
+def _names(kind: Any) -> list[str]:
+    """Setting names (with dashes) of a pydantic model or dataclass."""
+    names = kind.model_fields if kind is Settings else [entry.name for entry in fields(kind)]
+    return [name.replace("_", "-") for name in names]

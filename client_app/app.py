@@ -1,0 +1,49 @@
+"""The Flower ClientApp: decode, call, encode."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from client_app.client import USER_ERRORS, Client
+from federation.messages import decode_instruction, encode_identity, encode_report
+from federation.payloads import Identity, Instruction, Report
+from federation.seeds import limited_threads
+from strategies import read_settings
+
+app = ClientApp()
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Who are you? Asked once, before training."""
+    try:
+        with limited_threads(read_settings(context.run_config).settings.threads):
+            identity = Client(context).identity()
+    except USER_ERRORS as error:
+        partition = context.node_config.get("partition-id", -1)
+        identity = Identity(int(partition), 0, problem=f"client {partition}: {error}")
+    return Message(encode_identity(identity), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Evaluate on arrival, train, upload."""
+    return _answer(message, context, Client.train)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate only."""
+    return _answer(message, context, Client.evaluate)
+
+
+def _answer(message: Message, context: Context, act: Callable[[Client, Instruction], Report]) -> Message:
+    began = time.perf_counter()
+    client = Client(context)
+    with limited_threads(client.settings.threads):
+        report = act(client, decode_instruction(message.content, client.limits()))
+    report = replace(report, seconds=time.perf_counter() - began)
+    return Message(encode_report(report), reply_to=message)

@@ -1,0 +1,214 @@
+"""One client of one run: its settings, data, model and store put together, and what it does with a message."""
+
+import time
+from collections import OrderedDict
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from data.client_data import ClientData, DataSpec, client_data
+from flwr.app import Context
+
+from client_app.evaluation import evaluate, measure
+from client_app.store import Stamp, Store
+from client_app.trainer import DivergenceError, train
+from data import DataError
+from federation.payloads import Evaluation, Identity, Instruction, Limits, Report
+from federation.seeds import derive, seed_process
+from federation.settings import SettingError, home
+from models import ModelError, build, model_for
+from strategies import Run, read_settings
+from strategies.method import ClientState
+
+USER_ERRORS = (DataError, ModelError, SettingError)
+CACHE_BYTES = 1 << 30
+
+# The states that this process used last. Workers share no memory and clients move between them, so an entry counts
+# only while its stamp is that of the store's newest generation.
+_states: OrderedDict[tuple[str, int], tuple[Stamp, ClientState]] = OrderedDict()
+
+
+class Client:
+    """The client that a Flower context stands for.
+
+    Raises:
+        SettingError, DataError, ModelError: one sentence that says why it cannot take part.
+    """
+
+    def __init__(self, context: Context):
+        node = context.node_config
+        self.run = _read(tuple(sorted(context.run_config.items())))
+        self.settings = self.run.settings
+        self.partition = _whole_number(node, "partition-id")
+        self.partitions = _whole_number(node, "num-partitions")
+        self.model = str(node.get("model", "")) or model_for(self.settings.models, self.partition)
+        self.device = _device(self.settings.device)
+        self.data = self._data(str(node.get("data-path", "")) or None)
+        self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
+
+    def identity(self) -> Identity:
+        """Who this client is. Builds the model once, so that one that does not fit is found before training."""
+        state = self._new_state()
+        data = self.data
+        discloses = [
+            "its model's name and size",
+            "its numbers of rows",
+            "the classes it holds",
+            "mean losses",
+            "accuracy",
+        ]
+        if self.run.method.sends:
+            discloses.append(f"{self.run.method.sends} of its classes")
+        if self.run.method.sends_counts(self.run.options):
+            discloses.append("its class counts")
+        return Identity(
+            partition=self.partition,
+            partitions=self.partitions,
+            model=self.model,
+            parameters=sum(p.numel() for p in state.module.parameters()),
+            feature_dim=self.settings.feature_dim,
+            class_names=data.class_names,
+            classes=tuple(data.train.labels.unique().tolist()),
+            rows=(len(data.train), len(data.validation), len(data.test)),
+            discloses=tuple(discloses),
+        )
+
+    def limits(self) -> Limits:
+        """What a download must keep to."""
+        return Limits(self.data.num_classes, self.settings.feature_dim, self.settings.max_prototype_norm)
+
+    def evaluate(self, instruction: Instruction) -> Report:
+        """Evaluate the model as the last round left it, with what was just received."""
+        state, stamp = self._take(instruction)
+        report = Report(self.partition, instruction.round, evaluation=self._evaluation(state, instruction))
+        self._keep(instruction.run, stamp, state)
+        return report
+
+    def train(self, instruction: Instruction) -> Report:
+        """Evaluate (when asked), train, measure, save, upload."""
+        state, _ = self._take(instruction)
+        report = Report(self.partition, instruction.round, evaluation=self._evaluation(state, instruction))
+        stream = (self.settings.seed, "client", self.partition, "round", instruction.round)
+        seed_process(*stream, "process")
+        began = time.perf_counter()
+        try:
+            self.objective.receive(state, instruction.payload, instruction.round)
+            figures = train(self.objective, state, self.data, stream, instruction.round)
+        except DivergenceError as error:
+            # the state in memory is spoilt; the store still holds the last good one
+            problem = f"client {self.partition} ({self.model}) diverged in round {instruction.round}: {error}"
+            return replace(report, problem=problem)
+        stamp = self._store(instruction.run).save(instruction.round, state)
+        self._keep(instruction.run, stamp, state)
+        return replace(
+            report,
+            payload=self.objective.upload(state, instruction.round),
+            training=replace(figures, seconds=time.perf_counter() - began),
+        )
+
+    def _evaluation(self, state: ClientState, instruction: Instruction) -> Evaluation | None:
+        """Lay the targets out, and evaluate if that is asked."""
+        targets = self.objective.targets(state, instruction.payload)
+        state.targets = None if targets is None else targets.to(device=self.device)
+        state.table = None if state.targets is None else state.targets.table(self.data.num_classes)
+        return evaluate(self.objective, state, self.data) if instruction.evaluate else None
+
+    def _take(self, instruction: Instruction) -> tuple[ClientState, Stamp]:
+        """The state from which a round starts: from memory if it is the store's newest, else from the store, else
+        new. It leaves the memory cache until it is whole again."""
+        store = self._store(instruction.run)
+        stamp = store.newest_before(instruction.round)
+        cached = _states.pop((instruction.run, self.partition), None)
+        if instruction.payload is not None:
+            store.save_received(instruction.payload)
+        if cached is not None and cached[0] == stamp:
+            return cached[1], cached[0]
+        state = self._new_state()
+        if stamp is not None:
+            store.load_into(state, stamp, self.device)
+            return state, stamp
+        measure(self.objective, state, self.data)
+        store.describe(self._description())
+        return state, store.save(0, state)
+
+    def _keep(self, run: str, stamp: Stamp, state: ClientState) -> None:
+        _states[run, self.partition] = stamp, state
+        while len(_states) > 1 and sum(_size(kept) for _, kept in _states.values()) > CACHE_BYTES:
+            _states.popitem(last=False)
+
+    def _store(self, run: str) -> Store:
+        return Store(home() / "clients" / run / str(self.partition))
+
+    def _new_state(self) -> ClientState:
+        """The seeded initial model: the same for all clients of one architecture with `shared-init`."""
+        whose = () if self.settings.shared_init else (self.partition,)
+        seed = derive(self.settings.seed, "model", self.model, *whose)
+        data = self.data
+        model = build(
+            self.model,
+            data.transform.shape,
+            self.settings.feature_dim,
+            data.num_classes,
+            seed,
+            self.settings.feature_activation,
+        )
+        return ClientState(self.objective.build(model, seed).to(self.device))
+
+    def _data(self, data_path: str | None) -> ClientData:
+        settings = self.settings
+        spec = DataSpec(
+            dataset=settings.dataset,
+            clients=self.partitions,
+            partition=settings.partition,
+            alpha=settings.alpha,
+            classes_per_client=settings.classes_per_client,
+            min_samples=settings.min_samples,
+            max_samples=settings.max_samples,
+            split=settings.split,
+            test_share=settings.test_share,
+            validation_share=settings.validation_share,
+            seed=settings.seed,
+            spiral_noise=settings.spiral_noise,
+            spiral_points=settings.spiral_points,
+        )
+        return client_data(spec, self.partition, home() / "cache", self.device, data_path)
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            "partition": self.partition,
+            "strategy": self.settings.strategy,
+            "model": self.model,
+            "feature_dim": self.settings.feature_dim,
+            "class_names": list(self.data.class_names),
+            "input": self.data.transform.to_dict(),
+            "rule": self.run.inference,
+        }
+
+
+@lru_cache(maxsize=8)
+def _read(items: tuple[tuple[str, Any], ...]) -> Run:
+    return read_settings(dict(items))
+
+
+def _whole_number(node: dict[str, Any], name: str) -> int:
+    value = node.get(name)
+    if type(value) is not int or value < 0:
+        raise SettingError(
+            f"this SuperNode's --node-config has {name}={value!r} where a whole number belongs; start it with "
+            '"partition-id=<i> num-partitions=<n>".'
+        )
+    return value
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise SettingError(f'setting `device` is "{name}", but this machine has no CUDA; use "auto" or "cpu".')
+    return torch.device(name)
+
+
+def _size(state: ClientState) -> int:
+    tensors = [*state.module.state_dict().values(), *state.kept.values(), *state.optimiser.values()]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

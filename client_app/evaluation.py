@@ -1,0 +1,84 @@
+"""One forward pass, every prediction rule; and the statistics of the training features that two rules need."""
+
+import time
+
+import torch
+from data.client_data import ClientData, InputTransform, Rows
+from torch import Tensor
+
+from federation.figures import MAJORITY
+from federation.payloads import Evaluation
+from prototypes.discriminant import discriminant_scores, pooled_covariance
+from prototypes.nearest import nearest_scores
+from prototypes.prototype_set import class_means
+from strategies.method import ClientState, Objective
+
+ROWS_AT_ONCE = 256
+
+
+@torch.no_grad()
+def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
+    """Local prototypes p_ij (Eq. 2 of ProtoNorm), counts and covariance over all training rows, in eval mode.
+
+    After training, never as a running mean of features that training still moves.
+    """
+    if not len(data.train):
+        return
+    features = features_of(objective, state, data.train, data.transform)
+    state.prototypes = class_means(features, data.train.labels, objective.num_classes)
+    state.covariance = pooled_covariance(features, data.train.labels, state.prototypes)
+
+
+@torch.no_grad()
+def evaluate(objective: Objective, state: ClientState, data: ClientData) -> Evaluation:
+    """How many test and validation rows each rule gets right."""
+    began = time.perf_counter()
+    right = [_right(objective, state, rows, data.transform) for rows in (data.test, data.validation)]
+    rules = dict.fromkeys(rule for counts in right for rule in counts)
+    # one transfer for all rules: a wait per rule would stall the device
+    names = list(rules)
+    counts = [torch.stack([split[rule] for rule in names]).tolist() if split else [0] * len(names) for split in right]
+    correct = {rule: (counts[0][index], counts[1][index]) for index, rule in enumerate(names)}
+    rows = (len(data.test), len(data.validation))
+    return Evaluation(rows, correct, time.perf_counter() - began)
+
+
+def features_of(objective: Objective, state: ClientState, rows: Rows, transform: InputTransform) -> Tensor:
+    """z of all rows in eval mode, (n, d) float32."""
+    state.module.eval()
+    chunks = []
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        inputs = transform(rows.inputs[start : start + ROWS_AT_ONCE])
+        with autocast(objective, inputs.device):
+            chunks.append(objective.features(state, inputs).float())
+    return torch.cat(chunks)
+
+
+def autocast(objective: Objective, device: torch.device) -> torch.autocast:
+    """bf16 autocast on CUDA where `precision` asks for it."""
+    wanted = objective.settings.precision == "bf16" and device.type == "cuda"
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=wanted)
+
+
+def _right(objective: Objective, state: ClientState, rows: Rows, transform: InputTransform) -> dict[str, Tensor]:
+    """Rule -> number of right answers, as tensors still on the device."""
+    if not len(rows):
+        return {}
+    z = features_of(objective, state, rows, transform)
+    right = {rule: (scores.argmax(dim=1) == rows.labels).sum() for rule, scores in _scores(objective, state, z).items()}
+    if state.prototypes is not None and state.prototypes.counts is not None:
+        usual = state.prototypes.labels[state.prototypes.counts.argmax()]
+        right[MAJORITY] = (rows.labels == usual).sum()
+    return right
+
+
+def _scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:
+    """Rule -> (n, K). A rule whose ingredients a client lacks is missing."""
+    num_classes = objective.num_classes
+    scores = {"classifier": objective.logits(state, z)}
+    if state.prototypes is not None and state.covariance is not None:
+        scores["local-prototypes"] = nearest_scores(z, *state.prototypes.table(num_classes))
+        scores["discriminant"] = discriminant_scores(z, state.prototypes, state.covariance, num_classes)
+    if state.table is not None:
+        scores["global-prototypes"] = nearest_scores(z, *state.table)
+    return scores | objective.scores(state, z)

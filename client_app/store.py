@@ -1,0 +1,101 @@
+"""A client's private state on disk: one folder a run and client, two generations, atomic writes.
+
+Each generation is one safetensors file, stamped with the round that made it. Flower's own `context.state` lives in
+a process's memory and would be gone with it.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from federation.payloads import Payload, to_tensors
+from prototypes.prototype_set import PrototypeSet
+from strategies.method import ClientState
+
+KEPT_GENERATIONS = 2
+Stamp = tuple[int, int, int]  # round, inode, modification time: one state, however often it was written
+
+
+class Store:
+    """The folder of one client in one run.
+
+    Holds `round-<r>.safetensors` (weights and buffers, local prototypes with counts, covariance, what the method
+    keeps), `received.safetensors` (the newest targets, for prediction) and `client.json`.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def newest_before(self, round_number: int) -> Stamp | None:
+        """The generation from which `round_number` starts. Those of that round or later are deleted: the server
+        went back, and so must the client."""
+        stamps = []
+        for path in self.folder.glob("round-*.safetensors"):
+            made_in = int(re.sub(r"\D", "", path.stem))
+            if made_in >= round_number:
+                path.unlink(missing_ok=True)
+            else:
+                stat = path.stat()
+                stamps.append((made_in, stat.st_ino, stat.st_mtime_ns))
+        return max(stamps, default=None)
+
+    def save(self, round_number: int, state: ClientState) -> Stamp:
+        """Write the generation of `round_number`; older ones beyond the second go."""
+        path = self._path(round_number)
+        self._write(path, _flatten(state))
+        for old in sorted(self.folder.glob("round-*.safetensors"))[:-KEPT_GENERATIONS]:
+            old.unlink(missing_ok=True)
+        stat = path.stat()
+        return round_number, stat.st_ino, stat.st_mtime_ns
+
+    def load_into(self, state: ClientState, stamp: Stamp, device: torch.device) -> None:
+        """Fill a freshly built state from a generation."""
+        tensors = load_file(self._path(stamp[0]), device=str(device))
+        parts: dict[str, dict[str, torch.Tensor]] = {}
+        for name, tensor in tensors.items():
+            part, _, rest = name.partition("/")
+            parts.setdefault(part, {})[rest] = tensor
+        state.module.load_state_dict(parts.get("module", {}))
+        if "prototypes" in parts:
+            state.prototypes = PrototypeSet(**parts["prototypes"])
+        state.covariance = parts.get("covariance", {}).get("")
+        state.kept = parts.get("kept", {})
+        state.optimiser = parts.get("optimiser", {})
+
+    def save_received(self, payload: Payload) -> None:
+        """Keep what the server sent last; training never reads it back."""
+        self._write(self.folder / "received.safetensors", to_tensors(payload))
+
+    def describe(self, description: dict[str, Any]) -> None:
+        """Write client.json once: what prediction needs to know beside the tensors."""
+        path = self.folder / "client.json"
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_suffix(f".{os.getpid()}.tmp")
+            temporary.write_text(json.dumps(description, indent=2) + "\n")
+            os.replace(temporary, path)
+
+    def _path(self, round_number: int) -> Path:
+        return self.folder / f"round-{round_number:06d}.safetensors"
+
+    def _write(self, path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        # copies, because safetensors refuses tensors that share memory
+        save_file({name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}, temporary)
+        os.replace(temporary, path)
+
+
+def _flatten(state: ClientState) -> dict[str, torch.Tensor]:
+    tensors = {f"module/{name}": tensor for name, tensor in state.module.state_dict().items()}
+    if state.prototypes is not None:
+        tensors |= {f"prototypes/{name}": tensor for name, tensor in to_tensors(state.prototypes).items()}
+    if state.covariance is not None:
+        tensors["covariance/"] = state.covariance
+    tensors |= {f"kept/{name}": tensor for name, tensor in state.kept.items()}
+    return tensors | {f"optimiser/{name}": tensor for name, tensor in state.optimiser.items()}

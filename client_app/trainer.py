@@ -1,0 +1,144 @@
+"""The one training loop of all methods: an Objective says what to minimise, phase by phase."""
+
+import math
+import time
+from collections.abc import Iterator
+
+import torch
+from data.client_data import ClientData
+from torch import Tensor
+
+from client_app.evaluation import autocast, measure
+from federation.payloads import TrainingFigures
+from federation.seeds import generator
+from strategies.method import Batch, ClientState, Loss, Objective, Phase
+
+
+class DivergenceError(ArithmeticError):
+    """The loss, or a prototype, is no longer finite; one sentence for a person."""
+
+
+def train(
+    objective: Objective,
+    state: ClientState,
+    data: ClientData,
+    stream: tuple[int | str, ...],
+    round_number: int,
+) -> TrainingFigures:
+    """Train in place, then measure the local prototypes.
+
+    Args:
+        stream: names the client's random stream of this round (federation.seeds).
+
+    Raises:
+        DivergenceError: the state is spoilt then and must not be kept.
+    """
+    began = time.perf_counter()
+    sums: dict[str, Tensor] = {}
+    ratio: Tensor | None = None
+    steps = 0
+    for phase in objective.phases(state, round_number):
+        optimiser = _optimiser(objective, state, phase)
+        labels = data.train.labels if phase.rows is None else phase.rows[1]
+        for epoch in range(phase.epochs):
+            state.module.train()
+            order = generator(*stream, phase.name, epoch)
+            for index in batches(len(labels), objective.settings.batch_size, order, labels.device):
+                batch = _batch(data, phase, index)
+                with autocast(objective, labels.device):
+                    loss = objective.loss(state, batch, phase, round_number)
+                if ratio is None:
+                    ratio = _gradient_ratio(loss)
+                optimiser.zero_grad(set_to_none=True)
+                loss.total.backward()
+                optimiser.step()
+                for name, part in (loss.parts | {"loss": loss.total}).items():
+                    sums[name] = sums.get(name, 0.0) + part.detach()
+                steps += 1
+            _stop_if_not_finite(sums, phase, epoch)
+        if objective.settings.optimizer_state == "persistent":
+            state.optimiser |= _tensors_of(optimiser, phase)
+    measure(objective, state, data)
+    if state.prototypes is not None and not bool(state.prototypes.vectors.isfinite().all()):
+        raise DivergenceError("a local prototype is not finite after training; lower `learning-rate`")
+    return TrainingFigures(
+        rows=len(data.train),
+        steps=steps,
+        parts={name: float(total) / steps for name, total in sums.items()},
+        gradient_ratio=0.0 if ratio is None else float(ratio),
+        target_norm=_mean_norm(state.targets.vectors if state.targets is not None else None),
+        prototype_norm=_mean_norm(state.prototypes.vectors if state.prototypes is not None else None),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def batches(rows: int, size: int, order: torch.Generator, device: torch.device) -> Iterator[Tensor]:
+    """Shuffled index batches of one epoch. A last batch of one joins the batch before it, since batch
+    normalisation cannot train on one row; a client's only row comes twice."""
+    permutation = torch.randperm(rows, generator=order).to(device)
+    if rows == 1:
+        permutation = permutation.repeat(2)
+    chunks = list(permutation.split(size))
+    if len(chunks) > 1 and len(chunks[-1]) == 1:
+        chunks[-2:] = [torch.cat(chunks[-2:])]
+    yield from chunks
+
+
+def _batch(data: ClientData, phase: Phase, index: Tensor) -> Batch:
+    if phase.rows is None:
+        return Batch(data.transform(data.train.inputs[index]), data.train.labels[index])
+    return Batch(phase.rows[0][index], phase.rows[1][index])
+
+
+def _optimiser(objective: Objective, state: ClientState, phase: Phase) -> torch.optim.Optimizer:
+    settings = objective.settings
+    if phase.optimiser is not None:
+        optimiser = phase.optimiser(phase.parameters)
+    else:
+        optimiser = torch.optim.SGD(
+            phase.parameters,
+            lr=settings.learning_rate,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
+    kept: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in state.optimiser.items():
+        phase_name, index, key = name.split("/")
+        if phase_name == phase.name:
+            kept.setdefault(int(index), {})[key] = tensor
+    if kept:
+        optimiser.load_state_dict(optimiser.state_dict() | {"state": kept})
+    return optimiser
+
+
+def _tensors_of(optimiser: torch.optim.Optimizer, phase: Phase) -> dict[str, Tensor]:
+    return {
+        f"{phase.name}/{index}/{key}": value
+        for index, values in optimiser.state_dict()["state"].items()
+        for key, value in values.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _gradient_ratio(loss: Loss) -> Tensor | None:
+    """Norm of the gradient on z of what the method adds, over the cross-entropy's own; None if it adds nothing."""
+    if len(loss.parts) == 1:
+        return None
+    plain = loss.parts["cross-entropy"]
+    (own,) = torch.autograd.grad(plain, loss.features, retain_graph=True)
+    (added,) = torch.autograd.grad(loss.total - plain, loss.features, retain_graph=True)
+    return added.norm() / own.norm().clamp_min(torch.finfo(own.dtype).tiny)
+
+
+def _stop_if_not_finite(sums: dict[str, Tensor], phase: Phase, epoch: int) -> None:
+    """One look an epoch: a look a batch would make the device wait."""
+    for name, total in sums.items():
+        if not math.isfinite(float(total)):
+            raise DivergenceError(
+                f"the {name} is not finite in epoch {epoch + 1} of phase `{phase.name}`; lower `learning-rate`, "
+                "`prototype-weight` or the scale of the targets"
+            )
+
+
+def _mean_norm(vectors: Tensor | None) -> float:
+    return 0.0 if vectors is None or not len(vectors) else float(vectors.norm(dim=1).mean())

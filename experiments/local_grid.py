@@ -1,0 +1,188 @@
+"""A Flower Grid in this process: the same ServerApp and ClientApp without SuperLink or Ray.
+
+For tests, benchmarks and one GPU. Messages are built, serialised and answered as in Flower's own simulation; with
+more than one worker, clients run in spawned processes (never threads: torch's settings are process-wide).
+"""
+
+import secrets
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.metadata import Metadata
+from flwr.serverapp import Grid
+
+# Flower sets this identity for its own processes, and `Message` cannot be built without it: the one private import.
+from flwr.supercore.task_identity import TaskIdentity
+
+from client_app.app import app as client_app
+from server_app.app import app as server_app
+from server_app.app import said
+from strategies import known_settings
+
+DIED, RAISED = 0, 2  # Flower's error codes: the worker is gone; the ClientApp raised
+SERVER = 1  # Flower's node id of the ServerApp
+
+RESULTS = "results: "
+NodeConfig = dict[str, bool | int | float | str]
+
+
+class LocalGrid(Grid):
+    """Nodes of this process.
+
+    Args:
+        run_config: the run's flat configuration, as Flower fuses it.
+        nodes: one node_config a node (partition-id, num-partitions, perhaps model and data-path).
+        workers: 1 answers a message when its reply is pulled; more are spawned processes.
+    """
+
+    def __init__(self, run_config: Mapping[str, Any], nodes: Sequence[NodeConfig], workers: int = 1):
+        self.run_config = run_config
+        self.run_id = secrets.randbits(62)
+        # random like Flower's own, so that nothing may come to depend on them
+        self.nodes = {secrets.randbits(62): node_config for node_config in nodes}
+        self._pending: dict[str, Message] = {}
+        self._futures: dict[str, Future[Message]] = {}
+        self._sent: dict[str, Message] = {}
+        self._pool = ProcessPoolExecutor(workers, get_context("spawn")) if workers > 1 else None
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self.run_id, SERVER, 1
+
+    def set_run(self, run: Any) -> None:
+        """There is one run a grid; nothing to set."""
+
+    @property
+    def run(self) -> Any:
+        """There is no SuperLink that would know of a run."""
+        raise RuntimeError("an in-process grid has no SuperLink run")
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """As `Message(...)`, which Flower prefers."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """All nodes are there from the start."""
+        return list(self.nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Accept messages; with several workers they start at once."""
+        ids = []
+        for message in messages:
+            message_id = secrets.token_hex(16)
+            stamped = _with_id(message, message_id)
+            if self._pool is None:
+                self._pending[message_id] = stamped
+            else:
+                self._futures[message_id] = self._pool.submit(_work, stamped, self._context(stamped))
+                self._sent[message_id] = stamped
+            ids.append(message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Replies that are ready; with one worker, the next message is answered now."""
+        for message_id in message_ids:
+            if message_id in self._pending:
+                message = self._pending.pop(message_id)
+                return [_work(message, self._context(message))]
+            if message_id in self._futures and self._futures[message_id].done():
+                return [self._finished(message_id)]
+        return []
+
+    def _finished(self, message_id: str) -> Message:
+        sent = self._sent.pop(message_id)
+        try:
+            return self._futures.pop(message_id).result()
+        except BrokenProcessPool as error:
+            return Message(Error(DIED, f"a worker process ended: {error}"), reply_to=sent)
+
+    def _context(self, message: Message) -> Context:
+        node = message.metadata.dst_node_id
+        return Context(self.run_id, node, dict(self.nodes[node]), RecordDict(), dict(self.run_config))
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Push, then pull until all replies are there or `timeout` seconds have passed."""
+        waiting = set(self.push_messages(messages))
+        deadline = time.monotonic() + (timeout or float("inf"))
+        replies: list[Message] = []
+        while waiting and time.monotonic() < deadline:
+            arrived = self.pull_messages(waiting)
+            waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
+            replies += arrived
+            if not arrived:
+                time.sleep(0.01)
+        return replies
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+def run_in_process(
+    run_config: Mapping[str, Any], *, clients: int, workers: int = 1, show: Callable[[str], None] = print
+) -> Path:
+    """A whole run in this process, as `flwr run` would do it.
+
+    Args:
+        run_config: settings by name; what is missing takes its default.
+        show: gets each line that the run says.
+
+    Returns:
+        The run's folder.
+
+    Raises:
+        SettingError, RosterError, RunError: one sentence each.
+    """
+    config = known_settings() | dict(run_config)
+    nodes: list[NodeConfig] = [{"partition-id": i, "num-partitions": clients} for i in range(clients)]
+    lines: list[str] = []
+
+    def take(line: str) -> None:
+        lines.append(line)
+        show(line)
+
+    grid = LocalGrid(config, nodes, workers)
+    try:
+        with said(take):
+            server_app(grid, Context(grid.run_id, SERVER, {}, RecordDict(), config))
+    finally:
+        grid.close()
+    return Path(next(line for line in lines if line.startswith(RESULTS)).removeprefix(RESULTS))
+
+
+def _work(message: Message, context: Context) -> Message:
+    """Answer one message as Flower's worker does: an exception becomes an error reply."""
+    try:
+        return client_app(message, context)
+    except Exception as error:
+        reason = "".join(traceback.format_exception(error))
+        return Message(Error(RAISED, reason), reply_to=message)
+
+
+def _with_id(message: Message, message_id: str) -> Message:
+    """The message as a SuperLink would stamp it."""
+    sent = message.metadata
+    metadata = Metadata(
+        run_id=sent.run_id,
+        message_id=message_id,
+        src_node_id=sent.src_node_id,
+        dst_node_id=sent.dst_node_id,
+        reply_to_message_id="",
+        group_id=sent.group_id,
+        created_at=sent.created_at,
+        ttl=sent.ttl,
+        message_type=sent.message_type,
+    )
+    return Message(content=message.content, metadata=metadata)

@@ -1,0 +1,118 @@
+"""From what clients report to the figures of a round and of a run."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from federation.payloads import Evaluation, TrainingFigures
+
+MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
+SPLITS = ("test", "validation")
+MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
+
+
+def over_clients(evaluations: Mapping[int, Evaluation]) -> dict[str, dict[str, Any]]:
+    """Accuracy by rule and split, over clients.
+
+    Args:
+        evaluations: by partition id.
+
+    Returns:
+        rule -> split -> mean (weighted by rows), plain_mean, std (over clients), worst, worst_tenth (mean of
+        the worst tenth, one client at least), clients and rows covered. A split without rows is missing.
+    """
+    rules = sorted({rule for evaluation in evaluations.values() for rule in evaluation.correct})
+    figures: dict[str, dict[str, Any]] = {}
+    for rule in rules:
+        figures[rule] = {}
+        for index, split in enumerate(SPLITS):
+            counts = [
+                (evaluation.correct[rule][index], evaluation.rows[index])
+                for _, evaluation in sorted(evaluations.items())
+                if rule in evaluation.correct and evaluation.rows[index]
+            ]
+            if counts:
+                figures[rule][split] = _spread(counts)
+    return figures
+
+
+def _spread(counts: Sequence[tuple[int, int]]) -> dict[str, float | int]:
+    accuracies = sorted(right / rows for right, rows in counts)
+    plain_mean = math.fsum(accuracies) / len(accuracies)
+    tenth = accuracies[: max(1, len(accuracies) // 10)]
+    total = sum(rows for _, rows in counts)
+    return {
+        "mean": sum(right for right, _ in counts) / total,
+        "plain_mean": plain_mean,
+        "std": math.sqrt(math.fsum((a - plain_mean) ** 2 for a in accuracies) / len(accuracies)),
+        "worst": accuracies[0],
+        "worst_tenth": math.fsum(tenth) / len(tenth),
+        "clients": len(counts),
+        "rows": total,
+    }
+
+
+def of_client(evaluation: Evaluation) -> dict[str, Any]:
+    """One client's accuracies: rule -> [test, validation], None where it has no such rows."""
+    return {
+        rule: [right / rows if rows else None for right, rows in zip(pair, evaluation.rows, strict=True)]
+        for rule, pair in evaluation.correct.items()
+    } | {"rows": list(evaluation.rows)}
+
+
+def over_trainings(trainings: Mapping[int, TrainingFigures]) -> dict[str, Any]:
+    """Mean of the clients' training figures: parts of the loss by rows, the rest plainly over clients."""
+    ordered = [figures for _, figures in sorted(trainings.items())]
+    if not ordered:
+        return {}
+    names = list(dict.fromkeys(name for figures in ordered for name in figures.parts))
+    loss = {}
+    for name in names:
+        having = [figures for figures in ordered if name in figures.parts]
+        rows = sum(figures.rows for figures in having)
+        loss[name] = math.fsum(figures.parts[name] * figures.rows for figures in having) / rows
+    means = {name: math.fsum(getattr(figures, name) for figures in ordered) / len(ordered) for name in MEANS}
+    return {"loss": loss, **means}
+
+
+def headlines(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
+    """The run's figures by rule, from the lines of metrics.jsonl.
+
+    Returns:
+        rule -> selected (test mean at the evaluation with the best validation mean; None without validation
+        rows) and selected_round; and, chosen on the test set as the papers do: best (highest test mean over all
+        evaluations, TinyProto's), client-best (mean of every client's own best, ProtoNorm's), last-5 (mean of
+        the last five evaluations, FedPAGR's), final.
+    """
+    evaluations = [line["evaluation"] for line in lines if line.get("evaluation", {}).get("rules")]
+    clients = [line["clients"] for line in lines if line.get("evaluation", {}).get("rules")]
+    rules = dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"])
+    return {rule: _headline(rule, evaluations, clients) for rule in rules}
+
+
+def _headline(
+    rule: str, evaluations: Sequence[Mapping[str, Any]], clients: Sequence[Mapping[str, Any]]
+) -> dict[str, float | int | None]:
+    rounds = [(e["of_round"], e["rules"][rule]) for e in evaluations if e["rules"].get(rule, {}).get("test")]
+    if not rounds:
+        return dict.fromkeys(("selected", "selected_round", "best", "client-best", "last-5", "final"))
+    tests = [figures["test"]["mean"] for _, figures in rounds]
+    selected = max(
+        (entry for entry in rounds if "validation" in entry[1]),
+        key=lambda entry: entry[1]["validation"]["mean"],
+        default=None,
+    )
+    own_best: dict[str, float] = {}
+    for line in clients:
+        for partition, client in line.items():
+            accuracy = client.get("evaluation", {}).get(rule, [None])[0]
+            if accuracy is not None:
+                own_best[partition] = max(accuracy, own_best.get(partition, 0.0))
+    return {
+        "selected": selected[1]["test"]["mean"] if selected else None,
+        "selected_round": selected[0] if selected else None,
+        "best": max(tests),
+        "client-best": math.fsum(own_best.values()) / len(own_best),
+        "last-5": math.fsum(tests[-5:]) / len(tests[-5:]),
+        "final": tests[-1],
+    }

@@ -1,0 +1,148 @@
+"""The values that cross the wire, as plain dataclasses; messages.py gives them their wire form.
+
+A method may declare the payload kinds of `PAYLOADS` and nothing else: that is how "nothing but prototypes
+leaves a client" can be tested for every method at once.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from prototypes.prototype_set import PrototypeSet
+
+Payload = PrototypeSet
+PAYLOADS: dict[str, type[Payload]] = {"prototypes": PrototypeSet}
+
+
+def kind_of(payload: Payload) -> str:
+    """The wire name of a payload's type."""
+    return next(name for name, kind in PAYLOADS.items() if isinstance(payload, kind))
+
+
+def to_tensors(payload: Payload) -> dict[str, torch.Tensor]:
+    """The payload's tensors by field name, for the wire and for checkpoints."""
+    tensors = {"labels": payload.labels, "vectors": payload.vectors}
+    if payload.counts is not None:
+        tensors["counts"] = payload.counts
+    return tensors
+
+
+def from_tensors(tensors: dict[str, torch.Tensor]) -> Payload:
+    """Inverse of `to_tensors`."""
+    return PrototypeSet(tensors["labels"], tensors["vectors"], tensors.get("counts"))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a decoded payload must keep to.
+
+    Attributes:
+        num_classes: K; labels lie in [0, K).
+        dim: d; every vector has this many values.
+        max_norm: largest Euclidean norm of a vector. Absolute, so that a hostile majority cannot move it.
+        counts: whether class counts must be there (True) or must not (False).
+    """
+
+    num_classes: int
+    dim: int
+    max_norm: float
+    counts: bool = False
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """Server to client: what one message of a round asks for.
+
+    Attributes:
+        run: name of the results folder; a client's store is kept under it.
+        round: r, from 1; T + 1 for the evaluation that ends the run.
+        evaluate: whether to evaluate the model that the client left, on arrival.
+        payload: what the method sends down, or None (round 1, or nothing aggregated yet).
+    """
+
+    run: str
+    round: int
+    evaluate: bool
+    payload: Payload | None = None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How many of a client's test and validation rows each prediction rule got right.
+
+    Attributes:
+        rows: (test rows, validation rows).
+        correct: rule -> (right on test, right on validation). A rule that a client cannot apply
+            (no training rows, nothing received) is missing.
+        seconds: time spent.
+    """
+
+    rows: tuple[int, int]
+    correct: dict[str, tuple[int, int]]
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrainingFigures:
+    """What a client tells about one round of training; scalars only.
+
+    Attributes:
+        rows: training rows. steps: optimiser steps.
+        parts: mean over the steps of each part of the loss; `loss` is their weighted total.
+        gradient_ratio: norm of the gradient on z of all that the method adds to the cross-entropy, over the
+            norm of the cross-entropy's own, on the first batch; 0 where the method adds nothing.
+        target_norm, prototype_norm: mean Euclidean norm of the targets and of the local prototypes
+            (0 where there are none).
+        seconds: training, prototypes and store included.
+    """
+
+    rows: int
+    steps: int
+    parts: dict[str, float] = field(default_factory=dict)
+    gradient_ratio: float = 0.0
+    target_norm: float = 0.0
+    prototype_norm: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """Client to server: the one reply of a round.
+
+    Attributes:
+        problem: one sentence for a person when training failed (a loss that is not finite, say). The
+            evaluation still counts then; there is no upload.
+        seconds: time from the message's arrival to the reply, so that the server can tell overhead from work.
+    """
+
+    partition: int
+    round: int
+    payload: Payload | None = None
+    training: TrainingFigures | None = None
+    evaluation: Evaluation | None = None
+    problem: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Client to server before training: who this client is and what it will disclose.
+
+    Attributes:
+        partition, partitions: its partition id, and how many there are.
+        classes: labels held in its training rows, ascending.
+        rows: (training, validation, test) row counts.
+        discloses: what leaves this client, in words, for the roster.
+        problem: one sentence when the client cannot take part.
+    """
+
+    partition: int
+    partitions: int
+    model: str = ""
+    parameters: int = 0
+    feature_dim: int = 0
+    class_names: tuple[str, ...] = ()
+    classes: tuple[int, ...] = ()
+    rows: tuple[int, int, int] = (0, 0, 0)
+    discloses: tuple[str, ...] = ()
+    problem: str = ""

@@ -1,0 +1,173 @@
+"""The run's settings, typed and checked once. Both ends read them here and nowhere else."""
+
+import difflib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+# A bool is no int and 1 is no bool; an int may stand for a float. Unknown names never pass.
+STRICT = ConfigDict(
+    strict=True,
+    frozen=True,
+    extra="forbid",
+    allow_inf_nan=False,
+    alias_generator=lambda field: field.replace("_", "-"),
+)
+
+Scalar = bool | int | float | str
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+RULES = ("local-prototypes", "global-prototypes", "classifier", "discriminant")
+
+
+class SettingError(ValueError):
+    """A setting that cannot be used; the message is one sentence for a person."""
+
+
+class Settings(BaseModel):
+    """What all methods share. Each field is the setting of the same name with `-` for `_`.
+
+    pyproject.toml holds the same defaults for Flower; a test compares the two.
+    """
+
+    model_config = STRICT
+
+    strategy: str = "protonorm"
+    dataset: Annotated[str, Field(min_length=1)] = "digits"
+    models: Annotated[str, Field(min_length=1)] = "tiny"
+    rounds: AtLeastOne = 20
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+    clients: Count = 0
+    partition: Literal["iid", "dirichlet", "pathological"] = "dirichlet"
+    alpha: Positive = 0.1
+    classes_per_client: AtLeastOne = 2
+    min_samples: AtLeastOne = 10
+    max_samples: Count = 0
+    split: Literal["pooled", "official"] = "pooled"
+    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    validation_share: Share = 0.1
+    spiral_noise: NotNegative = 0.2
+    spiral_points: AtLeastOne = 1000
+
+    local_epochs: AtLeastOne = 1
+    batch_size: Annotated[int, Field(ge=2)] = 32
+    learning_rate: Positive = 0.01
+    momentum: Share = 0.0
+    weight_decay: NotNegative = 0.0
+    optimizer_state: Literal["fresh", "persistent"] = "fresh"
+    shared_init: bool = True
+    feature_dim: Annotated[int, Field(ge=2)] = 64
+    feature_activation: Literal["linear", "relu"] = "linear"
+    prototype_weight: NotNegative = 1.0
+    prototype_loss: Literal["mse", "l2", "l2-squared"] = "mse"
+
+    fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
+    min_train_clients: AtLeastOne = 1
+    evaluate_every: AtLeastOne = 1
+    evaluate_clients: Literal["all", "sampled"] = "all"
+    inference: str = "auto"
+    disclose_class_counts: bool = False
+
+    start_timeout: Positive = 300.0
+    query_timeout: Positive = 30.0
+    round_timeout: Positive = 600.0
+    min_replies: Count = 0
+    max_failed_rounds: AtLeastOne = 3
+    max_prototype_norm: Positive = 1e6
+
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    precision: Literal["float32", "bf16"] = "float32"
+    threads: AtLeastOne = 1
+    server_threads: AtLeastOne = 1
+    results_dir: str = ""
+    resume: str = ""
+
+    @model_validator(mode="after")
+    def _agree(self) -> "Settings":
+        if self.test_share + self.validation_share >= 1:
+            raise ValueError(
+                f"`test-share` {self.test_share} and `validation-share` {self.validation_share} leave no "
+                "training rows; their sum must be below 1"
+            )
+        if 0 < self.clients < max(self.min_train_clients, self.min_replies):
+            raise ValueError(
+                f"`min-train-clients` {self.min_train_clients} and `min-replies` {self.min_replies} "
+                f"must not exceed `clients` {self.clients}"
+            )
+        if self.precision == "bf16" and self.device == "cpu":
+            raise ValueError('`precision` "bf16" is autocast on CUDA; with `device` "cpu" use "float32"')
+        return self
+
+
+# What a resumed run may change: where and how patiently it runs, never what it computes.
+MAY_DIFFER_ON_RESUME = frozenset(
+    {"rounds", "start-timeout", "query-timeout", "round-timeout", "device", "results-dir", "resume"}
+)
+
+
+def check(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
+    """Build `kind` (a pydantic model or dataclass) from settings named with dashes.
+
+    Raises:
+        SettingError: one sentence that names the first wrong setting, its value and what is allowed.
+    """
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        raise SettingError(_sentence(error, prefix)) from None
+
+
+def _sentence(error: ValidationError, prefix: str) -> str:
+    first = error.errors()[0]
+    if not first["loc"]:
+        return f"settings contradict each other: {first['msg'].removeprefix('Value error, ')}."
+    name = prefix + str(first["loc"][0]).replace("_", "-")
+    reason = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"setting `{name}` is {json.dumps(first['input'], default=str)}, but {reason}."
+
+
+def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
+    """Stop at the first name that is no setting, with the nearest one that is."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise SettingError(f"unknown setting `{name}`{nearest(name, known)}; README.md lists them all.")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` (did you mean ...?)`, or nothing when no known name is close."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean `{close[0]}`?)" if close else ""
+
+
+def is_path(dataset: str) -> bool:
+    """Whether `dataset` is a local path; all else is a built-in name or a hub id."""
+    return dataset.startswith(("/", "./", "../", "~"))
+
+
+def refuse_relative_paths(settings: Settings) -> None:
+    """A relative path would be sought from the SuperLink's or a Ray worker's folder, not the user's."""
+    candidates = {
+        "dataset": settings.dataset if is_path(settings.dataset) else "",
+        "results-dir": settings.results_dir,
+    }
+    for name, value in candidates.items():
+        if value and not Path(value).expanduser().is_absolute():
+            raise SettingError(
+                f'setting `{name}` is "{value}", a relative path that Flower\'s processes would look up '
+                "elsewhere; give an absolute one, or use `protosphere run`, which resolves it."
+            )
+
+
+def home() -> Path:
+    """The folder for results, client stores and the data cache: PROTOSPHERE_HOME or ~/.protosphere."""
+    return Path(os.environ.get("PROTOSPHERE_HOME") or Path.home() / ".protosphere").expanduser()

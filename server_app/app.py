@@ -1,0 +1,81 @@
+"""The Flower ServerApp: read the settings, open the run's folder, let the strategy run."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from federation.record import RunFolder
+from federation.roster import RosterError
+from federation.settings import SettingError, refuse_relative_paths
+from strategies import known_settings, read_settings, refuse_foreign
+from strategies.exchange import RunError
+
+USER_ERRORS = (SettingError, RosterError, RunError)
+PREFIX = "[protosphere] "  # marks our lines in Flower's stream
+
+app = ServerApp()
+log = logging.getLogger("protosphere")
+
+
+class Console(logging.Handler):
+    """Hands each line of the run to `show`; without one it goes to whatever stdout is when the line comes, since
+    Flower redirects that into the run's stream."""
+
+    def __init__(self, show: Callable[[str], None] | None = None):
+        super().__init__()
+        self.show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if self.show is None:
+            sys.stdout.write(f"{PREFIX}{line}\n")
+            sys.stdout.flush()
+        else:
+            self.show(line)
+
+
+@contextmanager
+def said(show: Callable[[str], None] | None = None) -> Iterator[None]:
+    """While inside, the run's lines go to `show`; an outer `said` goes before an inner one."""
+    if any(isinstance(handler, Console) for handler in log.handlers):
+        yield
+        return
+    console = Console(show)
+    log.addHandler(console)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(console)
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """One run, from settings to summary.
+
+    Raises:
+        SettingError, RosterError, RunError: after the sentence was said in the stream; the run counts as failed.
+    """
+    with said():
+        try:
+            _run(grid, context)
+        except USER_ERRORS as error:
+            log.error("error: %s", error)
+            raise
+
+
+def _run(grid: Grid, context: Context) -> None:
+    refuse_foreign(context.run_config)
+    run = read_settings(context.run_config)
+    refuse_relative_paths(run.settings)
+    run_config = known_settings() | dict(context.run_config)
+    opened = RunFolder.resume if run.settings.resume else RunFolder.create
+    folder = opened(run.settings, run_config)
+    log.info("results: %s", folder.path)
+    run.method.strategy(run, folder).start(grid)
+    log.info("results: %s", folder.path)

@@ -1,0 +1,168 @@
+"""One round's messages: push them all, pull the replies until the round may close, check each."""
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from flwr.app import ArrayRecord, Message, MessageType
+from flwr.serverapp import Grid
+
+from federation.messages import MessageError, decode_payload, decode_report, payload_bytes, wire_bytes
+from federation.payloads import Limits, Report
+
+POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
+LATE = "no reply in time"
+ACTOR_DIED = 0  # Flower's code when a simulation worker is gone; it does not come back
+
+
+class RunError(RuntimeError):
+    """The run cannot go on; the message is one sentence for a person."""
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Sizes of one message or a sum of them: prototype values alone, and the serialised records.
+
+    `evaluation` is the part of `wire` that the evaluation's figures take.
+    """
+
+    payload: int = 0
+    wire: int = 0
+    evaluation: int = 0
+
+    def __add__(self, other: "Bytes") -> "Bytes":
+        return Bytes(self.payload + other.payload, self.wire + other.wire, self.evaluation + other.evaluation)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one client answered.
+
+    Attributes:
+        trains: whether it was asked to train (else to evaluate only).
+        report: the decoded reply with its checked upload; None when the whole reply is unusable.
+        problem: why the reply, or its upload, was dropped; empty when all is well.
+        dropped: whether an upload arrived and was refused.
+        message: as it arrived; None when nothing did.
+    """
+
+    partition: int
+    trains: bool
+    report: Report | None = None
+    problem: str = ""
+    dropped: bool = False
+    size: Bytes = field(default_factory=Bytes)
+    message: Message | None = None
+
+    @property
+    def valid(self) -> bool:
+        """Whether it counts towards `min-replies`."""
+        return self.report is not None and not self.problem
+
+
+def exchange(
+    grid: Grid,
+    messages: Sequence[Message],
+    partitions: Sequence[int],
+    *,
+    round_number: int,
+    limits: Limits | None,
+    min_replies: int,
+    timeout: float,
+    patience: float,
+    not_waited_for: Iterable[int] = (),
+) -> list[Reply]:
+    """Send one message a client and collect the replies, in partition order.
+
+    The round closes when `min_replies` valid train replies are there (0: when every train reply is), or after
+    `timeout` seconds. Evaluate-only replies never decide that; when training has closed they get as long as
+    training took, and `patience` seconds at least, counted anew from each arrival: so the figures do not depend
+    on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead).
+
+    Raises:
+        RunError: when a simulation worker died.
+    """
+    ids = grid.push_messages(messages)
+    pending = {
+        message_id: (partition, message.metadata.message_type == MessageType.TRAIN)
+        for message_id, partition, message in zip(ids, partitions, messages, strict=True)
+    }
+    ignored = set(not_waited_for)
+    replies: list[Reply] = []
+    start = arrival = time.monotonic()
+    closed_after: float | None = None
+    pause = POLL[0]
+    while pending:
+        arrived = [
+            replace(
+                _reply(message, *pending.pop(message.metadata.reply_to_message_id), round_number, limits),
+                message=message,
+            )
+            for message in grid.pull_messages(list(pending))
+            if message.metadata.reply_to_message_id in pending
+        ]
+        replies += arrived
+        now = time.monotonic()
+        if arrived:
+            arrival, pause = now, POLL[0]
+        waiting = [trains for partition, trains in pending.values() if partition not in ignored or trains]
+        if closed_after is None:
+            valid = sum(reply.valid for reply in replies if reply.trains)
+            if not any(waiting) or 0 < min_replies <= valid or now - start > timeout:
+                closed_after = now - start
+        if closed_after is not None:
+            if not any(not trains for trains in waiting):
+                break
+            if now - arrival > max(patience, closed_after) or now - start > timeout + patience:
+                break
+        if not arrived:
+            time.sleep(pause)
+            pause = min(1.5 * pause, POLL[1])
+    replies += [Reply(partition, trains, problem=LATE) for partition, trains in pending.values()]
+    return sorted(replies, key=lambda reply: reply.partition)
+
+
+def _reply(message: Message, partition: int, trains: bool, round_number: int, limits: Limits | None) -> Reply:
+    if message.has_error():
+        if message.error.code == ACTOR_DIED:
+            raise RunError(
+                f"the process of client {partition} died in round {round_number} (out of memory?); the simulation "
+                "cannot replace it. Resume the run with fewer clients at a time (`--cpus-per-client`)."
+            )
+        return Reply(partition, trains, problem=_last_line(message.error.reason or "unknown error"))
+    records = message.content
+    size = Bytes(payload_bytes(records), wire_bytes(records))
+    try:
+        report, upload = decode_report(records)
+        if (report.partition, report.round) != (partition, round_number):
+            raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
+        if report.evaluation is not None:
+            size = replace(size, evaluation=size.wire - wire_bytes(records, without=("evaluation",)))
+    except MessageError as error:
+        return Reply(partition, trains, problem=str(error), size=size)
+    try:
+        return _with_upload(Reply(partition, trains, report, report.problem, size=size), upload, limits)
+    except MessageError as error:
+        return Reply(partition, trains, report, f"upload dropped: {error}", dropped=True, size=size)
+
+
+def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits | None) -> Reply:
+    assert reply.report is not None
+    if not reply.trains or reply.problem:
+        if upload is not None:
+            raise MessageError("nothing was to be uploaded here")
+        return reply
+    if limits is None:
+        if upload is not None:
+            raise MessageError("this method uploads nothing")
+        return reply
+    if upload is None:
+        raise MessageError("the prototypes are missing")
+    return replace(reply, report=replace(reply.report, payload=decode_payload(upload, limits)))
+
+
+def _last_line(reason: str) -> str:
+    """The last line of a traceback (simulation) or the whole reason (deployment), without colour codes."""
+    plain = "".join(re.split(r"\x1b\[[0-9;]*m", reason)).strip()
+    return plain.splitlines()[-1] if plain else "unknown error"

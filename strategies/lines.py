@@ -1,0 +1,158 @@
+"""From a round's replies to its line of metrics.jsonl, the line on the console, and the run's summary.
+
+All but what stands under `time` is the same to the bit for the same settings and seed.
+"""
+
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from federation import figures
+from federation.payloads import Evaluation
+from strategies import Run
+from strategies.exchange import Bytes, Reply
+
+Line = dict[str, Any]
+
+
+def training_line(
+    server_round: int, replies: Sequence[Reply], sent: Mapping[int, Bytes], server: Mapping[str, Any]
+) -> Line:
+    """What a round's training came to: over clients, by client, in bytes."""
+    asked = [reply for reply in replies if reply.trains]
+    trainings = {r.partition: r.report.training for r in asked if r.report and r.report.training}
+    clients: Line = {}
+    for partition, training in sorted(trainings.items()):
+        values = {name: getattr(training, name) for name in ("rows", "steps", *figures.MEANS)}
+        clients[str(partition)] = {"training": {"loss": training.parts, **values}}
+    return {
+        "round": server_round,
+        "training": {
+            "asked": len(asked),
+            "valid": sum(reply.valid for reply in asked),
+            "dropped": sum(reply.dropped for reply in asked),
+            **figures.over_trainings(trainings),
+        },
+        "server": dict(server),
+        **_exchange(replies, sent),
+        "clients": clients,
+    }
+
+
+def final_line(server_round: int, replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
+    """The line of the evaluation that ends a run."""
+    return {"round": server_round, "final": True, **_exchange(replies, sent), "clients": {}}
+
+
+def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
+    """Payload and wire both ways, evaluate-only messages apart; and what went wrong, by client."""
+    sums: Line = {}
+    for prefix, trains in (("", True), ("evaluate_only_", False)):
+        mine = [reply for reply in replies if reply.trains == trains]
+        up = sum((reply.size for reply in mine), Bytes())
+        down = sum((sent[reply.partition] for reply in mine), Bytes())
+        sums |= {
+            f"{prefix}payload_up": up.payload,
+            f"{prefix}payload_down": down.payload,
+            f"{prefix}wire_up": up.wire,
+            f"{prefix}wire_down": down.wire,
+            f"{prefix}evaluation_wire_up": up.evaluation,
+        }
+    return {"bytes": sums, "problems": {str(r.partition): r.problem for r in replies if r.problem}}
+
+
+def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
+    """The evaluations that arrived, by partition."""
+    return {r.partition: r.report.evaluation for r in replies if r.report and r.report.evaluation}
+
+
+def add_evaluation(line: Line, replies: Sequence[Reply], of_round: int) -> None:
+    """Put the evaluation that rode along into the line: it is of the models that `of_round` left."""
+    found = evaluations(replies)
+    if not found:
+        return
+    line["evaluation"] = {"of_round": of_round, "rules": figures.over_clients(found)}
+    for partition, evaluation in sorted(found.items()):
+        line["clients"].setdefault(str(partition), {})["evaluation"] = figures.of_client(evaluation)
+
+
+def times(replies: Sequence[Reply], seconds: float) -> Line:
+    """Seconds of the round, and by client of training, evaluation and everything between message and reply."""
+    reports = {str(r.partition): r.report for r in replies if r.report is not None}
+    return {
+        "round": seconds,
+        "train": {p: report.training.seconds for p, report in reports.items() if report.training},
+        "evaluate": {p: report.evaluation.seconds for p, report in reports.items() if report.evaluation},
+        "client": {p: report.seconds for p, report in reports.items()},
+    }
+
+
+def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -> str:
+    """One line a round: round, accuracy (of the round before), payload, seconds, time left.
+
+    Args:
+        seconds: wall seconds of this process's rounds so far, the newest last.
+    """
+    final = line.get("final", False)
+    parts = ["final evaluation" if final else f"round {line['round']:>{len(str(rounds))}}/{rounds}"]
+    test = line.get("evaluation", {}).get("rules", {}).get(rule, {}).get("test")
+    if test:
+        parts.append(
+            f"accuracy after round {line['evaluation']['of_round']}: {100 * test['mean']:5.1f} % mean, "
+            f"{100 * test['worst']:5.1f} % worst client, {100 * test['std']:4.1f} % spread"
+        )
+    sizes = line["bytes"]
+    prefix = "evaluate_only_" if final else ""
+    parts.append(f"payload {_size(sizes[prefix + 'payload_up'])} up, {_size(sizes[prefix + 'payload_down'])} down")
+    parts.append(f"{seconds[-1]:.1f} s")
+    if not final:
+        # the first round pays for starting the workers: it says little about the others
+        usual = seconds[1:] or seconds
+        parts.append(f"{_duration((rounds - line['round']) * sum(usual) / len(usual))} left")
+    return " | ".join(parts)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return (
+        f"{minutes // 60} h {minutes % 60} min"
+        if minutes >= 60
+        else f"{minutes} min {rest} s"
+        if minutes
+        else f"{rest} s"
+    )
+
+
+def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clients: int) -> Line:
+    """The run's outcome, from its lines alone, so that a resumed run has the same."""
+    rules = figures.headlines(lines)
+    primary = rules.get(run.inference, {})
+    figure = "selected" if primary.get("selected") is not None else "final"
+    sizes: Line = {}
+    for line in lines:
+        for name, value in line["bytes"].items():
+            sizes[name] = sizes.get(name, 0) + value
+    return {
+        "status": "completed",
+        "strategy": run.settings.strategy,
+        "dataset": run.settings.dataset,
+        "seed": run.settings.seed,
+        "clients": clients,
+        "rounds": sum(not line.get("final", False) for line in lines),
+        "headline": {"rule": run.inference, "figure": figure, "accuracy": primary.get(figure)},
+        "floor": {figures.MAJORITY: rules.get(figures.MAJORITY, {}).get("final")},
+        "rules": {rule: values for rule, values in rules.items() if rule != figures.MAJORITY},
+        "bytes": sizes,
+        "problems": sum(len(line["problems"]) for line in lines),
+        "seconds": sum(line["time"]["round"] for line in lines),
+        "settings": dict(settings),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("flwr", "torch", "numpy", "safetensors")},
+        },
+    }

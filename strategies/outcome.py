@@ -1,0 +1,40 @@
+"""What a method makes of a round's uploads, as values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from federation.payloads import Payload
+from prototypes.prototype_set import PrototypeSet
+
+State = dict[str, Tensor]
+Figure = float | int | str | None
+EVERYONE = -1  # the key of a download that is the same for all
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method makes of a round's uploads.
+
+    Attributes:
+        state: its tensors, kept across rounds, in checkpoints and on resume.
+        downloads: partition -> payload of the next round; `EVERYONE` alone for one payload for all.
+        figures: what to record beside the round, by name.
+        warnings: sentences for the person who watches.
+    """
+
+    state: State
+    downloads: Mapping[int, Payload]
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+
+
+def as_state(prototypes: PrototypeSet) -> State:
+    """A prototype set as a method's state; the labels and vectors alone."""
+    return {"labels": prototypes.labels, "vectors": prototypes.vectors}
+
+
+def remembered(state: State) -> PrototypeSet:
+    """Inverse of `as_state`."""
+    return PrototypeSet(state["labels"], state["vectors"])
