@@ -64,7 +64,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     for prefix, kind in method.settings.items():
         values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}
         refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _names(kind)))
-        own[kind] = check(kind, {name.replace("-", "_"): v for name, v in values.items()}, f"{prefix}.")
+        own[kind] = check(kind, values, f"{prefix}.")
     options = Options(own)
     if method.sends_counts(options) and not settings.disclose_class_counts:
         raise SettingError(

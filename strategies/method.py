@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from strategies.base import PrototypeStrategy
 
 # A method's settings: a frozen dataclass, checked like the shared ones, with the prefix of its setting names.
-method_settings = pydantic_dataclass(frozen=True, kw_only=True, config=STRICT)
+_config = ConfigDict(**{name: value for name, value in STRICT.items() if name != "frozen"})  # type: ignore[typeddict-item]
+method_settings = pydantic_dataclass(frozen=True, kw_only=True, config=_config)
 T = TypeVar("T")
 
 
