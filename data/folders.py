@@ -1,0 +1,104 @@
+"""What lies in a local folder: parquet files or images, for training and for test, and the classes' names."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from data import DataError
+
+TEST_SPLITS = ("test", "validation", "valid", "val")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A local folder: its training and test files, parquet or images, and when they last changed."""
+
+    root: Path
+    parquet: bool
+    train: tuple[Path, ...]
+    test: tuple[Path, ...]
+    class_names: tuple[str, ...]
+
+    def state(self) -> list[tuple[str, int, int]]:
+        """Name, size in bytes and time of change in ns of every file that the data are read from."""
+        files = [*self.train, *self.test, *[path for path in [self.root / "classes.txt"] if path.is_file()]]
+        return [(str(p.relative_to(self.root)), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+
+
+def read_folder(root: Path) -> Folder:
+    """Find the parquet files or the images in a folder, without reading them.
+
+    Raises:
+        DataError: the folder does not exist, holds no images, or does not fit its `classes.txt`.
+    """
+    if not root.exists():
+        raise DataError(f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.")
+    if not root.is_dir():
+        raise DataError(f"data path {str(root)!r} is a file: name the folder that holds it.")
+    names = root / "classes.txt"
+    listed = tuple(names.read_text("utf-8").split("\n")) if names.is_file() else ()
+    class_names = tuple(line.strip() for line in listed if line.strip())
+    if len(set(class_names)) < len(class_names):
+        raise DataError(f"{str(names)!r} names a class twice: give each class one line, in label order.")
+    tables = sorted(root.glob("*.parquet")) or sorted(root.glob("data/*.parquet"))
+    if tables:
+        return _parquet_folder(root, tables, class_names)
+    return _image_folder(root, class_names)
+
+
+def _parquet_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) -> Folder:
+    def of_split(*prefixes: str) -> list[Path]:
+        return [path for path in tables if re.split(r"[^a-z]", path.stem.lower())[0] in prefixes]
+
+    test = next(filter(None, (of_split(name) for name in TEST_SPLITS)), [])
+    train = of_split("train") or [path for path in tables if path not in of_split(*TEST_SPLITS)]
+    if not train:
+        found = ", ".join(path.name for path in tables)
+        raise DataError(f"{str(root)!r} has no training table, only {found}: name one train.parquet.")
+    return Folder(root, True, tuple(train), tuple(test), class_names)
+
+
+def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
+    split = (root / "train").is_dir()
+    train_root = root / "train" if split else root
+    test_root = next((root / name for name in TEST_SPLITS if split and (root / name).is_dir()), None)
+    roots = [train_root] if test_root is None else [train_root, test_root]
+    images = {each: _images(each) for each in roots}
+    if not any(images.values()):
+        raise DataError(
+            f"{str(root)!r} holds no images: expected train.parquet and test.parquet, or image files as "
+            "train/<class>/<image> and test/<class>/<image>, or as <class>/<image>."
+        )
+    # An empty class folder counts: so a site can say that it lacks a class that others have.
+    folders = sorted({path.name for each in roots for path in each.iterdir() if path.is_dir() and _seen(path)})
+    unknown = [name for name in folders if class_names and name not in class_names]
+    if unknown:
+        raise DataError(
+            f"{str(root)!r} has a folder {unknown[0]!r}, but classes.txt names no such class: add it there or remove "
+            "the folder."
+        )
+    test = images[test_root] if test_root is not None else ()
+    return Folder(root, False, images[train_root], test, class_names or tuple(folders))
+
+
+def _seen(path: Path) -> bool:
+    return not path.name.startswith((".", "__"))
+
+
+def _images(root: Path) -> tuple[Path, ...]:
+    """The image files below the class folders of `root`, in an order that mixes the classes but never changes."""
+    files = [
+        path
+        for path in root.rglob("*")
+        if path.suffix.lower() in IMAGE_SUFFIXES and all(map(_seen, map(Path, path.relative_to(root).parts)))
+    ]
+    loose = [path for path in files if path.parent == root]
+    if loose:
+        raise DataError(
+            f"image {str(loose[0])!r} lies in no class folder: move it to <class>/{loose[0].name} or out of "
+            f"{str(root)!r}."
+        )
+    # `max-samples` takes the first rows: in the order of the names they would all be of one class.
+    return tuple(sorted(files, key=lambda path: hashlib.sha256(str(path.relative_to(root)).encode()).digest()))
