@@ -107,6 +107,20 @@ class Client:
             training=replace(figures, seconds=time.perf_counter() - began),
         )
 
+    def restore(self, run: str) -> ClientState:
+        """The newest state that this client left in a run, for looking at it from outside.
+
+        Raises:
+            SettingError: when it left none.
+        """
+        store = self._store(run)
+        stamp = store.newest()
+        if stamp is None:
+            raise SettingError(f"client {self.partition} left no state in {store.folder}.")
+        state = self._new_state()
+        store.load_into(state, stamp, self.device)
+        return state
+
     def _evaluation(self, state: ClientState, instruction: Instruction) -> Evaluation | None:
         """Lay the targets out, and evaluate if that is asked."""
         targets = self.objective.targets(state, instruction.payload)

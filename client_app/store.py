@@ -34,15 +34,14 @@ class Store:
     def newest_before(self, round_number: int) -> Stamp | None:
         """The generation from which `round_number` starts. Those of that round or later are deleted: the server
         went back, and so must the client."""
-        stamps = []
         for path in self.folder.glob("round-*.safetensors"):
-            made_in = int(re.sub(r"\D", "", path.stem))
-            if made_in >= round_number:
+            if _made_in(path) >= round_number:
                 path.unlink(missing_ok=True)
-            else:
-                stat = path.stat()
-                stamps.append((made_in, stat.st_ino, stat.st_mtime_ns))
-        return max(stamps, default=None)
+        return self.newest()
+
+    def newest(self) -> Stamp | None:
+        """The newest generation."""
+        return max(map(_stamp, self.folder.glob("round-*.safetensors")), default=None)
 
     def save(self, round_number: int, state: ClientState) -> Stamp:
         """Write the generation of `round_number`; older ones beyond the second go."""
@@ -50,8 +49,7 @@ class Store:
         self._write(path, _flatten(state))
         for old in sorted(self.folder.glob("round-*.safetensors"))[:-KEPT_GENERATIONS]:
             old.unlink(missing_ok=True)
-        stat = path.stat()
-        return round_number, stat.st_ino, stat.st_mtime_ns
+        return _stamp(path)
 
     def load_into(self, state: ClientState, stamp: Stamp, device: torch.device) -> None:
         """Fill a freshly built state from a generation."""
@@ -89,6 +87,15 @@ class Store:
         # copies, because safetensors refuses tensors that share memory
         save_file({name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}, temporary)
         os.replace(temporary, path)
+
+
+def _made_in(path: Path) -> int:
+    return int(re.sub(r"\D", "", path.stem))
+
+
+def _stamp(path: Path) -> Stamp:
+    stat = path.stat()
+    return _made_in(path), stat.st_ino, stat.st_mtime_ns
 
 
 def _flatten(state: ClientState) -> dict[str, torch.Tensor]:

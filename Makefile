@@ -1,0 +1,46 @@
+# Every target works on a fresh clone: the first one that needs it makes the virtual environment.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SETTINGS ?=
+
+.PHONY: demo test lint bench clean help
+
+help:
+	@echo "make demo    install what is needed, then train ten different clients on real digits"
+	@echo "make test    install what is needed, then run the tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make bench   the figures of the README, printed (half an hour)"
+
+# Flower's children find their programs through PATH as well
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; $(PYTHON) is older: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/protosphere run --clients 10 $(if $(SETTINGS),-c '$(SETTINGS)')
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.alignment
+	$(BIN)/python -m benchmarks.pull_step
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.spiral
+	$(BIN)/python -m benchmarks.demo_table
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Where the figures of the README and docs/results.md come from; each prints its own."""

@@ -1,0 +1,146 @@
+"""ProtoNorm's motivating example: do global prototypes stay apart under label skew? (its Figure 2)
+
+    python -m benchmarks.spiral [--figure docs/images/spiral.png]
+
+Preset `spiral`: six spirals, features in the plane, ten clients. Prints, a method, the smallest angle between global
+prototypes and the accuracy of the nearest local prototype; draws prototypes and features.
+"""
+
+import argparse
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Context, RecordDict
+from safetensors.torch import load_file
+from torch import Tensor
+
+from benchmarks.common import own_home, preset, where
+from client_app.client import Client
+from client_app.evaluation import features_of
+from experiments.local_grid import run_in_process
+from strategies import known_settings
+
+RUNS: dict[str, dict[str, Any]] = {
+    "Local": {"strategy": "local"},
+    "FedProto (IID)": {"strategy": "fedproto", "partition": "iid"},
+    "FedProto": {"strategy": "fedproto"},
+    "ProtoNorm, γ = 1": {"strategy": "protonorm", "protonorm.gamma": 1.0},
+    "ProtoNorm, γ = 10": {"strategy": "protonorm", "protonorm.gamma": 10.0},
+}
+CLIENTS = 10
+
+
+@dataclass
+class Seen:
+    """What a run left: global prototypes (K, 2) as the clients' targets, local ones by client, one client's features."""
+
+    accuracy: float
+    selected: float | None
+    rounds: int
+    angle: float | None
+    targets: Tensor | None
+    local: list[tuple[Tensor, Tensor]]
+    features: Tensor
+    labels: Tensor
+
+
+def run(settings: dict[str, Any], home: Path, shown_client: int) -> Seen:
+    """One run, read back from its folder and its clients' stores."""
+    config = known_settings() | settings
+    folder = run_in_process(config, clients=CLIENTS, show=lambda line: None)
+    summary = json.loads((folder / "summary.json").read_text())
+    download = load_file(folder / "checkpoint.safetensors").get("download/-1/vectors")
+    stores = [home / "clients" / folder.name / str(partition) for partition in range(CLIENTS)]
+    local = []
+    for store in stores:
+        newest = load_file(max(store.glob("round-*.safetensors")))
+        local.append((newest["prototypes/labels"], newest["prototypes/vectors"]))
+    client = Client(Context(0, 0, {"partition-id": shown_client, "num-partitions": CLIENTS}, RecordDict(), config))
+    state = client.restore(folder.name)
+    with torch.no_grad():
+        features = features_of(client.objective, state, client.data.test, client.data.transform)
+    rule = summary["rules"]["local-prototypes"]
+    scale = settings.get("protonorm.gamma", 1.0)
+    return Seen(
+        accuracy=rule["final"],
+        selected=rule["selected"],
+        rounds=summary["rounds"],
+        angle=None if download is None else smallest_angle(download),
+        targets=None if download is None else scale * download,
+        local=local,
+        features=features,
+        labels=client.data.test.labels,
+    )
+
+
+def smallest_angle(vectors: Tensor) -> float:
+    """Degrees between the two nearest directions."""
+    directions = torch.nn.functional.normalize(vectors.double(), dim=1)
+    cosines = directions @ directions.T - 2 * torch.eye(len(vectors), dtype=torch.float64)
+    return math.degrees(math.acos(min(1.0, float(cosines.max()))))
+
+
+def draw(seen: dict[str, Seen], shown_client: int, path: Path) -> None:
+    """Above: global prototypes (dashed) and local ones (points). Below: one client's test features and prototypes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = [name for name in seen if name != "Local"]
+    colours = pyplot.get_cmap("tab10").colors
+    figure, axes = pyplot.subplots(2, len(names), figsize=(3.4 * len(names), 7), constrained_layout=True)
+    for column, name in enumerate(names):
+        above, below = axes[0, column], axes[1, column]
+        result = seen[name]
+        assert result.targets is not None
+        for label, target in enumerate(result.targets.tolist()):
+            for axis in (above, below):
+                axis.plot([0, target[0]], [0, target[1]], "--", color=colours[label], linewidth=1.2)
+        for labels, vectors in result.local:
+            above.scatter(*vectors.T, c=[colours[label] for label in labels], s=22, edgecolor="white", linewidth=0.4)
+        below.scatter(*result.features.T, c=[colours[label] for label in result.labels], s=5, alpha=0.6)
+        labels, vectors = result.local[shown_client]
+        for label, vector in zip(labels.tolist(), vectors.tolist(), strict=True):
+            below.plot([0, vector[0]], [0, vector[1]], "-", color=colours[label], linewidth=2)
+        angle = f"smallest angle {result.angle:.1f}°"
+        above.set_title(f"{name}\n{angle}, accuracy {100 * result.accuracy:.1f} %", fontsize=10)
+        below.set_title(f"test features of client {shown_client}", fontsize=10)
+        for axis in (above, below):
+            axis.set_aspect("equal", adjustable="datalim")
+            axis.tick_params(labelsize=7)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    print(f"figure: {path}")
+
+
+def main() -> None:
+    """Run, print, draw."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--client", type=int, default=0, help="whose features are drawn")
+    parser.add_argument("--figure", type=Path)
+    options = parser.parse_args()
+    settings = preset("spiral") | {"seed": options.seed}
+    if options.rounds:
+        settings["rounds"] = options.rounds
+    print(where())
+    seen: dict[str, Seen] = {}
+    print(f"{'':20} {'smallest angle':>15} {'nearest local prototype, final':>32} {'selected':>9}")
+    for name, own in RUNS.items():
+        with own_home() as home:
+            result = seen[name] = run(settings | own, home, options.client)
+        angle = "-" if result.angle is None else f"{result.angle:.2f}°"
+        selected = "-" if result.selected is None else f"{result.selected:.3f}"
+        print(f"{name:20} {angle:>15} {result.accuracy:32.3f} {selected:>9}")
+    if options.figure:
+        draw(seen, options.client, options.figure)
+
+
+if __name__ == "__main__":
+    main()
