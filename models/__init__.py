@@ -1,0 +1,174 @@
+"""Model name or family -> SplitModel: ours, any torchvision classifier, or `package.module:callable`.
+
+torchvision is imported only for its own models: a deployment starts a process per message.
+"""
+
+import difflib
+import importlib
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import nn
+
+from models.small import SMALL
+from models.split import ModelError, SplitModel, check_activation, probe, split
+
+__all__ = ["FAMILIES", "ModelError", "SplitModel", "build", "model_for", "model_names", "num_parameters"]
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "tiny": ("tiny_perceptron", "tiny_cnn", "tiny_cnn4", "tiny_resnet"),
+    "papers-protonorm": ("resnet8", "efficientnet_b0", "shufflenet_v2_x1_0", "mobilenet_v2"),
+    "papers-fedpagr": ("cnn2", "perceptron", "resnet18", "googlenet", "mobilenet_v2"),
+}
+SMALLEST_SIDE = 8  # pixels
+
+
+def model_names(models: str) -> tuple[str, ...]:
+    """The names that the setting `models` stands for.
+
+    Args:
+        models: comma-separated names and families; a name given twice is dealt twice.
+
+    Raises:
+        ModelError: a name that is unknown, or none at all. A `package.module:callable` is checked for its form
+            here and imported by `build`, since only the client that trains it need have it.
+    """
+    asked = [name.strip() for name in models.split(",") if name.strip()]
+    if not asked:
+        raise ModelError(f"models is {models!r}, which names no model; give a family ({', '.join(FAMILIES)}) or names.")
+    names = tuple(name for item in asked for name in FAMILIES.get(item, (item,)))
+    for name in names:
+        _check_name(name)
+    return names
+
+
+def model_for(models: str, partition: int) -> str:
+    """The model of one client: the names of `model_names` dealt round-robin by partition.
+
+    Raises:
+        ModelError: as `model_names`.
+    """
+    names = model_names(models)
+    return names[partition % len(names)]
+
+
+def build(
+    name: str,
+    input_shape: tuple[int, ...],
+    feature_dim: int,
+    num_classes: int,
+    seed: int,
+    feature_activation: str = "linear",
+) -> SplitModel:
+    """Build a model on the CPU; the same arguments give the same weights to the bit, in every process.
+
+    Args:
+        name: one of ours, a torchvision classifier constructor, or `package.module:callable`, which is called
+            as callable(input_shape=, num_classes=, feature_dim=) and returns a SplitModel, or a backbone that
+            `models.split.split` completes.
+        input_shape: (C, H, W) with sides of 8 pixels or more, or (F,) for flat rows.
+        feature_dim: d. num_classes: K.
+        seed: of torch's CPU generator while the model is built; its state outside is left as it was.
+        feature_activation: "linear" or "relu" on z; it holds for a callable's SplitModel, too.
+
+    Raises:
+        ModelError: an unknown name, a model and an input that do not fit, a callable that cannot be had or gives
+            other widths than asked.
+    """
+    _check_name(name)
+    _check_input(input_shape)
+    check_activation(feature_activation)
+    with torch.random.fork_rng(devices=[]):
+        try:
+            make = _maker(name, input_shape, feature_dim, num_classes)
+            # After the imports, which may draw numbers; not torch.manual_seed, which reseeds the GPUs, too.
+            torch.default_generator.manual_seed(seed)
+            network = make()
+            if not isinstance(network, nn.Module):
+                kind = type(network).__name__
+                raise ModelError(f"it gives a {kind}; let it return a SplitModel or another torch module.")
+            if not isinstance(network, SplitModel):
+                return split(network, input_shape, feature_dim, num_classes, feature_activation)
+            _check_widths(network, input_shape, feature_dim, num_classes)
+        except Exception as error:
+            words = " ".join(str(error).split()).rstrip(".!")
+            reason = f"{words}." if isinstance(error, ModelError) else f"{words}; {_remedy(name)}"
+            raise ModelError(f"model {name!r} does not fit inputs of shape {input_shape}: {reason}") from error
+    network.feature_activation = feature_activation
+    return network
+
+
+def num_parameters(model: nn.Module) -> int:
+    """How many numbers a model learns."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def _check_name(name: str) -> None:
+    """Raises ModelError unless `name` is a model's."""
+    if name in SMALL or any(name in members for members in FAMILIES.values()):
+        return
+    if name in FAMILIES:
+        raise ModelError(f"{name!r} is a family; one client's model is one of {', '.join(FAMILIES[name])}.")
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        if not all(part.isidentifier() for part in [*module.split("."), attribute]):
+            raise ModelError(f"model {name!r} is not of the form package.module:callable.")
+        return
+    from models.vision import classifier_names
+
+    if name not in classifier_names():
+        near = difflib.get_close_matches(name, [*SMALL, *FAMILIES, *classifier_names()], n=1, cutoff=0.0)[0]
+        raise ModelError(
+            f"model {name!r} is unknown; the nearest is {near!r}. Allowed are {', '.join(SMALL)}, the families "
+            f"{', '.join(FAMILIES)}, torchvision's classifiers and package.module:callable."
+        )
+
+
+def _check_input(input_shape: tuple[int, ...]) -> None:
+    """Raises ModelError unless the shape is an image's or a flat row's."""
+    image = len(input_shape) == 3 and min(input_shape[1:]) >= SMALLEST_SIDE
+    if not (image or len(input_shape) == 1) or input_shape[0] < 1:
+        raise ModelError(
+            f"inputs have shape {input_shape}; a model takes images (channels, height, width) of at least "
+            f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat rows (features,)."
+        )
+
+
+def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classes: int) -> Callable[[], object]:
+    """What makes the backbone, or a callable's SplitModel."""
+    if name in SMALL:
+        return partial(SMALL[name], input_shape)
+    if ":" not in name:
+        from models.vision import vision_backbone
+
+        return partial(vision_backbone, name, input_shape)
+    module, _, attribute = name.partition(":")
+    user_callable = getattr(importlib.import_module(module), attribute)
+    return partial(user_callable, input_shape=input_shape, num_classes=num_classes, feature_dim=feature_dim)
+
+
+def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: int, num_classes: int) -> None:
+    """Hold a callable's own SplitModel to d and K."""
+    width = probe(model, input_shape, model.features)
+    if width != (1, feature_dim):
+        raise ModelError(
+            f"its features have shape {width} for one input, but feature-dim asks for {(1, feature_dim)}; give "
+            "the extractor's last layer the feature_dim outputs that the callable is told, or change feature-dim."
+        )
+    width = probe(model, input_shape)
+    if width != (1, num_classes):
+        raise ModelError(
+            f"its logits have shape {width} for one input, but the data's classes ask for {(1, num_classes)}; "
+            "give the classifier the num_classes outputs that the callable is told."
+        )
+
+
+def _remedy(name: str) -> str:
+    """What helps against an error in torchvision's or a user's own words."""
+    if ":" in name:
+        return (
+            "the callable must be importable where the client runs and take the keyword arguments "
+            "input_shape, num_classes and feature_dim."
+        )
+    return "use larger images or another model."

@@ -1,0 +1,146 @@
+"""Our own backbones: perceptrons, plain convolutional networks and ResNet-8, from 8x8 images or flat vectors up.
+
+Each builder takes an input shape, (C, H, W) or (F,), and gives a backbone for `models.split.split`.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from models.split import ModelError
+
+Backbone = Callable[[tuple[int, ...]], nn.Module]
+
+
+def perceptron(input_shape: tuple[int, ...], widths: Iterable[int]) -> nn.Module:
+    """Hidden linear layers with ReLU on the flattened input: (n, *input_shape) -> (n, last width)."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = torch.Size(input_shape).numel()
+    for hidden in widths:
+        layers += [nn.Linear(width, hidden), nn.ReLU()]
+        width = hidden
+    return he_initialised(nn.Sequential(*layers))
+
+
+def cnn2(input_shape: tuple[int, ...], widths: tuple[int, int], normed: bool) -> nn.Module:
+    """The papers' CNN: two 5x5 convolutions, each pooled by 2, flattened (GFPL, experimental setup).
+
+    Its "two fully connected layers" are the one that leads to d and the classifier.
+    (n, C, H, W) -> (n, widths[1] * (H // 4) * (W // 4)).
+    """
+    channels = image_channels(input_shape)
+    layers: list[nn.Module] = []
+    for width in widths:
+        layers += [nn.Conv2d(channels, width, 5, padding=2)]
+        layers += [group_norm(width)] if normed else []
+        layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        channels = width
+    network = nn.Sequential(*layers, nn.Flatten())
+    return network if normed else he_initialised(network)
+
+
+def cnn4(
+    input_shape: tuple[int, ...], widths: tuple[int, int, int, int], norm: Callable[[int], nn.Module]
+) -> nn.Module:
+    """Four 3x3 convolutions, pooled by 2 after each of the first three.
+
+    Pooling stops while the shorter side has under 4 pixels, so that 3x3 kernels never look at padding alone.
+    (n, C, H, W) -> (n, widths[3], h, w).
+    """
+    channels, side = image_channels(input_shape), min(input_shape[1:])
+    layers: list[nn.Module] = []
+    for number, width in enumerate(widths):
+        layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False), norm(width), nn.ReLU()]
+        if number < 3 and side >= 4:
+            layers.append(nn.MaxPool2d(2))
+            side //= 2
+        channels = width
+    return nn.Sequential(*layers)
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, itself a 1x1 convolution where the shape changes.
+
+    (n, channels, h, w) -> (n, width, h / stride, w / stride), rounded up.
+    """
+
+    def __init__(self, channels: int, width: int, stride: int, norm: Callable[[int], nn.Module]):
+        super().__init__()
+        self.residual = nn.Sequential(
+            nn.Conv2d(channels, width, 3, stride, padding=1, bias=False),
+            norm(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            norm(width),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels != width:
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), norm(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """ReLU(residual + shortcut)."""
+        return torch.relu(self.residual(x) + self.shortcut(x))
+
+
+def resnet8(input_shape: tuple[int, ...], widths: tuple[int, int, int], norm: Callable[[int], nn.Module]) -> nn.Module:
+    """ResNet-8: the 6n + 2 layers of He et al. (2016), section 4.2, at n = 1; widths 16, 32, 64 are theirs.
+
+    (n, C, H, W) -> (n, widths[2], h, w).
+    """
+    channels = image_channels(input_shape)
+    first, second, third = widths
+    return nn.Sequential(
+        nn.Conv2d(channels, first, 3, padding=1, bias=False),
+        norm(first),
+        nn.ReLU(),
+        ResidualBlock(first, first, 1, norm),
+        ResidualBlock(first, second, 2, norm),
+        ResidualBlock(second, third, 2, norm),
+    )
+
+
+def image_channels(input_shape: tuple[int, ...]) -> int:
+    """C of (C, H, W).
+
+    Raises:
+        ModelError: the input is flat.
+    """
+    if len(input_shape) != 3:
+        raise ModelError(
+            f"it takes images (channels, height, width), but this data has flat rows of shape {input_shape}; "
+            f"use one of {', '.join(FLAT)}."
+        )
+    return input_shape[0]
+
+
+def he_initialised(network: nn.Module) -> nn.Module:
+    """Keep the signal's variance through ReLUs (He et al., 2015) where no norm layer does."""
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return network
+
+
+def group_norm(width: int) -> nn.Module:
+    """Four groups: no statistics of a batch, which a client with a dozen rows could not estimate."""
+    return nn.GroupNorm(4, width)
+
+
+FLAT: dict[str, Backbone] = {
+    "perceptron": partial(perceptron, widths=(512, 512)),
+    "tiny_perceptron": partial(perceptron, widths=(256, 128)),
+    # Five linear layers: three here, the one that leads to d, the classifier (methods page, section 2).
+    "spiral_mlp": partial(perceptron, widths=(64, 64, 64)),
+}
+SMALL: dict[str, Backbone] = FLAT | {
+    "cnn2": partial(cnn2, widths=(32, 64), normed=False),
+    "cnn4": partial(cnn4, widths=(32, 64, 128, 256), norm=nn.BatchNorm2d),
+    "resnet8": partial(resnet8, widths=(16, 32, 64), norm=nn.BatchNorm2d),
+    "tiny_cnn": partial(cnn2, widths=(16, 32), normed=True),
+    "tiny_cnn4": partial(cnn4, widths=(16, 32, 64, 64), norm=group_norm),
+    "tiny_resnet": partial(resnet8, widths=(16, 32, 64), norm=group_norm),
+}
