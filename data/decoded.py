@@ -36,6 +36,7 @@ class Decoded:
     """
 
     key: str
+    name: str
     inputs: np.ndarray
     labels: np.ndarray
     train_rows: int
@@ -101,6 +102,7 @@ def _open(folder: Path) -> Decoded | None:
             return None
         return Decoded(
             key=folder.name,
+            name=about["dataset"],
             inputs=np.load(folder / "inputs.npy", mmap_mode="r"),
             labels=np.load(folder / "labels.npy"),
             train_rows=about["train_rows"],

@@ -1,0 +1,162 @@
+"""Which client trains, tests and validates on which rows: worked out once per machine, the same everywhere."""
+
+import hashlib
+import json
+import os
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+
+from data import DataError
+from data.decoded import Decoded, decoded
+from data.partitions import class_counts, deal_test_rows, partition_rows, split_rows
+from data.sources import is_path
+
+SPLITS = ("pooled", "official")
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What decides every client's rows; names and meaning are those of the settings.
+
+    `split`: `pooled` puts train and test rows together, deals them to the clients, and each client splits its own
+    (ProtoNorm, TinyProto); `official` deals the training rows and gives each client its share of the official test
+    rows. `max_samples`: 0 for all; else the first rows only, train first (`official`: the first training rows and the
+    same share of the test rows).
+    """
+
+    dataset: str
+    clients: int
+    partition: str = "dirichlet"
+    alpha: float = 0.1
+    classes_per_client: int = 2
+    min_samples: int = 10
+    max_samples: int = 0
+    split: str = "pooled"
+    test_share: float = 0.25
+    validation_share: float = 0.1
+    seed: int = 0
+    spiral_noise: float = 0.2
+    spiral_points: int = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """For every client the rows of the decoded data set that it trains, tests and validates on, sorted."""
+
+    train: list[np.ndarray]
+    test: list[np.ndarray]
+    validation: list[np.ndarray]
+
+    @property
+    def held(self) -> list[np.ndarray]:
+        """All rows of each client."""
+        return [np.concatenate(own) for own in zip(self.train, self.test, self.validation, strict=True)]
+
+
+def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> Decoded:
+    """The decoded data set of `spec`, or the one at `data_path`, from the cache in `cache_dir`."""
+    if data_path is not None and not is_path(data_path):
+        raise DataError(f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.")
+    return decoded(
+        spec.dataset if data_path is None else data_path,
+        Path(cache_dir),
+        spiral_noise=spec.spiral_noise,
+        spiral_points=spec.spiral_points,
+        seed=spec.seed,
+    )
+
+
+def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = False) -> Assignment:
+    """Who holds which rows of `data`; with `own` a single client holds them all and no partitioner runs.
+
+    Kept in `cache_dir` under the data's and the settings' hash; the first process works it out, others wait.
+
+    Raises:
+        DataError: what partition_rows and split_rows raise, an unknown `split`, a data set without official test rows.
+    """
+    if spec.split not in SPLITS:
+        raise DataError(f"split is {spec.split!r}, but it must be one of {', '.join(SPLITS)}.")
+    if spec.max_samples < 0 or spec.seed < 0:
+        name, value = ("max-samples", spec.max_samples) if spec.max_samples < 0 else ("seed", spec.seed)
+        raise DataError(f"{name} is {value}, but it must be 0 or more.")
+    content = json.dumps([FORMAT, data.key, own, asdict(spec)], sort_keys=True)
+    file = Path(cache_dir) / "assignments" / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
+    found = _read(file, len(data.labels))
+    if found is not None:
+        return found
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_suffix(".lock")):
+        found = _read(file, len(data.labels))
+        if found is None:
+            found = _assign(spec, data, own)
+            _write(file, found)
+    return found
+
+
+def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
+    total, train_rows = len(data.labels), data.train_rows
+    official = spec.split == "official"
+    if official and train_rows == total:
+        raise DataError(
+            f'data set {data.name!r} has no official test rows: set split = "pooled", so that each client splits its own.'
+        )
+    available = train_rows if official else total
+    used = min(spec.max_samples, available) if spec.max_samples else available
+    pool = data.labels[:used]
+    if own:
+        parts = [np.arange(used)]
+    else:
+        parts = partition_rows(
+            pool,
+            spec.clients,
+            spec.partition,
+            alpha=spec.alpha,
+            classes_per_client=spec.classes_per_client,
+            min_samples=spec.min_samples,
+            seed=spec.seed,
+        )
+    test_share = 0.0 if official else spec.test_share
+    train: list[np.ndarray] = []
+    test: list[np.ndarray] = []
+    validation: list[np.ndarray] = []
+    for client, part in enumerate(parts):
+        seed = int(np.random.SeedSequence([spec.seed, client]).generate_state(1)[0])
+        rows = [part[chosen] for chosen in split_rows(pool[part], test_share, spec.validation_share, seed)]
+        for kept, chosen in zip((train, test, validation), rows, strict=True):
+            kept.append(chosen)
+    if official:
+        tested = round((total - train_rows) * used / train_rows)
+        labels = data.labels[train_rows : train_rows + tested]
+        if own:
+            dealt = [np.arange(tested)]
+        else:
+            dealt = deal_test_rows(labels, class_counts(pool, parts, len(data.class_names)), spec.seed)
+        test = [train_rows + rows for rows in dealt]
+    return Assignment(train, test, validation)
+
+
+def _write(file: Path, result: Assignment) -> None:
+    parts = [*result.train, *result.test, *result.validation]
+    partial = file.with_suffix(".partial")
+    with partial.open("wb") as stream:
+        np.savez(stream, rows=np.concatenate(parts), lengths=np.array([len(part) for part in parts]))
+    os.replace(partial, file)
+
+
+def _read(file: Path, total: int) -> Assignment | None:
+    """The assignment in a file; None if it is not there or not whole."""
+    try:
+        with np.load(file) as stored:
+            rows, lengths = stored["rows"], stored["lengths"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    if lengths.sum() != rows.size or lengths.size % 3 or (rows.size and rows.max() >= total):
+        return None
+    parts = np.split(rows, np.cumsum(lengths)[:-1])
+    clients = len(parts) // 3
+    return Assignment(parts[:clients], parts[clients : 2 * clients], parts[2 * clients :])

@@ -1,0 +1,193 @@
+"""One client's data: its own rows as tensors on its device, and how inputs become what a model sees."""
+
+import functools
+import threading
+from collections import OrderedDict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data import DataError
+from data.assignment import DataSpec, assignment, open_data
+from data.decoded import Decoded
+from data.partitions import class_counts
+
+__all__ = ["ClientData", "DataSpec", "InputTransform", "Rows", "class_names", "client_data", "partition_labels"]
+
+_CACHE_BYTES = 2**30
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Inputs (n, C, H, W) uint8 or (n, F) float32 as stored, and labels (n,) int64, on the client's device."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class InputTransform:
+    """Stored inputs to what a model sees: (inputs / scale − mean) / std, per channel (images) or feature.
+
+    `shape` is the shape of one input, (C, H, W) or (F,); `mean` and `std` have one entry per channel or feature. They
+    are constants, so that no client's data can be read from another's inputs.
+    """
+
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    shape: tuple[int, ...]
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Inputs (n, *shape) of any number type to float32 of the same shape, on their device.
+
+        Raises:
+            DataError: the inputs have another shape.
+        """
+        if tuple(inputs.shape[1:]) != self.shape:
+            raise DataError(
+                f"inputs have the shape {tuple(inputs.shape[1:])}, but the data set has {self.shape}: resize them."
+            )
+        trailing = (1,) * (len(self.shape) - 1)
+        mean = _constant(self.mean, inputs.device).view(-1, *trailing)
+        std = _constant(self.std, inputs.device).view(-1, *trailing)
+        return (inputs.to(torch.float32) / self.scale - mean) / std
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers, for JSON."""
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> "InputTransform":
+        """The inverse of to_dict."""
+        return cls(float(stored["scale"]), tuple(stored["mean"]), tuple(stored["std"]), tuple(stored["shape"]))
+
+
+# A copy to a GPU in every batch would make the host wait.
+@functools.lru_cache(maxsize=64)
+def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    # made under inference mode it would be unusable in training
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=torch.float32, device=device)
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """All that one client holds. Any of the three may have no rows."""
+
+    train: Rows
+    test: Rows
+    validation: Rows
+    class_names: tuple[str, ...]
+    transform: InputTransform
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the data set, held by this client or not."""
+        return len(self.class_names)
+
+
+class _Recent:
+    """The client data that this process used last, up to a number of bytes: a worker serves the same clients again."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[tuple[Any, ...], ClientData] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[Any, ...]) -> ClientData | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: tuple[Any, ...], data: ClientData) -> None:
+        with self._lock:
+            self._kept[key] = data
+            # what is larger than the bound on its own is not kept either
+            while self._kept and sum(map(_bytes, self._kept.values())) > self._max_bytes:
+                self._kept.popitem(last=False)
+
+
+def _bytes(data: ClientData) -> int:
+    return sum(rows.inputs.nbytes + rows.labels.nbytes for rows in (data.train, data.test, data.validation))
+
+
+_recent = _Recent(_CACHE_BYTES)
+
+
+def client_data(
+    spec: DataSpec,
+    partition: int,
+    cache_dir: Path,
+    device: torch.device | str = "cpu",
+    data_path: str | None = None,
+) -> ClientData:
+    """The rows of one client, split into train, test and validation.
+
+    A process keeps the clients that it served last and does not look at their files again.
+
+    Args:
+        spec: what decides who holds what.
+        partition: the client, 0 to spec.clients − 1.
+        cache_dir: where decoded data sets and assignments are kept, shared by the processes of a machine.
+        device: where the tensors go.
+        data_path: a real client's own folder: its rows all belong to this client and no partitioner runs.
+
+    Raises:
+        DataError: the data set or a setting cannot be used, or the partition is out of range.
+    """
+    key = (spec, partition, str(cache_dir), str(torch.device(device)), data_path)
+    found = _recent.get(key)
+    if found is None:
+        found = _load(spec, partition, Path(cache_dir), torch.device(device), data_path)
+        _recent.put(key, found)
+    return found
+
+
+def _load(spec: DataSpec, partition: int, cache_dir: Path, device: torch.device, data_path: str | None) -> ClientData:
+    own = data_path is not None
+    if not own and not 0 <= partition < spec.clients:
+        raise DataError(f"partition {partition} does not exist: {spec.clients} clients are numbered from 0.")
+    data = open_data(spec, cache_dir, data_path)
+    who = assignment(spec, data, cache_dir, own=own)
+    client = 0 if own else partition
+    return ClientData(
+        train=_rows(data, who.train[client], device),
+        test=_rows(data, who.test[client], device),
+        validation=_rows(data, who.validation[client], device),
+        class_names=data.class_names,
+        transform=_transform(data),
+    )
+
+
+def _rows(data: Decoded, rows: np.ndarray, device: torch.device) -> Rows:
+    # indexing with an array copies out of the memory map
+    inputs, labels = torch.from_numpy(np.asarray(data.inputs[rows])), torch.from_numpy(data.labels[rows])
+    return Rows(inputs.to(device), labels.to(device))
+
+
+def _transform(data: Decoded) -> InputTransform:
+    shape = tuple(int(size) for size in data.inputs.shape[1:])
+    centre = 0.5 if data.inputs.dtype == np.uint8 else 0.0
+    spread = 0.5 if data.inputs.dtype == np.uint8 else 1.0
+    return InputTransform(data.scale, (centre,) * shape[0], (spread,) * shape[0], shape)
+
+
+def partition_labels(spec: DataSpec, cache_dir: Path) -> np.ndarray:
+    """How many rows of each class every client holds in all, for a heat map: (clients, K) int64."""
+    data = open_data(spec, cache_dir)
+    who = assignment(spec, data, Path(cache_dir))
+    return class_counts(data.labels, who.held, len(data.class_names))
+
+
+def class_names(spec: DataSpec, cache_dir: Path) -> tuple[str, ...]:
+    """The classes of the data set in label order."""
+    return open_data(spec, cache_dir).class_names
