@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.app.metadata import Metadata
 from flwr.serverapp import Grid
 
@@ -30,6 +30,8 @@ DIED, RAISED = 0, 2  # Flower's error codes: the worker is gone; the ClientApp r
 SERVER = 1  # Flower's node id of the ServerApp
 
 RESULTS = "results: "
+# `Message` takes ready metadata, as a SuperLink gives it, but its published overloads leave that out
+_with_metadata: Callable[..., Message] = Message
 NodeConfig = dict[str, bool | int | float | str]
 
 
@@ -85,7 +87,7 @@ class LocalGrid(Grid):
             if self._pool is None:
                 self._pending[message_id] = stamped
             else:
-                self._futures[message_id] = self._pool.submit(_work, stamped, self._context(stamped))
+                self._futures[message_id] = self._pool.submit(_work_apart, _portable(stamped), self._context(stamped))
                 self._sent[message_id] = stamped
             ids.append(message_id)
         return ids
@@ -171,6 +173,24 @@ def _work(message: Message, context: Context) -> Message:
         return Message(Error(RAISED, reason), reply_to=message)
 
 
+def _work_apart(message: Message, context: Context) -> Message:
+    """`_work` in a worker process."""
+    return _portable(_work(message, context))
+
+
+def _portable(message: Message) -> Message:
+    """The message with its arrays as plain bytes: Flower keeps views of buffers, which no pickle takes along."""
+    if not message.has_content():
+        return message
+    records = RecordDict()
+    for name, record in message.content.items():
+        if isinstance(record, ArrayRecord):
+            arrays = {key: Array(a.dtype, tuple(a.shape), a.stype, bytes(a.data)) for key, a in record.items()}
+            record = ArrayRecord(arrays)
+        records[name] = record
+    return _with_metadata(content=records, metadata=message.metadata)
+
+
 def _with_id(message: Message, message_id: str) -> Message:
     """The message as a SuperLink would stamp it."""
     sent = message.metadata
@@ -185,4 +205,4 @@ def _with_id(message: Message, message_id: str) -> Message:
         ttl=sent.ttl,
         message_type=sent.message_type,
     )
-    return Message(content=message.content, metadata=metadata)
+    return _with_metadata(content=message.content, metadata=metadata)
