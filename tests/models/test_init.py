@@ -1,0 +1,185 @@
+"""Names and families, and what `build` refuses, by its words."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import models
+from models.split import SplitModel
+
+NETWORKS = """
+import torch
+from torch import nn
+from models.split import SplitModel
+
+DRAWN = torch.rand(3)  # a module that draws numbers when it is imported
+
+class Own(SplitModel):
+    def features(self, x):
+        return super().features(x) * 2
+
+def own(input_shape, num_classes, feature_dim):
+    width = torch.Size(input_shape).numel()
+    return Own(nn.Sequential(nn.Flatten(), nn.Linear(width, feature_dim)), feature_dim, num_classes)
+
+def narrow(input_shape, num_classes, feature_dim):
+    return own(input_shape, num_classes, feature_dim - 1)
+
+def few(input_shape, num_classes, feature_dim):
+    return own(input_shape, num_classes - 2, feature_dim)
+
+def feature_map(input_shape, num_classes, feature_dim):
+    return nn.Conv2d(input_shape[0], 7, 3)
+
+def flat(input_shape, num_classes, feature_dim):
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(torch.Size(input_shape).numel()))
+
+def tokens(input_shape, num_classes, feature_dim):
+    return nn.Flatten(2)
+
+class Pair(nn.Module):
+    def forward(self, x):
+        return x, x
+
+def pair(input_shape, num_classes, feature_dim):
+    return Pair()
+
+def words(input_shape, num_classes, feature_dim):
+    return "a network"
+
+def positional(shape):
+    return nn.Flatten()
+
+NUMBER = 3
+"""
+
+
+@pytest.fixture
+def networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """A user's module, imported afresh by each test."""
+    name = "networks_" + "".join(c if c.isalnum() else "_" for c in request.node.name)
+    (tmp_path / f"{name}.py").write_text(NETWORKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def test_names_and_families_come_in_order() -> None:
+    assert models.model_names("resnet8, tiny ,resnet8") == ("resnet8", *models.FAMILIES["tiny"], "resnet8")
+    assert models.model_names("densenet121,my.networks:make") == ("densenet121", "my.networks:make")
+
+
+def test_models_are_dealt_round_robin_by_partition() -> None:
+    assert [models.model_for("cnn2,cnn4,resnet8", p) for p in range(5)] == ["cnn2", "cnn4", "resnet8", "cnn2", "cnn4"]
+
+
+@pytest.mark.parametrize("family", models.FAMILIES)
+def test_a_family_holds_different_architectures(family: str) -> None:
+    built = [models.build(name, (1, 8, 8), 8, 4, 0) for name in models.FAMILIES[family]]
+    signatures = {tuple(type(layer).__name__ for layer in model.modules()) for model in built}
+    assert len(signatures) == len(built) >= 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("resnt8", r"model 'resnt8' is unknown; the nearest is 'resnet8'.*papers-protonorm"),
+        ("cnn2,mobilenetv2", r"model 'mobilenetv2' is unknown; the nearest is 'mobilenet_v2'"),
+        ("tinny", r"the nearest is 'tiny'"),
+        ("fcn_resnet50", r"model 'fcn_resnet50' is unknown"),  # torchvision's, but no classifier
+        ("__import__('os')", r"is unknown"),
+        (" , ", r"models is ' , ', which names no model; give a family \(tiny, "),
+        ("networks:make()", r"model 'networks:make\(\)' is not of the form package\.module:callable"),
+        ("my networks:make", r"'my networks:make' is not of the form"),
+        (":make", r"':make' is not of the form"),
+        ("a:b:c", r"'a:b:c' is not of the form"),
+    ],
+)
+def test_names_are_refused_with_the_nearest(asked: str, words: str) -> None:
+    with pytest.raises(models.ModelError, match=words):
+        models.model_names(asked)
+
+
+def test_a_family_is_not_one_model() -> None:
+    with pytest.raises(models.ModelError, match=r"'tiny' is a family; .* one of tiny_perceptron, tiny_cnn"):
+        models.build("tiny", (1, 8, 8), 8, 4, 0)
+
+
+@pytest.mark.parametrize("shape", [(1, 7, 8), (3, 32, 4), (8, 8), (0, 8, 8), (0,), (1, 1, 8, 8), ()])
+def test_inputs_that_are_neither_image_nor_row_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(models.ModelError, match=r"inputs have shape \(.*at least 8x8 pixels, or flat rows"):
+        models.build("cnn2", shape, 8, 4, 0)
+
+
+@pytest.mark.parametrize("name", ["cnn2", "resnet18"])
+def test_an_unknown_activation_is_refused(name: str) -> None:
+    with pytest.raises(models.ModelError, match="feature-activation is 'ReLU'; it must be 'linear' or 'relu'"):
+        models.build(name, (1, 8, 8), 8, 4, 0, "ReLU")
+
+
+def test_an_input_too_small_for_a_network_is_refused() -> None:
+    with pytest.raises(models.ModelError, match=r"'inception_v3' does not fit .*\(1, 8, 8\): .*; use larger images"):
+        models.build("inception_v3", (1, 8, 8), 8, 4, 0)
+
+
+def test_a_callable_gives_its_own_split_model(networks: str) -> None:
+    model = models.build(f"{networks}:own", (1, 8, 8), 8, 4, 0)
+    x = torch.randn(5, 1, 8, 8)
+    torch.testing.assert_close(model.features(x), 2 * model.extractor(x))
+    assert type(model).__name__ == "Own"
+    assert model.training
+    assert models.build(f"{networks}:own", (1, 8, 8), 8, 4, 0, "relu").features(x).min() == 0
+
+
+@pytest.mark.parametrize(("callable_name", "width"), [("feature_map", 7), ("flat", 64)])
+def test_a_callable_s_backbone_is_brought_to_d(networks: str, callable_name: str, width: int) -> None:
+    model = models.build(f"{networks}:{callable_name}", (1, 8, 8), 8, 4, 0)
+    assert isinstance(model, SplitModel)
+    assert model.extractor.projection.weight.shape == (8, width)
+    assert model(torch.randn(5, 1, 8, 8)).shape == (5, 4)
+
+
+def test_building_leaves_no_trace_in_running_statistics(networks: str) -> None:
+    model = models.build(f"{networks}:flat", (1, 8, 8), 8, 4, 0)
+    statistics = dict(model.named_buffers())
+    assert {float(v.sum()) for k, v in statistics.items() if "num_batches" in k or "mean" in k} == {0.0}
+    assert all(module.training for module in model.modules())
+
+
+def test_a_module_s_import_does_not_change_its_weights(networks: str) -> None:
+    before = torch.get_rng_state()
+    first, second = (models.build(f"{networks}:feature_map", (1, 8, 8), 8, 4, 0).state_dict() for _ in range(2))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    ("callable_name", "words"),
+    [
+        ("narrow", r"features have shape \(1, 7\).*feature-dim asks for \(1, 8\); give the extractor's last layer"),
+        ("few", r"logits have shape \(1, 2\) for one input, but the data's classes ask for \(1, 4\); give"),
+        ("tokens", r"gives an output of shape \(1, 1, 64\) for one input; let it give \(n, width\)"),
+        ("pair", r"it gives a tuple; let it return one tensor"),
+        ("words", r"it gives a str; let it return a SplitModel or another torch module"),
+        ("positional", r"unexpected keyword argument.*take the keyword arguments input_shape, num_classes"),
+        ("NUMBER", r"must be callable; the callable must be importable"),
+        ("missing", r"has no attribute 'missing'; the callable must be importable where the client runs"),
+    ],
+)
+def test_a_callable_that_does_not_fit_is_refused(networks: str, callable_name: str, words: str) -> None:
+    with pytest.raises(models.ModelError, match=words) as caught:
+        models.build(f"{networks}:{callable_name}", (1, 8, 8), 8, 4, 0)
+    assert f"model '{networks}:{callable_name}' does not fit inputs of shape (1, 8, 8)" in str(caught.value)
+    assert caught.value.__cause__ is not None
+
+
+def test_a_module_that_is_not_there_is_refused() -> None:
+    with pytest.raises(models.ModelError, match="No module named 'no_such_module'; the callable must be importable"):
+        models.build("no_such_module:make", (1, 8, 8), 8, 4, 0)
+
+
+def test_parameters_that_learn_are_counted() -> None:
+    model = SplitModel(torch.nn.Linear(5, 3), 3, 2)
+    assert models.num_parameters(model) == (5 * 3 + 3) + (3 * 2 + 2)
+    model.classifier.requires_grad_(False)
+    assert models.num_parameters(model) == 5 * 3 + 3

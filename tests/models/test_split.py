@@ -1,0 +1,58 @@
+"""SplitModel and how a backbone is brought to d, against the arithmetic written out."""
+
+import pytest
+import torch
+from torch import nn
+
+from models.split import ModelError, SplitModel, linear, probe, split
+
+
+def test_forward_is_the_classifier_after_the_features() -> None:
+    model = SplitModel(nn.Flatten(), 12, 5, "relu")
+    x = torch.randn(7, 3, 2, 2)
+    z = x.flatten(1).clamp(min=0)
+    assert torch.equal(model.features(x), z)
+    torch.testing.assert_close(model(x), z @ model.classifier.weight.T + model.classifier.bias)
+
+
+def test_a_feature_map_is_averaged_then_projected() -> None:
+    model = split(nn.Identity(), (3, 9, 10), 4, 2)
+    x = torch.randn(6, 3, 9, 10)
+    projection = model.extractor.projection
+    expected = x.mean(dim=(2, 3)) @ projection.weight.T + projection.bias
+    torch.testing.assert_close(model.features(x), expected)
+
+
+def test_a_flat_output_is_projected_as_it_is() -> None:
+    model = split(nn.Flatten(), (2, 8, 8), 4, 2)
+    x = torch.randn(6, 2, 8, 8)
+    projection = model.extractor.projection
+    torch.testing.assert_close(model.features(x), x.flatten(1) @ projection.weight.T + projection.bias)
+
+
+def test_a_linear_layer_keeps_variance() -> None:
+    generator = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = linear(2048, 512)
+    with torch.no_grad():
+        passed = layer(torch.randn(256, 2048, generator=generator))
+    # 131,072 values of variance 1 with some dependence: four standard errors are well within 5 %
+    assert passed.var().item() == pytest.approx(1.0, abs=0.05)
+
+
+def test_probing_keeps_the_mode_and_the_statistics() -> None:
+    module = nn.Sequential(nn.BatchNorm2d(3), nn.Dropout(0.5)).eval()
+    assert probe(module, (3, 8, 9)) == (1, 3, 8, 9)
+    assert not module.training
+    module.train()
+    assert probe(module, (3, 8, 9), module[0]) == (1, 3, 8, 9)
+    assert module.training
+    assert module[0].num_batches_tracked.item() == 0
+
+
+def test_other_outputs_are_refused() -> None:
+    with pytest.raises(ModelError, match=r"output of shape \(1, 3, 64\) for one input; let it give \(n, width\) or"):
+        split(nn.Flatten(2), (3, 8, 8), 4, 2)
+    with pytest.raises(ModelError, match="feature-activation is 'gelu'; it must be 'linear' or 'relu'"):
+        split(nn.Flatten(), (3, 8, 8), 4, 2, "gelu")

@@ -1,0 +1,82 @@
+"""torchvision's networks: what is removed, what is fitted, and what is left as it was."""
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+import models
+from models.vision import classifier_names, vision_backbone
+
+PAPERS = ["resnet18", "googlenet", "mobilenet_v2", "shufflenet_v2_x1_0", "efficientnet_b0"]
+OTHERS = [
+    "densenet121",
+    "mobilenet_v3_small",
+    "mnasnet0_5",
+    "regnet_x_400mf",
+    "squeezenet1_1",
+    "convnext_tiny",
+    "swin_t",
+]
+
+
+def first_convolution(network: nn.Module) -> nn.Conv2d:
+    return next(module for module in network.modules() if isinstance(module, nn.Conv2d))
+
+
+def max_pools(network: nn.Module) -> int:
+    return sum(isinstance(module, nn.MaxPool2d) for module in network.modules())
+
+
+@pytest.mark.parametrize("side", [8, 28, 32, 63])
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_small_image_keeps_its_resolution_through_the_stem(name: str, side: int) -> None:
+    network = vision_backbone(name, (1, side, side))
+    stem = first_convolution(network)
+    assert stem(torch.randn(2, 1, side, side)).shape == (2, stem.out_channels, side, side)
+    assert stem.kernel_size == (3, 3)
+
+
+@pytest.mark.parametrize(("name", "removed"), [("resnet18", 1), ("googlenet", 1), ("shufflenet_v2_x1_0", 1)])
+def test_the_stem_s_max_pool_goes_on_small_images_only(name: str, removed: int) -> None:
+    whole = max_pools(vision_backbone(name, (3, 64, 64)))
+    assert max_pools(vision_backbone(name, (3, 32, 32))) == whole - removed
+    assert whole >= 1
+
+
+@pytest.mark.parametrize(("name", "classifier"), [("resnet18", "fc"), ("mobilenet_v2", "classifier")])
+def test_a_large_colour_image_changes_the_classifier_alone(name: str, classifier: str) -> None:
+    reference = torchvision.models.get_model(name, weights=None)
+    ours = vision_backbone(name, (3, 64, 64)).state_dict()
+    expected = {key: value.shape for key, value in reference.state_dict().items() if not key.startswith(classifier)}
+    assert {key: value.shape for key, value in ours.items()} == expected
+    reference.load_state_dict(ours, strict=False)
+    setattr(reference, classifier, nn.Identity())
+    x = torch.randn(2, 3, 64, 64)
+    network = vision_backbone(name, (3, 64, 64))
+    network.load_state_dict(ours)
+    assert torch.equal(network.eval()(x), reference.eval()(x))
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_dropout_goes_with_the_classifier(name: str) -> None:
+    backbone = vision_backbone(name, (3, 32, 32))
+    assert not [module for module in backbone.modules() if isinstance(module, nn.Dropout)]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_classifiers_fit_eight_pixels(name: str) -> None:
+    assert name in classifier_names()
+    model = models.build(name, (2, 8, 8), 16, 5, 0)
+    model(torch.randn(2, 2, 8, 8)).square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_alexnet_is_pooled_to_its_channels() -> None:
+    assert vision_backbone("alexnet", (3, 32, 32))(torch.randn(2, 3, 32, 32)).shape == (2, 256)
+
+
+def test_a_vit_takes_the_size_it_is_built_for_and_no_other() -> None:
+    assert vision_backbone("vit_b_16", (1, 32, 32))(torch.randn(1, 1, 32, 32)).shape == (1, 768)
+    with pytest.raises(models.ModelError, match=r"'vit_b_16' does not fit inputs of shape \(1, 28, 28\).*patch size"):
+        models.build("vit_b_16", (1, 28, 28), 16, 5, 0)
