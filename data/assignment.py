@@ -103,7 +103,7 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     official = spec.split == "official"
     if official and train_rows == total:
         raise DataError(
-            f'data set {data.name!r} has no official test rows: set split = "pooled", so that each client splits its own.'
+            f'data set {data.name!r} has no official test rows: set split = "pooled", and each client splits its own.'
         )
     available = train_rows if official else total
     used = min(spec.max_samples, available) if spec.max_samples else available
@@ -130,7 +130,8 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
         for kept, chosen in zip((train, test, validation), rows, strict=True):
             kept.append(chosen)
     if official:
-        tested = round((total - train_rows) * used / train_rows)
+        # as large a part of the test rows as of the training rows; a site may have no training row at all
+        tested = round((total - train_rows) * (used / train_rows if train_rows else 1))
         labels = data.labels[train_rows : train_rows + tested]
         if own:
             dealt = [np.arange(tested)]

@@ -140,21 +140,26 @@ def _from_parquet(folder: Folder, cache_dir: Path) -> dict[str, datasets.Dataset
     import glob
 
     import datasets
+    import pyarrow.parquet
 
     datasets.disable_progress_bars()
-    # `datasets` reads these names as patterns
-    files = {
-        split: [glob.escape(str(path)) for path in paths]
-        for split, paths in (("train", folder.train), ("test", folder.test))
-        if paths
-    }
+    tables = {}
     try:
-        return dict(datasets.load_dataset("parquet", data_files=files, cache_dir=str(cache_dir)))
+        for split, paths in (("train", folder.train), ("test", folder.test)):
+            # `datasets` fails on tables without rows, and reads names as patterns
+            full = [glob.escape(str(path)) for path in paths if pyarrow.parquet.read_metadata(path).num_rows]
+            if full:
+                tables[split] = datasets.load_dataset(
+                    "parquet", data_files={split: full}, split=split, cache_dir=str(cache_dir)
+                )
+            elif paths:
+                tables[split] = datasets.Dataset(pyarrow.parquet.read_table(paths[0]))
     except Exception as error:
         raise DataError(
             f"the parquet files in {str(folder.root)!r} cannot be read ({_first_line(error)}): write them anew; all "
-            "must have the same columns."
+            "files of a table must have the same columns."
         ) from error
+    return tables
 
 
 def _from_images(folder: Folder) -> dict[str, datasets.Dataset]:
@@ -208,8 +213,10 @@ def _hub_cache(folder: Path) -> Iterator[None]:
         constants.HF_HUB_CACHE = before
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
+def _first_line(error: BaseException) -> str:
+    # `datasets` wraps the reason in "An error occurred while generating the dataset"
+    reason = error.__cause__ if type(error).__name__ == "DatasetGenerationError" and error.__cause__ else error
+    return f"{type(reason).__name__}: {(str(reason).strip().splitlines() or ['no reason given'])[0]}"
 
 
 def _source(name: str, splits: dict[str, datasets.Dataset], class_names: tuple[str, ...]) -> Source:

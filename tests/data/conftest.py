@@ -1,0 +1,64 @@
+"""Small data sets on disk, made with PIL, in the forms that a user's folder can have."""
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+
+def pixels(row, channels=3, size=6):
+    """An image whose first pixel is its row number, so that a test can tell which one it got."""
+    shape = (size, size, 3) if channels == 3 else (size, size)
+    return np.full(shape, row % 256, dtype=np.uint8)
+
+
+def encode(array, file_format="PNG"):
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, file_format)
+    return buffer.getvalue()
+
+
+def write_table(path, images, labels, image_column="image", label_column="label"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    column = [{"bytes": image, "path": f"{row}.png"} for row, image in enumerate(images)]
+    image_type = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    pq.write_table(pa.table({image_column: pa.array(column, image_type), label_column: labels}), path)
+
+
+@pytest.fixture
+def parquet_folder(tmp_path):
+    """40 training and 12 test rows of 4 classes; training row i is filled with i, test row i with 100 + i."""
+    root = tmp_path / "parquet"
+    write_table(root / "train.parquet", [encode(pixels(i)) for i in range(40)], [i % 4 for i in range(40)])
+    write_table(root / "test.parquet", [encode(pixels(100 + i)) for i in range(12)], [i % 4 for i in range(12)])
+    (root / "classes.txt").write_text("ant\nbee\ncat\ndog\n")
+    return root
+
+
+@pytest.fixture
+def image_folder(tmp_path):
+    """Three classes with 8 training images and 3 test images each, grey; image i of class k is filled with 20 k + i."""
+    root = tmp_path / "images [of] *things"
+    for k, name in enumerate(("ant", "bee", "cat")):
+        for split, rows in (("train", range(8)), ("test", range(8, 11))):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for i in rows:
+                # a name with `test` in it must not make it a test image
+                Image.fromarray(pixels(20 * k + i, channels=1)).save(folder / f"test_{i}.png")
+    return root
+
+
+@pytest.fixture
+def write():
+    """write(path, images, labels): a parquet table of encoded images."""
+    return write_table
+
+
+@pytest.fixture
+def png():
+    """png(array): an image's file content; `png(array, "JPEG")` likewise."""
+    return encode

@@ -1,0 +1,248 @@
+"""From a spec to one client's tensors: every row once, official splits, a site's own data, caches."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data import DataError
+from data import client_data as module
+from data.client_data import DataSpec, InputTransform, class_names, client_data, partition_labels
+
+SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
+PARTS = ("train", "test", "validation")
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(monkeypatch):
+    monkeypatch.setattr(module, "_recent", module._Recent(2**30))
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    """One decoded `digits` for all tests of this file."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def rows_of(data):
+    """All inputs of a client as bytes, to find them again."""
+    return [row.numpy().tobytes() for part in PARTS for row in getattr(data, part).inputs]
+
+
+def test_digits_end_to_end(cache):
+    spec = DataSpec("digits", clients=5)
+    counts = partition_labels(spec, cache)
+    assert counts.shape == (5, 10)
+    assert counts.sum() == 1797
+    everybody = []
+    for partition in range(5):
+        data = client_data(spec, partition, cache)
+        held = torch.cat([getattr(data, part).labels for part in PARTS])
+        assert torch.bincount(held, minlength=10).tolist() == counts[partition].tolist()
+        assert set(held.tolist()) == set(data.train.labels.tolist())
+        assert data.num_classes == 10
+        n = len(held)
+        assert len(data.test) == pytest.approx(n / 4, abs=0.5 + (counts[partition] < 4).sum())
+        assert data.train.inputs.dtype == torch.uint8
+        assert data.train.labels.dtype == torch.int64
+        inputs = data.transform(data.train.inputs)
+        assert inputs.dtype == torch.float32
+        assert (inputs.min(), inputs.max()) == (-1, 1)
+        everybody += rows_of(data)
+    from sklearn.datasets import load_digits
+
+    assert sorted(everybody) == sorted(row.astype(np.uint8).tobytes() for row in load_digits().images)
+    assert class_names(spec, cache) == tuple("0123456789")
+
+
+def test_labels_stay_with_their_inputs(cache):
+    from sklearn.datasets import load_digits
+
+    label_of = {
+        row.astype(np.uint8).tobytes(): label
+        for row, label in zip(load_digits().images, load_digits().target, strict=True)
+    }
+    data = client_data(DataSpec("digits", clients=3, partition="iid"), 1, cache)
+    for part in PARTS:
+        rows = getattr(data, part)
+        assert [label_of[row.numpy().tobytes()] for row in rows.inputs] == rows.labels.tolist()
+
+
+def test_nothing_depends_on_the_process_or_the_order(cache, tmp_path):
+    spec = DataSpec("digits", clients=6, seed=3)
+    first = client_data(spec, 4, cache)
+    second = client_data(spec, 4, tmp_path / "another")
+    assert first is not second
+    for part in PARTS:
+        assert torch.equal(getattr(first, part).inputs, getattr(second, part).inputs)
+    other = client_data(dataclasses.replace(spec, seed=4), 4, cache)
+    assert rows_of(other) != rows_of(first)
+
+
+def test_pooled_mixes_train_and_test_rows(parquet_folder, tmp_path):
+    spec = DataSpec(str(parquet_folder), clients=2, partition="iid", min_samples=1)
+    clients = [client_data(spec, k, tmp_path / "cache") for k in range(2)]
+    values = [data.train.inputs[:, 0, 0, 0].tolist() for data in clients]
+    assert all(min(own) < 40 and max(own) >= 100 for own in values)
+    assert len({row for data in clients for row in rows_of(data)}) == 52
+
+
+def test_official_keeps_the_two_tables_apart_and_deals_every_test_row(parquet_folder, tmp_path):
+    spec = DataSpec(str(parquet_folder), clients=3, alpha=1.0, min_samples=2, split="official", validation_share=0.2)
+    clients = [client_data(spec, k, tmp_path / "cache") for k in range(3)]
+    tested = [value for data in clients for value in data.test.inputs[:, 0, 0, 0].tolist()]
+    assert sorted(tested) == list(range(100, 112))
+    trained = [
+        value
+        for data in clients
+        for part in (data.train, data.validation)
+        for value in part.inputs[:, 0, 0, 0].tolist()
+    ]
+    assert sorted(trained) == list(range(40))
+    assert sum(len(data.validation) for data in clients) > 0
+    for data in clients:
+        assert set(data.test.labels.tolist()) <= set(data.train.labels.tolist())
+    assert partition_labels(spec, tmp_path / "cache").sum(axis=0).tolist() == [13] * 4
+
+
+def test_max_samples_takes_the_first_rows(parquet_folder, tmp_path):
+    spec = DataSpec(str(parquet_folder), clients=2, partition="iid", min_samples=1, max_samples=44)
+    pooled = [client_data(spec, k, tmp_path / "cache") for k in range(2)]
+    seen = [value for data in pooled for part in PARTS for value in getattr(data, part).inputs[:, 0, 0, 0].tolist()]
+    assert sorted(seen) == [*range(40), 100, 101, 102, 103]
+    spec = dataclasses.replace(spec, split="official", max_samples=20)
+    official = [client_data(spec, k, tmp_path / "cache") for k in range(2)]
+    assert sum(len(data.train) + len(data.validation) for data in official) == 20
+    # half of the training rows, so half of the test rows
+    assert sorted(v for data in official for v in data.test.inputs[:, 0, 0, 0].tolist()) == list(range(100, 106))
+
+
+def test_a_site_s_own_folder_belongs_to_it_alone(image_folder, tmp_path):
+    spec = DataSpec("digits", clients=0, split="official")
+    own = client_data(spec, 7, tmp_path / "cache", data_path=str(image_folder))
+    assert own.class_names == ("ant", "bee", "cat")
+    assert (len(own.train), len(own.test), len(own.validation)) == (22, 9, 2)
+    assert set((own.test.inputs[:, 0, 0, 0] % 20).tolist()) == {8, 9, 10}
+    pooled = client_data(dataclasses.replace(spec, split="pooled"), 7, tmp_path / "cache", data_path=str(image_folder))
+    assert (len(pooled.train), len(pooled.test), len(pooled.validation)) == (22, 8, 3)
+
+
+def test_a_client_may_have_few_rows_or_none_to_train_on(tmp_path, write, png):
+    image = png(np.zeros((3, 3), dtype=np.uint8))
+    write(tmp_path / "one" / "train.parquet", [image], [2])
+    spec = DataSpec("digits", clients=4)
+    one = client_data(spec, 0, tmp_path / "cache", data_path=str(tmp_path / "one"))
+    assert (len(one.train), len(one.test), len(one.validation)) == (1, 0, 0)
+    assert one.test.inputs.shape == (0, 1, 3, 3)
+    assert one.class_names == ("0", "1", "2")
+    write(tmp_path / "none" / "train.parquet", [], np.empty(0, dtype=np.int64))
+    write(tmp_path / "none" / "test.parquet", [image, image], [0, 1])
+    official = dataclasses.replace(spec, split="official")
+    none = client_data(official, 0, tmp_path / "cache", data_path=str(tmp_path / "none"))
+    assert (len(none.train), len(none.test), len(none.validation)) == (0, 2, 0)
+    # Dirichlet with a tiny alpha leaves clients with nothing when that is allowed
+    sparse = DataSpec("digits", clients=40, alpha=0.01, min_samples=0)
+    counts = partition_labels(sparse, tmp_path / "cache")
+    nobody = int(counts.sum(axis=1).argmin())
+    assert counts[nobody].sum() == 0
+    assert len(client_data(sparse, nobody, tmp_path / "cache").train) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"split": "official"}, "data set 'digits' has no official test rows: set split = \"pooled\""),
+        ({"split": "none"}, "split is 'none', but it must be one of pooled, official"),
+        ({"partition": "even"}, "partition is 'even'"),
+        ({"dataset": "digit"}, "unknown data set 'digit': did you mean 'digits'"),
+        ({"clients": 2}, "partition 2 does not exist: 2 clients are numbered from 0"),
+        ({"clients": 200}, "200 clients with min-samples = 10 each need at least 2000 rows, but the data set has 1797"),
+        ({"max_samples": -1}, "max-samples is -1"),
+        ({"seed": -5}, "seed is -5"),
+        ({"test_share": 0.95}, "test-share is 0.95 and validation-share 0.1"),
+    ],
+)
+def test_settings_that_cannot_be_used(cache, change, words):
+    spec = dataclasses.replace(DataSpec("digits", clients=5), **change)
+    with pytest.raises(DataError) as caught:
+        client_data(spec, 2, cache)
+    assert words in str(caught.value)
+
+
+def test_a_relative_name_is_no_data_path(cache):
+    with pytest.raises(DataError, match="data-path is 'digits', but a path must start with"):
+        client_data(DataSpec("digits", 2), 0, cache, data_path="digits")
+
+
+def test_a_process_keeps_what_it_used_last_within_its_bytes(cache, monkeypatch):
+    spec = DataSpec("digits", clients=4, partition="iid")
+    first = client_data(spec, 0, cache)
+    assert client_data(spec, 0, cache) is first
+    size = module._bytes(first)
+    monkeypatch.setattr(module, "_recent", module._Recent(int(2.5 * size)))
+    kept = [client_data(spec, k, cache) for k in (0, 1)]
+    assert client_data(spec, 0, cache) is kept[0]
+    client_data(spec, 2, cache)
+    assert client_data(spec, 0, cache) is kept[0]
+    assert client_data(spec, 1, cache) is not kept[1]
+    monkeypatch.setattr(module, "_recent", module._Recent(size // 2))
+    assert client_data(spec, 0, cache) is not client_data(spec, 0, cache)
+
+
+def test_a_damaged_assignment_is_worked_out_anew(tmp_path):
+    spec = DataSpec("digits", clients=4)
+    before = partition_labels(spec, tmp_path)
+    file = next((tmp_path / "assignments").glob("*.npz"))
+    content = file.read_bytes()
+    for damaged in (content[:100], content[:-40], b""):
+        file.write_bytes(damaged)
+        assert np.array_equal(partition_labels(spec, tmp_path), before)
+        assert file.read_bytes() == content
+
+
+def test_the_transform_is_the_formula_and_survives_json():
+    transform = InputTransform(255.0, (0.5, 0.4, 0.3), (0.5, 0.25, 0.125), (3, 4, 5))
+    inputs = torch.randint(0, 256, (7, 3, 4, 5), dtype=torch.uint8)
+    got = transform(inputs)
+    for row, channel, y, x in ((0, 0, 0, 0), (3, 1, 2, 4), (6, 2, 3, 1)):
+        naive = (inputs[row, channel, y, x].item() / 255 - transform.mean[channel]) / transform.std[channel]
+        assert got[row, channel, y, x].item() == pytest.approx(naive, abs=1e-5)
+    assert InputTransform.from_dict(json.loads(json.dumps(transform.to_dict()))) == transform
+    with pytest.raises(DataError, match=r"inputs have the shape \(3, 5, 4\), but the data set has \(3, 4, 5\)"):
+        transform(inputs.transpose(2, 3))
+
+
+def test_a_transform_made_under_inference_mode_can_be_trained_with():
+    transform = InputTransform(1.0, (0.25, 0.75), (3.0, 7.0), (2,))
+    with torch.inference_mode():
+        transform(torch.zeros(1, 2))
+    inputs = torch.ones(4, 2, requires_grad=True)
+    (transform(inputs) ** 2).sum().backward()
+    assert torch.allclose(inputs.grad, 2 * (1 - torch.tensor([0.25, 0.75])) / torch.tensor([9.0, 49.0]))
+
+
+def test_spiral_is_passed_on_as_it_is(tmp_path):
+    data = client_data(DataSpec("spiral", clients=2, partition="iid", spiral_points=30), 0, tmp_path)
+    assert data.train.inputs.dtype == torch.float32
+    assert torch.equal(data.transform(data.train.inputs), data.train.inputs)
+    assert data.num_classes == 6
+
+
+@pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="the real CIFAR-10 images are not beside this checkout")
+def test_real_cifar10(tmp_path):
+    # the smaller table only: 10,000 JPEGs take a second
+    (tmp_path / "cifar10").mkdir()
+    (tmp_path / "cifar10" / "train.parquet").symlink_to((SHARED / "cifar10" / "test.parquet").resolve())
+    (tmp_path / "cifar10" / "classes.txt").symlink_to((SHARED / "cifar10" / "classes.txt").resolve())
+    spec = DataSpec(str(tmp_path / "cifar10"), clients=10, max_samples=2000)
+    counts = partition_labels(spec, tmp_path)
+    assert counts.sum() == 2000
+    data = client_data(spec, 3, tmp_path)
+    assert data.train.inputs.shape[1:] == (3, 32, 32)
+    assert data.class_names[:3] == ("airplane", "automobile", "bird")
+    # photographs: neither black nor flat
+    assert 80 < data.train.inputs.float().mean() < 170
+    assert data.train.inputs.float().std() > 40

@@ -1,0 +1,179 @@
+"""The decoded cache: once per machine, whole or not at all, and pixels as they are in the files."""
+
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data import DataError
+from data.decoded import decoded
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = ROOT / ".." / "shared" / "data"
+ASK = """
+import logging, sys
+from pathlib import Path
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+from data.decoded import decoded
+data = decoded(sys.argv[1], Path(sys.argv[2]))
+print("rows", len(data.labels), int(data.inputs.sum()))
+"""
+
+
+@pytest.fixture
+def decodes(caplog):
+    """How many decodes the log has counted in this process."""
+    caplog.set_level(logging.INFO, "data.decoded")
+    return lambda: sum(record.getMessage().startswith("decoded ") for record in caplog.records)
+
+
+def test_pixels_are_those_of_the_files(tmp_path, write, png):
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (5, 7, 3), dtype=np.uint8) for _ in range(6)]
+    files = [png(image) for image in images[:3]] + [png(image, "JPEG") for image in images[3:]]
+    write(tmp_path / "set" / "train.parquet", files, [0, 1] * 3)
+    data = decoded(str(tmp_path / "set"), tmp_path / "cache")
+    assert data.inputs.shape == (6, 3, 5, 7)
+    for row, file in enumerate(files):
+        assert np.array_equal(data.inputs[row].transpose(1, 2, 0), np.asarray(Image.open(io.BytesIO(file))))
+    assert np.array_equal(data.inputs[0].transpose(1, 2, 0), images[0])
+    assert not data.inputs.flags.writeable
+
+
+@pytest.mark.parametrize("order", [("L", "RGB"), ("RGB", "L"), ("L", "P"), ("1", "RGBA")])
+def test_a_mixture_of_grey_and_colour_becomes_colour(tmp_path, order):
+    for row, mode in enumerate(order):
+        folder = tmp_path / "set" / f"class{row}"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (3, 3), (255, 255, 255)).convert(mode).save(folder / "a.png")
+    data = decoded(str(tmp_path / "set"), tmp_path / "cache")
+    assert data.inputs.shape == (2, 3, 3, 3)
+    assert (data.inputs == 255).all()
+
+
+@pytest.mark.parametrize("modes", [("L", "1"), ("LA", "L")])
+def test_grey_stays_one_channel(tmp_path, modes):
+    for row, mode in enumerate(modes):
+        folder = tmp_path / "set" / f"class{row}"
+        folder.mkdir(parents=True)
+        Image.new("L", (3, 3), 255).convert(mode).save(folder / "a.png")
+    data = decoded(str(tmp_path / "set"), tmp_path / "cache")
+    assert data.inputs.shape == (2, 1, 3, 3)
+    assert (data.inputs == 255).all()
+
+
+def test_images_that_cannot_be_used(tmp_path, write, png):
+    good = png(np.zeros((4, 4, 3), dtype=np.uint8))
+    cases = {
+        "size": (
+            png(np.zeros((4, 5, 3), dtype=np.uint8)),
+            r"row 2 .*\(2\.png\) is 5×4 pixels but row 0 .* 4×4.*resize",
+        ),
+        "torn": (good[: len(good) // 2], r"row 2 of the train table .*\(2\.png\) is no readable image"),
+        "text": (b"not an image", r"row 2 of the train table .*\(2\.png\) is no readable image"),
+        "none": (None, r"row 2 of the train table .*\(2\.png\) is no readable image"),
+        "deep": (
+            png(np.zeros((4, 4), dtype=np.uint16)),
+            "row 2 .* has pixels of mode I;16, but images must have 8 bits",
+        ),
+    }
+    for name, (content, words) in cases.items():
+        write(tmp_path / name / "train.parquet", [good, good, content], [0, 1, 0])
+        with pytest.raises(DataError, match=words):
+            decoded(str(tmp_path / name), tmp_path / "cache")
+    assert [path.suffix for path in (tmp_path / "cache" / "decoded").iterdir()] == [".lock"] * len(cases)
+
+
+def test_a_table_without_rows(tmp_path, write):
+    write(tmp_path / "set" / "train.parquet", [], np.empty(0, dtype=np.int64))
+    with pytest.raises(DataError, match="has no rows"):
+        decoded(str(tmp_path / "set"), tmp_path / "cache")
+
+
+def test_twenty_processes_decode_once(parquet_folder, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-c", ASK, str(parquet_folder), str(tmp_path / "cache")]
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(20)
+    ]
+    outputs = [process.communicate(timeout=120) for process in running]
+    assert [process.returncode for process in running] == [0] * 20, outputs[0][1]
+    lines = [line for out, _ in outputs for line in out.splitlines()]
+    assert sum("decoded" in line and "52 rows in" in line for line in lines) == 1
+    assert len({line for line in lines if line.startswith("rows 52")}) == 1
+    assert sum(line.startswith("rows 52") for line in lines) == 20
+    # nothing is written anywhere but in the cache folder, and no copy of the files stays there
+    assert not (tmp_path / "home").exists()
+    kept = {path.suffix for path in (tmp_path / "cache").rglob("*") if path.is_file()}
+    assert kept == {".npy", ".json", ".lock"}
+
+
+def test_decoded_again_only_when_a_file_has_changed(parquet_folder, tmp_path, write, png, decodes):
+    cache = tmp_path / "cache"
+    first = decoded(str(parquet_folder), cache)
+    assert decoded(str(parquet_folder), cache).key == first.key
+    assert decodes() == 1
+    write(parquet_folder / "test.parquet", [png(np.full((6, 6, 3), 9, dtype=np.uint8))], [3])
+    second = decoded(str(parquet_folder), cache)
+    assert second.key != first.key
+    assert second.labels.tolist() == [i % 4 for i in range(40)] + [3]
+    assert decodes() == 2
+
+
+def test_a_damaged_cache_is_made_anew(parquet_folder, tmp_path, decodes):
+    cache = tmp_path / "cache"
+    first = decoded(str(parquet_folder), cache)
+    expected = np.array(first.inputs)
+    folder = cache / "decoded" / first.key
+    del first
+
+    def shorten(name):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[:-10])
+
+    damages = [
+        lambda: shorten("inputs.npy"),
+        lambda: shorten("labels.npy"),
+        lambda: shorten("about.json"),
+        lambda: (folder / "inputs.npy").unlink(),
+        lambda: (folder / "about.json").write_text(json.dumps({"sizes": {}})),
+        lambda: (folder / "about.json").write_text("[]"),
+    ]
+    for count, damage in enumerate(damages, start=2):
+        damage()
+        again = decoded(str(parquet_folder), cache)
+        assert decodes() == count
+        assert np.array_equal(again.inputs, expected)
+        del again
+
+
+def test_what_a_killed_process_left_does_no_harm(parquet_folder, tmp_path):
+    cache = tmp_path / "cache"
+    key = decoded(str(parquet_folder), tmp_path / "elsewhere").key
+    left = cache / "decoded" / f"{key}.partial"
+    left.mkdir(parents=True)
+    (left / "inputs.npy").write_bytes(b"half of it")
+    assert len(decoded(str(parquet_folder), cache).labels) == 52
+    assert not left.exists()
+
+
+def test_a_cache_that_cannot_be_written(parquet_folder, tmp_path):
+    (tmp_path / "cache").write_text("a file stands where the folder should be")
+    with pytest.raises(DataError, match=r"the data cache .* cannot be written .* give another folder"):
+        decoded(str(parquet_folder), tmp_path / "cache")
+
+
+@pytest.mark.skipif(not (SHARED / "usps").is_dir(), reason="the real USPS images are not beside this checkout")
+def test_real_usps_counts(tmp_path):
+    data = decoded(str(SHARED / "usps"), tmp_path)
+    assert data.inputs.shape == (9298, 1, 16, 16)
+    assert np.bincount(data.labels[:7291]).tolist() == [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
+    assert np.bincount(data.labels[7291:]).tolist() == [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]
