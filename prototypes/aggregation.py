@@ -11,10 +11,11 @@ from prototypes.prototype_set import PrototypeSet
 
 AGGREGATIONS = ("mean", "weighted", "median", "trimmed-mean", "geometric-median")
 
-# The geometric median is found when the unit vectors from it to n rows sum to less than this times n; rows
-# closer to each other than this share of their mean distance from their mean count as one.
+# The geometric median is found when the unit vectors from it to n rows sum to less than this times n.
 WEISZFELD_TOLERANCE = 1e-9
 WEISZFELD_STEPS = 1000
+# Rows this close, as a share of the rows' mean distance from their mean, are one.
+SAME_ROW = 1e-12
 
 
 def aggregate(sets: Sequence[PrototypeSet], how: str = "mean", trim: float = 0.1) -> PrototypeSet:
@@ -90,12 +91,12 @@ def _geometric_median(rows: Tensor) -> Tensor:
     Zhang's step (PNAS 97, 2000), which weighs the plain step with 1 - m / length.
     """
     point = rows.mean(dim=0)
-    same = WEISZFELD_TOLERANCE * torch.linalg.vector_norm(rows - point, dim=1).mean()
+    same = SAME_ROW * torch.linalg.vector_norm(rows - point, dim=1).mean()
     slack = WEISZFELD_TOLERANCE * len(rows)
     for _ in range(WEISZFELD_STEPS):
         pull, weight, met = _pull(rows, point, same)
         length = torch.linalg.vector_norm(pull)
-        if not met and length <= slack:
+        if length <= slack:
             break
         nearest = rows[torch.linalg.vector_norm(rows - point, dim=1).argmin()]
         pull_there, _, met_there = _pull(rows, nearest, same)

@@ -45,13 +45,11 @@ def tangent_jitter(points: Array, size: float, rng: np.random.Generator) -> Arra
 def separated(points: Array, rng: np.random.Generator) -> Array:
     """The unit rows with ties broken: of rows closer than 1e-6 all but the first move by about 1e-3.
 
-    Where that is too little room (many rows on a circle) the displacement doubles until no two coincide.
+    Repeated until no two coincide: many rows on a circle have little room within one displacement.
     """
-    displacement = TIE_DISPLACEMENT
     while tied := _later_of_coincident_pairs(points):
         points = points.copy()
-        points[tied] = tangent_jitter(points[tied], displacement, rng)
-        displacement *= 2
+        points[tied] = tangent_jitter(points[tied], TIE_DISPLACEMENT, rng)
     return points
 
 

@@ -6,6 +6,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.stats import trim_mean
 
+from prototypes import aggregation
 from prototypes.aggregation import AGGREGATIONS, aggregate
 from prototypes.prototype_set import PrototypeSet
 
@@ -154,6 +155,15 @@ def test_geometric_median_leaves_a_row_that_the_mean_happens_to_hit():
     best = smallest_distance_sum(rows)
     assert distance_sum(point, rows) <= best.fun + 1e-9
     assert np.linalg.norm(point) > 0.1
+
+
+def test_the_step_away_from_a_row_already_lowers_the_distance_sum(monkeypatch):
+    # the mean is the first row; without its own weight in the step this one would overshoot
+    rows = np.array([[0.0, 0.0], [6.0, 0.0], *[[-1.0, 2.3], [-1.0, -2.3]] * 3])
+    assert not rows.mean(axis=0).any()
+    monkeypatch.setattr(aggregation, "WEISZFELD_STEPS", 1)
+    point = aggregate(single(rows), "geometric-median").vectors[0].numpy()
+    assert distance_sum(point, rows) < distance_sum(rows[0], rows) - 0.01
 
 
 def test_geometric_median_on_a_line_and_of_equal_rows():

@@ -86,9 +86,18 @@ def test_thomson_is_algorithm_1_step_by_step(iterations):
     assert (found.iterations, found.ended_by) == (iterations, "limit")
 
 
-@pytest.mark.parametrize(("stop", "epsilon"), [("force", 1e-2), ("force", 1e-4), ("tangential", 0.02)])
-def test_thomson_stops_after_ten_calm_iterations_in_a_row(stop, epsilon):
-    start = on_sphere(12, 6, seed=3)
+@pytest.mark.parametrize(
+    ("stop", "epsilon", "start"),
+    [
+        ("force", 1e-2, on_sphere(12, 6, seed=3)),
+        ("force", 1e-4, on_sphere(12, 6, seed=3)),
+        ("tangential", 0.02, on_sphere(12, 6, seed=3)),
+        # on these two an eleventh calm iteration comes before ten in a row do
+        ("force", 0.01, on_sphere(3, 2, seed=6)),
+        ("tangential", 0.03, on_sphere(4, 2, seed=37)),
+    ],
+)
+def test_thomson_stops_after_ten_calm_iterations_in_a_row(stop, epsilon, start):
     path, full, tangential = algorithm_1(start, 300)
     calm = np.abs(np.diff(full, prepend=np.inf)) < epsilon if stop == "force" else tangential < epsilon * full
     expected = next(t for t in range(10, 301) if calm[t - 10 : t].all())
