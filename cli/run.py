@@ -1,0 +1,130 @@
+"""`protosphere run`: check everything, run, say how it ended."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from experiments.run_config import Plan
+
+FAILED = 1
+BAD_INPUT = 2
+KILLED = 128  # plus the signal's number, as shells count
+
+
+def run(
+    clients: Annotated[
+        int | None, typer.Option(help="Simulated clients (default: the setting `clients`, or 10).")
+    ] = None,
+    cpus_per_client: Annotated[
+        int | None, typer.Option(help="CPU cores of a client (default: 1); as many run at a time as fit.")
+    ] = None,
+    gpus_per_client: Annotated[
+        float | None, typer.Option(help="GPUs of a client, such as 0.25 (default: 0, on the CPU).")
+    ] = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Run all in this process, without Flower's SuperLink and Ray.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that clients share, with --in-process (default: 1).")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-c",
+            help="Settings: 'rounds=5 strategy=\"fedproto\"', or a TOML file. Later ones win.",
+            metavar="TEXT",
+        ),
+    ] = None,
+    preset: Annotated[str, typer.Option(help="A table of the papers, by name.", show_default=False)] = "",
+    resume: Annotated[str, typer.Option(help="Go on with a run: its folder, or `latest`.", show_default=False)] = "",
+    results: Annotated[str, typer.Option(help="The folder that gets the run's folder.", show_default=False)] = "",
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show all that Flower and Ray say.")] = False,
+) -> None:
+    """Train simulated clients together; results go to a folder of their own.
+
+    Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
+    """
+    _refuse_idle_flags(in_process, cpus_per_client, gpus_per_client, workers)
+    from experiments.launch import check_resources
+    from experiments.run_config import plan
+
+    cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
+    try:
+        wanted = plan(settings or [], preset=preset, resume=resume, results=results, clients=clients)
+        if not in_process:
+            check_resources(cpus, gpus)
+    # settings, data and models each have their own, all of them sentences
+    except ValueError as error:
+        _end(str(error), BAD_INPUT)
+    folder = _run_here(wanted, workers or 1, verbose) if in_process else _run_flower(wanted, cpus, gpus, verbose)
+    from cli.summary import print_summary
+
+    print_summary(folder)
+
+
+def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool) -> Path:
+    from experiments.launch import RunInterrupted, launch
+
+    share = f"{cpus} CPU{'s' * (cpus > 1)}" + (f" and {gpus:g} GPU" if gpus else "")
+    typer.echo(f"starting Flower: {wanted.clients} clients, {share} each")
+    try:
+        outcome = launch(
+            wanted.run_config,
+            clients=wanted.clients,
+            cpus_per_client=cpus,
+            gpus_per_client=gpus,
+            show=typer.echo if verbose else _shown(),
+            verbose=verbose,
+        )
+        code = FAILED
+    except RunInterrupted as interruption:
+        outcome, code = interruption.outcome, KILLED + interruption.number
+    if outcome.ok and outcome.folder:
+        return outcome.folder
+    _end(f"{outcome.message}\nlog: {outcome.log or 'none could be written'}", code)
+
+
+def _run_here(wanted: "Plan", workers: int, verbose: bool) -> Path:
+    from experiments.local_grid import run_in_process
+    from experiments.processes import Interrupted, interruptible
+
+    show = typer.echo if verbose else _shown()
+    try:
+        with interruptible():
+            return run_in_process(wanted.run_config, clients=wanted.clients, workers=workers, show=show)
+    except Interrupted as interruption:
+        _end(f"stopped by {interruption.name}.", KILLED + interruption.number)
+    except (ValueError, RuntimeError) as error:
+        _end(str(error), FAILED)
+
+
+def _shown() -> Callable[[str], None]:
+    """Prints a run's lines but those that the end repeats: why it failed, and a second time where its results are."""
+    said = set()
+
+    def show(line: str) -> None:
+        if line.startswith("error: ") or (line.startswith("results: ") and line in said):
+            return
+        said.add(line)
+        typer.echo(line)
+
+    return show
+
+
+def _refuse_idle_flags(in_process: bool, cpus: int | None, gpus: float | None, workers: int | None) -> None:
+    """A flag that would do nothing is a mistake that nobody would notice."""
+    if in_process and (cpus is not None or gpus is not None):
+        _end("--cpus-per-client and --gpus-per-client are Ray's; with --in-process give --workers.", BAD_INPUT)
+    if workers is not None and not in_process:
+        _end("--workers goes with --in-process; over Flower, --cpus-per-client sets how many run at a time.", BAD_INPUT)
+    if workers is not None and workers < 1:
+        _end(f"--workers is {workers}, but a run needs at least 1.", BAD_INPUT)
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    typer.echo(sentence, err=True)
+    raise typer.Exit(code)

@@ -1,0 +1,63 @@
+"""A run's summary.json as a small table for people."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+FIGURES = ("selected", "best", "client-best", "last-5", "final")
+
+
+def print_summary(folder: Path) -> None:
+    """Print the headline figures by prediction rule, the floor, bytes, seconds, and where all of it is."""
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    console = Console(highlight=False)
+    console.print(_table(summary))
+    for line in _lines(summary):
+        typer.echo(line)
+    # not through the console, which would break a long path
+    typer.echo(f"results: {folder}")
+
+
+def _table(summary: Mapping[str, Any]) -> Table:
+    headline = summary["headline"]
+    table = Table(
+        title=f"{summary['strategy']} on {summary['dataset']}: accuracy in %, {summary['rounds']} rounds",
+        title_justify="left",
+        title_style="",
+        box=box.SIMPLE_HEAD,
+    )
+    table.add_column("prediction rule", no_wrap=True)
+    for figure in FIGURES:
+        table.add_column(figure, justify="right", no_wrap=True)
+    for rule, values in summary["rules"].items():
+        mark = " *" if rule == headline["rule"] else ""
+        table.add_row(rule + mark, *(_percent(values.get(figure)) for figure in FIGURES))
+    return table
+
+
+def _lines(summary: Mapping[str, Any]) -> list[str]:
+    headline, sizes = summary["headline"], summary["bytes"]
+    floor = summary["floor"]["majority-class"]
+    selected = summary["rules"].get(headline["rule"], {}).get("selected_round")
+    when = f" (round {selected})" if headline["figure"] == "selected" and selected is not None else ""
+    return [
+        f"* headline: {headline['figure']}{when} {_percent(headline['accuracy'])} %; "
+        f"always answering a client's majority class: {_percent(floor)} %",
+        f"payload: {_size(sizes['payload_up'])} up, {_size(sizes['payload_down'])} down; "
+        f"on the wire: {_size(sizes['wire_up'])} up, {_size(sizes['wire_down'])} down",
+        f"time: {summary['seconds']:.1f} s",
+    ]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

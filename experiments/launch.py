@@ -1,0 +1,214 @@
+"""One run over real Flower: a SuperLink from a neutral folder, `flwr run`, the wait, the true outcome, a clean stop.
+
+`flwr run` alone exits 0 when a run fails, and its Ray workers import client code from wherever the SuperLink was
+started.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from experiments.processes import Interrupted, interruptible
+from experiments.superlink import FlowerError, SuperLink
+from federation.record import results_root
+from federation.settings import Scalar, SettingError
+
+ROOT = Path(__file__).resolve().parents[1]
+PREFIX = "[protosphere] "  # of our ServerApp's lines in the stream
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")
+# Ray keeps Unix sockets up to 70 characters below this folder, and their paths end at some 103
+LONGEST_FOLDER = 30
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        ok: it was completed.
+        folder: the run's folder; None when it came to none.
+        message: one sentence on why it failed; empty when it did not.
+        log: all that Flower, Ray and both apps said; None when a completed run has no folder to keep it.
+    """
+
+    ok: bool
+    folder: Path | None = None
+    message: str = ""
+    log: Path | None = None
+
+
+class RunInterrupted(Interrupted):
+    """A signal ended the run; all is stopped, and `outcome` says what is left of it."""
+
+    def __init__(self, number: int, outcome: Outcome):
+        super().__init__(number)
+        self.outcome = outcome
+
+
+def launch(
+    run_config: Mapping[str, Scalar],
+    *,
+    clients: int,
+    cpus_per_client: int = 1,
+    gpus_per_client: float = 0.0,
+    show: Callable[[str], None],
+    verbose: bool = False,
+    app: Path = ROOT,
+) -> Outcome:
+    """Run a Flower app in simulation and wait for its end. Nothing that was started is left behind.
+
+    Args:
+        run_config: settings by their full names, with absolute paths; what is missing takes the app's default.
+        clients: simulated clients; our ServerApp waits for the exact number that the setting `clients` names.
+        cpus_per_client: of these, the machine's cores divided by it run at a time.
+        gpus_per_client: a share of a GPU; 0 keeps clients off it.
+        show: called with each line that our ServerApp says, without its prefix; with `verbose`, with all lines.
+        app: the folder of the app's pyproject.toml.
+
+    Raises:
+        SettingError: this machine lacks the CPUs or GPUs asked for.
+        RunInterrupted: SIGINT, SIGTERM or SIGHUP came in; all was stopped first.
+    """
+    check_resources(cpus_per_client, gpus_per_client)
+    scratch = _scratch()
+    listener = _Listener(scratch / "run.log", show, verbose)
+    superlink = SuperLink(scratch)
+    interruption: Interrupted | None = None
+    outcome = Outcome(False)
+    try:
+        with interruptible() as deafen:
+            try:
+                _refuse_no_app(app)
+                superlink.start()
+                superlink.run(app, run_config, clients, cpus_per_client, gpus_per_client, listener.hear)
+                outcome = _outcome(superlink, listener)
+            except Interrupted as signal:
+                interruption = signal
+                outcome = Outcome(False, listener.folder, _interrupted(signal, listener.folder))
+            except FlowerError as error:
+                outcome = Outcome(False, listener.folder, listener.error or str(error))
+            finally:
+                deafen()
+                superlink.stop()
+                listener.close()
+        results = results_root(str(run_config.get("results-dir", "")))
+        outcome = replace(outcome, log=_keep_log(scratch, outcome, results))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if interruption:
+        raise RunInterrupted(interruption.number, outcome)
+    return outcome
+
+
+def check_resources(cpus_per_client: int, gpus_per_client: float) -> None:
+    """Refuse what this machine cannot give a client: Flower would start, and end without saying why.
+
+    Raises:
+        SettingError: one sentence with what was asked and what is there.
+    """
+    cpus = os.cpu_count() or 1
+    if not 1 <= cpus_per_client <= cpus:
+        raise SettingError(
+            f"--cpus-per-client is {cpus_per_client}, but this machine has {cpus}; give a whole number from 1 to that."
+        )
+    if gpus_per_client == 0:
+        return
+    from torch.cuda import device_count
+
+    gpus = device_count()
+    if not 0 <= gpus_per_client <= gpus:
+        allowed = f"give a number from 0 to {gpus}" if gpus else "leave it at 0 to train on the CPU"
+        raise SettingError(
+            f"--gpus-per-client is {gpus_per_client:g}, but this machine has {gpus} CUDA GPUs; {allowed}."
+        )
+
+
+class _Listener:
+    """Reads the stream: keeps all of it, shows what is ours, remembers what decides the outcome."""
+
+    def __init__(self, log: Path, show: Callable[[str], None], verbose: bool):
+        self._log = log.open("w", encoding="utf-8")
+        self._show = show
+        self._verbose = verbose
+        self.folder: Path | None = None
+        self.error = ""
+        self.exception = ""
+
+    def hear(self, line: str) -> None:
+        """Take one line of the stream."""
+        line = ANSI.sub("", line).rstrip()
+        self._log.write(line + "\n")
+        self._log.flush()
+        _, prefix, ours = line.partition(PREFIX)
+        if ours.startswith("results: "):
+            self.folder = Path(ours.removeprefix("results: "))
+        elif ours.startswith("error: "):
+            self.error = ours.removeprefix("error: ")
+        elif EXCEPTION.fullmatch(line):
+            self.exception = line
+        if self._verbose or prefix:
+            self._show(line if self._verbose else ours)
+
+    def close(self) -> None:
+        self._log.close()
+
+
+def _outcome(superlink: SuperLink, listener: _Listener) -> Outcome:
+    """What the SuperLink and the run's own folder say, whatever `flwr run` exited with."""
+    status, details = superlink.status()
+    unsummed = listener.folder and not (listener.folder / "summary.json").exists()
+    if status == "finished:completed" and not listener.error and not unsummed:
+        return Outcome(True, listener.folder)
+    reason = details or f"Flower calls the run {status}"
+    if listener.exception and (listener.exception.partition(": ")[2] or listener.exception) not in reason:
+        reason += f" (the last exception in the log: {listener.exception})"
+    if status == "finished:completed":
+        reason = f"the run ended without a summary in {listener.folder}"
+    return Outcome(False, listener.folder, listener.error or reason.rstrip(".") + ".")
+
+
+def _interrupted(signal: Interrupted, folder: Path | None) -> str:
+    if folder and (folder / "checkpoint.safetensors").exists():
+        return f"stopped by {signal.name}; `protosphere run --resume {folder}` goes on after the last finished round."
+    return f"stopped by {signal.name} before a round was finished."
+
+
+def _refuse_no_app(app: Path) -> None:
+    if not (app / "pyproject.toml").exists():
+        raise FlowerError(
+            f"{app} holds no pyproject.toml, so there is no Flower app to run; install Protosphere from its "
+            "repository with `pip install -e .`."
+        )
+
+
+def _scratch() -> Path:
+    """A new empty folder whose path leaves room for Ray's sockets."""
+    room = len(tempfile.gettempdir()) + len("/protosphere-12345678") <= LONGEST_FOLDER
+    return Path(tempfile.mkdtemp(prefix="protosphere-", dir=None if room else "/tmp"))
+
+
+def _keep_log(scratch: Path, outcome: Outcome, results: Path) -> Path | None:
+    """Add the stream to run.log in the run's folder, or leave it in the results folder when a run came to none."""
+    text = (scratch / "run.log").read_text("utf-8")
+    if not outcome.ok:
+        text += "\n--- SuperLink ---\n" + ANSI.sub("", SuperLink.read_log(scratch))
+    if outcome.folder and outcome.folder.is_dir():
+        log = outcome.folder / "run.log"
+    elif outcome.ok:
+        return None
+    else:
+        log = results / f"failed-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log"
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        # a resumed run adds to its log
+        with log.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        return None
+    return log

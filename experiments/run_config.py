@@ -1,0 +1,201 @@
+"""What a run is asked to do: presets, files and `key=value`, merged, made absolute, and checked before it starts."""
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data.sources import locate
+from federation.record import RunFolder, find_run, results_root
+from federation.settings import Scalar, SettingError, is_path, nearest, refuse_unknown
+from models import model_names
+from strategies import known_settings, load_method, read_settings, refuse_foreign
+
+PRESETS = Path(__file__).parent / "presets"
+DEFAULT_CLIENTS = 10
+# one `key=value`: the value in quotes of either kind, or up to the next space
+ASSIGNMENT = re.compile(r"""\s*([A-Za-z0-9_.-]+)=("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"']\S*)(?=\s|$)""")
+RunConfig = dict[str, Scalar]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that can start: every setting by its full name, and how many clients to simulate."""
+
+    run_config: RunConfig
+    clients: int
+
+
+def plan(
+    assignments: Sequence[str] = (),
+    *,
+    preset: str = "",
+    resume: str = "",
+    results: str = "",
+    clients: int | None = None,
+) -> Plan:
+    """Merge defaults, the preset (or the settings of the run to resume), `assignments` in order, and the rest.
+
+    Settings that a preset makes for its own method fall away when `assignments` choose another one, so that a
+    preset serves its table's baselines, too. Paths are resolved from the working directory. Creates nothing.
+
+    Args:
+        assignments: each `key=value key2="x y"`, or the path of a TOML file.
+        preset: a name of `preset_names`.
+        resume: a run's folder, its name in the results folder, or `latest`.
+        results: the results folder; empty for the setting's.
+        clients: None for the setting `clients`, and for 10 where that is 0.
+
+    Raises:
+        SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
+    """
+    given: RunConfig = {}
+    for text in assignments:
+        given |= read_assignments(text)
+    known = known_settings()
+    refuse_unknown(given, known)
+    if results:
+        given["results-dir"] = results
+    if clients is not None:
+        given["clients"] = clients
+        if clients < 1:
+            raise SettingError(f"--clients is {clients}, but a run needs at least 1.")
+    given = {name: _absolute(name, value) for name, value in given.items()}
+    name = resume or given.get("resume")
+    if name and isinstance(name, str):
+        if preset:
+            raise SettingError("--preset and --resume exclude each other: a resumed run keeps its settings.")
+        return _resumed(given, name)
+    merged = known | _preset_for(preset, given) | given
+    number = merged["clients"] or DEFAULT_CLIENTS
+    # Flower's server waits for the exact number
+    merged["clients"] = number
+    _check(merged)
+    return Plan(merged, int(number))
+
+
+def read_assignments(text: str) -> RunConfig:
+    """Settings from Flower's `key=value table.key="x y"`, or from a TOML file when `text` ends in `.toml`.
+
+    Raises:
+        SettingError: neither can be made of it.
+    """
+    if text.endswith(".toml"):
+        return read_toml(Path(text).expanduser())
+    found: RunConfig = {}
+    position = 0
+    while text[position:].strip():
+        match = ASSIGNMENT.match(text, position)
+        if not match:
+            raise SettingError(
+                f"cannot read {text[position:].strip()!r} in -c {text!r}: give key=value pairs with a space between "
+                "them, strings in double quotes, as in -c 'rounds=5 strategy=\"fedproto\"'."
+            )
+        position = match.end()
+        name, value = match.groups()
+        try:
+            found[name] = _scalar(name, tomllib.loads(f"value = {value}")["value"])
+        except tomllib.TOMLDecodeError:
+            raise SettingError(
+                f"{value} is no value for `{name}`: give a number, true, false, or a string in double quotes, as in "
+                f"-c '{name}=\"{value.strip(chr(34) + chr(39))}\"'."
+            ) from None
+    return found
+
+
+def read_toml(path: Path) -> RunConfig:
+    """Settings from a TOML file; a name in a table gets the table's name and a dot before it.
+
+    Raises:
+        SettingError: the file cannot be read, or holds something else than settings.
+    """
+    try:
+        return _flat(tomllib.loads(path.read_text("utf-8")))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.reason
+        raise SettingError(f"the settings file {path} cannot be read ({reason}).") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"the settings file {path} is not valid TOML ({error}).") from None
+
+
+def preset_names() -> list[str]:
+    """The presets that there are."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def _preset_for(name: str, given: Mapping[str, Any]) -> RunConfig:
+    """The preset's settings, without those of a method that `given` replaces by another."""
+    if not name:
+        return {}
+    if name not in preset_names():
+        raise SettingError(
+            f"unknown preset `{name}`{nearest(name, preset_names())}; one of {', '.join(preset_names())} is allowed."
+        )
+    settings = read_toml(PRESETS / f"{name}.toml")
+    strategy = str(given.get("strategy", settings["strategy"]))
+    own = load_method(strategy).settings
+    return {key: value for key, value in settings.items() if "." not in key or key.rpartition(".")[0] in own} | {
+        "strategy": strategy
+    }
+
+
+def _resumed(given: RunConfig, name: str) -> Plan:
+    folder = RunFolder(find_run(_maybe_here(name), str(given.get("results-dir", ""))))
+    settings = folder.settings() | given | {"resume": str(folder.path)}
+    _check(settings)
+    RunFolder.resume(read_settings(settings).settings, settings)
+    number = settings["clients"] or len(json.loads((folder.path / "roster.json").read_text()))
+    return Plan(settings, int(number))
+
+
+def _maybe_here(name: str) -> str:
+    """A run's folder that is given relative to the working directory, made absolute; else the name as it is."""
+    here = Path(name).expanduser().absolute()
+    return str(here) if (here / "settings.json").exists() else name
+
+
+def _absolute(name: str, value: Scalar) -> Scalar:
+    """Flower's processes run elsewhere: what is a path must not depend on the working directory."""
+    if isinstance(value, str) and value and (name == "results-dir" or (name == "dataset" and is_path(value))):
+        return os.path.abspath(Path(value).expanduser())
+    return value
+
+
+def _check(run_config: RunConfig) -> None:
+    """Refuse what the server or a client would refuse later, and a results folder that cannot be written."""
+    settings = read_settings(run_config).settings
+    refuse_foreign(run_config)
+    locate(settings.dataset)
+    model_names(settings.models)
+    root = results_root(settings.results_dir)
+    there = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        problem = "is not a folder" if not there.is_dir() else "is not writable"
+        raise SettingError(
+            f"the results folder {root} cannot be written: {there} {problem}; give --results a folder of yours."
+        )
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
+    flat: RunConfig = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = _scalar(prefix + name, value)
+    return flat
+
+
+def _scalar(name: str, value: Any) -> Scalar:
+    if not isinstance(value, bool | int | float | str):
+        raise SettingError(
+            f"setting `{name}` is {value!r}, but a setting is a number, true, false or a string; a list is a string "
+            'with commas, as in "resnet8,mobilenet_v2".'
+        )
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise SettingError(f"setting `{name}` is {value}, but a whole number must fit into 64 bits.")
+    return value
