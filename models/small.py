@@ -21,7 +21,7 @@ def perceptron(input_shape: tuple[int, ...], widths: Iterable[int]) -> nn.Module
     for hidden in widths:
         layers += [nn.Linear(width, hidden), nn.ReLU()]
         width = hidden
-    return he_initialised(nn.Sequential(*layers))
+    return nn.Sequential(*layers)
 
 
 def cnn2(input_shape: tuple[int, ...], widths: tuple[int, int], normed: bool) -> nn.Module:
@@ -37,8 +37,7 @@ def cnn2(input_shape: tuple[int, ...], widths: tuple[int, int], normed: bool) ->
         layers += [group_norm(width)] if normed else []
         layers += [nn.ReLU(), nn.MaxPool2d(2)]
         channels = width
-    network = nn.Sequential(*layers, nn.Flatten())
-    return network if normed else he_initialised(network)
+    return nn.Sequential(*layers, nn.Flatten())
 
 
 def cnn4(
@@ -113,16 +112,6 @@ def image_channels(input_shape: tuple[int, ...]) -> int:
             f"use one of {', '.join(FLAT)}."
         )
     return input_shape[0]
-
-
-def he_initialised(network: nn.Module) -> nn.Module:
-    """Keep the signal's variance through ReLUs (He et al., 2015) where no norm layer does."""
-    for layer in network.modules():
-        if isinstance(layer, nn.Linear | nn.Conv2d):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
-    return network
 
 
 def group_norm(width: int) -> nn.Module:

@@ -31,7 +31,7 @@ class SplitModel(nn.Module):
         super().__init__()
         check_activation(feature_activation)
         self.extractor = extractor
-        self.classifier = linear(feature_dim, num_classes)
+        self.classifier = nn.Linear(feature_dim, num_classes)
         self.feature_dim = feature_dim
         self.num_classes = num_classes
         self.feature_activation = feature_activation
@@ -75,20 +75,8 @@ def split(
             f"it gives an output of shape {shape} for one input; let it give (n, width) or "
             "(n, channels, height, width)."
         )
-    layers["projection"] = linear(shape[1], feature_dim)
+    layers["projection"] = nn.Linear(shape[1], feature_dim)
     return SplitModel(nn.Sequential(layers), feature_dim, num_classes, feature_activation)
-
-
-def linear(inputs: int, outputs: int) -> nn.Linear:
-    """A linear layer that keeps the variance of what passes (LeCun et al., 1998).
-
-    Torch's own start divides it by three, and two such layers follow each other here: SGD at 0.01 would need
-    twice the steps (seen on the digits).
-    """
-    layer = nn.Linear(inputs, outputs)
-    nn.init.kaiming_normal_(layer.weight, nonlinearity="linear")
-    nn.init.zeros_(layer.bias)
-    return layer
 
 
 def probe(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.split import ModelError, SplitModel, linear, probe, split
+from models.split import ModelError, SplitModel, probe, split
 
 
 def test_forward_is_the_classifier_after_the_features() -> None:
@@ -28,17 +28,6 @@ def test_a_flat_output_is_projected_as_it_is() -> None:
     x = torch.randn(6, 2, 8, 8)
     projection = model.extractor.projection
     torch.testing.assert_close(model.features(x), x.flatten(1) @ projection.weight.T + projection.bias)
-
-
-def test_a_linear_layer_keeps_variance() -> None:
-    generator = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        layer = linear(2048, 512)
-    with torch.no_grad():
-        passed = layer(torch.randn(256, 2048, generator=generator))
-    # 131,072 values of variance 1 with some dependence: four standard errors are well within 5 %
-    assert passed.var().item() == pytest.approx(1.0, abs=0.05)
 
 
 def test_probing_keeps_the_mode_and_the_statistics() -> None:
