@@ -34,6 +34,7 @@ from federation.payloads import (
 
 RECORDS = ("instruction", "payload", "report", "training", "evaluation", "identity")
 FIGURES = ("gradient_ratio", "target_norm", "prototype_norm")
+LARGEST_FIGURE = 1e100  # beyond it a mean over clients could overflow
 
 
 class MessageError(ValueError):
@@ -67,12 +68,7 @@ def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
     expected = {"labels", "vectors"} | ({"counts"} if limits.counts else set())
     if set(record) != expected:
         raise MessageError(f"the payload holds the arrays {sorted(record)} where {sorted(expected)} belong")
-    arrays = {}
-    for name in sorted(expected):
-        try:
-            arrays[name] = record[name].numpy()
-        except (ValueError, TypeError, EOFError) as error:
-            raise MessageError(f"array `{name}` cannot be read ({error})") from None
+    arrays = {name: _read(name, record[name]) for name in sorted(expected)}
     labels, vectors = arrays["labels"], arrays["vectors"]
     _check_vectors(vectors, limits)
     _check_labels(labels, len(vectors), limits)
@@ -81,6 +77,17 @@ def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
         _check_counts(arrays["counts"], len(vectors))
         tensors["counts"] = torch.from_numpy(arrays["counts"])
     return from_tensors(tensors)
+
+
+def _read(name: str, array: Array) -> np.ndarray:
+    try:
+        values = array.numpy()
+    except Exception as error:
+        # NumPy raises a dozen kinds for bytes made to harm, memory errors for a forged size among them
+        raise MessageError(f"array `{name}` cannot be read ({error})") from None
+    if not isinstance(values, np.ndarray):
+        raise MessageError(f"array `{name}` is no array but a {type(values).__name__}")
+    return values
 
 
 def _check_vectors(vectors: np.ndarray, limits: Limits) -> None:
@@ -192,6 +199,8 @@ def decode_report(records: RecordDict) -> tuple[Report, ArrayRecord | None]:
     """
     _only(records, "report", "payload", "training", "evaluation")
     header = _config(records, "report", partition=int, round=int, problem=str, seconds=float, parts=list)
+    if not math.isfinite(header["seconds"]) or not all(isinstance(name, str) for name in header["parts"]):
+        raise MessageError("`seconds` of record `report` is not finite, or its `parts` are no names")
     training = evaluation = None
     if "training" in records.metric_records:
         training = _decode_training(records.metric_records["training"], header["parts"])
@@ -210,12 +219,13 @@ def decode_report(records: RecordDict) -> tuple[Report, ArrayRecord | None]:
 
 
 def _decode_training(record: MetricRecord, names: list[str]) -> TrainingFigures:
-    counts, figures, parts = (_numbers(record, name) for name in ("counts", "figures", "parts"))
-    if len(counts) != 2 or len(figures) != len(FIGURES) + 1 or len(parts) != len(names):
-        raise MessageError("the training figures do not have the agreed length")
+    rows, steps = _pair(record, "counts")
+    figures, parts = (_numbers(record, name) for name in ("figures", "parts"))
+    if rows < 1 or len(figures) != len(FIGURES) + 1 or len(parts) != len(names):
+        raise MessageError("the training figures do not have the agreed length, or are of no row")
     ratio, target_norm, prototype_norm, seconds = map(float, figures)
     values = dict(zip(names, map(float, parts), strict=True))
-    return TrainingFigures(int(counts[0]), int(counts[1]), values, ratio, target_norm, prototype_norm, seconds)
+    return TrainingFigures(rows, steps, values, ratio, target_norm, prototype_norm, seconds)
 
 
 def _decode_evaluation(record: MetricRecord) -> Evaluation:
@@ -224,21 +234,22 @@ def _decode_evaluation(record: MetricRecord) -> Evaluation:
     for rule, right in correct.items():
         if not (0 <= right[0] <= rows[0] and 0 <= right[1] <= rows[1]):
             raise MessageError(f"rule `{rule}` claims {right} right of {rows} rows")
-    seconds = record.get("seconds", 0.0)
-    return Evaluation(rows, correct, float(seconds) if isinstance(seconds, float) else 0.0)
+    seconds = record.get("seconds")
+    return Evaluation(rows, correct, seconds if isinstance(seconds, float) and math.isfinite(seconds) else 0.0)
 
 
 def _pair(record: MetricRecord, name: str) -> tuple[int, int]:
     values = _numbers(record, name)
     if len(values) != 2 or not all(isinstance(value, int) and value >= 0 for value in values):
-        raise MessageError(f"evaluation figure `{name}` is no pair of counts")
+        raise MessageError(f"figure `{name}` is no pair of counts")
     return int(values[0]), int(values[1])
 
 
 def _numbers(record: MetricRecord, name: str) -> list[int] | list[float]:
     values = record.get(name)
-    if not isinstance(values, list) or not all(np.isfinite(value) for value in values):
-        raise MessageError(f"figure `{name}` is missing or not finite")
+    # a comparison with NaN is false
+    if not isinstance(values, list) or not all(abs(value) <= LARGEST_FIGURE for value in values):
+        raise MessageError(f"figure `{name}` is missing, not finite or absurdly large")
     return values
 
 
@@ -290,12 +301,19 @@ def _object_bytes(item: Any) -> int:
 
 
 def payload_bytes(records: RecordDict) -> int:
-    """Bytes of prototype values alone, as declared by the arrays' shapes, whether or not they decode."""
+    """Bytes of prototype values alone, whether or not they decode: as declared, but never more than arrived."""
     if "payload" not in records.array_records:
         return 0
     arrays = records.array_records["payload"]
-    values = (array for name, array in arrays.items() if name not in ("labels", "counts"))
-    return sum(math.prod(array.shape) * np.dtype(array.dtype).itemsize for array in values)
+    return sum(_value_bytes(array) for name, array in arrays.items() if name not in ("labels", "counts"))
+
+
+def _value_bytes(array: Array) -> int:
+    try:
+        declared = math.prod(array.shape) * np.dtype(array.dtype).itemsize
+    except (TypeError, ValueError, SyntaxError):
+        declared = len(array.data)
+    return min(max(declared, 0), len(array.data))
 
 
 def _only(records: RecordDict, *names: str) -> None:
