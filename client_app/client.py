@@ -10,9 +10,9 @@ import torch
 from data.client_data import ClientData, DataSpec, client_data
 from flwr.app import Context
 
-from client_app.evaluation import evaluate, measure
+from client_app.evaluation import DivergenceError, evaluate, measure
 from client_app.store import Stamp, Store
-from client_app.trainer import DivergenceError, train
+from client_app.trainer import train
 from data import DataError
 from federation.payloads import Evaluation, Identity, Instruction, Limits, Report
 from federation.seeds import derive, seed_process

@@ -16,15 +16,24 @@ from strategies.method import ClientState, Objective
 ROWS_AT_ONCE = 256
 
 
+class DivergenceError(ArithmeticError):
+    """The loss, or a feature, is no longer finite; one sentence for a person."""
+
+
 @torch.no_grad()
 def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
     """Local prototypes p_ij (Eq. 2 of ProtoNorm), counts and covariance over all training rows, in eval mode.
 
     After training, never as a running mean of features that training still moves.
+
+    Raises:
+        DivergenceError: a feature is not finite.
     """
     if not len(data.train):
         return
     features = features_of(objective, state, data.train, data.transform)
+    if not bool(features.isfinite().all()):
+        raise DivergenceError("the features are not finite after training; lower `learning-rate`")
     state.prototypes = class_means(features, data.train.labels, objective.num_classes)
     state.covariance = pooled_covariance(features, data.train.labels, state.prototypes)
 

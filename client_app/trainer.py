@@ -8,14 +8,10 @@ import torch
 from data.client_data import ClientData
 from torch import Tensor
 
-from client_app.evaluation import autocast, measure
+from client_app.evaluation import DivergenceError, autocast, measure
 from federation.payloads import TrainingFigures
 from federation.seeds import generator
 from strategies.method import Batch, ClientState, Loss, Objective, Phase
-
-
-class DivergenceError(ArithmeticError):
-    """The loss, or a prototype, is no longer finite; one sentence for a person."""
 
 
 def train(
@@ -59,8 +55,6 @@ def train(
         if objective.settings.optimizer_state == "persistent":
             state.optimiser |= _tensors_of(optimiser, phase)
     measure(objective, state, data)
-    if state.prototypes is not None and not bool(state.prototypes.vectors.isfinite().all()):
-        raise DivergenceError("a local prototype is not finite after training; lower `learning-rate`")
     return TrainingFigures(
         rows=len(data.train),
         steps=steps,

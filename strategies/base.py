@@ -4,6 +4,7 @@ A method overrides `aggregate`, rarely more.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -18,8 +19,9 @@ from federation import figures
 from federation.messages import encode_instruction, payload_bytes, wire_bytes
 from federation.payloads import Instruction, Limits, Payload, from_tensors, to_tensors
 from federation.record import RunFolder
-from federation.roster import Roster, RosterError
+from federation.roster import Roster, RosterError, refuse_changes
 from federation.seeds import generator, limited_threads
+from federation.settings import SettingError
 from prototypes.aggregation import aggregate as mean_of
 from prototypes.prototype_set import PrototypeSet
 from strategies import Run
@@ -88,7 +90,8 @@ class PrototypeStrategy(Strategy):
         """Run all rounds. `num_rounds` and `timeout` default to the settings `rounds` and `round-timeout`.
 
         Raises:
-            RosterError: the clients do not fit together.
+            SettingError: what cannot work with these clients, or on resume with the rounds already run.
+            RosterError: the clients do not fit together, or are not those of the run to resume.
             RunError: the run cannot go on; its last finished round can be resumed.
             ValueError: an argument that has no meaning here: there are no global weights.
         """
@@ -97,7 +100,7 @@ class PrototypeStrategy(Strategy):
         rounds = num_rounds or self.settings.rounds
         self.timeout = timeout or self.settings.round_timeout
         result = Result()
-        self._resume()
+        self._resume(rounds)
         self.roster.gather(grid)
         self._meet()
         self.summary()
@@ -105,7 +108,8 @@ class PrototypeStrategy(Strategy):
             self._round(grid, server_round, rounds, result)
         self._final_evaluation(grid, rounds, result)
         lines = self.folder.lines()
-        self.folder.write_summary(summarise(self.run, self.folder.settings(), lines, len(self.roster.nodes)))
+        settings = self.folder.settings() | {"rounds": rounds}
+        self.folder.write_summary(summarise(self.run, settings, lines, len(self.roster.nodes)))
         return result
 
     def _round(self, grid: Grid, server_round: int, rounds: int, result: Result) -> None:
@@ -128,9 +132,11 @@ class PrototypeStrategy(Strategy):
         self.last_round = server_round
         self._checkpoint()
         if self.failed_in_a_row >= self.settings.max_failed_rounds:
+            problems = list(line["problems"].values()) or ["no reply at all"]
+            others = f" (and {len(problems) - 1} more like it)" if len(problems) > 1 else ""
             raise RunError(
                 f"{self.failed_in_a_row} rounds in a row ended without enough valid replies, the last with: "
-                f"{'; '.join(line['problems'].values()) or 'no reply at all'}. Mend that and resume."
+                f"{problems[0].rstrip('.')}{others}. Mend that and resume."
             )
 
     def _final_evaluation(self, grid: Grid, rounds: int, result: Result) -> None:
@@ -208,7 +214,9 @@ class PrototypeStrategy(Strategy):
             norm = _mean_norm(uploads)
         _refuse_non_finite(outcome.downloads, server_round)
         self.state, self.downloads = outcome.state, outcome.downloads
-        self._figures = dict(outcome.figures) | {"prototype_norm": norm}
+        recorded = dict(outcome.figures) | {"prototype_norm": norm}
+        # JSON has no infinity, which an energy may be
+        self._figures = {name: None if _is_infinite(value) else value for name, value in recorded.items()}
         for warning in outcome.warnings:
             log.warning("warning: round %d: %s", server_round, warning)
         self._warn_of_collapse(norm, server_round)
@@ -309,11 +317,16 @@ class PrototypeStrategy(Strategy):
         }
         self.folder.save_checkpoint(tensors, meta)
 
-    def _resume(self) -> None:
+    def _resume(self, rounds: int) -> None:
         if not self.settings.resume:
             return
         tensors, meta = self.folder.load_checkpoint()
         self.last_round = meta["round"]
+        if rounds < self.last_round:
+            raise SettingError(
+                f"setting `rounds` is {rounds}, but {self.folder.path} has finished {self.last_round}; resume with that "
+                "many or more."
+            )
         self.failed_in_a_row = 0
         self.first_norm = meta["first_norm"]
         self.state = {name.removeprefix("state/"): t for name, t in tensors.items() if name.startswith("state/")}
@@ -323,20 +336,24 @@ class PrototypeStrategy(Strategy):
                 _, key, part = name.split("/")
                 downloads.setdefault(int(key), {})[part] = tensor
         self.downloads = {key: from_tensors(parts) for key, parts in sorted(downloads.items())}
-        self.folder.truncate(self.last_round)
-        log.info("resuming after round %d", self.last_round)
 
     def _meet(self) -> None:
-        """Take K and d from the roster, and hold it against a resumed run's."""
+        """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
         identity = next(iter(self.roster.identities.values()))
         self.num_classes, self.dim = len(identity.class_names), identity.feature_dim
         able = sum(identity.rows[0] > 0 for identity in self.roster.identities.values())
-        if able < max(self.settings.min_train_clients, self.settings.min_replies):
+        asked = len(self.sample(1))
+        if asked < max(self.settings.min_train_clients, self.settings.min_replies):
             raise RosterError(
-                f"{able} clients have training rows, fewer than `min-train-clients` "
-                f"{self.settings.min_train_clients} or `min-replies` {self.settings.min_replies} asks for."
+                f"{able} clients have training rows and {asked} of them train in a round, fewer than "
+                f"`min-train-clients` {self.settings.min_train_clients} or `min-replies` {self.settings.min_replies} "
+                "asks for; lower that, or raise `fraction-train`."
             )
         self.check(self.num_classes, self.dim)
+        if self.settings.resume:
+            refuse_changes(self.folder.roster(), self.roster.as_json())
+            self.folder.truncate(self.last_round)
+            log.info("resuming after round %d", self.last_round)
         self.folder.write_roster(self.roster.as_json())
 
     # --- watching -----------------------------------------------------------------------------------
@@ -370,6 +387,10 @@ def _mean_norm(uploads: Mapping[int, Payload]) -> float | None:
     if not any(len(prototypes) for prototypes in sets):
         return None
     return float(mean_of(sets, "mean").vectors.double().norm(dim=1).mean())
+
+
+def _is_infinite(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _refuse_non_finite(downloads: Mapping[int, Payload], server_round: int) -> None:
