@@ -78,11 +78,11 @@ class RunFolder:
 
     def settings(self) -> dict[str, Any]:
         """The settings that the run was started with."""
-        try:
-            found = json.loads((self.path / "settings.json").read_text())
-        except (OSError, json.JSONDecodeError) as error:
-            raise SettingError(f"{self.path / 'settings.json'} cannot be read ({error}).") from None
-        return dict(found)
+        return dict(self._read_json("settings.json"))
+
+    def roster(self) -> list[dict[str, Any]]:
+        """Who took part when the run was started, or last resumed."""
+        return list(self._read_json("roster.json"))
 
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
         """Who took part, and what each discloses."""
@@ -127,6 +127,12 @@ class RunFolder:
                 return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
         except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise SettingError(f"the checkpoint {path} cannot be read ({error}).") from None
+
+    def _read_json(self, name: str) -> Any:
+        try:
+            return json.loads((self.path / name).read_text())
+        except (OSError, json.JSONDecodeError) as error:
+            raise SettingError(f"{self.path / name} cannot be read ({error}).") from None
 
     def _write_json(self, name: str, value: Any) -> None:
         self._write(name, json.dumps(value, indent=2, allow_nan=False) + "\n")

@@ -1,5 +1,6 @@
 """Who takes part: before training every client says who it is; a run stops here when they do not fit."""
 
+import json
 import logging
 import time
 from collections import Counter
@@ -160,6 +161,24 @@ def check(identities: dict[int, Identity], expected: int) -> None:
                 f"client {partition} has another class list than the others ({_difference(identity, usual_names)}); "
                 "give every client the same classes.txt, in the same order."
             )
+
+
+def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
+    """Stop a resumed run whose clients are not those it was started with, as `Roster.as_json` tells them.
+
+    Raises:
+        RosterError: names the first client that differs, in what, and the remedy.
+    """
+    if len(old) != len(new):
+        raise RosterError(f"the run had {len(old)} clients and now has {len(new)}; resume it with the same ones.")
+    for before, now in zip(old, json.loads(json.dumps(new)), strict=True):
+        for name, value in now.items():
+            if before.get(name) != value:
+                raise RosterError(
+                    f"client {now['partition']} is not the one that the run was started with: its {name} was "
+                    f"{json.dumps(before.get(name))} and is now {json.dumps(value)}; give it back its data and model, "
+                    "or start a new run."
+                )
 
 
 def _difference(identity: Identity, usual: tuple[str, ...]) -> str:

@@ -30,7 +30,8 @@ class Console(logging.Handler):
         self.show = show
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = record.getMessage()
+        # some words are a client's: they must not pass for lines of ours
+        line = " ".join(record.getMessage().splitlines())
         if self.show is None:
             sys.stdout.write(f"{PREFIX}{line}\n")
             sys.stdout.flush()

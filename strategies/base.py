@@ -13,11 +13,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from torch import Tensor
 
 from federation import figures
 from federation.messages import encode_instruction, payload_bytes, wire_bytes
-from federation.payloads import Instruction, Limits, Payload, from_tensors, to_tensors
+from federation.payloads import Instruction, Limits, Payload
 from federation.record import RunFolder
 from federation.roster import Roster, RosterError, refuse_changes
 from federation.seeds import generator, limited_threads
@@ -35,7 +34,7 @@ from strategies.lines import (
     times,
     training_line,
 )
-from strategies.outcome import EVERYONE, Outcome, State
+from strategies.outcome import EVERYONE, Outcome, State, pack, unpack
 
 log = logging.getLogger("protosphere")
 
@@ -307,15 +306,12 @@ class PrototypeStrategy(Strategy):
     # --- checkpoint and resume ----------------------------------------------------------------------
 
     def _checkpoint(self) -> None:
-        tensors = {f"state/{name}": tensor for name, tensor in self.state.items()}
-        for key, payload in self.downloads.items():
-            tensors |= {f"download/{key}/{name}": tensor for name, tensor in to_tensors(payload).items()}
         meta = {
             "round": self.last_round,
             "failed_in_a_row": self.failed_in_a_row,
             "first_norm": self.first_norm,
         }
-        self.folder.save_checkpoint(tensors, meta)
+        self.folder.save_checkpoint(pack(self.state, self.downloads), meta)
 
     def _resume(self, rounds: int) -> None:
         if not self.settings.resume:
@@ -324,18 +320,12 @@ class PrototypeStrategy(Strategy):
         self.last_round = meta["round"]
         if rounds < self.last_round:
             raise SettingError(
-                f"setting `rounds` is {rounds}, but {self.folder.path} has finished {self.last_round}; resume with that "
-                "many or more."
+                f"setting `rounds` is {rounds}, but {self.folder.path} has finished {self.last_round}; resume with "
+                "that many or more."
             )
         self.failed_in_a_row = 0
         self.first_norm = meta["first_norm"]
-        self.state = {name.removeprefix("state/"): t for name, t in tensors.items() if name.startswith("state/")}
-        downloads: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            if name.startswith("download/"):
-                _, key, part = name.split("/")
-                downloads.setdefault(int(key), {})[part] = tensor
-        self.downloads = {key: from_tensors(parts) for key, parts in sorted(downloads.items())}
+        self.state, self.downloads = unpack(tensors)
 
     def _meet(self) -> None:
         """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""

@@ -13,6 +13,8 @@ from federation.payloads import Limits, Report
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
 LATE = "no reply in time"
+UNSENT = "Flower took no message for its node: the SuperNode has left"
+LONGEST_PROBLEM = 300  # characters; the words are a client's
 ACTOR_DIED = 0  # Flower's code when a simulation worker is gone; it does not come back
 
 
@@ -43,7 +45,7 @@ class Reply:
         trains: whether it was asked to train (else to evaluate only).
         report: the decoded reply with its checked upload; None when the whole reply is unusable.
         problem: why the reply, or its upload, was dropped; empty when all is well.
-        dropped: whether an upload arrived and was refused.
+        dropped: whether its upload was refused, or was missing where one was due.
         message: as it arrived; None when nothing did.
     """
 
@@ -78,27 +80,29 @@ def exchange(
     The round closes when `min_replies` valid train replies are there (0: when every train reply is), or after
     `timeout` seconds. Evaluate-only replies never decide that; when training has closed they get as long as
     training took, and `patience` seconds at least, counted anew from each arrival: so the figures do not depend
-    on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead).
+    on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead). Where
+    nobody trains they get `timeout`. A train reply that comes while others are waited for still counts.
 
     Raises:
-        RunError: when a simulation worker died.
+        RunError: when a simulation worker died, or Flower refused the messages.
     """
-    ids = grid.push_messages(messages)
-    pending = {
-        message_id: (partition, message.metadata.message_type == MessageType.TRAIN)
-        for message_id, partition, message in zip(ids, partitions, messages, strict=True)
-    }
+    asked = [(p, m.metadata.message_type == MessageType.TRAIN) for p, m in zip(partitions, messages, strict=True)]
+    ids: list[str | None] = list(grid.push_messages(messages))
+    if len(ids) != len(asked):
+        raise RunError(
+            f"Flower took {len(ids)} of the {len(asked)} messages of round {round_number}; its log above says why."
+        )
+    # in place of an id Flower gives None for a node that has left
+    pending = {message_id: whom for message_id, whom in zip(ids, asked, strict=True) if message_id}
+    replies = [Reply(*whom, problem=UNSENT) for message_id, whom in zip(ids, asked, strict=True) if not message_id]
     ignored = set(not_waited_for)
-    replies: list[Reply] = []
     start = arrival = time.monotonic()
     closed_after: float | None = None
+    trained = any(trains for _, trains in pending.values())
     pause = POLL[0]
     while pending:
         arrived = [
-            replace(
-                _reply(message, *pending.pop(message.metadata.reply_to_message_id), round_number, limits),
-                message=message,
-            )
+            _reply(message, *pending.pop(message.metadata.reply_to_message_id), round_number, limits)
             for message in grid.pull_messages(list(pending))
             if message.metadata.reply_to_message_id in pending
         ]
@@ -114,7 +118,8 @@ def exchange(
         if closed_after is not None:
             if not any(not trains for trains in waiting):
                 break
-            if now - arrival > max(patience, closed_after) or now - start > timeout + patience:
+            allowed = max(patience, closed_after if trained else timeout)
+            if now - arrival > allowed or now - start > timeout + patience:
                 break
         if not arrived:
             time.sleep(pause)
@@ -124,6 +129,11 @@ def exchange(
 
 
 def _reply(message: Message, partition: int, trains: bool, round_number: int, limits: Limits | None) -> Reply:
+    reply = _checked(message, partition, trains, round_number, limits)
+    return replace(reply, message=message, problem=_one_line(reply.problem) if reply.problem else "")
+
+
+def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits | None) -> Reply:
     if message.has_error():
         if message.error.code == ACTOR_DIED:
             raise RunError(
@@ -164,5 +174,11 @@ def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits | None
 
 def _last_line(reason: str) -> str:
     """The last line of a traceback (simulation) or the whole reason (deployment), without colour codes."""
-    plain = "".join(re.split(r"\x1b\[[0-9;]*m", reason)).strip()
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", reason).strip()
     return plain.splitlines()[-1] if plain else "unknown error"
+
+
+def _one_line(problem: str) -> str:
+    """A client's words made fit for a line of the log: no line of its own, no control codes, no novel."""
+    words = " ".join("".join(c if c.isprintable() else " " for c in problem).split()) or "unknown error"
+    return words if len(words) <= LONGEST_PROBLEM else words[:LONGEST_PROBLEM] + " ..."

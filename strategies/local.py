@@ -4,6 +4,7 @@ Each client trains its private model on its own rows with cross-entropy; its pro
 Nothing goes up or down but the figures that every method reports.
 """
 
+from federation.settings import RULES
 from strategies.base import PrototypeStrategy
 from strategies.method import Method, Objective
 
@@ -12,4 +13,10 @@ class Local(PrototypeStrategy):
     """Server half: samples, evaluates and records like any other; there is nothing to aggregate."""
 
 
-METHOD = Method(strategy=Local, objective=Objective, sends=None, receives=None)
+METHOD = Method(
+    strategy=Local,
+    objective=Objective,
+    sends=None,
+    receives=None,
+    rules=tuple(rule for rule in RULES if rule != "global-prototypes"),
+)

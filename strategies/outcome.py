@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from federation.payloads import Payload
+from federation.payloads import Payload, from_tensors, to_tensors
 from prototypes.prototype_set import PrototypeSet
 
 State = dict[str, Tensor]
@@ -28,6 +28,28 @@ class Outcome:
     downloads: Mapping[int, Payload]
     figures: Mapping[str, Figure] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+
+
+def pack(state: State, downloads: Mapping[int, Payload]) -> dict[str, Tensor]:
+    """State and downloads as named tensors, for the checkpoint."""
+    tensors = {f"state/{name}": tensor for name, tensor in state.items()}
+    for key, payload in downloads.items():
+        tensors |= {f"download/{key}/{name}": tensor for name, tensor in to_tensors(payload).items()}
+    return tensors
+
+
+def unpack(tensors: Mapping[str, Tensor]) -> tuple[State, dict[int, Payload]]:
+    """Inverse of `pack`."""
+    state: State = {}
+    parts: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind == "state":
+            state[rest] = tensor
+        else:
+            key, _, part = rest.partition("/")
+            parts.setdefault(int(key), {})[part] = tensor
+    return state, {key: from_tensors(found) for key, found in sorted(parts.items())}
 
 
 def as_state(prototypes: PrototypeSet) -> State:

@@ -15,8 +15,10 @@ in short runs; the presets that reproduce tables set theirs.
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
+import numpy as np
+import torch
 from pydantic import Field
-from torch.nn.functional import normalize
+from torch import Tensor
 
 from federation.payloads import Payload
 from federation.seeds import derive
@@ -24,6 +26,7 @@ from federation.settings import AtLeastOne, NotNegative, Positive, SettingError
 from prototypes.aggregation import aggregate
 from prototypes.alignment import Alignment, align
 from prototypes.prototype_set import PrototypeSet
+from prototypes.sphere import directions as unit_directions
 from strategies.base import PrototypeStrategy
 from strategies.method import ClientState, Method, PullObjective, method_settings
 from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, remembered
@@ -78,30 +81,35 @@ class ProtoNorm(PrototypeStrategy):
         fresh = aggregate(list(uploads.values()), "mean")
         directions = remembered(state).updated_by(fresh) if state else fresh
         options = self.run.options[ProtoNormSettings]
+        seed = derive(self.settings.seed, "round", server_round, "alignment")
+        figures: Mapping[str, Figure] = {}
         if options.alignment == "none":
-            return _outcome(directions.with_vectors(normalize(directions.vectors)))
-        alignment = align(
-            directions.vectors,
-            options.alignment,
-            s=options.energy_exponent,
-            iterations=options.iterations,
-            stop=options.stop,
-            epsilon=options.epsilon,
-            seed=derive(self.settings.seed, "round", server_round, "alignment"),
-            num_classes=self.num_classes,
-        )
-        lost = [int(directions.labels[index]) for index in alignment.directionless]
+            points, directionless = _normalised(directions.vectors, seed)
+        else:
+            alignment = align(
+                directions.vectors,
+                options.alignment,
+                s=options.energy_exponent,
+                iterations=options.iterations,
+                stop=options.stop,
+                epsilon=options.epsilon,
+                seed=seed,
+                num_classes=self.num_classes,
+            )
+            points, directionless, figures = alignment.points, alignment.directionless, _figures(alignment)
         warnings = [
-            f"the prototype of class {label} is zero (are all its features dead?); it got a random direction"
-            for label in lost
+            f"the prototype of class {int(directions.labels[index])} is zero (are all its features dead?); it got a "
+            "random direction"
+            for index in directionless
         ]
-        return _outcome(directions.with_vectors(alignment.points), _figures(alignment), warnings)
+        aligned = directions.with_vectors(points)
+        return Outcome(as_state(aligned), {EVERYONE: aligned}, figures, warnings)
 
 
-def _outcome(
-    aligned: PrototypeSet, figures: Mapping[str, Figure] | None = None, warnings: Sequence[str] = ()
-) -> Outcome:
-    return Outcome(as_state(aligned), {EVERYONE: aligned}, figures or {}, warnings)
+def _normalised(vectors: Tensor, seed: int) -> tuple[Tensor, Sequence[int]]:
+    """Unit rows, and which of them had no direction; as `align` would start."""
+    points, directionless = unit_directions(vectors.double().numpy(), np.random.default_rng(seed))
+    return torch.from_numpy(points).to(vectors.dtype), directionless
 
 
 def _figures(alignment: Alignment) -> dict[str, Figure]:
