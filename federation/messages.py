@@ -6,18 +6,31 @@ Every message holds at most these records, and a test fails on any other:
     payload      ArrayRecord   labels, vectors, counts                     both ways
     report       ConfigRecord  partition, round, problem, names of parts   up
     training     MetricRecord  counts, figures, parts                      up
-    evaluation   MetricRecord  rows, and [test, validation] by rule        up
+    evaluation   MetricRecord  rows, seconds, [test, validation] by rule   up
     identity     ConfigRecord  see payloads.Identity                       up, once
 """
 
 import math
-from dataclasses import astuple, fields
+from dataclasses import fields
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from federation.checks import (
+    LARGEST_FIGURE,
+    MessageError,
+    are_counts,
+    check_keys,
+    check_names,
+    check_records,
+    check_texts,
+    config_values,
+    plain,
+)
+from federation.checks import RECORDS as RECORDS
 from federation.payloads import (
     PAYLOADS,
     Evaluation,
@@ -31,14 +44,10 @@ from federation.payloads import (
     kind_of,
     to_tensors,
 )
+from federation.settings import is_run_name
 
-RECORDS = ("instruction", "payload", "report", "training", "evaluation", "identity")
 FIGURES = ("gradient_ratio", "target_norm", "prototype_norm")
-LARGEST_FIGURE = 1e100  # beyond it a mean over clients could overflow
-
-
-class MessageError(ValueError):
-    """A message that must not be used; the text is the reason, in one sentence."""
+NPY = 10  # bytes of an .npy file before its header: magic, version, the header's length
 
 
 # --- payloads -------------------------------------------------------------------------------------
@@ -80,14 +89,20 @@ def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
 
 
 def _read(name: str, array: Array) -> np.ndarray:
+    """NumPy allocates whatever a header declares: so hold it against the bytes that came first."""
     try:
-        values = array.numpy()
+        buffer = BytesIO(array.data)
+        version = np.lib.format.read_magic(buffer)
+        if version != (1, 0):
+            raise ValueError(f"it is of .npy version {version}, (1, 0) was agreed")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(buffer)
+        declared, came = math.prod(shape) * dtype.itemsize, len(array.data) - buffer.tell()
+        if declared != came:
+            raise ValueError(f"it declares {declared} bytes where {came} came")
+        return array.numpy()
     except Exception as error:
-        # NumPy raises a dozen kinds for bytes made to harm, memory errors for a forged size among them
+        # NumPy raises a dozen kinds for bytes made to harm, syntax and recursion errors among them
         raise MessageError(f"array `{name}` cannot be read ({error})") from None
-    if not isinstance(values, np.ndarray):
-        raise MessageError(f"array `{name}` is no array but a {type(values).__name__}")
-    return values
 
 
 def _check_vectors(vectors: np.ndarray, limits: Limits) -> None:
@@ -145,17 +160,17 @@ def decode_instruction(records: RecordDict, limits: Limits) -> Instruction:
     Raises:
         MessageError: when a record is missing, strange or malformed.
     """
-    _only(records, "instruction", "payload")
-    header = _config(records, "instruction", run=str, round=int, evaluate=bool, payload=str)
-    payload = None
-    if header["payload"]:
-        if header["payload"] not in PAYLOADS or "payload" not in records.array_records:
-            raise MessageError(f"the payload kind {header['payload']!r} is unknown or its arrays are missing")
-        payload = decode_payload(records.array_records["payload"], limits)
-    run = header["run"]
-    if not run or run != run.strip(".") or not run.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise MessageError(f"the run name {run!r} is no plain folder name")
-    return Instruction(run, header["round"], header["evaluate"], payload)
+    check_records(records, "instruction", "payload")
+    header = config_values(records, "instruction", run=str, round=int, evaluate=bool, payload=str)
+    kind, arrays = header["payload"], records.array_records.get("payload")
+    if kind not in ("", *PAYLOADS) or bool(kind) != (arrays is not None):
+        raise MessageError(f"the payload kind {kind!r} is unknown, or does not go with the arrays that came")
+    payload = decode_payload(arrays, limits) if arrays is not None else None
+    if not is_run_name(header["run"]):
+        raise MessageError(f"the run name {header['run']!r} is no plain folder name")
+    if header["round"] < 1:
+        raise MessageError(f"the round {header['round']} is none; they count from 1")
+    return Instruction(header["run"], header["round"], header["evaluate"], payload)
 
 
 # --- reports ------------------------------------------------------------------------------------------
@@ -167,7 +182,7 @@ def encode_report(report: Report) -> RecordDict:
     header: dict[str, Any] = {
         "partition": report.partition,
         "round": report.round,
-        "problem": report.problem,
+        "problem": plain(report.problem),
         "seconds": report.seconds,
         "parts": list(training.parts) if training else [],
     }
@@ -178,7 +193,8 @@ def encode_report(report: Report) -> RecordDict:
         records["training"] = MetricRecord(
             {
                 "counts": [training.rows, training.steps],
-                "figures": [getattr(training, name) for name in FIGURES] + [training.seconds],
+                # over a gradient that has vanished the ratio is infinite
+                "figures": [min(getattr(training, name), LARGEST_FIGURE) for name in FIGURES] + [training.seconds],
                 "parts": list(training.parts.values()),
             }
         )
@@ -197,10 +213,12 @@ def decode_report(records: RecordDict) -> tuple[Report, ArrayRecord | None]:
     Raises:
         MessageError: when the reply as a whole cannot be used.
     """
-    _only(records, "report", "payload", "training", "evaluation")
-    header = _config(records, "report", partition=int, round=int, problem=str, seconds=float, parts=list)
-    if not math.isfinite(header["seconds"]) or not all(isinstance(name, str) for name in header["parts"]):
-        raise MessageError("`seconds` of record `report` is not finite, or its `parts` are no names")
+    check_records(records, "report", "payload", "training", "evaluation")
+    header = config_values(records, "report", partition=int, round=int, problem=str, seconds=float, parts=list)
+    if not 0 <= header["seconds"] <= LARGEST_FIGURE:
+        raise MessageError(f"`seconds` of record `report` is {header['seconds']}, no time that a client takes")
+    check_texts("problem", [header["problem"]])
+    check_names("parts", header["parts"])
     training = evaluation = None
     if "training" in records.metric_records:
         training = _decode_training(records.metric_records["training"], header["parts"])
@@ -219,29 +237,35 @@ def decode_report(records: RecordDict) -> tuple[Report, ArrayRecord | None]:
 
 
 def _decode_training(record: MetricRecord, names: list[str]) -> TrainingFigures:
+    check_keys("training", record, {"counts", "figures", "parts"})
     rows, steps = _pair(record, "counts")
     figures, parts = (_numbers(record, name) for name in ("figures", "parts"))
     if rows < 1 or len(figures) != len(FIGURES) + 1 or len(parts) != len(names):
         raise MessageError("the training figures do not have the agreed length, or are of no row")
+    if min(figures) < 0:
+        raise MessageError(f"a norm, a ratio or a time of the training figures is negative: {figures}")
     ratio, target_norm, prototype_norm, seconds = map(float, figures)
     values = dict(zip(names, map(float, parts), strict=True))
     return TrainingFigures(rows, steps, values, ratio, target_norm, prototype_norm, seconds)
 
 
 def _decode_evaluation(record: MetricRecord) -> Evaluation:
-    rows = _pair(record, "rows")
-    correct = {rule: _pair(record, rule) for rule in record if rule not in ("rows", "seconds")}
+    rules = [name for name in record if name not in ("rows", "seconds")]
+    check_names("rules", rules)
+    rows, seconds = _pair(record, "rows"), record.get("seconds")
+    correct = {rule: _pair(record, rule) for rule in rules}
     for rule, right in correct.items():
-        if not (0 <= right[0] <= rows[0] and 0 <= right[1] <= rows[1]):
+        if not (right[0] <= rows[0] and right[1] <= rows[1]):
             raise MessageError(f"rule `{rule}` claims {right} right of {rows} rows")
-    seconds = record.get("seconds")
-    return Evaluation(rows, correct, seconds if isinstance(seconds, float) and math.isfinite(seconds) else 0.0)
+    if not isinstance(seconds, float) or not 0 <= seconds <= LARGEST_FIGURE:
+        raise MessageError(f"`seconds` of record `evaluation` is {seconds}, no time that a client takes")
+    return Evaluation(rows, correct, seconds)
 
 
 def _pair(record: MetricRecord, name: str) -> tuple[int, int]:
     values = _numbers(record, name)
-    if len(values) != 2 or not all(isinstance(value, int) and value >= 0 for value in values):
-        raise MessageError(f"figure `{name}` is no pair of counts")
+    if len(values) != 2 or not are_counts(values):
+        raise MessageError(f"figure `{name}` is {values}, no pair of counts")
     return int(values[0]), int(values[1])
 
 
@@ -258,26 +282,38 @@ def _numbers(record: MetricRecord, name: str) -> list[int] | list[float]:
 
 def encode_identity(identity: Identity) -> RecordDict:
     """Client to server, once, in answer to the query."""
-    values = (list(value) if isinstance(value, tuple) else value for value in astuple(identity))
-    names = (entry.name for entry in fields(Identity))
-    return RecordDict({"identity": ConfigRecord(dict(zip(names, values, strict=True)))})
+    values = {entry.name: _sendable(getattr(identity, entry.name)) for entry in fields(Identity)}
+    return RecordDict({"identity": ConfigRecord(values)})
+
+
+def _sendable(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_sendable(item) for item in value]
+    return plain(value) if isinstance(value, str) else value
 
 
 def decode_identity(records: RecordDict) -> Identity:
     """Server side of `encode_identity`.
 
     Raises:
-        MessageError: when a field is missing or of another type.
+        MessageError: when a field is missing, of another type, or no such thing as it should be.
     """
-    _only(records, "identity")
+    check_records(records, "identity")
     lists = dict.fromkeys(("class_names", "classes", "rows", "discloses"), list)
     scalars = dict.fromkeys(("partition", "partitions", "parameters", "feature_dim"), int)
-    values = _config(records, "identity", **scalars, **lists, model=str, problem=str)
-    rows = values["rows"]
-    if len(rows) != 3 or not all(isinstance(count, int) and count >= 0 for count in rows):
-        raise MessageError("the identity's `rows` are no three counts")
-    if not all(isinstance(label, int) for label in values["classes"]):
-        raise MessageError("the identity's `classes` are no labels")
+    values = config_values(records, "identity", **scalars, **lists, model=str, problem=str)
+    for name in ("partitions", "parameters", "feature_dim"):
+        if values[name] < 0:
+            raise MessageError(f"the identity's `{name}` is {values[name]}, which is negative")
+    if len(values["rows"]) != 3 or not are_counts(values["rows"]):
+        raise MessageError(f"the identity's `rows` are {values['rows']}, no three counts")
+    labels = values["classes"]
+    if not are_counts(labels) or sorted(set(labels)) != labels or (labels and labels[-1] >= len(values["class_names"])):
+        raise MessageError(
+            f"the identity's `classes` {labels} are no ascending labels of its {len(values['class_names'])} class names"
+        )
+    for name in ("model", "problem", "class_names", "discloses"):
+        check_texts(name, values[name] if isinstance(values[name], list) else [values[name]])
     whole: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     return Identity(**whole)
 
@@ -301,34 +337,13 @@ def _object_bytes(item: Any) -> int:
 
 
 def payload_bytes(records: RecordDict) -> int:
-    """Bytes of prototype values alone, whether or not they decode: as declared, but never more than arrived."""
-    if "payload" not in records.array_records:
+    """Bytes of prototype values alone, as they came: whatever the arrays declare, and whether or not they decode."""
+    arrays = records.get("payload")
+    if not isinstance(arrays, ArrayRecord):
         return 0
-    arrays = records.array_records["payload"]
-    return sum(_value_bytes(array) for name, array in arrays.items() if name not in ("labels", "counts"))
+    return sum(_value_bytes(array.data) for name, array in arrays.items() if name not in ("labels", "counts"))
 
 
-def _value_bytes(array: Array) -> int:
-    try:
-        declared = math.prod(array.shape) * np.dtype(array.dtype).itemsize
-    except (TypeError, ValueError, SyntaxError):
-        declared = len(array.data)
-    return min(max(declared, 0), len(array.data))
-
-
-def _only(records: RecordDict, *names: str) -> None:
-    strange = set(records) - set(names)
-    if strange:
-        raise MessageError(f"the message holds the records {sorted(strange)}, which nobody agreed on")
-
-
-def _config(records: RecordDict, record: str, **types: type) -> dict[str, Any]:
-    found = records.config_records.get(record)
-    if found is None:
-        raise MessageError(f"the record `{record}` is missing")
-    if set(found) != set(types):
-        raise MessageError(f"record `{record}` holds {sorted(found)} where {sorted(types)} belong")
-    for name, kind in types.items():
-        if type(found[name]) is not kind:
-            raise MessageError(f"`{name}` of record `{record}` is no {kind.__name__}")
-    return dict(found)
+def _value_bytes(data: bytes) -> int:
+    """What follows the header of an .npy file."""
+    return max(0, len(data) - NPY - int.from_bytes(data[NPY - 2 : NPY], "little"))

@@ -3,11 +3,12 @@
 import difflib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 # A bool is no int and 1 is no bool; an int may stand for a float. Unknown names never pass.
 STRICT = ConfigDict(
@@ -18,12 +19,28 @@ STRICT = ConfigDict(
     alias_generator=lambda field: field.replace("_", "-"),
 )
 
+
+def _not_empty(value: str) -> str:
+    if not value.strip():
+        raise ValueError("should not be empty")
+    return value
+
+
+def _device(value: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", value):
+        raise ValueError("should be 'auto', 'cpu', 'cuda' or 'cuda:<number>'")
+    return value
+
+
 Scalar = bool | int | float | str
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
-AtLeastOne = Annotated[int, Field(ge=1)]
+# torch and Flower count in machine integers: a slip of the finger must not overflow there
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+AtLeastOne = Annotated[int, Field(ge=1, lt=2**31)]
+AtLeastTwo = Annotated[int, Field(ge=2, lt=2**31)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+NotEmpty = Annotated[str, AfterValidator(_not_empty)]
 
 RULES = ("local-prototypes", "global-prototypes", "classifier", "discriminant")
 
@@ -41,8 +58,8 @@ class Settings(BaseModel):
     model_config = STRICT
 
     strategy: str = "protonorm"
-    dataset: Annotated[str, Field(min_length=1)] = "digits"
-    models: Annotated[str, Field(min_length=1)] = "tiny"
+    dataset: NotEmpty = "digits"
+    models: NotEmpty = "tiny"
     rounds: AtLeastOne = 20
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
@@ -59,13 +76,13 @@ class Settings(BaseModel):
     spiral_points: AtLeastOne = 1000
 
     local_epochs: AtLeastOne = 1
-    batch_size: Annotated[int, Field(ge=2)] = 32
+    batch_size: AtLeastTwo = 32
     learning_rate: Positive = 0.01
     momentum: Share = 0.0
     weight_decay: NotNegative = 0.0
     optimizer_state: Literal["fresh", "persistent"] = "fresh"
     shared_init: bool = True
-    feature_dim: Annotated[int, Field(ge=2)] = 64
+    feature_dim: AtLeastTwo = 64
     feature_activation: Literal["linear", "relu"] = "linear"
     prototype_weight: NotNegative = 1.0
     prototype_loss: Literal["mse", "l2", "l2-squared"] = "mse"
@@ -84,7 +101,7 @@ class Settings(BaseModel):
     max_failed_rounds: AtLeastOne = 3
     max_prototype_norm: Positive = 1e6
 
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    device: Annotated[str, AfterValidator(_device)] = "auto"
     precision: Literal["float32", "bf16"] = "float32"
     threads: AtLeastOne = 1
     server_threads: AtLeastOne = 1
@@ -102,6 +119,12 @@ class Settings(BaseModel):
             raise ValueError(
                 f"`min-train-clients` {self.min_train_clients} and `min-replies` {self.min_replies} "
                 f"must not exceed `clients` {self.clients}"
+            )
+        sampled = max(int(self.fraction_train * self.clients + 0.5), self.min_train_clients)
+        if self.clients > 0 and sampled < self.min_replies:
+            raise ValueError(
+                f"`min-replies` {self.min_replies} can never come, since `fraction-train` {self.fraction_train} of "
+                f"`clients` {self.clients} asks {sampled}; lower it, or raise `fraction-train`"
             )
         if self.precision == "bf16" and self.device == "cpu":
             raise ValueError('`precision` "bf16" is autocast on CUDA; with `device` "cpu" use "float32"')
@@ -132,7 +155,13 @@ def _sentence(error: ValidationError, prefix: str) -> str:
         return f"settings contradict each other: {first['msg'].removeprefix('Value error, ')}."
     name = prefix + str(first["loc"][0]).replace("_", "-")
     reason = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"setting `{name}` is {json.dumps(first['input'], default=str)}, but {reason}."
+    return f"setting `{name}` is {shown(first['input'])}, but it {reason}."
+
+
+def shown(value: object) -> str:
+    """A setting's value as a person would write it, on one line, cut where it would fill the screen."""
+    text = f'"{repr(value)[1:-1]}"' if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
@@ -140,7 +169,9 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
     known = list(known)
     for name in names:
         if name not in known:
-            raise SettingError(f"unknown setting `{name}`{nearest(name, known)}; README.md lists them all.")
+            raise SettingError(
+                f"unknown setting `{shown(name)[1:-1]}`{nearest(name, known)}; README.md lists them all."
+            )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -154,6 +185,11 @@ def is_path(dataset: str) -> bool:
     return dataset.startswith(("/", "./", "../", "~"))
 
 
+def is_run_name(name: str) -> bool:
+    """Whether `name` can name a run's folder on the server and on every client, and lead nowhere else."""
+    return name == name.strip(".") and re.sub(r"[-_.]", "", name).isalnum() and len(name.encode()) <= 255
+
+
 def refuse_relative_paths(settings: Settings) -> None:
     """A relative path would be sought from the SuperLink's or a Ray worker's folder, not the user's."""
     candidates = {
@@ -161,9 +197,9 @@ def refuse_relative_paths(settings: Settings) -> None:
         "results-dir": settings.results_dir,
     }
     for name, value in candidates.items():
-        if value and not Path(value).expanduser().is_absolute():
+        if value and not Path(os.path.expanduser(value)).is_absolute():
             raise SettingError(
-                f'setting `{name}` is "{value}", a relative path that Flower\'s processes would look up '
+                f"setting `{name}` is {shown(value)}, a relative path that Flower's processes would look up "
                 "elsewhere; give an absolute one, or use `protosphere run`, which resolves it."
             )
 

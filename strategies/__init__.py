@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any
 
-from federation.settings import Scalar, SettingError, Settings, check, nearest, refuse_unknown
+from federation.settings import Scalar, SettingError, Settings, check, nearest, refuse_unknown, shown
 from strategies.method import Method, Options
 
 METHODS = {
@@ -39,7 +39,7 @@ def load_method(name: str) -> Method:
     """
     if name not in METHODS:
         raise SettingError(
-            f'setting `strategy` is "{name}"{nearest(name, METHODS)}; one of {", ".join(METHODS)} is allowed.'
+            f"setting `strategy` is {shown(name)}{nearest(name, METHODS)}; one of {', '.join(METHODS)} is allowed."
         )
     method: Method = import_module(METHODS[name]).METHOD
     return method
@@ -57,8 +57,8 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     method = load_method(settings.strategy)
     if settings.inference not in ("auto", *method.rules):
         raise SettingError(
-            f'setting `inference` is "{settings.inference}", but `{settings.strategy}` reports auto, '
-            f"{', '.join(method.rules)}."
+            f"setting `inference` is {shown(settings.inference)}, but with `{settings.strategy}` it can be auto, "
+            f"{' or '.join(method.rules)}."
         )
     own: dict[type, Any] = {}
     for prefix, kind in method.settings.items():
@@ -68,8 +68,8 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     options = Options(own)
     if method.sends_counts(options) and not settings.disclose_class_counts:
         raise SettingError(
-            f"`{settings.strategy}` as set uploads class counts; allow that with `disclose-class-counts = true`, or "
-            "choose an aggregation without them."
+            f"setting `disclose-class-counts` is false, but `{settings.strategy}` as set uploads class counts; allow "
+            "it with true, or choose an aggregation without them."
         )
     return Run(settings, method, options)
 
@@ -80,14 +80,15 @@ def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:
     Imports every method, so only the server and the command line ask.
     """
     defaults = known_settings()
-    own = load_method(str(run_config.get("strategy", defaults["strategy"]))).settings
+    strategy = str(run_config.get("strategy", defaults["strategy"]))
+    own = load_method(strategy).settings
     refuse_unknown(run_config, defaults)
     for name, value in run_config.items():
         prefix, _, rest = name.rpartition(".")
         if rest and prefix and prefix not in own and value != defaults[name]:
             raise SettingError(
-                f"setting `{name}` belongs to another method than `{run_config.get('strategy')}`; take it out, or "
-                "choose the strategy that reads it."
+                f"setting `{name}` is {shown(value)}, but `{strategy}` does not read it; take it out (its default is "
+                f"{shown(defaults[name])}), or choose the strategy that does."
             )
 
 

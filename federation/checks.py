@@ -1,0 +1,78 @@
+"""What every record of a message must keep to before anything in it is believed: which records and fields, of which
+types, and texts that can be printed and kept. messages.py decodes on top of these."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+RECORDS: dict[str, type[ArrayRecord] | type[ConfigRecord] | type[MetricRecord]] = {
+    "instruction": ConfigRecord,
+    "payload": ArrayRecord,
+    "report": ConfigRecord,
+    "training": MetricRecord,
+    "evaluation": MetricRecord,
+    "identity": ConfigRecord,
+}
+LARGEST_FIGURE = 1e100  # beyond it a mean over clients could overflow
+LONGEST_TEXT = 1000  # characters of one text: it ends in the log and in the run's record
+MOST_NAMES = 64  # prediction rules, or parts of a loss, of one report
+
+
+class MessageError(ValueError):
+    """A message that must not be used; the text is the reason, in one sentence."""
+
+    def __init__(self, reason: str):
+        # it quotes what a stranger sent
+        super().__init__(plain(reason))
+
+
+def plain(text: str) -> str:
+    """The text without line breaks, control codes and anything else that is not printable, cut to LONGEST_TEXT."""
+    return "".join(c if c.isprintable() else " " for c in text[:LONGEST_TEXT])
+
+
+def check_records(records: RecordDict, *names: str) -> None:
+    """Refuse records other than `names`, and one that is not of its kind."""
+    for name, record in records.items():
+        if name not in names:
+            raise MessageError(f"the message holds the record {name!r}, which nobody agreed on")
+        if not isinstance(record, RECORDS[name]):
+            raise MessageError(f"record `{name}` is a {type(record).__name__}, {RECORDS[name].__name__} was agreed")
+
+
+def config_values(records: RecordDict, record: str, **types: type) -> dict[str, Any]:
+    """The fields of a ConfigRecord, each of exactly its type (so True is no int)."""
+    found = records.config_records.get(record)
+    if found is None:
+        raise MessageError(f"the record `{record}` is missing")
+    check_keys(record, found, set(types))
+    for name, kind in types.items():
+        if type(found[name]) is not kind:
+            raise MessageError(f"`{name}` of record `{record}` is no {kind.__name__}")
+    return dict(found)
+
+
+def check_keys(record: str, found: Iterable[str], expected: set[str]) -> None:
+    """Refuse a record with a field too many or too few."""
+    if set(found) != expected:
+        raise MessageError(f"record `{record}` holds {sorted(found)} where {sorted(expected)} belong")
+
+
+def check_texts(name: str, texts: Sequence[Any]) -> None:
+    """Refuse what is no text, cannot be printed on one line, or is longer than anybody would read."""
+    for text in texts:
+        if not isinstance(text, str) or text != plain(text):
+            raise MessageError(f"`{name}` holds {text!r}, no printable text of at most {LONGEST_TEXT} characters")
+
+
+def check_names(name: str, names: Sequence[Any]) -> None:
+    """`check_texts`, for names that become keys: different ones, and not too many."""
+    check_texts(name, names)
+    if len(names) > MOST_NAMES or len(set(names)) < len(names):
+        raise MessageError(f"`{name}` holds {len(names)} names, at most {MOST_NAMES} different ones were agreed")
+
+
+def are_counts(values: Sequence[Any]) -> bool:
+    """Whether all values are whole numbers from 0."""
+    return all(type(value) is int and value >= 0 for value in values)
