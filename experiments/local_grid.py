@@ -5,10 +5,11 @@ more than one worker, clients run in spawned processes (never threads: torch's s
 """
 
 import secrets
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,7 +27,7 @@ from server_app.app import app as server_app
 from server_app.app import said
 from strategies import known_settings
 
-DIED, RAISED = 0, 2  # Flower's error codes: the worker is gone; the ClientApp raised
+DIED, RAISED, UNAVAILABLE = 0, 2, 5  # Flower's error codes: the worker is gone; the ClientApp raised; no such node
 SERVER = 1  # Flower's node id of the ServerApp
 
 RESULTS = "results: "
@@ -51,8 +52,10 @@ class LocalGrid(Grid):
         self.nodes = {secrets.randbits(62): node_config for node_config in nodes}
         self._pending: dict[str, Message] = {}
         self._futures: dict[str, Future[Message]] = {}
-        self._sent: dict[str, Message] = {}
-        self._pool = ProcessPoolExecutor(workers, get_context("spawn")) if workers > 1 else None
+        # A process of its own for each thread: when one dies, the message that it was at is known.
+        self._processes: list[ProcessPoolExecutor] = []
+        self._own = threading.local()
+        self._threads = ThreadPoolExecutor(workers, initializer=self._start_process) if workers > 1 else None
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self.run_id, SERVER, 1
 
     def set_run(self, run: Any) -> None:
@@ -84,11 +87,10 @@ class LocalGrid(Grid):
         for message in messages:
             message_id = secrets.token_hex(16)
             stamped = _with_id(message, message_id)
-            if self._pool is None:
+            if self._threads is None:
                 self._pending[message_id] = stamped
             else:
-                self._futures[message_id] = self._pool.submit(_work_apart, _portable(stamped), self._context(stamped))
-                self._sent[message_id] = stamped
+                self._futures[message_id] = self._threads.submit(self._answer, stamped)
             ids.append(message_id)
         return ids
 
@@ -96,27 +98,31 @@ class LocalGrid(Grid):
         """Replies that are ready; with one worker, the next message is answered now."""
         for message_id in message_ids:
             if message_id in self._pending:
-                message = self._pending.pop(message_id)
-                return [_work(message, self._context(message))]
+                return [self._answer(self._pending.pop(message_id))]
             if message_id in self._futures and self._futures[message_id].done():
-                return [self._finished(message_id)]
+                return [self._futures.pop(message_id).result()]
         return []
 
-    def _finished(self, message_id: str) -> Message:
-        sent = self._sent.pop(message_id)
-        try:
-            return self._futures.pop(message_id).result()
-        except BrokenProcessPool as error:
-            return Message(Error(DIED, f"a worker process ended: {error}"), reply_to=sent)
-
-    def _context(self, message: Message) -> Context:
+    def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
-        return Context(self.run_id, node, dict(self.nodes[node]), RecordDict(), dict(self.run_config))
+        if node not in self.nodes:
+            return Message(Error(UNAVAILABLE, f"there is no node {node}"), reply_to=message)
+        context = Context(self.run_id, node, dict(self.nodes[node]), RecordDict(), dict(self.run_config))
+        if self._threads is None:
+            return _work(message, context)
+        try:
+            return self._own.process.submit(_work_apart, _portable(message), context).result()
+        except BrokenProcessPool as error:
+            return Message(Error(DIED, f"a worker process ended: {error}"), reply_to=message)
+
+    def _start_process(self) -> None:
+        self._own.process = ProcessPoolExecutor(1, get_context("spawn"))
+        self._processes.append(self._own.process)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Push, then pull until all replies are there or `timeout` seconds have passed."""
         waiting = set(self.push_messages(messages))
-        deadline = time.monotonic() + (timeout or float("inf"))
+        deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
         replies: list[Message] = []
         while waiting and time.monotonic() < deadline:
             arrived = self.pull_messages(waiting)
@@ -128,8 +134,10 @@ class LocalGrid(Grid):
 
     def close(self) -> None:
         """End the worker processes."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        for process in self._processes:
+            process.shutdown()
 
 
 def run_in_process(

@@ -1,0 +1,59 @@
+"""What many tests need: a PROTOSPHERE_HOME of their own, and a short quiet run over the in-process grid."""
+
+import json
+
+import pytest
+import torch
+
+from experiments import local_grid
+
+# Small and quick: 400 of the digits, narrow features, models without convolutions unless a test asks for others.
+QUICK = {"rounds": 2, "max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Torch's thread count changes sums, and cores are shared with other work."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def decoded_cache(tmp_path_factory):
+    """Decoded data sets, shared by all tests of a session."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch, decoded_cache):
+    """PROTOSPHERE_HOME of one test: no test writes to the user's own, or finds another's results."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "cache").symlink_to(decoded_cache, target_is_directory=True)
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def run(home, monkeypatch):
+    """run({setting: value}, clients=4, workers=1, grid=LocalGrid) -> the run's folder; `run.said` has its lines."""
+
+    def start(settings=None, clients=4, workers=1, grid=local_grid.LocalGrid):
+        start.said = []
+        with monkeypatch.context() as patch:
+            patch.setattr(local_grid, "LocalGrid", grid)
+            config = QUICK | (settings or {})
+            return local_grid.run_in_process(config, clients=clients, workers=workers, show=start.said.append)
+
+    start.said = []
+    return start
+
+
+@pytest.fixture
+def metrics():
+    """metrics(folder): the lines of metrics.jsonl without what may differ between equal runs."""
+
+    def read(folder):
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return [{name: value for name, value in line.items() if name != "time"} for line in lines]
+
+    return read

@@ -1,0 +1,164 @@
+"""The in-process grid answers as Flower's own would: errors as error replies, the same from worker processes."""
+
+import os
+from dataclasses import replace
+
+import pytest
+from flwr.app import Message, MessageType, RecordDict
+
+from experiments.local_grid import RAISED, UNAVAILABLE, LocalGrid, run_in_process
+from federation.messages import decode_identity, decode_report, encode_instruction
+from federation.payloads import Instruction
+from federation.settings import SettingError
+from strategies import known_settings
+from strategies.exchange import RunError
+
+# Clients build these, in whatever process they run: one takes its time, one raises, one ends its process. A batch
+# of one is the check of a model's shape, which they pass.
+MODELS = """
+import os, time
+from torch import nn
+
+class Model(nn.Flatten):
+    def forward(self, x):
+        if len(x) > 1:
+            self.act()
+        return super().forward(x)
+
+    def act(self):
+        pass
+
+class Slow(Model):
+    def act(self):
+        time.sleep(0.1)
+
+class Raising(Model):
+    def act(self):
+        raise ArithmeticError("the sum is wrong")
+
+class Dying(Model):
+    def act(self):
+        os._exit(3)
+
+def slow(**_): return Slow()
+def raising(**_): return Raising()
+def dying(**_): return Dying()
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """own("slow"): the setting's name for a model of MODELS, which worker processes can import, too."""
+    module = f"models_of_{tmp_path.name}"
+    (tmp_path / f"{module}.py").write_text(MODELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    return lambda name: f"{module}:{name}"
+
+
+@pytest.fixture
+def grids():
+    """grids(settings, nodes, workers): a grid that is closed after the test."""
+    opened = []
+
+    def make(settings=None, nodes=None, workers=1):
+        config = known_settings() | {"max-samples": 400, "models": "tiny_perceptron", "feature-dim": 8}
+        nodes = nodes or [{"partition-id": i, "num-partitions": 4} for i in range(4)]
+        opened.append(LocalGrid(config | (settings or {}), nodes, workers))
+        return opened[-1]
+
+    yield make
+    for grid in opened:
+        grid.close()
+
+
+def query(node):
+    return Message(RecordDict(), node, MessageType.QUERY)
+
+
+def instruct(node, message_type=MessageType.TRAIN, number=1):
+    return Message(encode_instruction(Instruction("a-run", number, True)), node, message_type)
+
+
+def test_every_node_answers_for_its_partition(grids):
+    grid = grids()
+    nodes = grid.get_node_ids()
+    assert len(set(nodes)) == 4
+    replies = grid.send_and_receive(query(node) for node in nodes)
+    answers = {reply.metadata.src_node_id: decode_identity(reply.content).partition for reply in replies}
+    assert answers == dict(zip(nodes, range(4), strict=True))
+
+
+def test_a_reply_is_pulled_once_and_by_its_id(grids):
+    grid = grids()
+    first, second = grid.push_messages(query(node) for node in grid.get_node_ids()[:2])
+    (reply,) = grid.pull_messages([second])
+    assert reply.metadata.reply_to_message_id == second
+    assert grid.pull_messages([second]) == []
+    assert grid.pull_messages(["never pushed"]) == []
+    (reply,) = grid.pull_messages([first])
+    assert reply.metadata.reply_to_message_id == first
+
+
+def test_a_timeout_of_nothing_waits_for_nothing(grids):
+    grid = grids()
+    assert grid.send_and_receive([query(grid.get_node_ids()[0])], timeout=0.0) == []
+
+
+def test_an_unknown_node_is_an_error_reply_and_the_others_are_answered(grids):
+    grid = grids()
+    known = grid.get_node_ids()[0]
+    replies = {r.metadata.src_node_id: r for r in grid.send_and_receive([query(12345), query(known)])}
+    assert replies[12345].error.code == UNAVAILABLE
+    assert replies[12345].error.reason == "there is no node 12345"
+    assert decode_identity(replies[known].content).partition == 0
+
+
+def test_a_client_that_raises_is_an_error_reply_that_ends_with_the_reason(grids, own):
+    grid = grids({"models": f"{own('raising')},tiny_perceptron"})
+    replies = grid.send_and_receive(instruct(node) for node in grid.get_node_ids()[:2])
+    by_node = {reply.metadata.src_node_id: reply for reply in replies}
+    raised, fine = (by_node[node] for node in grid.get_node_ids()[:2])
+    assert raised.error.code == RAISED
+    assert raised.error.reason.strip().splitlines()[-1] == "ArithmeticError: the sum is wrong"
+    assert decode_report(fine.content)[0].partition == 1
+
+
+def test_worker_processes_give_the_same_replies(grids, own, monkeypatch, tmp_path):
+    answers = []
+    for workers in (1, 2):
+        monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / f"home-{workers}"))
+        grid = grids({"models": f"tiny_cnn,tiny_perceptron,{own('raising')}"}, workers=workers)
+        partitions = {node: partition for partition, node in enumerate(grid.get_node_ids())} | {12345: "unknown"}
+        replies = grid.send_and_receive(instruct(node) for node in partitions)
+        answers.append({partitions[reply.metadata.src_node_id]: comparable(reply) for reply in replies})
+    assert [answers[0][partition][0] for partition in (2, "unknown")] == [RAISED, UNAVAILABLE]
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 5
+
+
+def comparable(reply):
+    """All of a reply that must not depend on where it was made."""
+    if reply.has_error():
+        return reply.error.code, reply.error.reason.strip().splitlines()[-1]
+    report, upload = decode_report(reply.content)
+    training, evaluation = report.training, report.evaluation
+    arrays = {name: array.numpy().tobytes() for name, array in upload.items()}
+    return report.partition, replace(training, seconds=0.0), replace(evaluation, seconds=0.0), arrays
+
+
+def test_a_worker_that_dies_ends_the_run_and_its_client_is_named(run, own):
+    with pytest.raises(RunError, match="the process of client 1 died in round 1"):
+        run({"models": f"{own('slow')},{own('dying')}"}, clients=2, workers=2)
+
+
+def test_a_refused_setting_is_said_and_raised():
+    said = []
+    with pytest.raises(SettingError, match="did you mean `rounds`"):
+        run_in_process({"round": 3}, clients=4, show=said.append)
+    assert [line for line in said if line.startswith("error: unknown setting `round`")]
+
+
+def test_there_is_no_superlink_run(grids):
+    with pytest.raises(RuntimeError, match="no SuperLink run"):
+        _ = grids().run
