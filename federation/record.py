@@ -5,7 +5,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, home
+from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, home, is_run_name, shown
+
+LONGEST_NAME = 100  # characters of a new run's name; a data set's may be longer than a file's can be
 
 
 class RunFolder:
@@ -43,19 +46,22 @@ class RunFolder:
             settings.strategy,
             Path(settings.dataset).name,
         )
-        stem = re.sub(r"[^A-Za-z0-9_-]+", "-", "-".join(words)).strip("-")
+        stem = re.sub(r"[^A-Za-z0-9_-]+", "-", "-".join(words))[:LONGEST_NAME].strip("-")
+        with _writing_to(root):
+            root.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, 1000):
             path = root / (stem if attempt == 1 else f"{stem}-{attempt}")
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise _unwritable(root, error) from None
+            with _writing_to(root):
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    continue
             folder = cls(path)
             folder._write_json("settings.json", dict(run_config))
             return folder
-        raise SettingError(f"the results folder {root} holds a thousand runs of this second; choose another.")
+        raise SettingError(
+            f"the results folder {root} holds a thousand runs of this second; set another `results-dir`."
+        )
 
     @classmethod
     def resume(cls, settings: Settings, run_config: Mapping[str, Any]) -> "RunFolder":
@@ -65,24 +71,31 @@ class RunFolder:
             SettingError: no such run, no checkpoint yet, or a setting that may not change does.
         """
         folder = cls(find_run(settings.resume, settings.results_dir))
+        if not is_run_name(folder.name):
+            raise SettingError(
+                f"cannot resume {folder.path}: clients keep their models under the folder's name, which is no plain "
+                "one; rename it back."
+            )
         if not (folder.path / "checkpoint.safetensors").exists():
             raise SettingError(f"{folder.path} holds no checkpoint: no round was finished; start a new run.")
         old = folder.settings()
         for name in sorted(old.keys() | run_config.keys()):
             if name not in MAY_DIFFER_ON_RESUME and old.get(name) != run_config.get(name):
                 raise SettingError(
-                    f"cannot resume {folder.path}: setting `{name}` was {json.dumps(old.get(name))} and is now "
-                    f"{json.dumps(run_config.get(name))}; give the old value, or start a new run."
+                    f"cannot resume {folder.path}: setting `{name}` was {shown(old.get(name))} and is now "
+                    f"{shown(run_config.get(name))}; give the old value, or start a new run."
                 )
         return folder
 
     def settings(self) -> dict[str, Any]:
         """The settings that the run was started with."""
-        return dict(self._read_json("settings.json"))
+        found: dict[str, Any] = self._read_json("settings.json", dict)
+        return found
 
     def roster(self) -> list[dict[str, Any]]:
         """Who took part when the run was started, or last resumed."""
-        return list(self._read_json("roster.json"))
+        found: list[dict[str, Any]] = self._read_json("roster.json", list)
+        return found
 
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
         """Who took part, and what each discloses."""
@@ -94,61 +107,89 @@ class RunFolder:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl and see it to the disk."""
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(line, allow_nan=False) + "\n")
+        text = json.dumps(line, allow_nan=False) + "\n"
+        with _writing_to(self.path), (self.path / "metrics.jsonl").open("a") as file:
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
 
     def lines(self) -> list[dict[str, Any]]:
         """All finished lines of metrics.jsonl; a line that a crash cut short is left out."""
         path = self.path / "metrics.jsonl"
-        text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        try:
+            text = path.read_text() if path.exists() else ""
+            return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        except (OSError, ValueError) as error:
+            raise SettingError(f"{path} cannot be read ({error}); start a new run.") from None
 
     def truncate(self, last_round: int) -> None:
         """Drop what was written after the line of `last_round`: those rounds are run again."""
         kept = [line for line in self.lines() if line["round"] <= last_round and not line.get("final")]
         self._write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
-        (self.path / "summary.json").unlink(missing_ok=True)
+        with _writing_to(self.path):
+            (self.path / "summary.json").unlink(missing_ok=True)
 
     def save_checkpoint(self, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
         """The server's state after a round: tensors, and a JSON value beside them."""
-        temporary = self.path / ".checkpoint.tmp"
         whole = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
-        save_file(whole, temporary, metadata={"meta": json.dumps(meta)})
-        os.replace(temporary, self.path / "checkpoint.safetensors")
+        metadata = {"run": self.name, "meta": json.dumps(meta, allow_nan=False)}
+        with self._replacing("checkpoint.safetensors") as temporary:
+            save_file(whole, temporary, metadata=metadata)
 
     def load_checkpoint(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Inverse of `save_checkpoint`."""
+        """Inverse of `save_checkpoint`.
+
+        Raises:
+            SettingError: it cannot be read, or was made while the folder had another name.
+        """
         path = self.path / "checkpoint.safetensors"
         try:
             with safe_open(path, framework="pt") as file:
-                meta = json.loads(file.metadata()["meta"])
-                return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
-        except (OSError, SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
-            raise SettingError(f"the checkpoint {path} cannot be read ({error}).") from None
+                metadata = file.metadata()
+                run, meta = metadata["run"], json.loads(metadata["meta"])
+                names: list[str] = list(file.keys())
+                tensors = {name: file.get_tensor(name) for name in names}
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise SettingError(f"the checkpoint {path} cannot be read ({error}); start a new run.") from None
+        if run != self.name:
+            raise SettingError(
+                f"cannot resume {self.path}: it was called {run} when it was cut, and its clients keep their models "
+                "under that name; rename it back."
+            )
+        return tensors, meta
 
-    def _read_json(self, name: str) -> Any:
+    def _read_json(self, name: str, kind: type) -> Any:
+        path = self.path / name
         try:
-            return json.loads((self.path / name).read_text())
-        except (OSError, json.JSONDecodeError) as error:
-            raise SettingError(f"{self.path / name} cannot be read ({error}).") from None
+            found = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise SettingError(f"{path} cannot be read ({error}); start a new run.") from None
+        if not isinstance(found, kind):
+            raise SettingError(f"{path} holds no {kind.__name__}, which this program wrote there; start a new run.")
+        return found
 
     def _write_json(self, name: str, value: Any) -> None:
         self._write(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
     def _write(self, name: str, text: str) -> None:
-        temporary = self.path / f".{name}.tmp"
-        try:
+        with self._replacing(name) as temporary:
             temporary.write_text(text)
-            os.replace(temporary, self.path / name)
-        except OSError as error:
-            raise _unwritable(self.path, error) from None
+
+    @contextmanager
+    def _replacing(self, name: str) -> Iterator[Path]:
+        """A temporary file that takes the place of `name` when it is whole, and goes when it is not."""
+        temporary = self.path / f".{name}.tmp"
+        with _writing_to(self.path):
+            try:
+                yield temporary
+                os.replace(temporary, self.path / name)
+            finally:
+                temporary.unlink(missing_ok=True)
 
 
 def results_root(results_dir: str) -> Path:
     """The folder that holds the runs' folders."""
-    return Path(results_dir).expanduser() if results_dir else home() / "results"
+    return Path(os.path.expanduser(results_dir)) if results_dir else home() / "results"
 
 
 def find_run(name: str, results_dir: str) -> Path:
@@ -161,16 +202,26 @@ def find_run(name: str, results_dir: str) -> Path:
     if name == "latest":
         runs = sorted(path.parent for path in root.glob("*/settings.json"))
         if not runs:
-            raise SettingError(f'setting `resume` is "latest", but {root} holds no run.')
+            raise SettingError(f'setting `resume` is "latest", but {root} holds no run; start one first.')
         return max(runs, key=lambda run: (run / "settings.json").stat().st_mtime_ns)
-    for path in (Path(name).expanduser(), root / name):
+    for path in (Path(os.path.expanduser(name)), root / name):
         if path.is_absolute() and (path / "settings.json").exists():
-            return path
-    raise SettingError(f'setting `resume` is "{name}", but no run with a settings.json is there or in {root}.')
-
-
-def _unwritable(path: Path, error: OSError) -> SettingError:
-    return SettingError(
-        f"the results folder {path} cannot be written ({error.strerror}); set `results-dir` or "
-        "PROTOSPHERE_HOME to a folder of yours."
+            # the last part of the path is the run's key, which `..` or a link would hide
+            return path.resolve()
+    raise SettingError(
+        f"setting `resume` is {shown(name)}, but no run with a settings.json is there or in {root}; give a run's "
+        'folder, its name in the results folder, or "latest".'
     )
+
+
+@contextmanager
+def _writing_to(folder: Path) -> Iterator[None]:
+    """What goes wrong on the disk, as one sentence."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise SettingError(
+            f"the results folder {folder} cannot be written ({reason}); set `results-dir` or PROTOSPHERE_HOME to a "
+            "folder of yours."
+        ) from None
