@@ -46,6 +46,7 @@ def said(show: Callable[[str], None] | None = None) -> Iterator[None]:
         yield
         return
     console = Console(show)
+    before = log.level, log.propagate
     log.addHandler(console)
     log.setLevel(logging.INFO)
     log.propagate = False
@@ -53,6 +54,8 @@ def said(show: Callable[[str], None] | None = None) -> Iterator[None]:
         yield
     finally:
         log.removeHandler(console)
+        log.setLevel(before[0])
+        log.propagate = before[1]
 
 
 @app.main()

@@ -1,0 +1,216 @@
+"""Clients that answer as a test tells them to, on a clock that moves only when the server sleeps."""
+
+import itertools
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Error, Message, RecordDict
+from flwr.app.metadata import Metadata
+from flwr.serverapp import Grid
+
+from experiments.local_grid import LocalGrid
+from federation.messages import decode_instruction, encode_identity, encode_report
+from federation.payloads import Evaluation, Identity, Limits, Report, TrainingFigures
+from federation.record import RunFolder
+from prototypes.prototype_set import PrototypeSet
+from strategies import exchange as exchange_module
+from strategies import known_settings, read_settings
+
+CLASSES, DIM = 4, 3
+LEFT = object()  # an answer: the node has left, and Flower takes no message for it
+SILENCE = None
+
+
+class Clock:
+    """Stands in for the module `time` where the server waits."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+class ScriptedGrid(Grid):
+    """Asks `answer(partition, message)` when a message is pushed. It gives records, an Error, SILENCE, LEFT, or a pair
+    (seconds until the reply arrives, one of those)."""
+
+    def __init__(self, answer, nodes, clock):
+        LocalGrid({}, [])  # gives this process the identity without which Flower builds no message
+        self.answer = answer
+        self.nodes = nodes
+        self.clock = clock
+        self.sent = []
+        self._ids = map("message-{}".format, itertools.count())
+        self._due = []
+
+    def push_messages(self, messages):
+        return [self._take(message) for message in messages]
+
+    def _take(self, message):
+        self.sent.append(message)
+        partition = next(p for p, node in self.nodes.items() if node == message.metadata.dst_node_id)
+        answer = self.answer(partition, message)
+        after, content = answer if isinstance(answer, tuple) else (0.0, answer)
+        if content is LEFT:
+            return None
+        message_id = next(self._ids)
+        if content is not SILENCE:
+            self._due.append((self.clock.now + after, message_id, _reply(message, message_id, content)))
+        return message_id
+
+    def pull_messages(self, message_ids):
+        wanted = set(message_ids)
+        assert all(isinstance(message_id, str) for message_id in wanted), "Flower takes text alone"
+        due = [entry for entry in self._due if entry[0] <= self.clock.now and entry[1] in wanted]
+        self._due = [entry for entry in self._due if entry not in due]
+        return [reply for _, _, reply in sorted(due, key=lambda entry: entry[0])]
+
+    def get_node_ids(self):
+        return list(self.nodes.values())
+
+    def send_and_receive(self, messages, *, timeout=None):
+        raise AssertionError("the server waits by itself")
+
+    def create_message(self, *args, **kwargs):
+        raise AssertionError("deprecated")
+
+    def set_run(self, run):
+        """Nothing to set."""
+
+    @property
+    def run(self):
+        raise AssertionError("the server needs no run of Flower's")
+
+
+def _reply(message, message_id, content):
+    asked = message.metadata
+    # Flower answers with errors of its own from node 1, in the name of nobody
+    source = 1 if isinstance(content, Error) and content.code in (3, 5) else asked.dst_node_id
+    metadata = Metadata(
+        run_id=asked.run_id,
+        message_id=f"reply-to-{message_id}",
+        src_node_id=source,
+        dst_node_id=asked.src_node_id,
+        reply_to_message_id=message_id,
+        group_id="",
+        created_at=asked.created_at,
+        ttl=asked.ttl,
+        message_type=asked.message_type,
+    )
+    return Message(metadata=metadata, **{"error" if isinstance(content, Error) else "content": content})
+
+
+class Federation:
+    """Clients without models: uploads, losses and accuracies are drawn from (partition, round).
+
+    Args:
+        tamper: tamper(partition, round, message type, Report) -> what is answered in its place (see ScriptedGrid; a
+            Report is encoded).
+        rows: partition -> (training, validation, test) rows.
+        held: partition -> classes that it uploads.
+    """
+
+    def __init__(self, clock, clients=4, tamper=None, rows=None, held=None):
+        self.clients = clients
+        self.tamper = tamper or (lambda partition, round_number, kind, report: report)
+        self.rows = rows or dict.fromkeys(range(clients), (20, 4, 6))
+        self.held = held or {p: tuple(range(CLASSES)) for p in range(clients)}
+        self.identities = {p: self._identity(p) for p in range(clients)}
+        self.asked = []  # (partition, round, message type, Instruction), in the order of sending
+        nodes = {p: 10_000 + 7919 * ((3 * p + 1) % (clients + 5)) for p in range(clients)}
+        self.grid = ScriptedGrid(self._answer, nodes, clock)
+
+    def _identity(self, partition):
+        rows = self.rows[partition]
+        return Identity(
+            partition=partition,
+            partitions=self.clients,
+            model="scripted",
+            parameters=7,
+            feature_dim=DIM,
+            class_names=tuple("abcdefghij"[:CLASSES]),
+            classes=self.held[partition] if rows[0] else (),
+            rows=rows,
+            discloses=("nothing true",),
+        )
+
+    def _answer(self, partition, message):
+        kind = message.metadata.message_type
+        if kind == "query":
+            return encode_identity(self.identities[partition])
+        instruction = decode_instruction(message.content, Limits(CLASSES, DIM, 1e6))
+        self.asked.append((partition, instruction.round, kind, instruction))
+        report = self.report(partition, instruction.round, kind, instruction.evaluate)
+        answer = self.tamper(partition, instruction.round, kind, report)
+        after, content = answer if isinstance(answer, tuple) else (0.0, answer)
+        return after, encode_report(content) if isinstance(content, Report) else content
+
+    def report(self, partition, round_number, kind, evaluate):
+        """What an honest client says."""
+        rng = np.random.default_rng([partition, round_number])
+        report = Report(partition, round_number, seconds=0.5)
+        if evaluate:
+            _, validation, test = self.rows[partition]
+            right = (int(rng.integers(test + 1)), int(rng.integers(validation + 1)))
+            correct = {"local-prototypes": right, "majority-class": (test // 2, validation // 2)}
+            report = replace(report, evaluation=Evaluation((test, validation), correct, 0.1))
+        if kind != "train":
+            return report
+        training = TrainingFigures(self.rows[partition][0], 2, {"cross-entropy": rng.random(), "loss": rng.random()})
+        return replace(report, training=training, payload=self.upload(partition, round_number))
+
+    def upload(self, partition, round_number):
+        """Its prototypes of that round."""
+        rng = np.random.default_rng([partition, round_number, 1])
+        vectors = rng.standard_normal((len(self.held[partition]), DIM)).astype(np.float32)
+        return PrototypeSet(torch.tensor(self.held[partition]), torch.from_numpy(vectors))
+
+    def start(self, settings=None, **arguments):
+        """A run with these clients; gives the strategy (`.result` is Flower's) or raises what it raises."""
+        config = known_settings() | {"strategy": "fedproto", "rounds": 3, "feature-dim": DIM, "clients": self.clients}
+        config |= settings or {}
+        run = read_settings(config)
+        opened = RunFolder.resume if run.settings.resume else RunFolder.create
+        self.strategy = run.method.strategy(run, opened(run.settings, config))
+        self.strategy.result = self.strategy.start(self.grid, **arguments)
+        return self.strategy
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock on which scripted clients answer and the server waits."""
+    clock = Clock()
+    monkeypatch.setattr(exchange_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def federation(clock):
+    """federation(clients=4, tamper=..., rows=..., held=...) -> Federation."""
+    return lambda *args, **kwargs: Federation(clock, *args, **kwargs)
+
+
+@pytest.fixture
+def scripted(clock):
+    """scripted(answer, partitions) -> ScriptedGrid, its nodes numbered 100 and up."""
+    return lambda answer, partitions: ScriptedGrid(answer, {p: 100 + p for p in partitions}, clock)
+
+
+@pytest.fixture
+def say(caplog):
+    """The run's lines so far."""
+    caplog.set_level("INFO", logger="protosphere")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "protosphere"]
+
+
+@pytest.fixture
+def script():
+    """The words of a script."""
+    return SimpleNamespace(LEFT=LEFT, SILENCE=SILENCE, CLASSES=CLASSES, DIM=DIM, empty=RecordDict)
