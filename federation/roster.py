@@ -5,16 +5,20 @@ import logging
 import time
 from collections import Counter
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from federation.checks import plain
 from federation.messages import MessageError, decode_identity
 from federation.payloads import Identity
-from federation.settings import Settings
+from federation.settings import Settings, shown
 
 log = logging.getLogger("protosphere")
+
+POLL = 0.05  # seconds between two looks at who is there
 
 
 class RosterError(ValueError):
@@ -35,7 +39,9 @@ class Roster:
         self.identities: dict[int, Identity] = {}
         self.nodes: dict[int, int] = {}
         self._asked: set[int] = set()
-        self._partition_of: dict[int, int] = {}
+        self._silent: set[int] = set()
+        # message id -> (node, when to stop waiting for it); a late answer is still taken
+        self._pending: dict[str, tuple[int, float]] = {}
 
     def gather(self, grid: Grid) -> None:
         """Wait for exactly as many clients as the run has, then check that they fit.
@@ -45,92 +51,100 @@ class Roster:
                 fit together.
         """
         deadline = time.monotonic() + self.settings.start_timeout
-        pending: dict[str, tuple[int, float]] = {}
         expected = self.settings.clients
         while True:
-            pending |= self._ask(grid)
-            for node, identity in self._answers(grid, pending):
-                if identity.problem:
-                    raise RosterError(identity.problem)
-                if identity.partition in self.nodes:
-                    raise RosterError(
-                        f"nodes {self.nodes[identity.partition]} and {node} both answer for partition "
-                        f"{identity.partition}; give every SuperNode a partition-id of its own."
-                    )
-                self._enter(node, identity)
+            self._ask(grid)
+            for node, identity in self._answers(grid):
                 expected = expected or identity.partitions
-            if expected and len(self.identities) >= expected and not pending:
+                self._admit(grid, node, identity, expected)
+            if expected and len(self.identities) >= expected and not self._waiting():
                 break
             if time.monotonic() > deadline:
-                missing = sorted(set(range(expected)) - self.identities.keys())
+                missing = list(islice((p for p in range(expected) if p not in self.identities), 20))
                 raise RosterError(
                     f"{len(self.identities)} of {expected or 'an unknown number of'} clients answered within "
                     f"`start-timeout` {self.settings.start_timeout:g} s (missing partitions: "
-                    f"{missing[:20] or 'unknown'}); start the missing SuperNodes or raise the timeout."
+                    f"{', '.join(map(str, missing)) or 'unknown'}); start the missing SuperNodes or raise the timeout."
                 )
-            time.sleep(0.05)
+            time.sleep(POLL)
         check(self.identities, expected)
 
     def refresh(self, grid: Grid) -> None:
-        """Before a round: let nodes that appeared since take over their partitions."""
-        pending = self._ask(grid)
-        deadline = time.monotonic() + self.settings.query_timeout
-        while pending and time.monotonic() < deadline:
-            for node, identity in self._answers(grid, pending):
+        """Before a round: let nodes that appeared since take over their partitions. Each gets `query-timeout`."""
+        self._ask(grid)
+        while True:
+            for node, identity in self._answers(grid):
                 known = self.identities.get(identity.partition)
-                if known is None or identity.problem or not _same_client(identity, known):
-                    log.warning(
-                        "node %d is left out: %s",
-                        node,
-                        identity.problem or f"partition {identity.partition} was another client at the start",
-                    )
+                if identity != known:
+                    difference = "is none of this run's" if known is None else "was another client at the start"
+                    problem = identity.problem or f"partition {identity.partition} {difference}"
+                    log.warning("node %d is left out: %s", node, problem)
                     continue
                 self._enter(node, identity)
                 log.info("partition %d is back as node %d", identity.partition, node)
-            if pending:
-                time.sleep(0.05)
-
-    def partition_of(self, node: int) -> int | None:
-        """The partition that a node answered for."""
-        return self._partition_of.get(node)
+            if not self._waiting():
+                return
+            time.sleep(POLL)
 
     def as_json(self) -> list[dict[str, Any]]:
         """The roster for the run's folder, without node ids: those differ from run to run."""
         return [asdict(identity) for _, identity in sorted(self.identities.items())]
 
+    def _admit(self, grid: Grid, node: int, identity: Identity, expected: int) -> None:
+        """Take a client in at the start, or say why the run cannot begin with it."""
+        if identity.problem:
+            raise RosterError(identity.problem)
+        _check_number(identity, expected)
+        other = self.nodes.get(identity.partition)
+        if other is not None and other in set(grid.get_node_ids()):
+            raise RosterError(
+                f"nodes {other} and {node} both answer for partition {identity.partition}; give every SuperNode a "
+                "partition-id of its own."
+            )
+        self._enter(node, identity)
+
     def _enter(self, node: int, identity: Identity) -> None:
         self.identities[identity.partition] = identity
         self.nodes[identity.partition] = node
-        self._partition_of[node] = identity.partition
 
-    def _ask(self, grid: Grid) -> dict[str, tuple[int, float]]:
-        """Query the nodes that were never asked; message id -> (node, deadline)."""
+    def _ask(self, grid: Grid) -> None:
+        """Query the nodes that were never asked."""
         new = sorted(set(grid.get_node_ids()) - self._asked)
         if not new:
-            return {}
-        self._asked |= set(new)
+            return
         messages = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
         deadline = time.monotonic() + self.settings.query_timeout
-        return {
-            message_id: (node, deadline) for message_id, node in zip(grid.push_messages(messages), new, strict=True)
-        }
+        for message_id, node in zip(grid.push_messages(messages), new, strict=False):
+            # in place of an id Flower gives None for a node that has left, and no id at all when it takes nothing
+            if message_id:
+                self._asked.add(node)
+                self._pending[message_id] = node, deadline
 
-    def _answers(self, grid: Grid, pending: dict[str, tuple[int, float]]) -> list[tuple[int, Identity]]:
-        """Take arrived answers out of `pending`, and give up on nodes past their deadline (dead ids)."""
+    def _answers(self, grid: Grid) -> list[tuple[int, Identity]]:
+        """The answers that have arrived."""
         answers = []
-        for reply in grid.pull_messages(list(pending)) if pending else ():
-            node, _ = pending.pop(reply.metadata.reply_to_message_id)
+        for reply in grid.pull_messages(list(self._pending)) if self._pending else ():
+            node, _ = self._pending.pop(reply.metadata.reply_to_message_id)
             if reply.has_error():
-                log.warning("node %d could not say who it is: %s", node, reply.error.reason)
+                # in simulation the reason is a whole traceback; its last line is the error
+                lines = (reply.error.reason or "").strip().splitlines() or ["unknown error"]
+                log.warning("node %d could not say who it is: %s", node, plain(lines[-1]))
                 continue
             try:
                 answers.append((node, decode_identity(reply.content)))
             except MessageError as error:
                 log.warning("node %d could not say who it is: %s", node, error)
-        for message_id in [m for m, (_, deadline) in pending.items() if time.monotonic() > deadline]:
-            node, _ = pending.pop(message_id)
-            log.warning("node %d did not say who it is within `query-timeout`", node)
         return answers
+
+    def _waiting(self) -> bool:
+        """Whether an answer may still come in time. A node that stays silent (a dead one is listed for a while)
+        holds nothing up for longer than `query-timeout`."""
+        now = time.monotonic()
+        for node, deadline in self._pending.values():
+            if now > deadline and node not in self._silent:
+                self._silent.add(node)
+                log.warning("node %d did not say who it is within `query-timeout`", node)
+        return any(now <= deadline for _, deadline in self._pending.values())
 
 
 def check(identities: dict[int, Identity], expected: int) -> None:
@@ -141,12 +155,8 @@ def check(identities: dict[int, Identity], expected: int) -> None:
     """
     if not any(identity.rows[0] for identity in identities.values()):
         raise RosterError("no client has a single training row; check `dataset`, `partition` and the shares.")
-    for partition, identity in sorted(identities.items()):
-        if not 0 <= partition < expected or identity.partitions != expected:
-            raise RosterError(
-                f"client {partition} says it is one of {identity.partitions}, but the run has {expected} "
-                "clients; set `clients` and every node's num-partitions to the same number."
-            )
+    for _, identity in sorted(identities.items()):
+        _check_number(identity, expected)
     dims = Counter(identity.feature_dim for identity in identities.values())
     names = Counter(identity.class_names for identity in identities.values())
     usual_dim, usual_names = dims.most_common(1)[0][0], names.most_common(1)[0][0]
@@ -163,6 +173,19 @@ def check(identities: dict[int, Identity], expected: int) -> None:
             )
 
 
+def _check_number(identity: Identity, expected: int) -> None:
+    if identity.partitions != expected:
+        raise RosterError(
+            f"client {identity.partition} says it is one of {identity.partitions}, but the run has {expected} "
+            "clients; set `clients` and every node's num-partitions to the same number."
+        )
+    if not 0 <= identity.partition < expected:
+        raise RosterError(
+            f"a client says it is partition {identity.partition}, but the run's {expected} clients are 0 to "
+            f"{expected - 1}; correct that node's partition-id."
+        )
+
+
 def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
     """Stop a resumed run whose clients are not those it was started with, as `Roster.as_json` tells them.
 
@@ -176,8 +199,8 @@ def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None
             if before.get(name) != value:
                 raise RosterError(
                     f"client {now['partition']} is not the one that the run was started with: its {name} was "
-                    f"{json.dumps(before.get(name))} and is now {json.dumps(value)}; give it back its data and model, "
-                    "or start a new run."
+                    f"{shown(before.get(name))} and is now {shown(value)}; give it back its data and model, or start "
+                    "a new run."
                 )
 
 
@@ -187,12 +210,3 @@ def _difference(identity: Identity, usual: tuple[str, ...]) -> str:
         return f"{len(own)} classes where they have {len(usual)}"
     index = next(i for i, pair in enumerate(zip(own, usual, strict=True)) if pair[0] != pair[1])
     return f"class {index} is {own[index]!r} where they have {usual[index]!r}"
-
-
-def _same_client(new: Identity, known: Identity) -> bool:
-    return (new.model, new.feature_dim, new.class_names, new.rows) == (
-        known.model,
-        known.feature_dim,
-        known.class_names,
-        known.rows,
-    )
