@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PREFIX = "[protosphere] "  # of our ServerApp's lines in the stream
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")
-# Ray keeps Unix sockets up to 70 characters below this folder, and their paths end at some 103
-LONGEST_FOLDER = 30
+# Ray keeps Unix sockets up to 68 characters below this folder, and no system takes paths of more than 103 for them
+LONGEST_FOLDER = 35
 
 
 @dataclass(frozen=True)
@@ -145,15 +145,18 @@ class _Listener:
         line = ANSI.sub("", line).rstrip()
         self._log.write(line + "\n")
         self._log.flush()
-        _, prefix, ours = line.partition(PREFIX)
-        if ours.startswith("results: "):
+        # only at the start of a line: what a client prints has its worker's name before it
+        ours = line.removeprefix(PREFIX) if line.startswith(PREFIX) else None
+        if ours is None:
+            self.exception = line if EXCEPTION.fullmatch(line) else self.exception
+        elif ours.startswith("results: "):
             self.folder = Path(ours.removeprefix("results: "))
         elif ours.startswith("error: "):
             self.error = ours.removeprefix("error: ")
-        elif EXCEPTION.fullmatch(line):
-            self.exception = line
-        if self._verbose or prefix:
-            self._show(line if self._verbose else ours)
+        if self._verbose:
+            self._show(line)
+        elif ours is not None:
+            self._show(ours)
 
     def close(self) -> None:
         self._log.close()
@@ -165,12 +168,12 @@ def _outcome(superlink: SuperLink, listener: _Listener) -> Outcome:
     unsummed = listener.folder and not (listener.folder / "summary.json").exists()
     if status == "finished:completed" and not listener.error and not unsummed:
         return Outcome(True, listener.folder)
-    reason = details or f"Flower calls the run {status}"
+    reason = (details or f"Flower calls the run {status}").rstrip(".")
     if listener.exception and (listener.exception.partition(": ")[2] or listener.exception) not in reason:
         reason += f" (the last exception in the log: {listener.exception})"
     if status == "finished:completed":
         reason = f"the run ended without a summary in {listener.folder}"
-    return Outcome(False, listener.folder, listener.error or reason.rstrip(".") + ".")
+    return Outcome(False, listener.folder, listener.error or f"{reason}.")
 
 
 def _interrupted(signal: Interrupted, folder: Path | None) -> str:

@@ -102,24 +102,31 @@ class Family:
 
     def stop(self, patience: float) -> None:
         """End all of it: SIGTERM, then SIGKILL to what is left after `patience` seconds."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for pid in self.members():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
-            if self.wait(patience):
+        self._signal(signal.SIGTERM)
+        if self.wait(patience):
+            return
+        deadline = time.monotonic() + patience
+        # again and again: what is being killed may just have started something
+        while time.monotonic() < deadline:
+            self._signal(signal.SIGKILL)
+            if self.wait(0.2):
                 return
 
     def wait(self, patience: float) -> bool:
         """Whether all of it has ended within `patience` seconds."""
         deadline = time.monotonic() + patience
-        while True:
-            for child in self._children:
-                child.poll()
-            if not self.members():
-                return True
+        while self.members():
             if time.monotonic() > deadline:
                 return False
-            time.sleep(0.1)
+            time.sleep(0.05)
+        for child in self._children:
+            child.poll()
+        return True
+
+    def _signal(self, number: int) -> None:
+        for pid in self.members():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def processes() -> dict[int, Entry]:

@@ -111,7 +111,9 @@ class SuperLink:
                 framed.append(line.strip("│ \n"))
         client.wait()
         if not self._run_id:
-            reason = " ".join(framed).rstrip(".") or f"`flwr run` ended with exit code {client.returncode}"
+            reason = (
+                " ".join(filter(None, framed)).rstrip(".") or f"`flwr run` ended with exit code {client.returncode}"
+            )
             raise FlowerError(f"Flower did not start the run: {reason}.")
 
     def status(self) -> tuple[str, str]:
@@ -216,6 +218,8 @@ def _environment(scratch: Path) -> dict[str, str]:
         "PROTOSPHERE_HOME": str(home().absolute()),
         # the SuperLink finds `flower-superexec` by its name
         "PATH": os.pathsep.join(filter(None, (beside, os.environ.get("PATH")))),
+        # `flwr` frames its refusals in a box as wide as this, and breaks paths that do not fit
+        "COLUMNS": "500",
         "PYTHONUNBUFFERED": "1",
         "PYTHONIOENCODING": "utf-8",
         "no_proxy": direct,

@@ -1,0 +1,317 @@
+"""`protosphere run`: what it hands down, what it prints, how it exits."""
+
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+from experiments import launch as launching
+from experiments import local_grid
+from experiments.launch import Outcome, RunInterrupted
+from federation.settings import SettingError
+from strategies import known_settings
+
+ROOT = Path(launching.__file__).resolve().parents[1]
+QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'
+SUMMARY = {
+    "status": "completed",
+    "strategy": "protonorm",
+    "dataset": "digits",
+    "rounds": 2,
+    "headline": {"rule": "local-prototypes", "figure": "selected", "accuracy": 0.9111},
+    "floor": {"majority-class": 0.318},
+    "rules": {
+        "classifier": {"selected": None, "best": 0.72, "client-best": 0.7, "last-5": 0.45, "final": 0.5},
+        "local-prototypes": {
+            "selected": 0.9111,
+            "selected_round": 2,
+            "best": 0.95,
+            "client-best": 0.96,
+            "last-5": 0.9,
+            "final": 0.94,
+        },
+    },
+    "bytes": {"payload_up": 12_800, "payload_down": 2_500_000, "wire_up": 28_444, "wire_down": 900},
+    "seconds": 61.25,
+}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch, home):
+    """A working directory of the test's own."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def invoke():
+    """invoke(*arguments): the result of `protosphere run ...`."""
+    return lambda *arguments: CliRunner().invoke(app, ["run", *arguments])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A finished run's folder."""
+    folder = tmp_path / "finished"
+    folder.mkdir()
+    (folder / "summary.json").write_text(json.dumps(SUMMARY))
+    return folder
+
+
+@pytest.fixture
+def launched(monkeypatch, folder):
+    """What `launch` was called with; it answers `launched.outcome`, or raises it."""
+
+    class Launched(dict):
+        outcome = Outcome(True, folder, "", folder / "run.log")
+
+    calls = Launched()
+
+    def launch(run_config, **keywords):
+        calls.update(keywords, run_config=run_config)
+        keywords["show"]("results: /there")
+        keywords["show"]("round 1/2 | accuracy")
+        keywords["show"]("error: as the end says")
+        keywords["show"]("results: /there")
+        if isinstance(calls.outcome, BaseException):
+            raise calls.outcome
+        return calls.outcome
+
+    monkeypatch.setattr(launching, "launch", launch)
+    return calls
+
+
+# --- what it hands down -----------------------------------------------------------------------------
+
+
+def test_flags_and_settings_reach_the_launcher(invoke, launched, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    flags = ["--clients", "7", "--cpus-per-client", "2", "--gpus-per-client", "0.5", "--results", "out", "--verbose"]
+    result = invoke(*flags, "-c", 'rounds=3 strategy="local"', "--set", "rounds=4")
+    assert result.exit_code == 0, result.output
+    here = str(Path.cwd() / "out")
+    expected = {"clients": 7, "rounds": 4, "strategy": "local", "results-dir": here}
+    assert launched["run_config"] == known_settings() | expected
+    assert (launched["clients"], launched["cpus_per_client"], launched["gpus_per_client"]) == (7, 2, 0.5)
+    assert launched["verbose"] is True
+
+
+def test_without_flags_ten_clients_on_a_core_each(invoke, launched):
+    result = invoke()
+    assert result.exit_code == 0, result.output
+    assert launched["run_config"] == known_settings() | {"clients": 10}
+    assert (launched["clients"], launched["cpus_per_client"], launched["gpus_per_client"]) == (10, 1, 0.0)
+    assert result.stdout.startswith("starting Flower: 10 clients, 1 CPU each\n")
+
+
+def test_a_preset_brings_its_clients(invoke, launched):
+    assert invoke("--preset", "protonorm-cifar100").exit_code == 0
+    assert (launched["clients"], launched["run_config"]["protonorm.gamma"]) == (20, 200.0)
+
+
+def test_in_process_gets_workers_and_no_flower(invoke, monkeypatch, folder):
+    calls = {}
+
+    def run_in_process(run_config, **keywords):
+        calls.update(keywords, run_config=run_config)
+        return folder
+
+    monkeypatch.setattr(local_grid, "run_in_process", run_in_process)
+    result = invoke("--in-process", "--workers", "2", "--clients", "3")
+    assert result.exit_code == 0, result.output
+    assert (calls["clients"], calls["workers"], calls["run_config"]["clients"]) == (3, 2, 3)
+
+
+# --- how it ends ------------------------------------------------------------------------------------
+
+
+def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, folder):
+    result = invoke()
+    assert result.exit_code == 0, result.output
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    assert lines[1:3] == ["results: /there", "round 1/2 | accuracy"]
+    assert "error" not in result.stdout
+    assert lines[3] == "protonorm on digits: accuracy in %, 2 rounds"
+    rows = [line.split() for line in lines]
+    assert ["prediction", "rule", "selected", "best", "client-best", "last-5", "final"] in rows
+    assert ["classifier", "-", "72.0", "70.0", "45.0", "50.0"] in rows
+    assert ["local-prototypes", "*", "91.1", "95.0", "96.0", "90.0", "94.0"] in rows
+    assert lines[-4:] == [
+        "* headline: selected (round 2) 91.1 %; always answering a client's majority class: 31.8 %",
+        "payload: 12.8 kB up, 2.50 MB down; on the wire: 28.4 kB up, 0.9 kB down",
+        "time: 61.2 s",
+        f"results: {folder}",
+    ]
+    assert "\x1b" not in result.stdout
+
+
+def test_a_run_without_validation_has_a_final_headline(invoke, launched, folder):
+    bare = SUMMARY | {
+        "headline": {"rule": "classifier", "figure": "final", "accuracy": 0.5},
+        "floor": {"majority-class": None},
+    }
+    (folder / "summary.json").write_text(json.dumps(bare))
+    result = invoke()
+    assert "* headline: final 50.0 %; always answering a client's majority class: - %" in result.stdout
+
+
+def test_a_failed_run_exits_1_with_its_reason_and_its_log(invoke, launched, folder):
+    launched.outcome = Outcome(False, folder, "client 3 has no data.", folder / "run.log")
+    result = invoke()
+    assert result.exit_code == 1
+    assert result.stderr == f"client 3 has no data.\nlog: {folder / 'run.log'}\n"
+
+
+def test_a_failed_run_without_a_log_says_so(invoke, launched):
+    launched.outcome = Outcome(False, None, "it failed.", None)
+    assert invoke().stderr == "it failed.\nlog: none could be written\n"
+
+
+def test_an_interrupted_run_exits_as_shells_count(invoke, launched, folder):
+    launched.outcome = RunInterrupted(2, Outcome(False, folder, "stopped by SIGINT.", folder / "run.log"))
+    result = invoke()
+    assert result.exit_code == 130
+    assert result.stderr.startswith("stopped by SIGINT.\n")
+
+
+@pytest.mark.parametrize("error", [SettingError("no such thing."), RuntimeError("it broke.")])
+def test_a_failed_run_in_process_exits_1_with_its_reason(invoke, monkeypatch, error):
+    def run_in_process(*_, **__):
+        raise error
+
+    monkeypatch.setattr(local_grid, "run_in_process", run_in_process)
+    result = invoke("--in-process")
+    assert (result.exit_code, result.stderr) == (1, f"{error}\n")
+
+
+def test_a_real_run_in_process(invoke, home):
+    result = invoke("--in-process", "--clients", "3", "-c", QUICK, "--results", "out")
+    assert result.exit_code == 0, result.output
+    folder = Path(re.findall(r"^results: (.*)$", result.stdout, re.MULTILINE)[-1])
+    assert folder.parent == Path.cwd() / "out"
+    assert json.loads((folder / "summary.json").read_text())["clients"] == 3
+    assert "round 1/1" in result.stdout
+    more = invoke("--in-process", "--resume", "latest", "--results", "out", "-c", "rounds=2")
+    assert more.exit_code == 0, more.output
+    assert "round 2/2" in more.stdout
+    assert f"results: {folder}\n" in more.stdout
+
+
+# --- mistakes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["-c", "lerning-rate=1.0"],
+            "unknown setting `lerning-rate` (did you mean `learning-rate`?)",
+        ),
+        (
+            ["-c", "strategy=local"],
+            "local is no value for `strategy`: give a number, true, false, or a string in double quotes, as in "
+            "-c 'strategy=\"local\"'.",
+        ),
+        (
+            ["-c", 'strategy="fedprotos"'],
+            'setting `strategy` is "fedprotos" (did you mean `fedproto`?)',
+        ),
+        (
+            ["--preset", "spirale"],
+            "unknown preset `spirale` (did you mean `spiral`?); one of protonorm-cifar10, protonorm-cifar100, spiral "
+            "is allowed.",
+        ),
+        (["--clients", "0"], "--clients is 0, but a run needs at least 1."),
+        (
+            ["-c", 'dataset="../nope"'],
+            "data path '{parent}/nope' does not exist",
+        ),
+        (
+            ["--results", "a-file"],
+            "the results folder {here}/a-file cannot be written: {here}/a-file is not a folder; give --results a "
+            "folder of yours.",
+        ),
+        (["--resume", "latest"], 'setting `resume` is "latest", but {here}/home/results holds no run'),
+        (
+            ["--cpus-per-client", "0"],
+            "--cpus-per-client is 0, but this machine has 4; give a whole number from 1 to that.",
+        ),
+        (
+            ["--in-process", "--cpus-per-client", "1"],
+            "--cpus-per-client and --gpus-per-client are Ray's; with --in-process give --workers.",
+        ),
+        (
+            ["--workers", "2"],
+            "--workers goes with --in-process; over Flower, --cpus-per-client sets how many run at a time.",
+        ),
+        (["--in-process", "--workers", "0"], "--workers is 0, but a run needs at least 1."),
+        (["-c", "nope.toml"], "the settings file nope.toml cannot be read (No such file or directory)."),
+    ],
+)
+def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(arguments, sentence, invoke, launched, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    here = Path.cwd()
+    (here / "a-file").touch()
+    before = sorted(here.rglob("*"))
+    result = invoke(*arguments)
+    # the floors below may say more after the words that are asked for here
+    assert result.stderr.startswith(sentence.format(here=here, parent=here.parent))
+    assert result.stderr.count("\n") == 1
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert launched == {}, "nothing was started"
+    assert sorted(here.rglob("*")) == before
+
+
+# --- the command ------------------------------------------------------------------------------------
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_help_is_quick_because_it_imports_no_torch():
+    done = python(
+        "import sys; sys.argv = ['protosphere', 'run', '--help']; "
+        "from cli.main import app; app(standalone_mode=False); "
+        "print([name for name in ('torch', 'flwr', 'ray', 'pydantic', 'numpy') if name in sys.modules])"
+    )
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    assert "--preset" in done.stdout
+
+
+def test_a_mistake_shows_no_traceback():
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", "run", "-c", "feature-dim=1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("setting `feature-dim` is 1, but ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_version(installed, monkeypatch):
+    def version(name):
+        if installed:
+            return "1.2.3"
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("cli.main.version", version)
+    result = CliRunner().invoke(app, ["--version"])
+    expected = "protosphere 1.2.3" if installed else "protosphere (from a checkout that is not installed)"
+    assert (result.exit_code, result.stdout) == (0, f"{expected}\n")
+
+
+def test_without_a_command_it_shows_its_commands():
+    result = CliRunner().invoke(app, [])
+    assert "run" in result.output
+    assert "Commands:" in result.output

@@ -1,0 +1,363 @@
+"""Runs over real Flower with a small app of the test's own: outcome, log, and no process or folder left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments import launch as module
+from experiments.launch import Outcome, _Listener, check_resources, launch
+from experiments.superlink import FlowerError, SuperLink
+from federation.settings import SettingError
+
+ROOT = Path(module.__file__).resolve().parents[1]
+
+PYPROJECT = """
+[project]
+name = "toy"
+version = "0.1.0"
+description = "A small app to launch"
+license = "Apache-2.0"
+dependencies = ["flwr"]
+[tool.flwr.app]
+publisher = "tests"
+[tool.flwr.app.components]
+serverapp = "toy.apps:server"
+clientapp = "toy.apps:client"
+[tool.flwr.app.config]
+mode = ""
+folder = ""
+[tool.flwr.app.config.deep]
+words = ""
+"""
+APPS = """
+import json, os, time
+from pathlib import Path
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+server = ServerApp()
+client = ClientApp()
+
+@client.query()
+def query(message, context):
+    print("[protosphere] error: a client says so")
+    return Message(RecordDict({"told": ConfigRecord({"file": __file__})}), reply_to=message)
+
+def say(line):
+    print("[protosphere] " + line, flush=True)
+
+@server.main()
+def main(grid, context):
+    config = context.run_config
+    say("words: " + json.dumps(config["deep.words"]))
+    say("in the folder: " + json.dumps(os.listdir()))
+    if config["folder"]:
+        Path(config["folder"]).mkdir()
+        say("results: " + config["folder"])
+    while len(list(grid.get_node_ids())) < 2:
+        time.sleep(0.1)
+    messages = [Message(RecordDict(), node, "query", ttl=120) for node in grid.get_node_ids()]
+    for reply in grid.send_and_receive(messages, timeout=120):
+        say("a client in " + str(reply.content["told"]["file"]))
+    if config["mode"] == "raise":
+        say("error: the server gives up.")
+        raise RuntimeError("boom")
+    while config["mode"] == "hang":
+        say("still there")
+        time.sleep(0.2)
+    if config["folder"]:
+        Path(config["folder"], "summary.json").write_text("{}")
+"""
+
+
+@pytest.fixture
+def toy(tmp_path):
+    """The folder of the toy app."""
+    folder = tmp_path / "toy"
+    (folder / "toy").mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(PYPROJECT)
+    (folder / "toy" / "__init__.py").touch()
+    (folder / "toy" / "apps.py").write_text(APPS)
+    return folder
+
+
+def living():
+    """{pid: (parent, start time)} of all processes, read in the test's own way."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] != "Z":
+            found[int(path.parent.name)] = (int(fields[1]), fields[19])
+    return found
+
+
+class Watch(threading.Thread):
+    """Notes every process that descends from this one while it runs, by walking parents."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.seen = {}
+        self.ended = threading.Event()
+
+    def run(self):
+        while not self.ended.wait(0.05):
+            table = living()
+            kin = {os.getpid(), *self.seen}
+            # a child's child may stand before its parent in the table
+            while new := {p for p, (parent, _) in table.items() if parent in kin and p not in kin}:
+                kin |= new
+                self.seen |= {pid: table[pid][1] for pid in new}
+
+    def left(self):
+        """Those that still live."""
+        self.ended.set()
+        self.join()
+        table = living()
+        return {pid for pid, began in self.seen.items() if table.get(pid, (0, ""))[1] == began}
+
+
+@pytest.fixture
+def watch(tmp_path, monkeypatch):
+    """Watches over processes, and gives temporary folders a place to be found in."""
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("no /proc to watch processes in")
+    place = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setenv("TMPDIR", str(place))
+    watch = Watch()
+    watch.place = place
+    watch.start()
+    yield watch
+    watch.ended.set()
+    subprocess.run(["rm", "-rf", place], check=True)
+
+
+def assert_nothing_is_left(watch):
+    assert len(watch.seen) > 8, "SuperLink, SuperExec, flwr, the simulation, and Ray's daemons and actors were seen"
+    assert watch.left() == set()
+    assert list(watch.place.iterdir()) == []
+
+
+@pytest.mark.integration
+def test_a_completed_run(toy, tmp_path, watch):
+    folder, lines = tmp_path / "run", []
+    words = 'é "quoted" \\ and \n more'
+    config = {"folder": str(folder), "deep.words": words}
+    outcome = launch(config, clients=2, show=lines.append, app=toy)
+    assert outcome == Outcome(True, folder, "", folder / "run.log")
+    assert lines[:3] == [
+        'words: "\\u00e9 \\"quoted\\" \\\\ and \\n more"',
+        "in the folder: []",
+        f"results: {folder}",
+    ]
+    # neither Flower's nor Ray's words, and clients' code from the bundle, not from a working copy
+    assert len(lines) == 5
+    assert all(line.startswith("a client in ") and "/home/apps/" in line for line in lines[3:])
+    log = (folder / "run.log").read_text()
+    assert "Successfully started run" in log
+    assert "[protosphere] in the folder: []" in log
+    assert_nothing_is_left(watch)
+
+
+@pytest.mark.integration
+def test_a_failed_run(toy, home, watch):
+    lines = []
+    outcome = launch({"mode": "raise"}, clients=2, show=lines.append, verbose=True, app=toy)
+    assert (outcome.ok, outcome.folder, outcome.message) == (False, None, "the server gives up.")
+    assert outcome.log.parent == home / "results"
+    assert outcome.log.name.startswith("failed-")
+    log = outcome.log.read_text()
+    assert "RuntimeError: boom" in log
+    assert "--- SuperLink ---" in log
+    assert any("Starting Flower Simulation" in line for line in lines), "verbose shows Flower's lines"
+    assert "\x1b" not in log
+    assert_nothing_is_left(watch)
+
+
+STOPPED = """
+import sys
+from pathlib import Path
+from experiments.launch import RunInterrupted, launch
+try:
+    config = {"mode": "hang", "folder": sys.argv[2]}
+    launch(config, clients=2, show=lambda line: print(line, flush=True), app=Path(sys.argv[1]))
+except RunInterrupted as interruption:
+    print(interruption.name, interruption.outcome.ok, interruption.outcome.message)
+    print(interruption.outcome.log)
+"""
+
+
+@pytest.mark.integration
+def test_a_run_stopped_by_a_signal(toy, tmp_path, watch):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", STOPPED, str(toy), str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line == "still there\n":
+                break
+        process.send_signal(signal.SIGTERM)
+        # another, in the midst of the clean-up, changes nothing
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        rest = [line for line in process.stdout.read().splitlines() if line != "still there"]
+    assert rest == ["SIGTERM False stopped by SIGTERM before a round was finished.", str(folder / "run.log")]
+    assert process.returncode == 0
+    assert_nothing_is_left(watch)
+
+
+@pytest.mark.integration
+def test_a_setting_that_the_app_lacks(toy, home, watch):
+    outcome = launch({"nope": 1}, clients=2, show=print, app=toy)
+    assert outcome.message == "Flower did not start the run: [code: 15] Invalid run configuration."
+    assert outcome.log.read_text().count("Invalid run configuration") == 1
+    assert watch.left() == set()
+    assert list(watch.place.iterdir()) == []
+
+
+# --- without Flower ---------------------------------------------------------------------------------
+
+
+def listener(tmp_path, verbose=False):
+    lines = []
+    return _Listener(tmp_path / "log", lines.append, verbose), lines
+
+
+def test_the_listener_takes_only_lines_of_ours(tmp_path):
+    heard, lines = listener(tmp_path)
+    for line in (
+        "\x1b[92mINFO \x1b[0m:      Starting Flower Simulation\n",
+        "[protosphere] results: /a/b c\n",
+        "(ClientAppActor pid=7) [protosphere] error: forged\n",
+        "[protosphere]   client 0: indented\n",
+        "[protosphere] error: the truth.\n",
+        "\n",
+    ):
+        heard.hear(line)
+    heard.close()
+    assert lines == ["results: /a/b c", "  client 0: indented", "error: the truth."]
+    assert (heard.folder, heard.error) == (Path("/a/b c"), "the truth.")
+    assert (tmp_path / "log").read_text().startswith("INFO :      Starting Flower Simulation\n[protosphere] results:")
+
+
+class Ended(SuperLink):
+    """A SuperLink whose run has ended."""
+
+    def __init__(self, status, details):
+        self.answer = (status, details)
+
+    def status(self):
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "said", "message"),
+    [
+        ("finished:failed", "boom", ["[protosphere] error: why."], "why."),
+        ("finished:failed", "Simulation failed: boom", ["ValueError: boom"], "Simulation failed: boom."),
+        (
+            "finished:failed",
+            "An error was encountered.",
+            ["KeyError: 1", "ValueError: ActorPool is empty"],
+            "An error was encountered (the last exception in the log: ValueError: ActorPool is empty).",
+        ),
+        ("finished:stopped", "", [], "Flower calls the run finished:stopped."),
+        ("finished:completed", "", ["[protosphere] error: not all."], "not all."),
+        ("finished:completed", "", ["[protosphere] results: /none"], "the run ended without a summary in /none."),
+    ],
+)
+def test_why_a_run_failed(status, details, said, message, tmp_path):
+    heard, _ = listener(tmp_path)
+    for line in said:
+        heard.hear(line)
+    heard.close()
+    outcome = module._outcome(Ended(status, details), heard)
+    assert not outcome.ok
+    assert outcome.message == message
+
+
+def test_a_folder_without_an_app(tmp_path, home):
+    outcome = launch({}, clients=1, show=print, app=tmp_path)
+    assert outcome.message == (
+        f"{tmp_path} holds no pyproject.toml, so there is no Flower app to run; install Protosphere from its "
+        "repository with `pip install -e .`."
+    )
+
+
+def test_flower_that_does_not_start_is_an_outcome_with_a_log(toy, home, monkeypatch):
+    def refuse(self):
+        (self._scratch / "superlink.log").write_text("its last words\n")
+        raise FlowerError("Flower is ill.")
+
+    monkeypatch.setattr(SuperLink, "start", refuse)
+    outcome = launch({}, clients=1, show=print, app=toy)
+    assert (outcome.ok, outcome.folder, outcome.message) == (False, None, "Flower is ill.")
+    assert "its last words" in outcome.log.read_text()
+
+
+def test_a_results_folder_that_takes_no_log_hides_no_failure(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(SuperLink, "start", lambda self: (_ for _ in ()).throw(FlowerError("Flower is ill.")))
+    (tmp_path / "file").touch()
+    outcome = launch({"results-dir": str(tmp_path / "file")}, clients=1, show=print, app=toy)
+    assert (outcome.message, outcome.log) == ("Flower is ill.", None)
+
+
+def test_what_show_raises_comes_through_and_leaves_no_folder(toy, home, monkeypatch, tmp_path):
+    def run(self, app, run_config, clients, cpus_per_client, gpus_per_client, hear):
+        hear("[protosphere] a line\n")
+
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    monkeypatch.setattr(SuperLink, "start", lambda self: made.append(self._scratch))
+    monkeypatch.setattr(SuperLink, "run", run)
+    made = []
+
+    def broken(line):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        launch({}, clients=1, show=broken, app=toy)
+    assert made
+    assert not made[0].exists()
+
+
+def test_temporary_folders_leave_room_for_rays_sockets(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 60)))
+    folder = module._scratch()
+    assert len(str(folder)) <= module.LONGEST_FOLDER
+    folder.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "sentence"),
+    [
+        (0, 0.0, "--cpus-per-client is 0, but this machine has 4; give a whole number from 1 to that."),
+        (5, 0.0, "--cpus-per-client is 5, but this machine has 4; give a whole number from 1 to that."),
+        (1, 0.5, "--gpus-per-client is 0.5, but this machine has 0 CUDA GPUs; leave it at 0 to train on the CPU."),
+    ],
+)
+def test_resources_that_are_not_there(cpus, gpus, sentence, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(SettingError) as caught:
+        check_resources(cpus, gpus)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(("gpus", "allowed"), [(2.0, True), (0.25, True), (2.5, False), (-1.0, False)])
+def test_gpus_are_shared_up_to_all(gpus, allowed, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    if allowed:
+        check_resources(1, gpus)
+    else:
+        with pytest.raises(SettingError, match="2 CUDA GPUs; give a number from 0 to 2"):
+            check_resources(1, gpus)

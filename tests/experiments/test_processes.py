@@ -1,0 +1,159 @@
+"""Families of processes: found whole, stopped whole, and nobody else's."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments import processes
+from experiments.processes import Family, Interrupted, interruptible
+
+# a child in a session of its own, whose child goes on after its parent's death, as Ray's daemons do
+TREE = """
+import os, subprocess, sys, time
+apart = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); {then}"
+subprocess.Popen([sys.executable, "-c", apart.format(then="import time; time.sleep(600)")], start_new_session=True)
+subprocess.Popen([sys.executable, "-c", apart.format(then="")])
+time.sleep(600)
+"""
+STUBBORN = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def eventually(true, patience=20.0):
+    deadline = time.monotonic() + patience
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return true()
+
+
+def start(family, code):
+    return family.start([sys.executable, "-c", code], stdout=subprocess.PIPE)
+
+
+def whole(family):
+    """Whether TREE stands: the leader, its child in another session and that one's child, and the orphan."""
+    table = processes.processes()
+    members = family.members() & table.keys()
+    orphans = [pid for pid in members if table[pid].parent not in {*members, os.getpid()}]
+    return len(members) == 4 and len(orphans) == 1
+
+
+def test_a_family_knows_sessions_of_descendants_and_orphans():
+    family = Family()
+    start(family, TREE)
+    try:
+        assert eventually(lambda: whole(family))
+    finally:
+        family.stop(5)
+    assert family.members() == set()
+
+
+def test_members_are_found_after_their_ancestors_died():
+    family = Family()
+    leader = start(family, TREE)
+    assert eventually(lambda: whole(family))
+    leader.kill()
+    leader.wait()
+    assert len(family.members()) == 3
+    family.stop(5)
+    assert family.members() == set()
+
+
+def test_what_ignores_sigterm_is_killed():
+    family = Family()
+    stubborn = start(family, STUBBORN)
+    assert stubborn.stdout.readline() == "ready\n"
+    family.stop(0.5)
+    assert stubborn.returncode == -signal.SIGKILL
+
+
+def test_others_are_left_alone():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        family, theirs = Family(), Family()
+        start(family, "import time; time.sleep(600)")
+        neighbour = start(theirs, "import time; time.sleep(600)")
+        assert other.pid not in family.members()
+        assert neighbour.pid not in family.members()
+        family.stop(5)
+        assert other.poll() is None
+        assert neighbour.poll() is None
+        theirs.stop(5)
+        other.stdin.close()
+
+
+def test_waiting_ends_with_the_processes_or_with_patience():
+    family = Family()
+    child = family.start([sys.executable, "-c", "input()"], stdout=subprocess.DEVNULL)
+    assert family.wait(20), "input() ends at once without a terminal"
+    assert child.returncode is not None
+    start(family, "import time; time.sleep(600)")
+    assert not family.wait(0.2)
+    family.stop(5)
+
+
+def test_ps_and_proc_tell_the_same():
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("no /proc on this system")
+    family = Family()
+    child = start(family, "import time; time.sleep(600)")
+    mine = (os.getpid(), child.pid)
+    try:
+        from_proc, from_ps = processes._from_proc(), processes._from_ps()
+    except FileNotFoundError:
+        pytest.skip("no `ps` on this system")
+    finally:
+        family.stop(5)
+    assert {pid: from_proc[pid] for pid in mine} == {pid: from_ps[pid] for pid in mine}
+    assert from_proc[child.pid] == (os.getpid(), child.pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_raises_once_and_handlers_come_back(number):
+    before = signal.getsignal(number)
+    with interruptible():
+        with pytest.raises(Interrupted) as caught:
+            signal.raise_signal(number)
+        signal.raise_signal(number)  # the clean-up after the first is not disturbed
+    assert (caught.value.number, caught.value.name) == (number, number.name)
+    assert signal.getsignal(number) is before
+
+
+def test_a_deafened_process_goes_on():
+    with interruptible() as deafen:
+        deafen()
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_what_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            signal.raise_signal(signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_another_thread_takes_no_handlers():
+    seen = []
+
+    def enter():
+        with interruptible() as deafen:
+            deafen()
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [before]

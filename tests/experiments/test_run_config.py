@@ -1,0 +1,322 @@
+"""From words on the command line to a checked run: parsing, merging, paths, each mistake by its sentence."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from data import DataError
+from experiments import run_config
+from experiments.run_config import plan, preset_names, read_assignments, read_toml
+from federation.settings import SettingError
+from models import ModelError
+from strategies import known_settings
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch, home):
+    """A working directory of the test's own, with its PROTOSPHERE_HOME in it."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def cut_run(home):
+    """A run of six clients in the results folder, cut after its first round."""
+    folder = home / "results" / "20260101-000000-local-digits"
+    folder.mkdir(parents=True)
+    settings = known_settings() | {"strategy": "local", "clients": 6, "rounds": 5, "alpha": 0.5}
+    (folder / "settings.json").write_text(json.dumps(settings))
+    (folder / "roster.json").write_text(json.dumps([{}] * 6))
+    (folder / "checkpoint.safetensors").touch()
+    return folder
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def test_assignments_are_typed_like_toml():
+    text = """rounds=5 alpha=0.5 shared-init=false strategy="fedproto" protonorm.gamma=1e2 models='a b' seed=-3"""
+    found = read_assignments(text)
+    assert found == {
+        "rounds": 5,
+        "alpha": 0.5,
+        "shared-init": False,
+        "strategy": "fedproto",
+        "protonorm.gamma": 100.0,
+        "models": "a b",
+        "seed": -3,
+    }
+    assert [type(value) for value in found.values()] == [int, float, bool, str, float, str, int]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", {}),
+        ("  \t ", {}),
+        ('dataset="a=b \\"c\\" é"', {"dataset": 'a=b "c" é'}),
+        ('models="resnet8,mobilenet_v2"  rounds=1\n', {"models": "resnet8,mobilenet_v2", "rounds": 1}),
+        ("rounds=1 rounds=2", {"rounds": 2}),
+    ],
+)
+def test_assignments_at_the_edges(text, found):
+    assert read_assignments(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "strategy=fedproto",
+            "fedproto is no value for `strategy`: give a number, true, false, or a string in double quotes, as in "
+            "-c 'strategy=\"fedproto\"'.",
+        ),
+        (
+            "rounds=5 seed",
+            "cannot read 'seed' in -c 'rounds=5 seed': give key=value pairs with a space between them, strings in "
+            "double quotes, as in -c 'rounds=5 strategy=\"fedproto\"'.",
+        ),
+        (
+            'strategy="fedproto"rounds=5',
+            "cannot read 'strategy=\"fedproto\"rounds=5' in -c 'strategy=\"fedproto\"rounds=5': give key=value pairs "
+            "with a space between them, strings in double quotes, as in -c 'rounds=5 strategy=\"fedproto\"'.",
+        ),
+        (
+            "models=[1]",
+            "setting `models` is [1], but a setting is a number, true, false or a string; a list is a string with "
+            'commas, as in "resnet8,mobilenet_v2".',
+        ),
+        (
+            "max-samples=9223372036854775808",
+            "setting `max-samples` is 9223372036854775808, but a whole number must fit into 64 bits.",
+        ),
+    ],
+)
+def test_what_is_no_assignment_is_refused(text, sentence):
+    with pytest.raises(SettingError) as caught:
+        read_assignments(text)
+    assert str(caught.value) == sentence
+
+
+def test_a_toml_file_may_have_tables(tmp_path):
+    (tmp_path / "mine.toml").write_text('rounds = 3\nprotonorm.gamma = 2\n[fedproto]\naggregation = "median"\n')
+    assert read_assignments("mine.toml") == {
+        "rounds": 3,
+        "protonorm.gamma": 2,
+        "fedproto.aggregation": "median",
+    }
+
+
+def test_a_toml_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(
+        SettingError, match=r"^the settings file nope.toml cannot be read \(No such file or directory\)\.$"
+    ):
+        read_toml(Path("nope.toml"))
+    (tmp_path / "bad.toml").write_text("rounds = \n")
+    with pytest.raises(SettingError, match=r"^the settings file bad.toml is not valid TOML \(Invalid value .*\)\.$"):
+        read_toml(Path("bad.toml"))
+    (tmp_path / "latin.toml").write_bytes(b'dataset = "\xe9"')
+    with pytest.raises(
+        SettingError, match=r"^the settings file latin.toml cannot be read \(invalid continuation byte\)\.$"
+    ):
+        read_toml(Path("latin.toml"))
+
+
+# --- merging ----------------------------------------------------------------------------------------
+
+
+def test_nothing_asked_is_the_defaults_with_ten_clients():
+    made = plan()
+    assert made.run_config == known_settings() | {"clients": 10}
+    assert made.clients == 10
+
+
+def test_later_wins(tmp_path):
+    (tmp_path / "mine.toml").write_text("rounds = 3\nalpha = 0.7\nseed = 1\n")
+    made = plan(["rounds=2 alpha=0.2", "mine.toml", "seed=9"], preset="spiral", clients=4)
+    wanted = {"rounds": 3, "alpha": 0.7, "seed": 9, "clients": 4, "dataset": "spiral", "feature-dim": 2}
+    assert {name: made.run_config[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("assignments", "flag", "clients"), [(["clients=7"], None, 7), (["clients=7"], 3, 3), (["clients=0"], None, 10)]
+)
+def test_clients_are_a_setting_too(assignments, flag, clients):
+    made = plan(assignments, clients=flag)
+    assert (made.clients, made.run_config["clients"]) == (clients, clients)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_are_whole(name):
+    settings = read_toml(run_config.PRESETS / f"{name}.toml")
+    made = plan(preset=name)
+    assert made.run_config == known_settings() | settings
+    assert made.clients == settings["clients"]
+
+
+def test_presets_hold_the_papers_values():
+    assert preset_names() == ["protonorm-cifar10", "protonorm-cifar100", "spiral"]
+    table = {"clients": 20, "alpha": 0.1, "rounds": 300, "feature-dim": 512, "learning-rate": 0.01, "batch-size": 32}
+    table |= {"models": "papers-protonorm", "split": "pooled", "test-share": 0.25, "validation-share": 0.0}
+    for classes, gamma in ((10, 100.0), (100, 200.0)):
+        made = plan(preset=f"protonorm-cifar{classes}").run_config
+        wanted = table | {"dataset": f"cifar{classes}", "protonorm.gamma": gamma, "protonorm.alignment": "thomson"}
+        assert {name: made[name] for name in wanted} == wanted
+
+
+def test_another_strategy_leaves_a_presets_method_behind():
+    made = plan(['strategy="fedproto"'], preset="protonorm-cifar10").run_config
+    assert made["protonorm.gamma"] == known_settings()["protonorm.gamma"]
+    assert (made["rounds"], made["strategy"]) == (300, "fedproto")
+
+
+def test_what_is_asked_for_by_hand_is_not_left_behind():
+    with pytest.raises(SettingError, match=r"^setting `protonorm\.gamma` is 3, but `fedproto` "):
+        plan(['strategy="fedproto" protonorm.gamma=3'], preset="protonorm-cifar10")
+
+
+# --- paths ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["./pictures", "../{here}/pictures", "{absolute}/pictures", "~/pictures"])
+def test_data_paths_are_resolved_from_the_working_directory(given, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("a", "b"):
+        (tmp_path / "pictures" / "train" / name).mkdir(parents=True)
+        (tmp_path / "pictures" / "train" / name / "1.png").touch()
+    given = given.format(here=tmp_path.name, absolute=tmp_path)
+    assert plan([f'dataset="{given}"']).run_config["dataset"] == str(tmp_path / "pictures")
+
+
+def test_names_of_data_sets_are_no_paths(tmp_path):
+    (tmp_path / "digits").mkdir()
+    assert plan(['dataset="digits"']).run_config["dataset"] == "digits"
+
+
+def test_the_results_folder_is_resolved_and_not_made(tmp_path):
+    assert plan(results="out").run_config["results-dir"] == str(tmp_path / "out")
+    assert plan(['results-dir="more/out"']).run_config["results-dir"] == str(tmp_path / "more" / "out")
+    assert plan(['results-dir="a"'], results="b").run_config["results-dir"] == str(tmp_path / "b")
+    assert plan().run_config["results-dir"] == ""
+    assert not any((tmp_path / name).exists() for name in ("out", "more", "a", "b", "home/results"))
+
+
+# --- resuming ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["latest", "20260101-000000-local-digits", "home/results/20260101-000000-local-digits", "{absolute}"]
+)
+def test_a_resumed_run_keeps_its_settings(name, cut_run):
+    made = plan(["rounds=9"], resume=name.format(absolute=cut_run))
+    assert made.clients == 6
+    old = json.loads((cut_run / "settings.json").read_text())
+    assert made.run_config == old | {"rounds": 9, "resume": str(cut_run)}
+
+
+def test_resume_as_a_setting_is_the_same(cut_run):
+    assert plan(['resume="latest"']) == plan(resume="latest")
+
+
+def test_clients_of_a_plain_flower_run_come_from_its_roster(cut_run):
+    settings = json.loads((cut_run / "settings.json").read_text()) | {"clients": 0}
+    (cut_run / "settings.json").write_text(json.dumps(settings))
+    made = plan(resume="latest")
+    assert (made.clients, made.run_config["clients"]) == (6, 0)
+
+
+def test_results_tells_where_to_look_for_a_run(cut_run, tmp_path):
+    os.rename(cut_run.parent, tmp_path / "moved")
+    assert plan(resume="latest", results="moved").run_config["resume"] == str(tmp_path / "moved" / cut_run.name)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "sentence"),
+    [
+        (
+            {"assignments": ["alpha=1.0"], "resume": "latest"},
+            "cannot resume {run}: setting `alpha` was 0.5 and is now 1.0",
+        ),
+        (
+            {"clients": 3, "resume": "latest"},
+            "cannot resume {run}: setting `clients` was 6 and is now 3",
+        ),
+        (
+            {"resume": "nope"},
+            'setting `resume` is "nope", but ',
+        ),
+        (
+            {"resume": "latest", "preset": "spiral"},
+            "--preset and --resume exclude each other: a resumed run keeps its settings.",
+        ),
+    ],
+)
+def test_what_cannot_be_resumed(keywords, sentence, cut_run):
+    with pytest.raises(SettingError) as caught:
+        plan(**keywords)
+    assert str(caught.value).startswith(sentence.format(run=cut_run))
+
+
+# --- mistakes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keywords", "sentence"),
+    [
+        (
+            {"assignments": ["lerning-rate=1.0"]},
+            "unknown setting `lerning-rate` (did you mean `learning-rate`?)",
+        ),
+        (
+            {"assignments": ["protonorm.gama=1.0"]},
+            "unknown setting `protonorm.gama` (did you mean `protonorm.gamma`?)",
+        ),
+        (
+            {"preset": "spirall"},
+            "unknown preset `spirall` (did you mean `spiral`?); one of protonorm-cifar10, protonorm-cifar100, spiral "
+            "is allowed.",
+        ),
+        ({"clients": 0}, "--clients is 0, but a run needs at least 1."),
+        ({"assignments": ["clients=-2"]}, "setting `clients` is -2, but "),
+        ({"assignments": ["feature-dim=1"]}, "setting `feature-dim` is 1, but "),
+        ({"assignments": ["rounds=true"]}, "setting `rounds` is true, but "),
+        ({"assignments": ["results-dir=3"]}, "setting `results-dir` is 3, but "),
+        (
+            {"assignments": ['strategy="local" protonorm.gamma=1.5']},
+            "setting `protonorm.gamma` is 1.5, but `local` ",
+        ),
+        (
+            {"assignments": ['dataset="./nope"']},
+            "data path '{here}/nope' does not exist",
+        ),
+        (
+            {"results": "a-file/below"},
+            "the results folder {here}/a-file/below cannot be written: {here}/a-file is not a folder; give --results a "
+            "folder of yours.",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(keywords, sentence, tmp_path):
+    (tmp_path / "a-file").touch()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises((SettingError, DataError)) as caught:
+        plan(**keywords)
+    # the floors below may say more after the words that are asked for here
+    assert str(caught.value).startswith(sentence.format(here=tmp_path))
+    assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("assignment", ['strategy="fedprot"', 'models="resnet9"', 'dataset="digit"', 'partition="iit"'])
+def test_unknown_names_are_refused_by_name(assignment):
+    value = assignment.partition("=")[2].strip('"')
+    with pytest.raises((SettingError, DataError, ModelError), match=value):
+        plan([assignment])
+
+
+def test_a_results_folder_of_others_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "theirs").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "theirs")
+    with pytest.raises(SettingError, match=r"theirs is not writable; give --results a folder of yours\.$"):
+        plan(results="theirs/mine")

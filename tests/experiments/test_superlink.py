@@ -1,0 +1,124 @@
+"""What Flower is given: settings as TOML, an environment, executables; and what is said when it does not start."""
+
+import http.server
+import sys
+import threading
+import tomllib
+
+import pytest
+from flwr.common.config import flatten_dict
+
+from experiments import superlink
+from experiments.superlink import FlowerError, SuperLink, as_toml, find_executable
+
+
+def test_settings_come_back_from_toml_as_they_were():
+    settings = {
+        "rounds": 5,
+        "alpha": 1e-05,
+        "protonorm.gamma": 100.0,
+        "protonorm.stop": "none",
+        "max-prototype-norm": 1e300,
+        "shared-init": False,
+        "disclose-class-counts": True,
+        "seed": 2**63 - 1,
+        "dataset": '/a "b"/c\\d\'é\n\t\x7f\x01😀 # x = 1',
+        "resume": "",
+        "a.b.c": -1,
+    }
+    read = flatten_dict(tomllib.loads(as_toml(settings)))
+    assert read == settings
+    assert {name: type(value) for name, value in read.items()} == {n: type(v) for n, v in settings.items()}
+
+
+@pytest.fixture
+def scratch(tmp_path):
+    """The folder of one SuperLink."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return folder
+
+
+def command(folder, name):
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text("#!/bin/sh\nexit 3\n")
+    (folder / name).chmod(0o755)
+    return str(folder / name)
+
+
+def test_executables_beside_python_come_before_those_on_the_path(tmp_path, monkeypatch):
+    on_path = command(tmp_path / "path", "flwr")
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
+    assert find_executable("flwr") == on_path
+    assert find_executable("flwr") != (beside := command(tmp_path / "venv", "flwr"))
+    assert find_executable("flwr") == beside
+
+
+def test_without_flower_the_sentence_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(FlowerError) as caught:
+        find_executable("flwr")
+    expected = f"`flwr` is neither beside {tmp_path}/python nor on PATH; install Protosphere with pip."
+    assert str(caught.value) == expected
+
+
+def test_a_superlink_that_ends_at_once_is_reported_with_its_last_words(tmp_path, scratch, monkeypatch):
+    broken = tmp_path / "flower-superlink"
+    broken.write_text("#!/bin/sh\necho first\necho 'no such database'\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(superlink, "find_executable", lambda name: str(broken))
+    started = SuperLink(scratch)
+    with pytest.raises(
+        FlowerError, match=r"SuperLink ended with exit code 3 on port \d+; its last line is: no such database\.$"
+    ):
+        started.start()
+    started.stop()
+    assert SuperLink.read_log(scratch) == "first\nno such database\n"
+
+
+def test_a_superlink_that_does_not_answer_is_stopped(tmp_path, scratch, monkeypatch):
+    deaf = tmp_path / "flower-superlink"
+    deaf.write_text("#!/bin/sh\nexec sleep 600\n")
+    deaf.chmod(0o755)
+    monkeypatch.setattr(superlink, "find_executable", lambda name: str(deaf))
+    monkeypatch.setattr(superlink, "START_PATIENCE", 0.3)
+    started = SuperLink(scratch)
+    with pytest.raises(FlowerError, match=r"SuperLink does not answer on port \d+; its last line is: none\.$"):
+        started.start()
+    started.stop()
+    assert started._family.members() == set()
+
+
+def test_flower_gets_no_proxy_to_this_machine_and_no_foreign_cluster(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setenv("no_proxy", "internal.example")
+    monkeypatch.setenv("PROTOSPHERE_HOME", "relative")
+    monkeypatch.chdir(tmp_path)
+    environment = superlink._environment(tmp_path / "scratch")
+    assert "RAY_ADDRESS" not in environment
+    assert environment["no_proxy"] == environment["NO_PROXY"] == "internal.example,127.0.0.1"
+    # the SuperLink works in another folder
+    assert environment["PROTOSPHERE_HOME"] == str(tmp_path / "relative")
+    assert environment["FLWR_HOME"] == str(tmp_path / "scratch" / "home")
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
+def test_health_is_asked_without_a_proxy(status, healthy, monkeypatch):
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status if self.path == "/health" else 404)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            assert superlink._healthy(server.server_port) is healthy
+        finally:
+            server.shutdown()
+    assert not superlink._healthy(server.server_port)
