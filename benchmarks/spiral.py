@@ -39,8 +39,6 @@ class Seen:
     """What a run left: global prototypes (K, 2) as the clients' targets, local ones by client, one client's features."""
 
     accuracy: float
-    selected: float | None
-    rounds: int
     angle: float | None
     targets: Tensor | None
     local: list[tuple[Tensor, Tensor]]
@@ -63,12 +61,9 @@ def run(settings: dict[str, Any], home: Path, shown_client: int) -> Seen:
     state = client.restore(folder.name)
     with torch.no_grad():
         features = features_of(client.objective, state, client.data.test, client.data.transform)
-    rule = summary["rules"]["local-prototypes"]
-    scale = settings.get("protonorm.gamma", 1.0)
+    scale = settings["protonorm.gamma"] if settings["strategy"] == "protonorm" else 1.0
     return Seen(
-        accuracy=rule["final"],
-        selected=rule["selected"],
-        rounds=summary["rounds"],
+        accuracy=summary["rules"]["local-prototypes"]["final"],
         angle=None if download is None else smallest_angle(download),
         targets=None if download is None else scale * download,
         local=local,
@@ -122,24 +117,27 @@ def main() -> None:
     """Run, print, draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--client", type=int, default=0, help="whose features are drawn")
-    parser.add_argument("--figure", type=Path)
+    parser.add_argument("--figure", type=Path, help="draw the first seed's runs there")
     options = parser.parse_args()
-    settings = preset("spiral") | {"seed": options.seed}
-    if options.rounds:
-        settings["rounds"] = options.rounds
-    print(where())
-    seen: dict[str, Seen] = {}
-    print(f"{'':20} {'smallest angle':>15} {'nearest local prototype, final':>32} {'selected':>9}")
+    settings = preset("spiral") | ({"rounds": options.rounds} if options.rounds else {})
+    print(f"{where()} | preset spiral, {settings['rounds']} rounds, seeds {options.seeds}\n")
+    print(
+        "| method | smallest angle between global prototypes | final accuracy, nearest local prototype |\n|---|---|---|"
+    )
+    first: dict[str, Seen] = {}
     for name, own in RUNS.items():
-        with own_home() as home:
-            result = seen[name] = run(settings | own, home, options.client)
-        angle = "-" if result.angle is None else f"{result.angle:.2f}°"
-        selected = "-" if result.selected is None else f"{result.selected:.3f}"
-        print(f"{name:20} {angle:>15} {result.accuracy:32.3f} {selected:>9}")
+        angles, accuracies = [], []
+        for seed in options.seeds:
+            with own_home() as home:
+                result = run(settings | own | {"seed": seed}, home, options.client)
+            first.setdefault(name, result)
+            accuracies.append(f"{100 * result.accuracy:.1f}")
+            angles.append("-" if result.angle is None else f"{result.angle:.2f}°")
+        print(f"| {name} | {', '.join(angles)} | {', '.join(accuracies)} % |", flush=True)
     if options.figure:
-        draw(seen, options.client, options.figure)
+        draw(first, options.client, options.figure)
 
 
 if __name__ == "__main__":
