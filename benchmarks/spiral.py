@@ -36,7 +36,7 @@ CLIENTS = 10
 
 @dataclass
 class Seen:
-    """What a run left: global prototypes (K, 2) as the clients' targets, local ones by client, one client's features."""
+    """What a run left: global prototypes (K, 2) as targets, local ones by client, one client's test features."""
 
     accuracy: float
     angle: float | None
