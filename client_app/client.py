@@ -7,13 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from data.client_data import ClientData, DataSpec, client_data
 from flwr.app import Context
 
 from client_app.evaluation import DivergenceError, evaluate, measure
 from client_app.store import Stamp, Store
 from client_app.trainer import train
 from data import DataError
+from data.client_data import ClientData, DataSpec, client_data
 from federation.payloads import Evaluation, Identity, Instruction, Limits, Report
 from federation.seeds import derive, seed_process
 from federation.settings import SettingError, home

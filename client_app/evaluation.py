@@ -3,9 +3,9 @@
 import time
 
 import torch
-from data.client_data import ClientData, InputTransform, Rows
 from torch import Tensor
 
+from data.client_data import ClientData, InputTransform, Rows
 from federation.figures import MAJORITY
 from federation.payloads import Evaluation
 from prototypes.discriminant import discriminant_scores, pooled_covariance

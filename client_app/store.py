@@ -7,10 +7,12 @@ a process's memory and would be gone with it.
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from federation.payloads import Payload, to_tensors
@@ -19,6 +21,10 @@ from strategies.method import ClientState
 
 KEPT_GENERATIONS = 2
 Stamp = tuple[int, int, int]  # round, inode, modification time: one state, however often it was written
+
+
+class StoreError(ValueError):
+    """A kept state that cannot be used; one sentence for a person."""
 
 
 class Store:
@@ -32,11 +38,22 @@ class Store:
         self.folder = folder
 
     def newest_before(self, round_number: int) -> Stamp | None:
-        """The generation from which `round_number` starts. Those of that round or later are deleted: the server
-        went back, and so must the client."""
-        for path in self.folder.glob("round-*.safetensors"):
-            if _made_in(path) >= round_number:
-                path.unlink(missing_ok=True)
+        """The generation from which `round_number` starts; None where there never was one. Those of that round or
+        later are deleted: the server went back, and so must the client.
+
+        Raises:
+            StoreError: the server went back further than the generations reach. They are left as they are.
+        """
+        paths = list(self.folder.glob("round-*.safetensors"))
+        later = [path for path in paths if _made_in(path) >= round_number]
+        if later and len(later) == len(paths):
+            raise StoreError(
+                f"round {round_number} cannot start: {self.folder} no longer holds the state of an earlier round, only "
+                f"of {', '.join(str(_made_in(path)) for path in sorted(later))}; resume from the run's newest "
+                "checkpoint with as many `rounds` or more, or start a new run."
+            )
+        for path in later:
+            path.unlink(missing_ok=True)
         return self.newest()
 
     def newest(self) -> Stamp | None:
@@ -52,13 +69,31 @@ class Store:
         return _stamp(path)
 
     def load_into(self, state: ClientState, stamp: Stamp, device: torch.device) -> None:
-        """Fill a freshly built state from a generation."""
-        tensors = load_file(self._path(stamp[0]), device=str(device))
+        """Fill a freshly built state from a generation.
+
+        Raises:
+            StoreError: the file is damaged, or holds another model. Going on from an older generation unasked would
+                give other figures than the run promises.
+        """
+        path = self._path(stamp[0])
+        try:
+            tensors = load_file(path, device=str(device))
+        except (OSError, SafetensorError) as error:
+            raise StoreError(
+                f"{path} cannot be read ({error}), perhaps after a power cut; delete it to go on from the round "
+                "before, or start a new run."
+            ) from None
         parts: dict[str, dict[str, torch.Tensor]] = {}
         for name, tensor in tensors.items():
             part, _, rest = name.partition("/")
             parts.setdefault(part, {})[rest] = tensor
-        state.module.load_state_dict(parts.get("module", {}))
+        try:
+            state.module.load_state_dict(parts.get("module", {}))
+        except RuntimeError as error:
+            raise StoreError(
+                f"{path} holds another model than this client now has ({' '.join(str(error).split())}); start the node "
+                "with the model that began the run, or start a new run."
+            ) from None
         if "prototypes" in parts:
             state.prototypes = PrototypeSet(**parts["prototypes"])
         state.covariance = parts.get("covariance", {}).get("")
@@ -73,20 +108,25 @@ class Store:
         """Write client.json once: what prediction needs to know beside the tensors."""
         path = self.folder / "client.json"
         if not path.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_text(json.dumps(description, indent=2) + "\n")
-            os.replace(temporary, path)
+            self._replace(path, lambda temporary: temporary.write_text(json.dumps(description, indent=2) + "\n"))
 
     def _path(self, round_number: int) -> Path:
         return self.folder / f"round-{round_number:06d}.safetensors"
 
     def _write(self, path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        # copies, because safetensors refuses tensors that share memory
+        whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
+        self._replace(path, lambda temporary: save_file(whole, temporary))
+
+    def _replace(self, path: Path, write: Callable[[Path], object]) -> None:
+        """Whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        # copies, because safetensors refuses tensors that share memory
-        save_file({name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}, temporary)
-        os.replace(temporary, path)
+        try:
+            write(temporary)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def _made_in(path: Path) -> int:

@@ -5,10 +5,10 @@ import time
 from collections.abc import Iterator
 
 import torch
-from data.client_data import ClientData
 from torch import Tensor
 
 from client_app.evaluation import DivergenceError, autocast, measure
+from data.client_data import ClientData
 from federation.payloads import TrainingFigures
 from federation.seeds import generator
 from strategies.method import Batch, ClientState, Loss, Objective, Phase
@@ -31,8 +31,8 @@ def train(
     """
     began = time.perf_counter()
     sums: dict[str, Tensor] = {}
+    steps: dict[str, int] = {}  # by part of the loss: a phase may have its own
     ratio: Tensor | None = None
-    steps = 0
     for phase in objective.phases(state, round_number):
         optimiser = _optimiser(objective, state, phase)
         labels = data.train.labels if phase.rows is None else phase.rows[1]
@@ -50,15 +50,16 @@ def train(
                 optimiser.step()
                 for name, part in (loss.parts | {"loss": loss.total}).items():
                     sums[name] = sums.get(name, 0.0) + part.detach()
-                steps += 1
+                    steps[name] = steps.get(name, 0) + 1
             _stop_if_not_finite(sums, phase, epoch)
         if objective.settings.optimizer_state == "persistent":
             state.optimiser |= _tensors_of(optimiser, phase)
+    _stop_if_spoilt(state)
     measure(objective, state, data)
     return TrainingFigures(
         rows=len(data.train),
-        steps=steps,
-        parts={name: float(total) / steps for name, total in sums.items()},
+        steps=steps.get("loss", 0),
+        parts={name: float(total) / steps[name] for name, total in sums.items()},
         gradient_ratio=0.0 if ratio is None else float(ratio),
         target_norm=_mean_norm(state.targets.vectors if state.targets is not None else None),
         prototype_norm=_mean_norm(state.prototypes.vectors if state.prototypes is not None else None),
@@ -121,7 +122,8 @@ def _gradient_ratio(loss: Loss) -> Tensor | None:
     plain = loss.parts["cross-entropy"]
     (own,) = torch.autograd.grad(plain, loss.features, retain_graph=True)
     (added,) = torch.autograd.grad(loss.total - plain, loss.features, retain_graph=True)
-    return added.norm() / own.norm().clamp_min(torch.finfo(own.dtype).tiny)
+    # float64, since a cross-entropy may be left without a gradient that float32 can hold
+    return added.double().norm() / own.double().norm().clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def _stop_if_not_finite(sums: dict[str, Tensor], phase: Phase, epoch: int) -> None:
@@ -134,5 +136,15 @@ def _stop_if_not_finite(sums: dict[str, Tensor], phase: Phase, epoch: int) -> No
             )
 
 
+def _stop_if_spoilt(state: ClientState) -> None:
+    """The last step's loss is that of the model before the step, which itself may have ruined the model."""
+    tensors = state.module.state_dict()
+    finite = torch.stack([tensor.isfinite().all() for tensor in tensors.values()]).tolist()
+    for name, good in zip(tensors, finite, strict=True):
+        if not good:
+            raise DivergenceError(f"`{name}` is not finite after training; lower `learning-rate`")
+
+
 def _mean_norm(vectors: Tensor | None) -> float:
-    return 0.0 if vectors is None or not len(vectors) else float(vectors.norm(dim=1).mean())
+    # squares of what float32 can hold overflow it
+    return 0.0 if vectors is None or not len(vectors) else float(vectors.double().norm(dim=1).mean())

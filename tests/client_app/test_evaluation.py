@@ -1,0 +1,197 @@
+"""Every prediction rule against loops over single rows, and the discriminant against scikit-learn's."""
+
+import math
+
+import pytest
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from client_app.evaluation import ROWS_AT_ONCE, DivergenceError, evaluate, features_of, measure
+from prototypes.prototype_set import PrototypeSet
+
+
+def seen(rows):
+    """What the model sees of rows, row by row."""
+    return [((x / 2.0 - 0.5) / 1.5).unsqueeze(0) for x in rows.inputs]
+
+
+def alone(module, rows):
+    """Features of each row by itself, (n, d) float64."""
+    with torch.no_grad():
+        return torch.stack([module.features(x)[0] for x in seen(rows)]).double()
+
+
+def trained(parts, **more):
+    """A client whose model has seen some training, so that rules differ, with its statistics measured."""
+    made = parts(norm=True, **more)
+    torch.manual_seed(3)
+    optimiser = torch.optim.SGD(made.state.module.parameters(), lr=0.2)
+    rows = made.data.train
+    for _ in range(20):
+        made.state.module.train()
+        loss = torch.nn.functional.cross_entropy(made.state.module(torch.cat(seen(rows))), rows.labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    measure(made.objective, made.state, made.data)
+    return made
+
+
+def give_targets(made, labels, seed=11):
+    vectors = torch.randn(len(labels), made.settings.feature_dim, generator=torch.Generator().manual_seed(seed))
+    made.state.targets = PrototypeSet(torch.tensor(labels), vectors)
+    made.state.table = made.state.targets.table(4)
+    return dict(zip(labels, vectors.double(), strict=True))
+
+
+def local_means(made):
+    z, labels = alone(made.state.module, made.data.train), made.data.train.labels
+    return {label: z[labels == label].mean(dim=0) for label in sorted(set(labels.tolist()))}
+
+
+def nearest(z, prototypes):
+    return [min(prototypes, key=lambda label: math.dist(row.tolist(), prototypes[label].tolist())) for row in z]
+
+
+def right(answers, rows):
+    return sum(answer == label for answer, label in zip(answers, rows.labels.tolist(), strict=True))
+
+
+def test_each_rule_equals_its_loop_over_rows(parts):
+    # 300 test rows: more than go through the model at once
+    made = trained(parts, train=(0, 0, 1, 2, 2, 2) * 6, test=(0, 1, 2, 3) * 75, validation=(0, 1, 3) * 5)
+    targets = give_targets(made, (0, 2, 3))
+    found = evaluate(made.objective, made.state, made.data)
+    assert ROWS_AT_ONCE < 300
+    assert found.rows == (300, 15)
+    assert set(found.correct) == {
+        "local-prototypes",
+        "global-prototypes",
+        "classifier",
+        "discriminant",
+        "majority-class",
+    }
+    train_z = alone(made.state.module, made.data.train)
+    oracle = LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=Shrunk())
+    oracle.fit(train_z.numpy(), made.data.train.labels.numpy())
+    for split, rows in enumerate((made.data.test, made.data.validation)):
+        z = alone(made.state.module, rows)
+        with torch.no_grad():
+            classifier = [made.state.module(x).argmax().item() for x in seen(rows)]
+        expected = {
+            "local-prototypes": right(nearest(z, local_means(made)), rows),
+            "global-prototypes": right(nearest(z, targets), rows),
+            "classifier": right(classifier, rows),
+            "discriminant": right(oracle.predict(z.numpy()).tolist(), rows),
+            "majority-class": sum(label == 2 for label in rows.labels.tolist()),
+        }
+        assert {rule: pair[split] for rule, pair in found.correct.items()} == expected
+    assert len({pair[0] for pair in found.correct.values()}) > 3, "rules that all agree would hide a mix-up"
+
+
+class Shrunk:
+    """0.9 S + 0.1 (tr S / d) I of the scatter around class means, as scikit-learn asks an estimator for it.
+
+    It estimates class by class and weights by the classes' shares, which pools the scatter.
+    """
+
+    def fit(self, x):
+        centred = x - x.mean(axis=0)
+        scatter = centred.T @ centred / len(x)
+        mean_variance = scatter.trace() / x.shape[1]
+        self.covariance_ = 0.9 * scatter + 0.1 * mean_variance * torch.eye(x.shape[1], dtype=torch.float64).numpy()
+        return self
+
+
+def test_a_class_that_a_client_does_not_hold_is_never_its_own_rules_answer(parts):
+    made = trained(parts, train=(1,) * 6 + (3,) * 3, test=(0, 1, 2, 3) * 10)
+    found = evaluate(made.objective, made.state, made.data)
+    z = alone(made.state.module, made.data.test)
+    answers = nearest(z, local_means(made))
+    assert set(answers) <= {1, 3}
+    assert found.correct["local-prototypes"][0] == right(answers, made.data.test)
+    assert found.correct["discriminant"][0] <= 20
+    assert found.correct["majority-class"][0] == 10
+
+
+def test_without_targets_there_is_no_global_rule(parts):
+    made = trained(parts)
+    assert "global-prototypes" not in evaluate(made.objective, made.state, made.data).correct
+
+
+def test_a_single_class_is_always_answered(parts):
+    made = trained(parts, train=(2,) * 5, test=(2, 2, 1), validation=(2,))
+    found = evaluate(made.objective, made.state, made.data)
+    for rule in ("local-prototypes", "discriminant", "majority-class"):
+        assert found.correct[rule] == (2, 1)
+
+
+def test_a_single_training_row_is_enough_for_every_rule(parts):
+    made = parts(train=(2,), test=(2, 1), validation=())
+    measure(made.objective, made.state, made.data)
+    found = evaluate(made.objective, made.state, made.data)
+    assert made.state.prototypes.counts.tolist() == [1]
+    assert torch.equal(made.state.covariance, torch.eye(5, dtype=torch.float64))
+    assert found.correct["local-prototypes"] == found.correct["discriminant"] == (1, 0)
+
+
+def test_a_client_without_training_rows_answers_by_classifier_and_targets_alone(parts):
+    made = parts(train=())
+    measure(made.objective, made.state, made.data)
+    targets = give_targets(made, (0, 1, 3))
+    found = evaluate(made.objective, made.state, made.data)
+    assert set(found.correct) == {"classifier", "global-prototypes"}
+    assert found.rows == (20, 9)
+    z = alone(made.state.module, made.data.test)
+    assert found.correct["global-prototypes"][0] == right(nearest(z, targets), made.data.test)
+
+
+def test_without_validation_rows_their_count_is_zero(parts):
+    made = trained(parts, validation=())
+    found = evaluate(made.objective, made.state, made.data)
+    assert found.rows == (20, 0)
+    assert all(pair[1] == 0 for pair in found.correct.values())
+    assert found.correct["majority-class"][0] == 5
+
+
+def test_without_test_rows_validation_still_counts(parts):
+    made = trained(parts, test=())
+    found = evaluate(made.objective, made.state, made.data)
+    assert found.rows == (0, 9)
+    assert found.correct["majority-class"] == (0, 3)
+
+
+def test_without_any_rows_there_is_nothing_to_report(parts):
+    made = trained(parts, test=(), validation=())
+    found = evaluate(made.objective, made.state, made.data)
+    assert (found.rows, found.correct) == ((0, 0), {})
+
+
+def test_all_rules_share_one_forward_pass(parts, monkeypatch):
+    made = trained(parts, test=(0, 1, 2, 3) * 75)
+    give_targets(made, (0, 1))
+    module, sizes = made.state.module, []
+    whole = module.features
+    monkeypatch.setattr(module, "features", lambda x: sizes.append(len(x)) or whole(x))
+    evaluate(made.objective, made.state, made.data)
+    assert sizes == [256, 44, 9]
+
+
+def test_evaluation_changes_nothing_and_depends_on_no_other_row(parts):
+    made = trained(parts)
+    before = {name: tensor.clone() for name, tensor in made.state.module.state_dict().items()}
+    made.state.module.train()  # as an interrupted training would leave it
+    first = evaluate(made.objective, made.state, made.data).correct
+    assert first == evaluate(made.objective, made.state, made.data).correct
+    for name, tensor in made.state.module.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    z = features_of(made.objective, made.state, made.data.test, made.data.transform)
+    torch.testing.assert_close(z.double(), alone(made.state.module, made.data.test), rtol=1e-5, atol=1e-6)
+
+
+def test_features_that_are_not_finite_have_no_prototypes(parts):
+    made = parts()
+    made.data.train.inputs[3, 0] = math.nan
+    with pytest.raises(DivergenceError, match="features are not finite"):
+        measure(made.objective, made.state, made.data)
+    assert made.state.prototypes is None

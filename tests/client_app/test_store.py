@@ -1,0 +1,207 @@
+"""A client's state on disk: what is written comes back to the bit, and a failing or cut write loses nothing."""
+
+import json
+import os
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from client_app import store as store_module
+from client_app.evaluation import measure
+from client_app.store import Store, StoreError
+from client_app.trainer import train
+from prototypes.prototype_set import PrototypeSet
+from strategies.method import ClientState
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "clients" / "a-run" / "3")
+
+
+def state_with(value, **more):
+    """A state that a test can tell by one number."""
+    module = torch.nn.Linear(2, 1)
+    torch.nn.init.constant_(module.weight, value)
+    return ClientState(module, **more)
+
+
+def value_in(store, stamp):
+    """The number of the state with that stamp."""
+    state = state_with(float("nan"))
+    store.load_into(state, stamp, torch.device("cpu"))
+    return state.module.weight[0, 0].item()
+
+
+def rounds(store):
+    return sorted(path.name for path in store.folder.glob("*.safetensors"))
+
+
+def test_an_empty_store_has_no_generation(store):
+    assert store.newest() is None
+    assert store.newest_before(1) is None
+
+
+def test_two_generations_are_kept_and_the_newest_is_found(store):
+    stamps = [store.save(number, state_with(number)) for number in (0, 1, 2, 9, 10, 11)]
+    assert rounds(store) == ["round-000010.safetensors", "round-000011.safetensors"]
+    assert store.newest() == stamps[-1]
+    assert [stamp[0] for stamp in stamps] == [0, 1, 2, 9, 10, 11]
+    assert value_in(store, stamps[-2]) == 10
+    assert value_in(store, stamps[-1]) == 11
+
+
+def test_a_round_starts_from_before_it_and_what_the_server_forgot_is_deleted(store):
+    for number in (4, 5):
+        store.save(number, state_with(number))
+    assert store.newest_before(6)[0] == 5
+    assert rounds(store) == ["round-000004.safetensors", "round-000005.safetensors"]
+    stamp = store.newest_before(5)
+    assert stamp[0] == 4
+    assert value_in(store, stamp) == 4
+    assert rounds(store) == ["round-000004.safetensors"]
+
+
+def test_a_server_that_went_back_too_far_is_told_so_and_nothing_is_deleted(store):
+    for number in (4, 5):
+        store.save(number, state_with(number))
+    with pytest.raises(
+        StoreError, match=r"round 4 .* no longer holds the state of an earlier round, only of 4, 5; resume"
+    ):
+        store.newest_before(4)
+    assert rounds(store) == ["round-000004.safetensors", "round-000005.safetensors"]
+
+
+def test_the_stamp_changes_when_a_round_is_written_anew(store):
+    first = store.save(1, state_with(1.0))
+    assert store.newest() == first
+    second = store.save(1, state_with(2.0))
+    assert second != first
+    assert second[0] == first[0] == 1
+    assert store.newest() == second
+
+
+def test_a_failing_save_leaves_the_old_generations_and_no_rubbish(store, monkeypatch):
+    for number in (1, 2):
+        store.save(number, state_with(number))
+    before = sorted(path.name for path in store.folder.iterdir())
+
+    def full_disk(tensors, path):
+        path.write_bytes(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store_module, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        store.save(3, state_with(3))
+    assert sorted(path.name for path in store.folder.iterdir()) == before
+    stamp = store.newest()
+    assert value_in(store, stamp) == 2
+
+
+def test_a_write_that_a_crash_cut_short_is_never_taken_for_a_state(store):
+    store.save(1, state_with(1.0))
+    for name in (f"round-000002.{os.getpid()}.tmp", "round-000002.999999.tmp", "received.999999.tmp"):
+        (store.folder / name).write_bytes(b"half of it")
+    assert store.newest_before(3)[0] == 1
+    store.save(2, state_with(2.0))
+    store.save(3, state_with(3.0))
+    assert value_in(store, store.newest()) == 3
+    assert rounds(store) == ["round-000002.safetensors", "round-000003.safetensors"]
+
+
+@pytest.mark.parametrize("kept", [0, 5, 100, -1])
+def test_a_truncated_generation_is_an_error_that_names_the_file_and_the_remedy(store, kept):
+    store.save(1, state_with(1.0))
+    store.save(2, state_with(2.0))
+    path = store.folder / "round-000002.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    stamp = store.newest_before(3)
+    assert stamp[0] == 2
+    with pytest.raises(StoreError) as raised:
+        value_in(store, stamp)
+    assert str(path) in str(raised.value)
+    assert "delete it" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    path.unlink()
+    assert value_in(store, store.newest_before(3)) == 1
+
+
+def test_a_generation_of_another_model_is_an_error_that_says_so(store):
+    stamp = store.save(1, state_with(1.0))
+    with pytest.raises(StoreError, match="another model") as raised:
+        store.load_into(ClientState(torch.nn.Linear(3, 1)), stamp, torch.device("cpu"))
+    assert "\n" not in str(raised.value)
+
+
+def test_all_of_a_state_comes_back_to_the_bit(store, parts):
+    made = parts({"momentum": 0.9, "optimizer-state": "persistent"}, norm=True)
+    train(made.objective, made.state, made.data, ("a", "stream"), 1)
+    made.state.kept = {"a/name/with/slashes": torch.tensor([1.5, -0.0]), "scalar": torch.tensor(7)}
+    stamp = store.save(1, made.state)
+    fresh = parts({"momentum": 0.9, "optimizer-state": "persistent"}, norm=True, seed=5).state
+    store.load_into(fresh, stamp, torch.device("cpu"))
+    assert set(made.state.module.state_dict()) >= {"extractor.1.running_var", "extractor.1.num_batches_tracked"}
+    same(fresh.module.state_dict(), made.state.module.state_dict())
+    same(vars(fresh.prototypes), vars(made.state.prototypes))
+    same({"": fresh.covariance}, {"": made.state.covariance})
+    same(fresh.kept, made.state.kept)
+    assert len(made.state.optimiser) == 8  # a momentum for each weight and bias
+    same(fresh.optimiser, made.state.optimiser)
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype, name
+        assert found[name].shape == tensor.shape, name
+        assert found[name].numpy().tobytes() == tensor.numpy().tobytes(), name
+
+
+def test_a_state_without_training_rows_comes_back_without_prototypes(store, parts):
+    made = parts(train=())
+    measure(made.objective, made.state, made.data)
+    stamp = store.save(0, made.state)
+    fresh = parts(train=(), seed=5).state
+    store.load_into(fresh, stamp, torch.device("cpu"))
+    assert fresh.prototypes is None
+    assert fresh.covariance is None
+    assert fresh.kept == {}
+    assert fresh.optimiser == {}
+
+
+def test_a_load_forgets_what_the_state_held_before(store):
+    stamp = store.save(1, state_with(1.0))
+    dirty = state_with(2.0, kept={"old": torch.ones(1)}, optimiser={"train/0/step": torch.ones(1)})
+    dirty.covariance = torch.eye(2)
+    store.load_into(dirty, stamp, torch.device("cpu"))
+    assert (dirty.kept, dirty.optimiser, dirty.covariance) == ({}, {}, None)
+
+
+def test_tensors_that_share_memory_are_saved(store):
+    shared = torch.arange(6.0)
+    stamp = store.save(1, state_with(1.0, kept={"whole": shared, "part": shared[::2]}))
+    fresh = state_with(0.0)
+    store.load_into(fresh, stamp, torch.device("cpu"))
+    assert fresh.kept["part"].tolist() == [0.0, 2.0, 4.0]
+
+
+def test_the_newest_targets_are_kept_apart_from_the_generations(store):
+    received = PrototypeSet(torch.tensor([0, 3]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    store.save_received(received)
+    store.save_received(received.with_vectors(-received.vectors))
+    assert store.newest() is None
+    tensors = load_file(store.folder / "received.safetensors")
+    assert tensors["labels"].tolist() == [0, 3]
+    assert tensors["vectors"].tolist() == [[-1.0, -2.0], [-3.0, -4.0]]
+    assert set(tensors) == {"labels", "vectors"}
+
+
+def test_the_description_is_written_once(store):
+    store.describe({"model": "tiny_cnn", "class_names": ["ant", "bee"]})
+    store.describe({"model": "another"})
+    assert json.loads((store.folder / "client.json").read_text()) == {
+        "model": "tiny_cnn",
+        "class_names": ["ant", "bee"],
+    }
+    assert [path.name for path in store.folder.iterdir()] == ["client.json"]

@@ -1,0 +1,390 @@
+"""The training loop against naive loops written out here: by sample, by parameter, by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from client_app.store import Store
+from client_app.trainer import DivergenceError, batches, train
+from federation.messages import decode_report, encode_report
+from federation.payloads import Report
+from federation.seeds import generator
+from prototypes.prototype_set import PrototypeSet
+from strategies.method import Batch, Loss, Objective, Phase
+
+STREAM = ("seed", "client", 0, "round", 1)
+
+
+def chunks(rows, size, seed=0):
+    return list(batches(rows, size, generator("test", seed), torch.device("cpu")))
+
+
+def receive(made, labels=(0, 2), scale=1.0):
+    """Give the state targets as a round's message would."""
+    vectors = torch.randn(len(labels), made.settings.feature_dim, generator=torch.Generator().manual_seed(7))
+    received = PrototypeSet(torch.tensor(labels), vectors)
+    made.state.targets = made.objective.targets(made.state, received)
+    made.state.table = made.state.targets.table(made.objective.num_classes)
+    return {label: scale * vector for label, vector in zip(labels, vectors, strict=True)}
+
+
+# --- batches -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "sizes"),
+    [
+        (10, 4, [4, 4, 2]),
+        (8, 4, [4, 4]),
+        (9, 4, [4, 5]),
+        (5, 4, [5]),
+        (3, 2, [3]),
+        (4, 32, [4]),
+        (2, 2, [2]),
+        (97, 32, [32, 32, 33]),
+    ],
+)
+def test_every_row_comes_once_an_epoch_and_no_batch_holds_one(rows, size, sizes):
+    found = chunks(rows, size)
+    assert [len(chunk) for chunk in found] == sizes
+    assert sorted(torch.cat(found).tolist()) == list(range(rows))
+
+
+def test_a_single_row_comes_twice():
+    assert [chunk.tolist() for chunk in chunks(1, 4)] == [[0, 0]]
+
+
+def test_the_order_is_the_streams():
+    first, again, other = (torch.cat(chunks(50, 4, seed)).tolist() for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+# --- what is minimised -----------------------------------------------------------------------------------
+
+
+def naive_order(rows, size, epoch):
+    order = torch.randperm(rows, generator=generator(*STREAM, "train", epoch)).tolist()
+    found = [order[start : start + size] for start in range(0, rows, size)]
+    if len(found[-1]) == 1:
+        last = found.pop()
+        found[-1] = found[-1] + last
+    return found
+
+
+def naive_pull(z, labels, targets, reduction):
+    terms = []
+    for row, label in zip(z, labels.tolist(), strict=True):
+        if label in targets:
+            squares = sum((row[i] - targets[label][i]) ** 2 for i in range(len(row)))
+            terms.append({"mse": squares / len(row), "l2": squares**0.5, "l2-squared": squares}[reduction])
+    return sum(terms) / len(terms) if terms else torch.zeros(())
+
+
+def naive_training(made, targets, epochs, momenta=None):
+    """SGD with momentum and weight decay by its formula; gives the momentum of each parameter."""
+    settings, module, rows = made.settings, made.state.module, made.data.train
+    parameters = list(module.parameters())
+    momenta = momenta or [None] * len(parameters)
+    module.train()
+    for epoch in range(epochs):
+        for index in naive_order(len(rows), settings.batch_size, epoch):
+            inputs, labels = (rows.inputs[index] / 2.0 - 0.5) / 1.5, rows.labels[index]
+            z = module.features(inputs)
+            logits = module.classify(z)
+            loss = -sum(logits[i].log_softmax(0)[label] for i, label in enumerate(labels.tolist())) / len(index)
+            loss = loss + settings.prototype_weight * naive_pull(z, labels, targets, settings.prototype_loss)
+            gradients = torch.autograd.grad(loss, parameters)
+            with torch.no_grad():
+                for i, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+                    step = gradient + settings.weight_decay * parameter
+                    momenta[i] = step if momenta[i] is None else settings.momentum * momenta[i] + step
+                    parameter -= settings.learning_rate * momenta[i]
+    return momenta
+
+
+def assert_same_weights(found, expected):
+    for (name, one), other in zip(found.named_parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+
+
+METHODS = {
+    "local": {"strategy": "local"},
+    "fedproto": {"strategy": "fedproto", "prototype-weight": 0.7},
+    "fedproto-l2": {"strategy": "fedproto", "prototype-loss": "l2"},
+    "fedproto-l2-squared": {"strategy": "fedproto", "prototype-loss": "l2-squared", "prototype-weight": 0.3},
+    "protonorm": {"strategy": "protonorm", "protonorm.gamma": 3.0},
+    "momentum": {"strategy": "fedproto", "momentum": 0.9, "weight-decay": 0.05, "learning-rate": 0.03},
+}
+
+
+@pytest.mark.parametrize("settings", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("norm", [False, True], ids=["plain", "batchnorm"])
+def test_training_equals_a_naive_loop(parts, settings, norm):
+    settings = settings | {"local-epochs": 2}
+    made, naive = parts(settings, norm=norm), parts(settings, norm=norm)
+    targets = {}
+    if settings["strategy"] != "local":
+        targets = receive(made, scale=settings.get("protonorm.gamma", 1.0))
+    started = [parameter.clone() for parameter in made.state.module.parameters()]
+    train(made.objective, made.state, made.data, STREAM, 1)
+    naive_training(naive, targets, epochs=2)
+    assert_same_weights(made.state.module, naive.state.module)
+    assert not any(map(torch.equal, started, made.state.module.parameters()))
+
+
+@pytest.mark.parametrize("changed", [{"learning-rate": 0.05}, {"momentum": 0.5}, {"weight-decay": 0.1}])
+def test_each_setting_of_the_optimiser_reaches_it(parts, changed):
+    usual, other = parts(), parts(changed)
+    train(usual.objective, usual.state, usual.data, STREAM, 1)
+    train(other.objective, other.state, other.data, STREAM, 1)
+    assert not torch.equal(usual.state.module.classifier.weight, other.state.module.classifier.weight)
+
+
+@pytest.mark.parametrize("strategy", ["fedproto", "protonorm"])
+def test_the_pull_reaches_the_extractor_once_there_are_targets(parts, strategy):
+    """The gradient of the whole objective is not the cross-entropy's alone; in the first round it is."""
+    made = parts({"strategy": strategy})
+    plain = parts({"strategy": "local"})
+    batch = made.data.train.inputs, made.data.train.labels
+
+    def gradients(owner):
+        inputs, labels = batch
+        loss = owner.objective.loss(owner.state, Batch(inputs, labels), Phase("train", []), 1)
+        return torch.autograd.grad(loss.total, list(owner.state.module.parameters()))
+
+    cross_entropy = gradients(plain)
+    assert all(torch.equal(a, b) for a, b in zip(gradients(made), cross_entropy, strict=True))
+    receive(made)
+    *extractor, weight, bias = (not torch.equal(a, b) for a, b in zip(gradients(made), cross_entropy, strict=True))
+    assert all(extractor)
+    assert not weight
+    assert not bias
+
+
+# --- the optimiser's state ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", ["fresh", "persistent"])
+def test_momentum_survives_a_round_and_the_store_only_where_asked(parts, tmp_path, kept):
+    settings = {"strategy": "local", "momentum": 0.9, "optimizer-state": kept}
+    made, naive = parts(settings), parts(settings)
+    train(made.objective, made.state, made.data, STREAM, 1)
+    store = Store(tmp_path)
+    stamp = store.save(1, made.state)
+    loaded = parts(settings, seed=9)
+    store.load_into(loaded.state, stamp, torch.device("cpu"))
+    train(loaded.objective, loaded.state, loaded.data, STREAM, 2)
+    momenta = naive_training(naive, {}, epochs=1)
+    naive_training(naive, {}, epochs=1, momenta=momenta if kept == "persistent" else None)
+    assert_same_weights(loaded.state.module, naive.state.module)
+    assert bool(loaded.state.optimiser) == (kept == "persistent")
+
+
+# --- figures -----------------------------------------------------------------------------------------------
+
+
+def test_the_gradient_ratio_is_that_of_the_first_batch(parts):
+    made = parts({"strategy": "fedproto", "prototype-weight": 0.4, "local-epochs": 2})
+    targets = receive(made)
+    first = parts({"strategy": "fedproto"})
+    index = naive_order(len(first.data.train), 4, 0)[0]
+    labels = first.data.train.labels[index]
+    z = first.state.module.features((first.data.train.inputs[index] / 2.0 - 0.5) / 1.5)
+    (own,) = torch.autograd.grad(
+        nn.functional.cross_entropy(first.state.module.classify(z), labels), z, retain_graph=True
+    )
+    (pull,) = torch.autograd.grad(naive_pull(z, labels, targets, "mse"), z)
+    figures = train(made.objective, made.state, made.data, STREAM, 1)
+    assert figures.gradient_ratio == pytest.approx(0.4 * float(pull.norm() / own.norm()), rel=1e-4)
+
+
+def test_the_gradient_ratio_is_zero_where_nothing_is_added(parts):
+    for made in (parts({"strategy": "local"}), parts({"strategy": "fedproto"})):
+        assert train(made.objective, made.state, made.data, STREAM, 1).gradient_ratio == 0.0
+
+
+def test_the_figures_are_means_over_steps_and_norms(parts):
+    made = parts({"strategy": "fedproto", "learning-rate": 1e-12, "local-epochs": 3, "batch-size": 7})
+    targets = receive(made)
+    figures = train(made.objective, made.state, made.data, STREAM, 1)
+    assert (figures.rows, figures.steps) == (21, 9)
+    inputs, labels = (made.data.train.inputs / 2.0 - 0.5) / 1.5, made.data.train.labels
+    with torch.no_grad():
+        z = made.state.module.features(inputs)
+        cross_entropy = nn.functional.cross_entropy(made.state.module.classify(z), labels)
+    assert figures.parts["cross-entropy"] == pytest.approx(float(cross_entropy), rel=1e-5)
+    assert figures.parts["loss"] == pytest.approx(
+        figures.parts["cross-entropy"] + figures.parts["prototype-pull"], rel=1e-5
+    )
+    assert figures.target_norm == pytest.approx(sum(math.hypot(*t.tolist()) for t in targets.values()) / 2, rel=1e-5)
+    means = [z[labels == label].mean(dim=0) for label in range(3)]
+    assert figures.prototype_norm == pytest.approx(sum(math.hypot(*mean.tolist()) for mean in means) / 3, rel=1e-5)
+
+
+class TwoPhases(Objective):
+    """Trains the classifier alone on rows of its own, then everything, with losses of different names."""
+
+    own_rows = torch.linspace(-1, 1, 5 * 6).reshape(5, 6), torch.tensor([0, 1, 2, 3, 0])
+
+    def phases(self, state, round_number):
+        self.seen = []
+        head = list(state.module.classifier.parameters())
+        return [
+            Phase("head", head, rows=self.own_rows, epochs=2, optimiser=torch.optim.Adam),
+            Phase("whole", list(state.module.parameters())),
+        ]
+
+    def loss(self, state, batch, phase, round_number):
+        plain = super().loss(state, batch, phase, round_number)
+        self.seen.append((phase.name, batch.inputs.clone(), batch.labels.clone()))
+        added = torch.full((), 3.0 if phase.name == "head" else 5.0)
+        return Loss(plain.total, plain.parts | {f"{phase.name}-part": added}, plain.features)
+
+
+def test_a_method_may_train_in_phases_on_rows_of_its_own(parts):
+    made = parts({"optimizer-state": "persistent", "momentum": 0.9})
+    objective = TwoPhases(made.settings, made.objective.options, 4)
+    extractor = [p.clone() for p in made.state.module.extractor.parameters()]
+    figures = train(objective, made.state, made.data, STREAM, 1)
+    head = [(inputs, labels) for name, inputs, labels in objective.seen if name == "head"]
+    assert [len(labels) for _, labels in head] == [5, 5]  # batches of 4: the fifth row joins
+    assert torch.equal(torch.cat([inputs for inputs, _ in head]).sort(dim=0)[0][::2], objective.own_rows[0])
+    assert figures.steps == 2 + 5
+    assert figures.parts["head-part"] == 3.0
+    assert figures.parts["whole-part"] == 5.0
+    assert {name.split("/")[0] for name in made.state.optimiser} == {"head", "whole"}
+    assert {name.split("/")[2] for name in made.state.optimiser} == {"step", "exp_avg", "exp_avg_sq", "momentum_buffer"}
+    assert not torch.equal(extractor[0], next(made.state.module.extractor.parameters()))
+
+
+# --- prototypes ----------------------------------------------------------------------------------------------
+
+
+def test_prototypes_are_measured_after_training_in_eval_mode_over_all_rows(parts):
+    made = parts(train=(0, 0, 1, 3) * 80 + (3,), norm=True)
+    train(made.objective, made.state, made.data, STREAM, 1)
+    module, rows = made.state.module, made.data.train
+    assert not module.training
+    sums, counts = {}, {}
+    for x, label in zip(rows.inputs, rows.labels.tolist(), strict=True):
+        with torch.no_grad():
+            z = module.features(((x / 2.0 - 0.5) / 1.5).unsqueeze(0))[0].double()
+        sums[label] = sums.get(label, 0) + z
+        counts[label] = counts.get(label, 0) + 1
+    found = made.state.prototypes
+    assert found.labels.tolist() == [0, 1, 3]
+    assert found.counts.tolist() == [160, 80, 81] == [counts[label] for label in (0, 1, 3)]
+    for label, vector in zip((0, 1, 3), found.vectors, strict=True):
+        torch.testing.assert_close(vector.double(), sums[label] / counts[label], rtol=1e-5, atol=1e-6)
+
+
+# --- divergence ----------------------------------------------------------------------------------------------
+
+
+def test_divergence_names_the_loss_the_epoch_and_the_phase(parts):
+    made = parts({"strategy": "local", "local-epochs": 9})
+    whole, steps = made.objective.loss, []
+
+    def spoilt_in_the_third_epoch(*arguments):
+        found = whole(*arguments)
+        steps.append(1)
+        if len(steps) != 12:  # five batches an epoch: 21 rows by 4, the last of five
+            return found
+        bad = found.total * math.nan
+        return Loss(bad, {"cross-entropy": bad}, found.features)
+
+    made.objective.loss = spoilt_in_the_third_epoch
+    with pytest.raises(DivergenceError, match="cross-entropy is not finite in epoch 3 of phase `train`; lower `learn"):
+        train(made.objective, made.state, made.data, STREAM, 1)
+    assert len(steps) == 15  # one look an epoch, and none after it
+
+
+def test_a_learning_rate_beyond_reason_diverges(parts):
+    made = parts({"strategy": "local", "learning-rate": 1e6, "local-epochs": 5})
+    with pytest.raises(DivergenceError, match="is not finite"):
+        train(made.objective, made.state, made.data, STREAM, 1)
+
+
+@pytest.mark.parametrize("where", ["extractor.0.weight", "classifier.bias", "extractor.1.running_var"])
+def test_a_model_that_the_last_step_spoilt_is_not_kept(parts, where):
+    """The loss of the last step is that of the model before it: finite, though the step ruined the model."""
+    made = parts({"strategy": "local", "batch-size": 32}, norm=True)
+    tensor = made.state.module.state_dict()[where]
+
+    class Spoiling(torch.optim.SGD):
+        def step(self):
+            tensor.fill_(math.inf)
+
+    parameters = list(made.state.module.parameters())
+    made.objective.phases = lambda state, number: [Phase("train", parameters, optimiser=lambda p: Spoiling(p, lr=0.1))]
+    with pytest.raises(DivergenceError, match=f"`{where}` is not finite after training"):
+        train(made.objective, made.state, made.data, STREAM, 1)
+
+
+def test_features_that_overflow_though_no_weight_does_are_a_divergence(parts):
+    made = parts({"strategy": "local", "batch-size": 32})
+
+    class Growing(torch.optim.SGD):
+        def step(self):
+            with torch.no_grad():
+                made.state.module.extractor[3].weight.fill_(3e38)
+                made.state.module.extractor[3].bias.fill_(3e38)
+
+    parameters = list(made.state.module.parameters())
+    made.objective.phases = lambda state, number: [Phase("train", parameters, optimiser=lambda p: Growing(p, lr=0.1))]
+    with pytest.raises(DivergenceError, match="the features are not finite after training"):
+        train(made.objective, made.state, made.data, STREAM, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "bias", "norm"),
+    [({"strategy": "local"}, 1e22, 1e22), ({"strategy": "fedproto", "prototype-weight": 1e4}, 0.0, None)],
+    ids=["norms near the root of float32's range", "a cross-entropy without any gradient"],
+)
+def test_figures_at_the_edge_of_float32_still_pass_the_wire(parts, settings, bias, norm):
+    made = parts(settings | {"learning-rate": 1e-30}, train=(1,) * 8)
+    with torch.no_grad():
+        made.state.module.extractor[3].bias.fill_(bias)
+        made.state.module.classifier.weight.zero_()
+        made.state.module.classifier.bias.copy_(torch.tensor([-500.0, 500.0, -500.0, -500.0]))
+    if settings["strategy"] == "fedproto":
+        receive(made, labels=(1,))
+    figures = train(made.objective, made.state, made.data, STREAM, 1)
+    assert norm is None or figures.prototype_norm == pytest.approx(norm * math.sqrt(5), rel=1e-5)
+    report, _ = decode_report(encode_report(Report(0, 1, training=figures)))
+    assert report.training == figures
+
+
+# --- speed -----------------------------------------------------------------------------------------------------
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operations for which the host waits for the device, in whatever dress Python calls them."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        name = str(function)
+        self.count += "_local_scalar_dense" in name or "nonzero" in name or "unique" in name or "masked_select" in name
+        return function(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize("strategy", ["local", "fedproto", "protonorm"])
+def test_no_batch_waits_for_the_device(parts, strategy):
+    counts = []
+    for repeats in (2, 20):
+        made = parts({"strategy": strategy, "momentum": 0.9}, train=(0, 1, 2, 3) * repeats, norm=True)
+        if strategy != "local":
+            receive(made)
+        with Waits() as waits:
+            steps = train(made.objective, made.state, made.data, STREAM, 1).steps
+        assert steps == repeats
+        counts.append(waits.count)
+    assert counts[0] > 0  # the look at each epoch's loss: the mode does see waits
+    assert counts[0] == counts[1]
