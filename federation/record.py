@@ -41,16 +41,15 @@ class RunFolder:
             SettingError: when the results folder cannot be written.
         """
         root = results_root(settings.results_dir)
-        words = (
-            time.strftime("%Y%m%d-%H%M%S", time.gmtime()),
-            settings.strategy,
-            Path(settings.dataset).name,
-        )
-        stem = re.sub(r"[^A-Za-z0-9_-]+", "-", "-".join(words))[:LONGEST_NAME].strip("-")
+        now = time.time()
         with _writing_to(root):
             root.mkdir(parents=True, exist_ok=True)
-        for attempt in range(1, 1000):
-            path = root / (stem if attempt == 1 else f"{stem}-{attempt}")
+        for second in range(1000):
+            # where one of this second is there, the next second's: the name travels in every message, so equal runs
+            # must have names of one length to have the same bytes
+            stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
+            words = "-".join((stamp, settings.strategy, Path(settings.dataset).name))
+            path = root / re.sub(r"[^A-Za-z0-9_-]+", "-", words)[:LONGEST_NAME].strip("-")
             with _writing_to(root):
                 try:
                     path.mkdir()
@@ -60,7 +59,7 @@ class RunFolder:
             folder._write_json("settings.json", dict(run_config))
             return folder
         raise SettingError(
-            f"the results folder {root} holds a thousand runs of this second; set another `results-dir`."
+            f"the results folder {root} holds a thousand runs of these minutes; set another `results-dir`."
         )
 
     @classmethod
