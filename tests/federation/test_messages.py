@@ -1,0 +1,230 @@
+"""Messages: round trips over Flower's own serialisation, sizes by another count, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from federation.messages import (
+    RECORDS,
+    decode_identity,
+    decode_instruction,
+    decode_payload,
+    decode_report,
+    encode_identity,
+    encode_instruction,
+    encode_payload,
+    encode_report,
+    payload_bytes,
+    wire_bytes,
+)
+from federation.payloads import Evaluation, Identity, Instruction, Limits, Report, TrainingFigures
+from prototypes.prototype_set import PrototypeSet
+
+K, D = 6, 4
+LIMITS = Limits(K, D, max_norm=100.0)
+COUNTED = Limits(K, D, max_norm=100.0, counts=True)
+
+
+def prototypes(labels=(0, 2, 5), dim=D, counts=None, seed=0):
+    vectors = torch.randn(len(labels), dim, generator=torch.Generator().manual_seed(seed))
+    counted = None if counts is None else torch.tensor(counts, dtype=torch.int64)
+    return PrototypeSet(torch.tensor(labels, dtype=torch.int64), vectors, counted)
+
+
+def same(one, other):
+    return (
+        one.labels.equal(other.labels)
+        and one.labels.dtype == other.labels.dtype
+        and one.vectors.equal(other.vectors)
+        and one.vectors.dtype == other.vectors.dtype
+        and (one.counts is None) == (other.counts is None)
+        and (one.counts is None or one.counts.equal(other.counts))
+    )
+
+
+def record(labels=None, vectors=None, **more):
+    """An upload made by hand from numpy arrays."""
+    labels = np.array([0, 2, 5], np.int16) if labels is None else labels
+    vectors = np.ones((3, D), np.float32) if vectors is None else vectors
+    return ArrayRecord({name: Array(values) for name, values in {"labels": labels, "vectors": vectors, **more}.items()})
+
+
+# --- payloads -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "limits"),
+    [
+        (prototypes(), LIMITS),
+        (prototypes(counts=(1, 2**40, 3)), COUNTED),
+        (prototypes(range(K)), LIMITS),
+        (prototypes(()), LIMITS),
+        (prototypes((), counts=()), COUNTED),
+        (prototypes((4,)), LIMITS),
+    ],
+)
+def test_a_payload_crosses_unchanged(sent, limits, crossed):
+    assert same(decode_payload(crossed(encode_payload(sent)), limits), sent)
+
+
+@pytest.mark.parametrize(("label", "dtype"), [(32767, np.int16), (32768, np.int32), (10**6, np.int32)])
+def test_labels_travel_as_narrow_as_they_can(label, dtype, crossed):
+    encoded = crossed(encode_payload(prototypes((0, label))))
+    assert encoded["labels"].numpy().dtype == dtype
+    assert decode_payload(encoded, Limits(label + 1, D, 100.0)).labels.tolist() == [0, label]
+
+
+def test_encoding_leaves_the_payload_alone_and_takes_any_layout():
+    sent = prototypes()
+    transposed = sent.with_vectors(sent.vectors.t().contiguous().t().requires_grad_())
+    assert not transposed.vectors.is_contiguous()
+    assert same(decode_payload(encode_payload(transposed), LIMITS), sent)
+
+
+def test_what_was_decoded_can_be_written_to():
+    decoded = decode_payload(encode_payload(prototypes(counts=(1, 2, 3))), COUNTED)
+    decoded.vectors.add_(1)
+    decoded.counts.add_(1)
+
+
+# --- sizes --------------------------------------------------------------------------------------------------
+
+
+def test_payload_bytes_counts_the_vectors_alone(crossed):
+    sent = encode_instruction(Instruction("run", 1, True, prototypes(range(5), dim=7)))
+    assert payload_bytes(sent) == payload_bytes(crossed(sent)) == 5 * 7 * 4
+    counted = encode_report(Report(0, 1, prototypes((1, 2), dim=3, counts=(4, 4))))
+    assert payload_bytes(counted) == 2 * 3 * 4
+    assert payload_bytes(encode_report(Report(0, 1, prototypes(())))) == 0
+    assert payload_bytes(encode_report(Report(0, 1))) == 0
+    assert payload_bytes(RecordDict({"payload": ConfigRecord({"vectors": 1})})) == 0
+
+
+def independent_wire_bytes(records):
+    """Flower's objects, each serialised by itself, counted with a stack instead of a recursion."""
+    total, waiting = 0, [records]
+    while waiting:
+        item = waiting.pop()
+        total += len(item.deflate())
+        waiting.extend((item.children or {}).values())
+    return total
+
+
+def whole_report(dim=D, labels=(0, 2, 5)):
+    parts = {"cross-entropy": 1.5, "prototype-pull": 0.25, "loss": 1.75}
+    rules = {"classifier": (3, 1), "local-prototypes": (4, 0), "majority-class": (0, 2)}
+    return Report(
+        partition=3,
+        round=7,
+        payload=prototypes(labels, dim),
+        training=TrainingFigures(20, 8, parts, 0.5, 3.0, 2.0, 1.25),
+        evaluation=Evaluation((5, 2), rules, 0.125),
+        seconds=1.5,
+    )
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        encode_instruction(Instruction("run", 3, False, prototypes(range(100), dim=512))),
+        encode_instruction(Instruction("run", 3, False)),
+        encode_report(whole_report(512, range(100))),
+        # three chunks of five MiB, two of them alike: those cross once
+        RecordDict({"payload": ArrayRecord({"x": Array(np.zeros(12 << 18, np.float32))})}),
+    ],
+)
+def test_wire_bytes_equals_another_count(records):
+    assert wire_bytes(records) == independent_wire_bytes(records)
+    named = {name: item for name, item in records.items() if name != "evaluation"}
+    assert wire_bytes(records, without=("evaluation",)) == independent_wire_bytes(RecordDict(named))
+
+
+@pytest.mark.parametrize("classes", [1, 10, 100])
+def test_a_message_of_float32_adds_little_to_its_payload(classes):
+    sent = prototypes(range(classes), dim=512)
+    down = encode_instruction(Instruction("20260101-120000-protonorm-cifar100", 300, True, sent))
+    up = encode_report(whole_report(512, range(classes)))
+    for records in (down, up):
+        assert payload_bytes(records) == classes * 512 * 4
+        over = wire_bytes(records, without=("evaluation",)) - payload_bytes(records)
+        assert 0 < over <= 0.05 * payload_bytes(records) + 4096
+
+
+# --- instructions -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("payload", [None, prototypes(), prototypes(())])
+@pytest.mark.parametrize("evaluate", [True, False])
+def test_an_instruction_crosses_unchanged(payload, evaluate, crossed):
+    sent = Instruction("20260101-120000-fedproto-digits", 12, evaluate, payload)
+    back = decode_instruction(crossed(encode_instruction(sent)), LIMITS)
+    assert replace(back, payload=None) == replace(sent, payload=None)
+    assert back.payload is None if payload is None else same(back.payload, payload)
+
+
+@pytest.mark.parametrize("run", ["", ".", "..", "../x", "a/b", "/a", "a\\b", "a\0b", "~", "a b", "x" * 300, ".hidden"])
+def test_a_run_name_that_leads_elsewhere_is_refused(run, refused):
+    assert "run name" in refused(decode_instruction, encode_instruction(Instruction(run, 1, True)), LIMITS)
+
+
+@pytest.mark.parametrize("round_number", [0, -1, -(2**63)])
+def test_rounds_count_from_one(round_number, refused):
+    records = encode_instruction(Instruction("run", round_number, True))
+    assert str(round_number) in refused(decode_instruction, records, LIMITS)
+
+
+def instruction_with(**fields):
+    header = {"run": "run", "round": 1, "evaluate": True, "payload": ""} | fields
+    return RecordDict({"instruction": ConfigRecord({name: v for name, v in header.items() if v is not None})})
+
+
+@pytest.mark.parametrize(
+    ("records", "named"),
+    [
+        (RecordDict(), "`instruction` is missing"),
+        (RecordDict({"instruction": MetricRecord({"round": 1})}), "MetricRecord"),
+        (RecordDict({"payload": record()}), "`instruction` is missing"),
+        (instruction_with(round=None), "round"),
+        (instruction_with(more=1), "more"),
+        (instruction_with(round=True), "`round`"),
+        (instruction_with(round=1.0), "`round`"),
+        (instruction_with(round="1"), "`round`"),
+        (instruction_with(evaluate=1), "`evaluate`"),
+        (instruction_with(run=b"run"), "`run`"),
+        (instruction_with(run=["run"]), "`run`"),
+        (instruction_with(payload="weights"), "'weights'"),
+        (instruction_with(payload="prototypes"), "'prototypes'"),
+        (RecordDict({**instruction_with(), "payload": record()}), "does not go with the arrays"),
+        (RecordDict({**instruction_with(payload="prototypes"), "payload": ConfigRecord({})}), "ConfigRecord"),
+        (RecordDict({**instruction_with(payload="prototypes"), "payload": record(np.zeros(3))}), "labels"),
+        (RecordDict({**instruction_with(), "weights": record()}), "'weights'"),
+    ],
+)
+def test_bad_instructions(records, named, refused):
+    assert named in refused(decode_instruction, records, LIMITS)
+
+
+# --- every message ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        encode_instruction(Instruction("run", 1, True, prototypes())),
+        encode_report(whole_report()),
+        encode_identity(Identity(0, 1)),
+    ],
+)
+def test_a_message_holds_the_records_that_were_agreed(records):
+    assert {name: type(item) for name, item in records.items()} == {name: RECORDS[name] for name in records}
+
+
+@pytest.mark.parametrize(
+    "decode", [decode_report, decode_identity, lambda records: decode_instruction(records, LIMITS)]
+)
+def test_a_reason_quotes_a_stranger_on_one_short_line(decode, refused):
+    for name in ("a\nb\x1b[31m", "\ud800", "x" * 10_000):
+        refused(decode, RecordDict({name: ConfigRecord({})}))

@@ -1,0 +1,53 @@
+"""Payloads as tensors by name, for the wire and for checkpoints."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from federation import payloads
+from federation.payloads import (
+    PAYLOADS,
+    Evaluation,
+    Identity,
+    Instruction,
+    Limits,
+    Report,
+    TrainingFigures,
+    from_tensors,
+    kind_of,
+    to_tensors,
+)
+from prototypes.prototype_set import PrototypeSet
+
+LABELS = torch.tensor([1, 4])
+VECTORS = torch.tensor([[0.5, -1.0, 3.0], [2.0, 0.0, 1e-30]])
+
+
+@pytest.mark.parametrize("counts", [None, torch.tensor([7, 2])])
+def test_tensors_and_back(counts):
+    tensors = to_tensors(PrototypeSet(LABELS, VECTORS, counts))
+    assert tensors.keys() == {"labels", "vectors"} | (set() if counts is None else {"counts"})
+    back = from_tensors(tensors)
+    assert back.labels.equal(LABELS)
+    assert back.vectors.equal(VECTORS)
+    assert back.counts is None if counts is None else back.counts.equal(counts)
+
+
+def test_the_empty_set_and_back():
+    back = from_tensors(to_tensors(PrototypeSet.empty(5)))
+    assert (len(back), back.dim, back.counts) == (0, 5, None)
+
+
+def test_a_method_of_the_five_papers_may_send_prototypes_and_nothing_else():
+    assert {"prototypes": PrototypeSet} == PAYLOADS
+    assert kind_of(PrototypeSet.empty(2)) == "prototypes"
+
+
+@pytest.mark.parametrize("kind", [Limits, Instruction, Evaluation, TrainingFigures, Report, Identity])
+def test_values_cannot_be_changed(kind):
+    assert kind.__module__ == payloads.__name__
+    required = {field.name: 1 for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}
+    value = kind(**required)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(value, next(iter(required)), 2)

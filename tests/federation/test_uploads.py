@@ -1,0 +1,210 @@
+"""Uploads made to harm: whatever their arrays are, the answer is a MessageError with the reason."""
+
+import tracemalloc
+from io import BytesIO
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, RecordDict
+
+from federation.messages import MessageError, decode_payload, payload_bytes
+from federation.payloads import Limits
+
+K, D = 6, 4
+LIMITS = Limits(K, D, max_norm=100.0)
+COUNTED = Limits(K, D, max_norm=100.0, counts=True)
+
+
+def record(labels=None, vectors=None, **more):
+    """An upload made by hand from numpy arrays."""
+    labels = np.array([0, 2, 5], np.int16) if labels is None else labels
+    vectors = np.ones((3, D), np.float32) if vectors is None else vectors
+    return ArrayRecord({name: Array(values) for name, values in {"labels": labels, "vectors": vectors, **more}.items()})
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int32, np.complex64, np.dtype(">f4"), np.dtype("S4")])
+def test_vectors_of_another_type(dtype, refused):
+    assert "float32 was agreed" in refused(decode_payload, record(vectors=np.zeros((3, D), dtype)), LIMITS)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, D - 1), (3, D + 1), (3, D, 1), (1, 3, D), (), (K + 1, D), (0, D + 1)])
+def test_vectors_of_another_shape(shape, refused):
+    reason = refused(decode_payload, record(vectors=np.zeros(shape, np.float32)), LIMITS)
+    assert str(shape) in reason
+    assert f"at most {K} rows of {D} values" in reason
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_vectors_that_are_not_finite(value, refused):
+    vectors = np.zeros((3, D), np.float32)
+    vectors[1, 2] = value
+    assert "NaN or infinity" in refused(decode_payload, record(vectors=vectors), LIMITS)
+
+
+def test_the_norm_bound_is_of_the_whole_vector_and_exact(refused):
+    vectors = np.zeros((3, D), np.float32)
+    vectors[1] = 50  # norm 100: just allowed
+    assert decode_payload(record(vectors=vectors), LIMITS).vectors.norm(dim=1).max() == 100
+    vectors[1, 0] = np.nextafter(np.float32(50), np.float32(51))
+    reason = refused(decode_payload, record(vectors=vectors), LIMITS)
+    assert "norm 100" in reason
+    assert "`max-prototype-norm` 100" in reason
+    # the square of the largest float32 is no float32
+    vectors[1, 0] = np.finfo(np.float32).max
+    assert "norm 3.4e+38" in refused(decode_payload, record(vectors=vectors), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        (np.array([0, 2, K], np.int16), "outside 0 to 5"),
+        (np.array([-1, 2, 3], np.int16), "outside 0 to 5"),
+        (np.array([0, 2, 2**31 - 1], np.int32), "outside 0 to 5"),
+        (np.array([0, 2, 2], np.int16), "unique and ascending"),
+        (np.array([5, 2, 0], np.int16), "unique and ascending"),
+        (np.array([0, 2], np.int16), "3 integers were due"),
+        (np.array([[0], [2], [5]], np.int16), "3 integers were due"),
+        (np.array([0, 2, 5], np.int64), "int64"),
+        (np.array([0, 2, 5], np.uint16), "uint16"),
+        (np.array([0, 1, 1], bool), "bool"),
+        (np.array([0, 2, 5], np.float32), "float32"),
+        (np.array([0, 2, 5], ">i2"), ">i2"),
+    ],
+)
+def test_bad_labels(labels, named, refused):
+    assert named in refused(decode_payload, record(labels), LIMITS)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        np.array([1, 0, 3]),
+        np.array([1, -1, 3]),
+        np.array([1, 2]),
+        np.array([[1, 2, 3]]),
+        np.array([1, 2, 3], np.int32),
+        np.array([1, 2, 3], np.uint64),
+        np.array([1.0, 2.0, np.nan]),
+    ],
+)
+def test_bad_counts(counts, refused):
+    assert "3 positive int64 numbers" in refused(decode_payload, record(counts=counts), COUNTED)
+
+
+@pytest.mark.parametrize(
+    ("upload", "limits"),
+    [
+        (record(), COUNTED),
+        (record(counts=np.array([1, 2, 3])), LIMITS),
+        (record(weights=np.zeros(10)), LIMITS),
+        (ArrayRecord({"labels": Array(np.array([0], np.int16))}), LIMITS),
+        (ArrayRecord({}), LIMITS),
+    ],
+)
+def test_arrays_that_were_not_agreed_or_are_missing(upload, limits, refused):
+    reason = refused(decode_payload, upload, limits)
+    assert str(sorted(upload)) in reason
+    assert str(["labels", "vectors"] if limits is LIMITS else ["counts", "labels", "vectors"]) in reason
+
+
+def npy(header, data=b"", version=(1, 0)):
+    """An .npy file with a header made by hand."""
+    text = header.encode("latin1") + b"\n"
+    return b"\x93NUMPY" + bytes(version) + len(text).to_bytes(2 if version == (1, 0) else 4, "little") + text + data
+
+
+def saved(function, *arrays, **options):
+    file = BytesIO()
+    function(file, *arrays, **options)
+    return file.getvalue()
+
+
+HEADER = "{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}"
+VALID = saved(np.save, np.ones((3, D), np.float32))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x93NUMPY",
+        b"\x80\x04K\x01.",
+        VALID[:-1],
+        VALID[:60],
+        VALID + b"\0",
+        VALID[:128],
+        saved(np.savez, vectors=np.ones((3, D), np.float32)),
+        saved(np.save, np.array([[object()] * D] * 3), allow_pickle=True),
+        b"PK\x03\x04" + VALID,
+        npy(HEADER.format("<f4", "(3, 4)"), b"\0" * 48, (2, 0)),
+        npy(HEADER.format("<f4", "(-3, -4)"), b"\0" * 48),
+        npy(HEADER.format("<f4", "(-3, 4)"), b"\0" * 48),
+        npy(HEADER.format("|V0", "(1000000000000000000,)")),
+        npy(HEADER.format("<f4", "(3.0, 4)"), b"\0" * 48),
+        npy(HEADER.format("<f4", "'abc'"), b"\0" * 48),
+        npy(HEADER.format("<f9", "(3, 4)"), b"\0" * 48),
+        npy(HEADER.format("O", "(3, 2)"), b"\0" * 48),
+        npy(HEADER.format("<f4", "(" * 5000), b"\0" * 48),
+        npy(HEADER.format("<f4", "9" * 5000), b"\0" * 48),
+        npy(HEADER.format("f4," * 3000, "(3, 4)"), b"\0" * 48),
+        npy("  {\n 'descr'\n   '''", b"\0" * 48),
+        npy("[" * 9000, b"\0" * 48),
+        npy("\0\xff\xfe", b"\0" * 48),
+    ],
+)
+def test_bytes_that_are_no_such_array(data, refused):
+    upload = record()
+    upload["vectors"] = Array("float32", (3, D), "numpy.ndarray", data)
+    refused(decode_payload, upload, LIMITS)
+    assert 0 <= payload_bytes(RecordDict({"payload": upload})) <= len(data)
+
+
+def test_an_array_of_another_form_is_refused(refused):
+    upload = record()
+    upload["vectors"] = Array("float32", (3, D), "a new form", VALID)
+    assert "a new form" in refused(decode_payload, upload, LIMITS)
+
+
+@pytest.mark.parametrize("shape", ["(67108864,)", "(134217728, 4)", "(4611686018427387904, 4)"])
+def test_a_forged_size_is_refused_before_memory_is_taken(shape, refused):
+    upload = record()
+    upload["vectors"] = Array("float32", (3, D), "numpy.ndarray", npy(HEADER.format("<f4", shape), b"\0" * 48))
+    tracemalloc.start()
+    try:
+        reason = refused(decode_payload, upload, LIMITS)
+        payload_bytes(RecordDict({"payload": upload}))
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+    assert "where 48 came" in reason
+
+
+@pytest.mark.filterwarnings("ignore")  # a header is parsed as Python, which warns of odd escapes
+def test_random_bytes_are_refused_or_a_payload_that_keeps_to_the_limits():
+    rng = np.random.default_rng(0)
+    decoded = 0
+    for round_number in range(1500):
+        data = bytearray(VALID)
+        for _ in range(rng.integers(1, 4)):
+            data[rng.integers(len(data))] = rng.integers(256)
+        data = data[: rng.integers(len(data))] if round_number % 3 == 0 else data
+        upload = record()
+        upload["vectors"] = Array("float32", (3, D), "numpy.ndarray", bytes(data))
+        assert 0 <= payload_bytes(RecordDict({"payload": upload})) <= len(data)
+        try:
+            vectors = decode_payload(upload, LIMITS).vectors
+        except MessageError:
+            continue
+        decoded += 1
+        assert vectors.shape == (3, D)
+        assert vectors.isfinite().all()
+        assert vectors.norm(dim=1).max() <= 100
+    assert 50 < decoded < 1400  # both ways were tried
+
+
+@pytest.mark.parametrize("dtype", ["float32", "xyz", "f4,,", "S99999999999", "O", "(9999,9999)f8", "\ud800", ""])
+@pytest.mark.parametrize("shape", [(3, D), (2**62, 2**62), (-3, D), (), (0,)])
+def test_payload_bytes_believes_no_declaration(dtype, shape):
+    upload = record()
+    upload["vectors"] = Array(dtype, shape, "numpy.ndarray", VALID)
+    assert payload_bytes(RecordDict({"payload": upload})) == 3 * D * 4
