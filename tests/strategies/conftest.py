@@ -124,7 +124,7 @@ class Federation:
         self.held = held or {p: tuple(range(CLASSES)) for p in range(clients)}
         self.identities = {p: self._identity(p) for p in range(clients)}
         self.asked = []  # (partition, round, message type, Instruction), in the order of sending
-        nodes = {p: 10_000 + 7919 * ((3 * p + 1) % (clients + 5)) for p in range(clients)}
+        nodes = {p: 10_000 + 7919 * ((5 * p + 2) % 101) for p in range(clients)}
         self.grid = ScriptedGrid(self._answer, nodes, clock)
 
     def _identity(self, partition):
@@ -175,6 +175,7 @@ class Federation:
     def start(self, settings=None, **arguments):
         """A run with these clients; gives the strategy (`.result` is Flower's) or raises what it raises."""
         config = known_settings() | {"strategy": "fedproto", "rounds": 3, "feature-dim": DIM, "clients": self.clients}
+        config |= {"start-timeout": 2.0}
         config |= settings or {}
         run = read_settings(config)
         opened = RunFolder.resume if run.settings.resume else RunFolder.create

@@ -1,0 +1,503 @@
+"""What all methods share on the server, with clients that are told what to say."""
+
+import ast
+import inspect
+import json
+import logging
+import math
+import warnings
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error
+from flwr.serverapp.strategy import Result, Strategy
+
+from federation.roster import RosterError
+from federation.settings import SettingError
+from prototypes.prototype_set import PrototypeSet
+from strategies import METHODS, load_method
+from strategies.base import PrototypeStrategy
+from strategies.exchange import LATE, RunError
+from strategies.outcome import EVERYONE, Outcome, pack, unpack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def lines_of(strategy):
+    return strategy.folder.lines()
+
+
+def asked(federation, kind=None):
+    return [(p, r) for p, r, was, _ in federation.asked if kind in (None, was)]
+
+
+# --- sampling ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fraction", "least", "clients", "wanted"),
+    [(1.0, 1, 5, 5), (0.5, 1, 5, 3), (0.5, 1, 6, 3), (0.2, 1, 7, 1), (0.01, 1, 5, 1), (0.01, 3, 5, 3), (0.3, 1, 5, 2)],
+)
+def test_a_round_asks_rho_m_clients_rounded_half_up_and_the_minimum_at_least(
+    federation, fraction, least, clients, wanted
+):
+    group = federation(clients)
+    group.start({"fraction-train": fraction, "min-train-clients": least, "rounds": 2})
+    per_round = Counter(r for _, r in asked(group, "train"))
+    assert per_round == {1: wanted, 2: wanted}
+    assert wanted == max(least, math.floor(fraction * clients + 0.5))
+
+
+def test_only_clients_with_training_rows_train_and_the_others_evaluate(federation):
+    rows = {p: (0 if p in (1, 4) else 20, 4, 6) for p in range(6)}
+    group = federation(6, rows=rows)
+    group.start({"fraction-train": 0.5, "rounds": 12})
+    trained = asked(group, "train")
+    # M counts those with training rows: round(0.5 * 4) of them
+    assert set(Counter(r for _, r in trained).values()) == {2}
+    assert {p for p, _ in trained} == {0, 2, 3, 5}
+    assert {(p, r) for p, r in asked(group, "evaluate") if p in (1, 4)} == {
+        (p, r) for p in (1, 4) for r in range(1, 14)
+    }
+
+
+def test_sampling_depends_on_seed_and_round_alone(federation):
+    def samples(settings, shuffle=False):
+        group = federation(8)
+        if shuffle:
+            group.grid.nodes = dict(reversed([(p, 10**9 - 17 * p) for p in group.grid.nodes]))
+        strategy = group.start({"fraction-train": 0.4, "rounds": 6} | settings)
+        return {r: sorted(p for p, of in asked(group, "train") if of == r) for r in range(1, 7)}, strategy
+
+    first, strategy = samples({})
+    assert samples({}, shuffle=True)[0] == first
+    assert samples({"strategy": "protonorm", "rounds": 9})[0] == first
+    assert {r: strategy.sample(r) for r in (4, 2, 6)} == {r: first[r] for r in (4, 2, 6)}
+    assert samples({"seed": 1})[0] != first
+    assert len(set(map(tuple, first.values()))) > 1
+
+
+def test_sampling_leaves_nobody_out_for_long(federation):
+    strategy = federation(10).start({"fraction-train": 0.3, "rounds": 1})
+    counts = Counter(p for r in range(1, 1001) for p in strategy.sample(r))
+    # 300 expected, standard deviation 14.5
+    assert all(abs(counts[p] - 300) < 75 for p in range(10))
+
+
+# --- messages ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["all", "sampled"])
+def test_a_client_gets_one_message_a_round(federation, who):
+    group = federation(6)
+    group.start({"fraction-train": 0.5, "rounds": 4, "evaluate-clients": who})
+    assert max(Counter(asked(group)).values()) == 1
+    expected = 6 if who == "all" else 3
+    assert Counter(r for _, r in asked(group)) == dict.fromkeys(range(1, 6), expected)
+    final = {p for p, r in asked(group, "evaluate") if r == 5}
+    assert final == (set(range(6)) if who == "all" else {p for p, r in asked(group, "train") if r == 4})
+
+
+def test_messages_name_run_and_round_and_carry_what_the_last_round_made(federation):
+    group = federation(3)
+    strategy = group.start({"rounds": 3})
+    assert {instruction.run for *_, instruction in group.asked} == {strategy.folder.path.name}
+    for _, round_number, _, instruction in group.asked:
+        assert instruction.round == round_number
+        if round_number == 1:
+            assert instruction.payload is None
+            continue
+        # the mean over clients of what they uploaded in the round before, summed in partition order
+        uploads = [group.upload(p, round_number - 1).vectors.double() for p in range(3)]
+        expected = ((uploads[0] + uploads[1] + uploads[2]) / 3).float()
+        assert torch.equal(instruction.payload.vectors, expected)
+
+
+def test_evaluation_every_n_rounds_and_at_the_end(federation):
+    group = federation(4)
+    strategy = group.start({"rounds": 6, "evaluate-every": 3, "fraction-train": 0.5})
+    due = {r: {i.evaluate for *_, i in group.asked if i.round == r} for r in range(1, 8)}
+    assert due == {1: {True}, 2: {False}, 3: {False}, 4: {True}, 5: {False}, 6: {False}, 7: {True}}
+    assert {r for _, r in asked(group, "evaluate")} == {1, 4, 7}
+    evaluated = {line["round"]: line["evaluation"]["of_round"] for line in lines_of(strategy) if "evaluation" in line}
+    assert evaluated == {1: 0, 4: 3, 7: 6}
+    assert set(strategy.result.evaluate_metrics_clientapp) == {0, 3, 6}
+
+
+def test_lines_hold_the_rounds_training_and_the_evaluation_before_it(federation):
+    group = federation(3)
+    strategy = group.start({"rounds": 2})
+    first, second, final = lines_of(strategy)
+    assert [line["round"] for line in (first, second, final)] == [1, 2, 3]
+    assert [line["evaluation"]["of_round"] for line in (first, second, final)] == [0, 1, 2]
+    assert final["final"] is True
+    assert "training" not in final
+    losses = [group.report(p, 2, "train", True).training.parts["loss"] for p in range(3)]
+    assert second["training"]["loss"]["loss"] == pytest.approx(sum(losses) / 3, rel=1e-12)
+    right = [group.report(p, 2, "train", True).evaluation.correct["local-prototypes"][0] for p in range(3)]
+    assert second["evaluation"]["rules"]["local-prototypes"]["test"]["mean"] == pytest.approx(sum(right) / 18)
+    assert strategy.result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(sum(right) / 18)
+
+
+def test_bytes_are_those_of_the_formula(federation):
+    held = {0: (0,), 1: (0, 2), 2: (2,), 3: (1, 2)}
+    group = federation(4, held=held)
+    strategy = group.start({"rounds": 3, "fraction-train": 0.5})
+    known = set()
+    for line in lines_of(strategy)[:3]:
+        trained = [p for p, r in asked(group, "train") if r == line["round"]]
+        # sum over the sampled of (K_i + K_r) s values, K_r the classes with a prototype when the round starts
+        up, down = sum(len(held[p]) for p in trained), len(trained) * len(known)
+        assert (line["bytes"]["payload_up"], line["bytes"]["payload_down"]) == (4 * 3 * up, 4 * 3 * down)
+        others = [p for p, r in asked(group, "evaluate") if r == line["round"]]
+        assert line["bytes"]["evaluate_only_payload_down"] == 4 * 3 * len(others) * len(known)
+        assert line["bytes"]["evaluate_only_payload_up"] == 0
+        known |= {label for p in trained for label in held[p]}
+    final = lines_of(strategy)[3]["bytes"]
+    assert final["payload_up"] == final["wire_up"] == final["payload_down"] == final["wire_down"] == 0
+    assert final["evaluate_only_wire_down"] > final["evaluate_only_payload_down"] == 4 * 3 * 4 * len(known)
+    summary = json.loads((strategy.folder.path / "summary.json").read_text())
+    assert summary["bytes"] == {
+        name: sum(line["bytes"][name] for line in lines_of(strategy)) for name in summary["bytes"]
+    }
+
+
+# --- prototypes -------------------------------------------------------------------------------------------
+
+
+def test_a_class_nobody_reports_keeps_its_prototype_and_one_never_reported_is_absent(federation):
+    held = {0: (0, 1), 1: (1,)}
+
+    def quiet(partition, round_number, kind, report):
+        # class 0 is reported in round 1 alone, class 1 always, 2 and 3 never
+        if kind == "train" and partition == 0 and round_number > 1:
+            vectors = report.payload.vectors[1:]
+            return replace(report, payload=PrototypeSet(torch.tensor([1]), vectors))
+        return report
+
+    group = federation(2, held=held, tamper=quiet)
+    group.start({"rounds": 3})
+    downloads = {i.round: i.payload for *_, i in group.asked}
+    assert downloads[1] is None
+    for round_number in (2, 3, 4):
+        assert downloads[round_number].labels.tolist() == [0, 1]
+        assert torch.equal(downloads[round_number].vectors[0], group.upload(0, 1).vectors[0])
+    assert not torch.equal(downloads[3].vectors[1], downloads[2].vectors[1])
+
+
+def test_a_round_without_a_single_upload_keeps_all_prototypes(federation):
+    def fail(partition, round_number, kind, report):
+        return Error(2, "ValueError: boom") if round_number == 2 else report
+
+    group = federation(3, tamper=fail)
+    strategy = group.start({"rounds": 3})
+    downloads = {i.round: i.payload for *_, i in group.asked}
+    assert torch.equal(downloads[2].vectors, downloads[3].vectors)
+    lost = lines_of(strategy)[1]
+    assert (lost["training"]["asked"], lost["training"]["valid"], lost["server"]) == (3, 0, {})
+    assert "evaluation" not in lost
+    assert set(strategy.result.train_metrics_clientapp) == {1, 3}
+
+
+def test_uploads_reach_the_method_in_partition_order(federation, monkeypatch):
+    order = []
+    method = load_method("fedproto").strategy
+    inner = method.aggregate
+
+    def spy(self, uploads, state, server_round):
+        order.append(list(uploads))
+        return inner(self, uploads, state, server_round)
+
+    monkeypatch.setattr(method, "aggregate", spy)
+    federation(5, tamper=lambda p, r, kind, report: (float(9 * p * r % 7), report)).start({"rounds": 3})
+    assert order == [[0, 1, 2, 3, 4]] * 3
+
+
+def test_the_order_of_replies_changes_no_bit(federation):
+    def downloads(delay):
+        group = federation(5, tamper=lambda p, r, kind, report: (delay(p, r), report))
+        strategy = group.start({"rounds": 4, "strategy": "protonorm", "fraction-train": 0.6})
+        said = [{name: value for name, value in line.items() if name != "time"} for line in lines_of(strategy)]
+        return said, pack(strategy.state, strategy.downloads)
+
+    said, tensors = downloads(lambda p, r: 0.0)
+    for delay in (lambda p, r: float(p), lambda p, r: float(10 - p), lambda p, r: float(7 * p * r % 5)):
+        other, others = downloads(delay)
+        assert other == said
+        assert all(torch.equal(tensors[name], others[name]) for name in tensors)
+
+
+class Broken(PrototypeStrategy):
+    """Makes a prototype that is not finite in round 2, and figures that JSON does not know."""
+
+    def aggregate(self, uploads, state, server_round):
+        payload = uploads[0]
+        if server_round == 2:
+            payload = payload.with_vectors(payload.vectors / torch.tensor([[1.0], [1.0], [0.0], [0.0]]))
+        figures = {"infinite": math.inf, "not": math.nan, "word": "exact", "number": 3, "nothing": None}
+        return Outcome({"round": torch.tensor(server_round)}, {EVERYONE: payload}, figures, ["mind the gap"])
+
+
+def broken(monkeypatch):
+    method = load_method("fedproto")
+    monkeypatch.setattr("strategies.load_method", lambda name: replace(method, strategy=Broken))
+
+
+def test_a_global_prototype_that_is_not_finite_ends_the_run_before_it_is_sent(federation, monkeypatch):
+    broken(monkeypatch)
+    group = federation(2)
+    with pytest.raises(RunError, match=r"round 2: the global prototype of class 2 is not finite.*round before"):
+        group.start({"rounds": 3})
+    assert max(r for _, r in asked(group)) == 2
+    assert [line["round"] for line in lines_of(group.strategy)] == [1]
+    tensors, meta = group.strategy.folder.load_checkpoint()
+    assert meta["round"] == 1
+    assert int(tensors["state/round"]) == 1
+
+
+def test_figures_that_json_does_not_know_are_left_empty(federation, monkeypatch, say):
+    broken(monkeypatch)
+    strategy = federation(2).start({"rounds": 1})
+    server = lines_of(strategy)[0]["server"]
+    assert server.pop("prototype_norm") > 0
+    assert server == {"infinite": None, "not": None, "word": "exact", "number": 3, "nothing": None}
+    assert set(strategy.result.train_metrics_clientapp[1]) == {"number", "prototype_norm"}
+    assert "warning: round 1: mind the gap" in say()
+
+
+@pytest.mark.parametrize(("factor", "warns"), [(0.34, False), (0.32, True)])
+def test_it_warns_when_prototypes_fall_below_a_third_of_round_1(federation, say, factor, warns):
+    unit = torch.eye(4, 3) + torch.tensor([0.0, 0.0, 0.0, 1.0])[:, None] * torch.tensor([0.0, 0.0, 1.0])
+
+    def shrink(partition, round_number, kind, report):
+        if kind != "train":
+            return report
+        scale = 8.0 * (factor if round_number == 3 else 1.0)
+        return replace(report, payload=PrototypeSet(torch.arange(4), scale * unit))
+
+    strategy = federation(2, tamper=shrink).start({"rounds": 3})
+    said = [line for line in say() if "collapse" in line]
+    assert bool(said) == warns
+    if warns:
+        assert said[0].startswith(
+            "warning: round 3: the mean norm of the prototypes has fallen from 8 in round 1 to 2.56"
+        )
+    assert lines_of(strategy)[2]["server"]["prototype_norm"] == pytest.approx(8 * factor)
+
+
+def test_state_and_downloads_survive_packing():
+    state = {"labels": torch.tensor([1, 2]), "module/0.weight": torch.randn(2, 3)}
+    counted = PrototypeSet(torch.tensor([3]), torch.randn(1, 2), torch.tensor([5]))
+    downloads = {EVERYONE: PrototypeSet(torch.tensor([0]), torch.randn(1, 2)), 12: counted}
+    again, payloads = unpack(pack(state, downloads))
+    assert again.keys() == state.keys()
+    assert all(torch.equal(again[name], state[name]) for name in state)
+    assert list(payloads) == [EVERYONE, 12]
+    assert torch.equal(payloads[12].counts, torch.tensor([5]))
+    assert payloads[EVERYONE].counts is None
+    assert unpack(pack({}, {})) == ({}, {})
+
+
+# --- failures ---------------------------------------------------------------------------------------------
+
+
+def test_rounds_without_enough_replies_in_a_row_end_the_run(federation):
+    def fail(partition, round_number, kind, report):
+        failing = round_number in (2, 3) or round_number >= 5
+        return Error(2, f"ValueError: boom {partition}") if failing and kind == "train" else report
+
+    group = federation(3, tamper=fail)
+    with pytest.raises(RunError, match=r"^3 rounds in a row ended without enough valid replies.*ValueError: boom 0"):
+        group.start({"rounds": 20})
+    # two in a row are forgiven; those of rounds 5, 6 and 7 are not
+    assert [line["round"] for line in lines_of(group.strategy)] == list(range(1, 8))
+    assert group.strategy.folder.load_checkpoint()[1]["round"] == 7
+    assert not (group.strategy.folder.path / "summary.json").exists()
+
+
+def test_min_replies_makes_a_round_of_fewer_a_failed_one(federation, say):
+    def fail(partition, round_number, kind, report):
+        return (
+            replace(report, payload=None, training=None, problem=f"client {partition} is tired")
+            if partition
+            else report
+        )
+
+    group = federation(3, tamper=fail)
+    with pytest.raises(RunError, match=r"^2 rounds in a row"):
+        group.start({"rounds": 9, "min-replies": 2, "max-failed-rounds": 2})
+    assert "warning: round 1, client 2: client 2 is tired" in say()
+    # with one reply needed the same clients are good enough, and their only upload is used
+    strategy = federation(3, tamper=fail).start({"rounds": 2, "min-replies": 1, "max-failed-rounds": 1})
+    assert [line["training"]["valid"] for line in lines_of(strategy)[:2]] == [1, 1]
+    assert lines_of(strategy)[0]["problems"] == {"1": "client 1 is tired", "2": "client 2 is tired"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"min-train-clients": 4}, {"min-replies": 4}, {"min-replies": 3, "fraction-train": 0.5, "clients": 0}],
+)
+def test_minima_that_no_round_can_meet_are_refused_before_training(federation, settings):
+    group = federation(4, rows={p: (20 * (p != 3), 4, 6) for p in range(4)})
+    with pytest.raises(RosterError, match=r"3 clients have training rows and \d of them train in a round"):
+        group.start(settings)
+    assert not group.asked
+
+
+def test_a_silent_client_costs_one_wait_a_round_when_it_trains_and_one_in_all_when_it_evaluates(federation, clock, say):
+    def silent(partition, round_number, kind, report):
+        return None if partition == 2 else report
+
+    strategy = federation(3, tamper=silent).start({"rounds": 2, "round-timeout": 50.0, "query-timeout": 10.0})
+    assert lines_of(strategy)[0]["problems"] == {"2": LATE}
+    assert clock.now == pytest.approx(150, abs=2)
+
+    clock.now = 0.0
+    group = federation(3, tamper=silent, rows={0: (20, 4, 6), 1: (20, 4, 6), 2: (0, 4, 6)})
+    group.start({"rounds": 5, "round-timeout": 50.0, "query-timeout": 10.0})
+    assert clock.now == pytest.approx(10, abs=1)
+
+
+def test_a_node_that_has_left_fails_its_client_alone(federation, script):
+    def leave(partition, round_number, kind, report):
+        return script.LEFT if partition == 1 and round_number >= 2 else report
+
+    strategy = federation(3, tamper=leave).start({"rounds": 3})
+    lines = lines_of(strategy)
+    assert [line["training"]["valid"] for line in lines[:3]] == [3, 2, 2]
+    assert set(lines[3]["problems"]) == {"1"}
+
+
+def test_refused_uploads_are_counted_and_their_bytes_and_evaluation_kept(federation, say):
+    def tamper(partition, round_number, kind, report):
+        if partition == 1 and kind == "train":
+            return replace(report, payload=report.payload.with_vectors(report.payload.vectors * math.nan))
+        return report
+
+    strategy = federation(3, tamper=tamper).start({"rounds": 2})
+    honest = federation(3).start({"rounds": 2})
+    first, expected = lines_of(strategy)[0], lines_of(honest)[0]
+    assert (first["training"]["valid"], first["training"]["dropped"]) == (2, 1)
+    assert first["problems"] == {"1": "upload dropped: a vector holds NaN or infinity"}
+    assert first["bytes"]["payload_up"] == expected["bytes"]["payload_up"]
+    assert first["evaluation"] == expected["evaluation"]
+    assert "warning: round 1, client 1: upload dropped: a vector holds NaN or infinity" in say()
+    assert json.loads((strategy.folder.path / "summary.json").read_text())["problems"] == 2
+
+
+# --- Flower's contract -----------------------------------------------------------------------------------
+
+
+def test_strategies_keep_flowers_contract():
+    theirs = inspect.signature(Strategy.start).parameters
+    for name in METHODS:
+        strategy = load_method(name).strategy
+        assert issubclass(strategy, Strategy)
+        assert not inspect.isabstract(strategy)
+        assert list(inspect.signature(strategy.start).parameters) == list(theirs)
+        for method in ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "summary"):
+            expected = inspect.signature(getattr(Strategy, method)).parameters
+            assert list(inspect.signature(getattr(strategy, method)).parameters) == list(expected)
+
+
+def test_start_returns_flowers_result(federation):
+    strategy = federation(3).start({"rounds": 2})
+    result = strategy.result
+    assert isinstance(result, Result)
+    assert set(result.train_metrics_clientapp) == {1, 2}
+    assert set(result.evaluate_metrics_clientapp) == {0, 1, 2}
+    assert not result.arrays
+    assert "Aggregated ClientApp-side Train Metrics" in repr(result)
+
+
+def test_rounds_and_timeout_can_be_given_as_flower_users_do(federation, clock):
+    def silent(partition, round_number, kind, report):
+        return None if partition == 0 and kind == "train" else report
+
+    group = federation(2, tamper=silent)
+    strategy = group.start({"rounds": 9}, num_rounds=2, timeout=7.0)
+    assert [line["round"] for line in lines_of(strategy)] == [1, 2, 3]
+    assert clock.now == pytest.approx(14, abs=1)
+    assert {message.metadata.ttl for message in group.grid.sent if message.metadata.message_type == "train"} == {67.0}
+    assert json.loads((strategy.folder.path / "summary.json").read_text())["settings"]["rounds"] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"initial_arrays": ArrayRecord({"w": Array(torch.zeros(2).numpy())})},
+        {"train_config": ConfigRecord({"lr": 0.1})},
+        {"evaluate_config": ConfigRecord({"lr": 0.1})},
+        {"evaluate_fn": lambda server_round, arrays: None},
+    ],
+)
+def test_arguments_without_a_meaning_are_refused(federation, arguments):
+    group = federation(2)
+    with pytest.raises(ValueError, match="no global weights"):
+        group.start(**arguments)
+    assert not group.asked
+
+
+def test_a_method_can_refuse_classes_and_width_before_training(federation, monkeypatch):
+    method = load_method("fedproto").strategy
+
+    def check(self, num_classes, dim):
+        raise SettingError(f"K = {num_classes}, d = {dim}")
+
+    monkeypatch.setattr(method, "check", check, raising=False)
+    group = federation(2)
+    with pytest.raises(SettingError, match="K = 4, d = 3"):
+        group.start()
+    assert not group.asked
+
+
+def test_the_start_is_told(federation, say):
+    federation(3, rows={0: (20, 4, 6), 1: (0, 4, 6), 2: (20, 4, 6)}, held={0: (1, 3), 1: (), 2: (0,)}).start()
+    said = say()
+    assert said[0] == "fedproto on digits: 3 clients, 4 classes, d = 3, 3 rounds, prediction by local-prototypes"
+    assert said[1] == "  client 0: scripted (7 parameters), 20 + 4 + 6 rows (train + validation + test), classes 1 3"
+    assert said[2].endswith("classes none: it has no training row and takes part in evaluation only")
+    assert said[4] == "  the server learns of each client: nothing true"
+
+
+def test_no_deprecated_call_of_flower(run):
+    """A whole run, both apps, with warnings as errors and an ear on Flower's own log, where it deprecates."""
+    heard = []
+    ear = logging.Handler()
+    ear.emit = lambda record: heard.append(record.getMessage())
+    logger = logging.getLogger("flwr")
+    logger.addHandler(ear)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run({"rounds": 2, "fraction-train": 0.5})
+    finally:
+        logger.removeHandler(ear)
+    assert not [line for line in heard if "deprecat" in line.lower() or "preview" in line.lower()]
+
+
+def test_only_flowers_message_api_is_imported():
+    rooms = (
+        "prototypes",
+        "models",
+        "data",
+        "federation",
+        "strategies",
+        "client_app",
+        "server_app",
+        "experiments",
+        "cli",
+    )
+    found = set()
+    for room in rooms:
+        for path in (ROOT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                found |= {name for name in names if name.split(".")[0] == "flwr"}
+    assert {name.split(".")[1] for name in found} <= {"app", "serverapp", "clientapp", "supercore"}
+    # the one private import, which the in-process grid needs
+    assert {name for name in found if ".supercore" in name} == {"flwr.supercore.task_identity"}
