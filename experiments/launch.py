@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,6 +91,9 @@ def launch(
                 outcome = _outcome(superlink, listener)
             except Interrupted as signal:
                 interruption = signal
+                # the terminal itself may be what has gone
+                with suppress(OSError):
+                    show(f"{signal.name}: stopping Flower and all that it started")
                 outcome = Outcome(False, listener.folder, _interrupted(signal, listener.folder))
             except FlowerError as error:
                 outcome = Outcome(False, listener.folder, listener.error or str(error))
@@ -168,6 +172,8 @@ def _outcome(superlink: SuperLink, listener: _Listener) -> Outcome:
     unsummed = listener.folder and not (listener.folder / "summary.json").exists()
     if status == "finished:completed" and not listener.error and not unsummed:
         return Outcome(True, listener.folder)
+    if "No heartbeat" in details:
+        details = "the simulation's process died, often for want of memory: Flower hears nothing of it any more"
     reason = (details or f"Flower calls the run {status}").rstrip(".")
     if listener.exception and (listener.exception.partition(": ")[2] or listener.exception) not in reason:
         reason += f" (the last exception in the log: {listener.exception})"

@@ -211,7 +211,11 @@ def test_a_run_stopped_by_a_signal(toy, tmp_path, watch):
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         rest = [line for line in process.stdout.read().splitlines() if line != "still there"]
-    assert rest == ["SIGTERM False stopped by SIGTERM before a round was finished.", str(folder / "run.log")]
+    assert rest == [
+        "SIGTERM: stopping Flower and all that it started",
+        "SIGTERM False stopped by SIGTERM before a round was finished.",
+        str(folder / "run.log"),
+    ]
     assert process.returncode == 0
     assert_nothing_is_left(watch)
 
@@ -270,6 +274,12 @@ class Ended(SuperLink):
             "An error was encountered.",
             ["KeyError: 1", "ValueError: ActorPool is empty"],
             "An error was encountered (the last exception in the log: ValueError: ActorPool is empty).",
+        ),
+        (
+            "finished:failed",
+            "No heartbeat received from the task.",
+            [],
+            "the simulation's process died, often for want of memory: Flower hears nothing of it any more.",
         ),
         ("finished:stopped", "", [], "Flower calls the run finished:stopped."),
         ("finished:completed", "", ["[protosphere] error: not all."], "not all."),
