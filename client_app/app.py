@@ -24,7 +24,8 @@ def query(message: Message, context: Context) -> Message:
             identity = Client(context).identity()
     except USER_ERRORS as error:
         partition = context.node_config.get("partition-id", -1)
-        identity = Identity(int(partition), 0, problem=f"client {partition}: {error}")
+        known = partition if type(partition) is int else -1
+        identity = Identity(known, 0, problem=f"client {partition}: {error}")
     return Message(encode_identity(identity), reply_to=message)
 
 

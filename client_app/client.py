@@ -220,7 +220,13 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise SettingError(f'setting `device` is "{name}", but this machine has no CUDA; use "auto" or "cpu".')
-    return torch.device(name)
+    device = torch.device(name)
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise SettingError(
+            f'setting `device` is "{name}", but this machine has {torch.cuda.device_count()} CUDA devices, from cuda:0 '
+            'on; use one of those, "auto" or "cpu".'
+        )
+    return device
 
 
 def _size(state: ClientState) -> int:

@@ -1,0 +1,131 @@
+"""The ClientApp as Flower calls it: a message and a context in, a message out."""
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from threadpoolctl import threadpool_info
+
+from client_app import client as client_module
+from client_app.app import app
+from experiments.local_grid import LocalGrid
+from federation.checks import MessageError
+from federation.messages import decode_identity, decode_report, encode_instruction
+from federation.payloads import Instruction
+from federation.settings import SettingError
+from models.split import SplitModel
+from strategies import known_settings
+
+QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}
+
+
+@pytest.fixture
+def call():
+    """call(message type, records, settings, **node config): the reply."""
+    LocalGrid({}, [])  # gives this process the identity without which Flower builds no message
+    client_module._states.clear()
+
+    def answer(message_type, records=None, settings=None, node=None):
+        node = {"partition-id": 1, "num-partitions": 4} if node is None else node
+        message = Message(RecordDict() if records is None else records, 77, message_type)
+        return app(message, Context(1, 77, node, RecordDict(), QUICK | (settings or {})))
+
+    return answer
+
+
+def instruction(number=1, evaluate=True):
+    return encode_instruction(Instruction("a-run", number, evaluate))
+
+
+def test_the_three_kinds_of_message_are_answered(call):
+    identity = decode_identity(call(MessageType.QUERY).content)
+    assert (identity.partition, identity.partitions, identity.problem) == (1, 4, "")
+    trained, upload = decode_report(call(MessageType.TRAIN, instruction()).content)
+    assert (trained.partition, trained.round) == (1, 1)
+    assert trained.training.steps > 0
+    assert upload["vectors"].shape[1] == 8
+    evaluated, upload = decode_report(call(MessageType.EVALUATE, instruction(2)).content)
+    assert (evaluated.partition, evaluated.round, evaluated.training, upload) == (1, 2, None, None)
+    assert evaluated.evaluation.correct
+    assert trained.seconds > trained.training.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("node", "partition", "sentence"),
+    [
+        ({}, -1, "client -1: this SuperNode's --node-config has partition-id=None"),
+        (
+            {"partition-id": "two", "num-partitions": 4},
+            -1,
+            "client two: this SuperNode's --node-config has partition-id",
+        ),
+        ({"partition-id": 2.5, "num-partitions": 4}, -1, "client 2.5: this SuperNode's --node-config has partition-id"),
+        ({"partition-id": 2}, 2, "client 2: this SuperNode's --node-config has num-partitions=None"),
+        ({"partition-id": 9, "num-partitions": 4}, 9, "client 9: partition 9 does not exist"),
+        ({"partition-id": 2, "num-partitions": 4, "model": "tiny_cn"}, 2, "client 2: model 'tiny_cn' is unknown"),
+        ({"partition-id": 2, "num-partitions": 4, "data-path": "/nowhere"}, 2, "client 2: "),
+    ],
+    ids=["nothing", "a word", "a fraction", "no number of partitions", "too high", "model", "path"],
+)
+def test_a_client_that_cannot_take_part_says_why(call, node, partition, sentence):
+    identity = decode_identity(call(MessageType.QUERY, node=node).content)
+    assert identity.problem.startswith(sentence)
+    assert identity.partition == partition
+    assert identity.rows == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"device": "cuda:99"}, "`device`"),
+        ({"models": "tiny_perceptron", "dataset": "/no/such/folder"}, "/no/such/folder"),
+        ({"learning-rate": -1.0}, "`learning-rate`"),
+        ({"min-samples": 200}, "min-samples = 200"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named(call, settings, reason):
+    identity = decode_identity(call(MessageType.QUERY, settings=settings).content)
+    assert identity.problem.startswith("client 1: ")
+    assert reason in identity.problem
+
+
+def test_a_client_that_cannot_take_part_cannot_train(call):
+    with pytest.raises(SettingError, match="partition-id"):
+        call(MessageType.TRAIN, instruction(), node={"num-partitions": 4})
+
+
+def test_a_message_that_nobody_agreed_on_is_refused(call):
+    records = instruction()
+    records["weights"] = ArrayRecord({"w": Array(torch.ones(3).numpy())})
+    with pytest.raises(MessageError, match="'weights'"):
+        call(MessageType.TRAIN, records)
+    with pytest.raises(MessageError, match="the record `instruction` is missing"):
+        call(MessageType.TRAIN)
+
+
+@pytest.mark.parametrize("run", ["../elsewhere", "/tmp/elsewhere", "..", ""])
+def test_a_run_name_cannot_lead_out_of_the_store(call, run, home):
+    header = ConfigRecord({"run": run, "round": 1, "evaluate": True, "payload": ""})
+    with pytest.raises(MessageError, match="run name"):
+        call(MessageType.TRAIN, RecordDict({"instruction": header}))
+    assert not (home / "clients").exists()
+
+
+@pytest.mark.parametrize("message_type", [MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY])
+def test_the_thread_setting_is_in_force_during_a_message(call, monkeypatch, message_type):
+    seen = set()
+
+    def watched(whole):
+        def look(*arguments):
+            blas = [library["num_threads"] for library in threadpool_info()]
+            seen.add((torch.get_num_threads(), max(blas, default=3)))
+            return whole(*arguments)
+
+        return look
+
+    # a query builds the model and looks at its widths, the others use it
+    name = "__init__" if message_type == MessageType.QUERY else "features"
+    monkeypatch.setattr(SplitModel, name, watched(getattr(SplitModel, name)))
+    before = torch.get_num_threads()
+    call(message_type, None if message_type == MessageType.QUERY else instruction(), {"threads": 3})
+    assert seen == {(3, 3)}
+    assert torch.get_num_threads() == before

@@ -1,0 +1,384 @@
+"""A client over several messages: what it starts from, what it keeps, what it gives away."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from safetensors.torch import load_file
+
+from client_app import client as client_module
+from client_app.client import Client
+from client_app.store import Store
+from client_app.trainer import DivergenceError
+from data.client_data import Rows
+from federation.payloads import Instruction
+from federation.settings import SettingError
+from models import ModelError
+from prototypes.prototype_set import PrototypeSet
+
+QUICK = {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "strategy": "fedproto", "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    """No state in memory from other tests."""
+    client_module._states.clear()
+
+
+@pytest.fixture
+def client():
+    """client(partition, settings, **node config): made anew, as for every message."""
+
+    def make(partition=0, settings=None, **node):
+        node = {"partition-id": partition, "num-partitions": 4} | {k.replace("_", "-"): v for k, v in node.items()}
+        return Client(Context(1, 2, node, RecordDict(), QUICK | (settings or {})))
+
+    return make
+
+
+def ask(number, payload=None, evaluate=True, run="a-run"):
+    return Instruction(run, number, evaluate, payload)
+
+
+def targets(labels=(0, 3, 7), dim=8):
+    return PrototypeSet(torch.tensor(labels), torch.randn(len(labels), dim, generator=torch.Generator().manual_seed(5)))
+
+
+def generations(home, partition=0, run="a-run"):
+    """Name -> (inode, time) of each generation."""
+    folder = home / "clients" / run / str(partition)
+    return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in sorted(folder.glob("round-*"))}
+
+
+def without_times(report):
+    training = report.training and replace(report.training, seconds=0.0)
+    evaluation = report.evaluation and replace(report.evaluation, seconds=0.0)
+    payload = report.payload and [t.numpy().tobytes() for t in (report.payload.labels, report.payload.vectors)]
+    return report.partition, report.round, report.problem, training, evaluation, payload
+
+
+# --- rounds ----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_round_evaluates_the_initial_model_and_trains_without_targets(client, home):
+    report = client().train(ask(1))
+    assert set(report.evaluation.correct) == {"classifier", "local-prototypes", "discriminant", "majority-class"}
+    assert set(report.training.parts) == {"cross-entropy", "loss"}
+    assert report.payload.counts is None
+    assert report.payload.labels.tolist() == list(client().identity().classes)
+    assert list(generations(home)) == ["round-000000.safetensors", "round-000001.safetensors"]
+    assert not (home / "clients" / "a-run" / "0" / "received.safetensors").exists()
+
+
+def test_evaluation_is_of_the_model_that_the_last_round_left(client):
+    """The figures of round 2's message are those of the state that round 1 left, not of what round 2 makes of it."""
+    client().train(ask(1))
+    alone = client().evaluate(ask(2, targets())).evaluation
+    trained = client().train(ask(2, targets())).evaluation
+    assert trained.correct == alone.correct
+    assert "global-prototypes" in alone.correct
+
+
+def test_what_was_received_is_pulled_towards_and_kept_for_prediction(client, home):
+    client().train(ask(1))
+    report = client().train(ask(2, targets()))
+    assert set(report.training.parts) == {"cross-entropy", "prototype-pull", "loss"}
+    assert report.training.target_norm == pytest.approx(float(targets().vectors.norm(dim=1).mean()), rel=1e-6)
+    assert report.training.gradient_ratio > 0
+    kept = load_file(home / "clients" / "a-run" / "0" / "received.safetensors")
+    assert torch.equal(kept["vectors"], targets().vectors)
+
+
+def test_targets_are_those_of_this_message_alone(client):
+    """A state in memory must not remember the last message's targets."""
+    client().train(ask(1))
+    client().train(ask(2, targets()))
+    report = client().train(ask(3))
+    assert "global-prototypes" not in report.evaluation.correct
+    assert "prototype-pull" not in report.training.parts
+
+
+def test_no_evaluation_unless_asked(client):
+    assert client().train(ask(1, evaluate=False)).evaluation is None
+
+
+def test_an_evaluate_only_message_leaves_the_generations_as_they_are(client, home):
+    client().train(ask(1))
+    client().train(ask(2, targets()))
+    before = generations(home)
+    for _ in range(2):
+        report = client().evaluate(ask(3, targets()))
+        assert report.payload is None
+        assert report.training is None
+        client_module._states.clear()
+    assert generations(home) == before
+
+
+def test_a_client_that_never_trained_evaluates_its_initial_model(client, home):
+    first = client().evaluate(ask(4, targets()))
+    assert list(generations(home)) == ["round-000000.safetensors"]
+    before = generations(home)
+    client_module._states.clear()
+    assert client().evaluate(ask(5, targets())).evaluation.correct == first.evaluation.correct
+    assert generations(home) == before
+
+
+# --- memory and store ------------------------------------------------------------------------------------------
+
+
+def rounds(client, settings=None, between=lambda: None):
+    """Three rounds; what each reported."""
+    reports = []
+    for number, payload in ((1, None), (2, targets()), (3, targets((1, 2)))):
+        reports.append(without_times(client(0, settings).train(ask(number, payload))))
+        between()
+    return reports
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"momentum": 0.9, "optimizer-state": "persistent"},
+        {"models": "cnn4", "momentum": 0.9, "weight-decay": 0.01},
+    ],
+    ids=["plain", "persistent", "batchnorm"],
+)
+def test_a_state_from_the_store_is_the_state_from_memory_to_the_bit(client, home, settings):
+    in_memory = rounds(client, settings)
+    shutil.rmtree(home / "clients")
+    client_module._states.clear()
+    assert rounds(client, settings, between=client_module._states.clear) == in_memory
+
+
+def test_a_state_in_memory_is_used_while_it_is_the_stores_newest(client, monkeypatch):
+    loads = []
+    whole = Store.load_into
+    monkeypatch.setattr(Store, "load_into", lambda *arguments: loads.append(1) or whole(*arguments))
+    rounds(client)
+    client().evaluate(ask(4))
+    client().evaluate(ask(4))
+    assert not loads
+    client_module._states.clear()
+    client().evaluate(ask(4))
+    assert len(loads) == 1
+
+
+def test_a_state_in_memory_gives_way_to_a_store_that_another_process_wrote(client, home):
+    """Workers share no memory: another one trained this client meanwhile."""
+    client().train(ask(1))
+    stale = client_module._states["a-run", 0]
+    client_module._states.clear()
+    client().train(ask(2, targets()))
+    expected = client().evaluate(ask(3, targets()))
+    client_module._states.clear()
+    client_module._states["a-run", 0] = stale
+    assert client().evaluate(ask(3, targets())).evaluation.correct == expected.evaluation.correct
+    client_module._states["a-run", 0] = stale
+    again = client().train(ask(3, targets()))
+    client_module._states.clear()
+    shutil.rmtree(home / "clients")
+    *_, uninterrupted = [client().train(ask(n, p)) for n, p in ((1, None), (2, targets()), (3, targets()))]
+    assert without_times(again) == without_times(uninterrupted)
+
+
+def test_a_generation_that_was_written_anew_is_read_anew(client, home):
+    """The same round number is not enough: the server went back, and another worker repeated the round."""
+    initial = client().train(ask(1)).evaluation.correct
+    assert client().evaluate(ask(2)).evaluation.correct != initial
+    folder = home / "clients" / "a-run" / "0"
+    shutil.copy(folder / "round-000000.safetensors", folder / "copy")
+    (folder / "copy").replace(folder / "round-000001.safetensors")
+    assert client().evaluate(ask(2)).evaluation.correct == initial
+
+
+def test_a_round_that_the_server_repeats_starts_where_it_started(client):
+    client().train(ask(1))
+    first = client().train(ask(2, targets()))
+    client().evaluate(ask(3, targets()))
+    assert without_times(client().train(ask(2, targets()))) == without_times(first)
+
+
+def test_memory_holds_the_states_used_last_within_its_bound(client, monkeypatch):
+    for partition in range(4):
+        client(partition).train(ask(1))
+    assert list(client_module._states) == [("a-run", partition) for partition in range(4)]
+    one = client_module._size(client_module._states["a-run", 0][1])
+    weights = sum(tensor.nbytes for tensor in client_module._states["a-run", 0][1].module.state_dict().values())
+    assert one == weights
+    monkeypatch.setattr(client_module, "CACHE_BYTES", 2 * one)
+    client(1).evaluate(ask(2))
+    assert list(client_module._states) == [("a-run", 3), ("a-run", 1)]
+    monkeypatch.setattr(client_module, "CACHE_BYTES", 0)
+    client(0).evaluate(ask(2))
+    assert list(client_module._states) == [("a-run", 0)]  # the newest always stays: it is in use
+
+
+def test_runs_do_not_share_states(client, home):
+    first = client().train(ask(1, run="one"))
+    second = client().train(ask(1, run="two"))
+    assert without_times(first) == without_times(second)
+    assert list(client_module._states) == [("one", 0), ("two", 0)]
+    assert list(generations(home, run="two")) == ["round-000000.safetensors", "round-000001.safetensors"]
+
+
+def test_the_order_of_clients_does_not_matter(client, home, tmp_path, monkeypatch):
+    """Dropout draws from the process's generator, which every client-round seeds."""
+    network = "from torch import nn\ndef dropout(**_): return nn.Sequential(nn.Flatten(), nn.Dropout(0.5))\n"
+    (tmp_path / "network_with_dropout.py").write_text(network)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = {"models": "network_with_dropout:dropout"}
+    forwards = {p: without_times(client(p, settings).train(ask(1))) for p in (0, 1, 2)}
+    shutil.rmtree(home / "clients")
+    client_module._states.clear()
+    torch.manual_seed(12345)
+    assert {p: without_times(client(p, settings).train(ask(1))) for p in (2, 0, 1)} == forwards
+
+
+# --- divergence ------------------------------------------------------------------------------------------------
+
+
+def test_a_client_that_diverges_says_so_and_still_evaluates(client, home):
+    wild = {"learning-rate": 1e6, "local-epochs": 4}
+    report = client(0, wild).train(ask(1))
+    assert report.problem.startswith("client 0 (tiny_perceptron) diverged in round 1: ")
+    assert "not finite" in report.problem
+    assert report.payload is None
+    assert report.training is None
+    assert set(report.evaluation.correct) == {"classifier", "local-prototypes", "discriminant", "majority-class"}
+    assert list(generations(home)) == ["round-000000.safetensors"]
+    assert client(0, wild).evaluate(ask(2)).evaluation.correct == report.evaluation.correct
+
+
+def test_after_a_divergence_the_client_goes_on_from_its_last_good_state(client, home, monkeypatch):
+    good = client().train(ask(1))
+    kept = generations(home)
+    whole = client_module.train
+
+    def spoil(objective, state, *arguments):
+        whole(objective, state, *arguments)
+        for parameter in state.module.parameters():
+            torch.nn.init.constant_(parameter, float("nan"))
+        state.kept["spoilt"] = torch.ones(1)
+        raise DivergenceError("it went wrong")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client_module, "train", spoil)
+        report = client().train(ask(2, targets()))
+    assert report.problem == "client 0 (tiny_perceptron) diverged in round 2: it went wrong"
+    assert generations(home) == kept
+    assert not client_module._states
+    went_on = client().train(ask(3, targets()))
+    client_module._states.clear()
+    shutil.rmtree(home / "clients")
+    assert without_times(client().train(ask(1))) == without_times(good)
+    assert without_times(client().train(ask(3, targets()))) == without_times(went_on)
+
+
+# --- who it is -------------------------------------------------------------------------------------------------
+
+
+def test_a_client_says_who_it_is(client):
+    made = client(2, {"models": "tiny_cnn,tiny_perceptron"})
+    who = made.identity()
+    train, validation, test = made.data.train, made.data.validation, made.data.test
+    assert (who.partition, who.partitions, who.model) == (2, 4, "tiny_cnn")
+    assert who.parameters == sum(p.numel() for p in made._new_state().module.parameters())
+    assert who.feature_dim == 8
+    assert who.class_names == tuple("0123456789")
+    assert who.classes == tuple(sorted(set(train.labels.tolist())))
+    assert who.rows == (len(train), len(validation), len(test))
+    assert "prototypes of its classes" in who.discloses
+    assert not any("counts" in item for item in who.discloses)
+    assert who.problem == ""
+
+
+def test_what_is_disclosed_follows_the_method(client):
+    weighted = {"fedproto.aggregation": "weighted", "disclose-class-counts": True}
+    assert "its class counts" in client(0, weighted).identity().discloses
+    assert client(0, weighted).train(ask(1)).payload.counts is not None
+    assert not [item for item in client(0, {"strategy": "local"}).identity().discloses if "prototypes" in item]
+    assert client(0, {"strategy": "local"}).train(ask(1)).payload is None
+
+
+def test_a_node_may_name_its_own_model(client):
+    assert client(1, {"models": "tiny_cnn,tiny_cnn4"}, model="tiny_resnet").identity().model == "tiny_resnet"
+    assert client(1, {"models": "tiny_cnn,tiny_cnn4"}).identity().model == "tiny_cnn4"
+    with pytest.raises(ModelError, match="'tiny_rsnet' is unknown; the nearest is 'tiny_resnet'"):
+        client(1, model="tiny_rsnet").identity()
+
+
+def test_clients_of_one_architecture_share_their_initial_weights_unless_told_otherwise(client):
+    def initial(partition, **settings):
+        return client(partition, settings)._new_state().module.classifier.weight
+
+    assert torch.equal(initial(0), initial(1))
+    assert not torch.equal(initial(0), initial(0, seed=1))
+    apart = {"shared-init": False}
+    assert not torch.equal(initial(0, **apart), initial(1, **apart))
+    assert torch.equal(initial(1, **apart), initial(1, **apart))
+
+
+def test_the_store_describes_what_prediction_needs(client, home):
+    made = client(3)
+    made.train(ask(1))
+    described = json.loads((home / "clients" / "a-run" / "3" / "client.json").read_text())
+    assert described == {
+        "partition": 3,
+        "strategy": "fedproto",
+        "model": "tiny_perceptron",
+        "feature_dim": 8,
+        "class_names": list("0123456789"),
+        "input": made.data.transform.to_dict(),
+        "rule": "local-prototypes",
+    }
+
+
+def test_a_state_can_be_looked_at_from_outside(client):
+    trained = client().train(ask(1))
+    state = client().restore("a-run")
+    assert torch.equal(state.prototypes.vectors, trained.payload.vectors)
+    with pytest.raises(SettingError, match=r"client 1 left no state in .*a-run"):
+        client(1).restore("a-run")
+
+
+def test_a_client_without_training_rows_evaluates_only(client, monkeypatch):
+    whole = client_module.client_data
+
+    def without_training_rows(*arguments):
+        data = whole(*arguments)
+        return replace(data, train=Rows(data.train.inputs[:0], data.train.labels[:0]))
+
+    monkeypatch.setattr(client_module, "client_data", without_training_rows)
+    assert client().identity().rows[0] == 0
+    assert client().identity().classes == ()
+    assert set(client().evaluate(ask(1)).evaluation.correct) == {"classifier"}
+    client_module._states.clear()
+    assert set(client().evaluate(ask(2, targets())).evaluation.correct) == {"classifier", "global-prototypes"}
+
+
+# --- what it refuses -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [None, "0", -1, True, 1.0])
+@pytest.mark.parametrize("name", ["partition-id", "num-partitions"])
+def test_a_node_config_without_whole_numbers_is_refused(client, name, value):
+    with pytest.raises(SettingError) as raised:
+        client(**{name.replace("-", "_"): value})
+    assert f"{name}={value!r}" in str(raised.value)
+    assert '"partition-id=<i> num-partitions=<n>"' in str(raised.value)
+
+
+def test_a_device_that_is_not_there_is_refused(client, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SettingError, match='`device` is "cuda", but this machine has no CUDA'):
+        client(0, {"device": "cuda"})
+    assert client(0, {"device": "auto"}).device == torch.device("cpu")
+    assert client(0, {"device": "cpu"}).device == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(SettingError, match='`device` is "cuda:2", but this machine has 2 CUDA devices, from cuda:0'):
+        client(0, {"device": "cuda:2"})
