@@ -1,0 +1,255 @@
+"""Checkpoints and resume: a run that was cut and resumed is the one that was not, to the bit."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from flwr.app import Error
+
+from experiments.local_grid import LocalGrid
+from federation.record import RunFolder
+from federation.roster import RosterError
+from federation.settings import SettingError
+from strategies.exchange import RunError
+from strategies.outcome import pack
+
+
+class Cut(BaseException):
+    """The server's end at a moment of the test's choice."""
+
+
+def said_in(strategy):
+    """The lines of metrics.jsonl but for the time, and the bytes of what the server ends with."""
+    lines = [{name: value for name, value in line.items() if name != "time"} for line in strategy.folder.lines()]
+    tensors = pack(strategy.state, strategy.downloads)
+    return lines, {name: (tensor.dtype, tensor.numpy().tobytes()) for name, tensor in tensors.items()}
+
+
+SETTINGS = [
+    {"strategy": "fedproto"},
+    {"strategy": "protonorm", "fraction-train": 0.5},
+    {"strategy": "protonorm", "protonorm.alignment": "riesz", "evaluate-every": 2},
+    {"strategy": "local"},
+]
+
+
+def silent_about_uploads(settings):
+    """`local` takes no upload."""
+    if settings["strategy"] != "local":
+        return None
+    return lambda partition, round_number, kind, report: replace(report, payload=None)
+
+
+def cut_at(round_number, before=None):
+    def answer(partition, of_round, kind, report):
+        if of_round == round_number:
+            raise Cut
+        return report if before is None else before(partition, of_round, kind, report)
+
+    return answer
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(map(str, settings.values())))
+def test_cut_and_resumed_is_the_same_as_whole(federation, settings):
+    tamper = silent_about_uploads(settings)
+    whole = federation(4, tamper=tamper).start(settings | {"rounds": 6})
+    group = federation(4, tamper=cut_at(4, tamper))
+    with pytest.raises(Cut):
+        group.start(settings | {"rounds": 6})
+    folder = group.strategy.folder
+    assert [line["round"] for line in folder.lines()] == [1, 2, 3]
+    again = federation(4, tamper=tamper)
+    resumed = again.start(settings | {"rounds": 6, "resume": str(folder.path)})
+    assert resumed.folder.path == folder.path
+    assert {round_number for _, round_number, *_ in again.asked} == {4, 5, 6, 7}
+    assert said_in(resumed) == said_in(whole)
+    summaries = [json.loads((run.folder.path / "summary.json").read_text()) for run in (resumed, whole)]
+    for summary in summaries:
+        del summary["seconds"], summary["settings"]["resume"]
+    assert summaries[0] == summaries[1]
+
+
+def test_cut_between_line_and_checkpoint_runs_the_round_again(federation, monkeypatch):
+    whole = federation(3).start({"rounds": 4})
+    save = RunFolder.save_checkpoint
+
+    def cut(self, tensors, meta):
+        if meta["round"] == 3:
+            raise Cut
+        save(self, tensors, meta)
+
+    group = federation(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "save_checkpoint", cut)
+        with pytest.raises(Cut):
+            group.start({"rounds": 4})
+    assert [line["round"] for line in group.strategy.folder.lines()] == [1, 2, 3]
+    again = federation(3)
+    resumed = again.start({"rounds": 4, "resume": "latest"})
+    assert min(round_number for _, round_number, *_ in again.asked) == 3
+    assert said_in(resumed) == said_in(whole)
+
+
+def test_cut_in_the_middle_of_a_line_or_of_the_final_evaluation(federation):
+    whole = federation(3).start({"rounds": 3})
+    group = federation(3, tamper=cut_at(4))
+    with pytest.raises(Cut):
+        group.start({"rounds": 3})
+    path = group.strategy.folder.path
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 4, "fin')
+    resumed = federation(3).start({"rounds": 3, "resume": str(path)})
+    assert said_in(resumed) == said_in(whole)
+
+
+def test_every_round_leaves_a_checkpoint_of_itself(federation):
+    group = federation(3)
+    strategy = group.start({"rounds": 3, "strategy": "protonorm"})
+    tensors, meta = strategy.folder.load_checkpoint()
+    assert meta["round"] == 3
+    assert meta["first_norm"] == strategy.first_norm > 0
+    final = next(i.payload for _, round_number, _, i in group.asked if round_number == 4)
+    assert torch.equal(tensors["download/-1/vectors"], final.vectors)
+
+
+def test_more_rounds_continue_a_finished_run(federation):
+    whole = federation(3).start({"rounds": 5})
+    short = federation(3).start({"rounds": 2})
+    resumed = federation(3).start({"rounds": 5, "resume": str(short.folder.path)})
+    assert said_in(resumed) == said_in(whole)
+    summary = json.loads((resumed.folder.path / "summary.json").read_text())
+    assert (summary["rounds"], summary["settings"]["rounds"]) == (5, 5)
+
+
+def test_a_finished_run_resumed_as_it_was_evaluates_once_more(federation):
+    first = federation(3).start({"rounds": 2})
+    before = said_in(first)
+    again = federation(3)
+    resumed = again.start({"rounds": 2, "resume": str(first.folder.path)})
+    assert {kind for _, _, kind, _ in again.asked} == {"evaluate"}
+    assert said_in(resumed) == before
+
+
+def snapshot(path):
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def other_identity(**changes):
+    def change(group):
+        group.identities[1] = replace(group.identities[1], **changes)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("settings", "change", "error", "words"),
+    [
+        ({"rounds": 2}, None, SettingError, r"`rounds` is 2, but .* has finished 3; resume with that many or more"),
+        ({}, other_identity(model="other"), RosterError, r'client 1 .* its model was "scripted" and is now "other"'),
+        (
+            {},
+            other_identity(rows=(30, 4, 6)),
+            RosterError,
+            r"client 1 .* its rows was \[20, 4, 6\] and is now \[30, 4, 6\]",
+        ),
+        ({}, other_identity(classes=(0,)), RosterError, r"client 1 .* its classes was"),
+        ({"learning-rate": 0.5}, None, SettingError, "`learning-rate` was 0.01 and is now 0.5"),
+        (
+            {"fedproto.aggregation": "median"},
+            None,
+            SettingError,
+            '`fedproto.aggregation` was "mean" and is now "median"',
+        ),
+    ],
+)
+def test_what_would_be_another_run_is_refused_and_nothing_touched(federation, settings, change, error, words):
+    first = federation(3).start({"rounds": 3})
+    before = snapshot(first.folder.path)
+    group = federation(3)
+    if change:
+        change(group)
+    with pytest.raises(error, match=words):
+        group.start({"rounds": 3, "resume": str(first.folder.path)} | settings)
+    assert not group.asked
+    assert snapshot(first.folder.path) == before
+
+
+def test_another_number_of_clients_is_refused(federation):
+    first = federation(3).start({"rounds": 2, "clients": 0})
+    before = snapshot(first.folder.path)
+    with pytest.raises(RosterError, match="the run had 3 clients and now has 4"):
+        federation(4).start({"rounds": 2, "clients": 0, "resume": str(first.folder.path)})
+    assert snapshot(first.folder.path) == before
+
+
+def test_a_run_that_stopped_on_failures_goes_on_from_there(federation):
+    def silent(partition, round_number, kind, report):
+        return None if round_number >= 3 else report
+
+    group = federation(3, tamper=silent)
+    with pytest.raises(RunError, match="2 rounds in a row"):
+        group.start({"rounds": 6, "max-failed-rounds": 2})
+    path = group.strategy.folder.path
+    # one more bad round would be too many if the old ones still counted
+    once = federation(3, tamper=lambda p, r, kind, report: None if r == 5 and kind == "train" else report)
+    resumed = once.start({"rounds": 6, "max-failed-rounds": 2, "resume": str(path)})
+    assert [line["training"]["valid"] for line in resumed.folder.lines()[:6]] == [3, 3, 0, 0, 0, 3]
+    downloads = {i.round: i.payload for *_, i in once.asked}
+    assert downloads[5].labels.tolist() == [0, 1, 2, 3]
+
+
+def test_the_collapse_is_measured_against_round_1_of_the_run_that_was_cut(federation, say):
+    def shrink(partition, round_number, kind, report):
+        if kind != "train":
+            return report
+        vectors = torch.ones(4, 3) * (1.0 if round_number < 3 else 0.3)
+        return replace(report, payload=report.payload.with_vectors(vectors))
+
+    short = federation(2, tamper=shrink).start({"rounds": 2})
+    assert not [line for line in say() if "collapse" in line]
+    federation(2, tamper=shrink).start({"rounds": 3, "resume": str(short.folder.path)})
+    assert len([line for line in say() if "collapse" in line]) == 1
+
+
+def test_a_dead_worker_leaves_the_round_before_to_resume(federation):
+    def die(partition, round_number, kind, report):
+        return Error(0, "ActorDiedError") if (partition, round_number) == (1, 2) else report
+
+    whole = federation(3).start({"rounds": 3})
+    group = federation(3, tamper=die)
+    with pytest.raises(RunError, match="client 1 died in round 2"):
+        group.start({"rounds": 3})
+    resumed = federation(3).start({"rounds": 3, "resume": str(group.strategy.folder.path)})
+    assert said_in(resumed) == said_in(whole)
+
+
+def test_a_run_without_a_finished_round_cannot_be_resumed(federation):
+    group = federation(3, tamper=cut_at(1))
+    with pytest.raises(Cut):
+        group.start()
+    with pytest.raises(SettingError, match="no round was finished"):
+        federation(3).start({"resume": "latest"})
+
+
+@pytest.mark.parametrize("strategy", ["fedproto", "protonorm", "local"])
+def test_real_clients_cut_and_resumed(run, metrics, strategy):
+    """With models, stores and data: rounds 1 to 4 in one go, and with a cut after the third was begun."""
+    seen = []
+
+    class CutGrid(LocalGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            seen.extend(r for r in replies if r.content.config_records.get("report", {}).get("round") == 3)
+            # two clients have trained and saved round 3 already when the server ends
+            if len(seen) == 2:
+                raise Cut
+            return replies
+
+    settings = {"strategy": strategy, "rounds": 4, "fraction-train": 0.75, "models": "tiny_perceptron,tiny_cnn"}
+    whole = metrics(run(settings))
+    with pytest.raises(Cut):
+        run(settings, grid=CutGrid)
+    assert [reply.metadata.message_type for reply in seen] == ["train", "train"]
+    resumed = run(settings | {"resume": "latest"})
+    assert metrics(resumed) == whole
