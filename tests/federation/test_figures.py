@@ -1,0 +1,176 @@
+"""Figures of rounds and runs against loops that anybody can follow."""
+
+import random
+import statistics
+
+import pytest
+
+from federation.figures import headlines, of_client, over_clients, over_trainings
+from federation.payloads import Evaluation, TrainingFigures
+
+RULES = ("classifier", "local-prototypes")
+
+
+def random_evaluations(clients, seed):
+    draw = random.Random(seed)
+    found = {}
+    for partition in draw.sample(range(1000), clients):
+        rows = (draw.randint(0, 40), draw.choice([0, 0, 7]))
+        # a client without training rows has no local rule
+        rules = draw.sample(RULES, draw.randint(1, 2))
+        found[partition] = Evaluation(rows, {rule: tuple(draw.randint(0, n) for n in rows) for rule in rules})
+    return found
+
+
+@pytest.mark.parametrize("clients", [1, 2, 9, 10, 19, 20, 35])
+def test_over_clients_against_a_naive_computation(clients):
+    evaluations = random_evaluations(clients, seed=clients)
+    figures = over_clients(evaluations)
+    assert set(figures) == {rule for evaluation in evaluations.values() for rule in evaluation.correct}
+    for rule, splits in figures.items():
+        for index, split in enumerate(("test", "validation")):
+            right, rows, accuracies = 0, 0, []
+            for evaluation in evaluations.values():
+                if rule in evaluation.correct and evaluation.rows[index] > 0:
+                    right += evaluation.correct[rule][index]
+                    rows += evaluation.rows[index]
+                    accuracies.append(evaluation.correct[rule][index] / evaluation.rows[index])
+            if not accuracies:
+                assert split not in splits
+                continue
+            worst_tenth = sorted(accuracies)[: max(1, len(accuracies) // 10)]
+            assert splits[split] == {
+                "mean": right / rows,
+                "plain_mean": pytest.approx(statistics.mean(accuracies), abs=1e-15),
+                "std": pytest.approx(statistics.pstdev(accuracies), abs=1e-12),
+                "worst": min(accuracies),
+                "worst_tenth": pytest.approx(statistics.mean(worst_tenth), abs=1e-15),
+                "clients": len(accuracies),
+                "rows": rows,
+            }
+
+
+def test_means_by_hand():
+    evaluations = {0: Evaluation((10, 0), {"classifier": (10, 0)}), 1: Evaluation((90, 0), {"classifier": (0, 0)})}
+    figures = over_clients(evaluations)["classifier"]
+    assert set(figures) == {"test"}
+    assert (figures["test"]["mean"], figures["test"]["plain_mean"]) == (0.1, 0.5)
+    assert (figures["test"]["std"], figures["test"]["worst"]) == (0.5, 0.0)
+
+
+def test_the_worst_tenth_of_twenty_clients_is_two():
+    evaluations = {p: Evaluation((100, 0), {"classifier": (100 - p, 0)}) for p in range(20)}
+    assert over_clients(evaluations)["classifier"]["test"]["worst_tenth"] == pytest.approx((0.81 + 0.82) / 2)
+    del evaluations[0]
+    assert over_clients(evaluations)["classifier"]["test"]["worst_tenth"] == pytest.approx(0.81)
+
+
+def test_order_of_arrival_changes_no_bit():
+    evaluations = random_evaluations(35, seed=3)
+    backwards = dict(reversed(evaluations.items()))
+    assert over_clients(evaluations) == over_clients(backwards)
+    trainings = {p: TrainingFigures(3 + p, 1, {"loss": 1 / (p + 1)}, 0.1 * p, 0.7, 0.3) for p in range(30)}
+    assert over_trainings(trainings) == over_trainings(dict(reversed(trainings.items())))
+
+
+def test_nobody_evaluated_and_nobody_trained():
+    assert over_clients({}) == {}
+    assert over_clients({0: Evaluation((5, 5), {})}) == {}
+    assert over_clients({0: Evaluation((0, 0), {"classifier": (0, 0)})}) == {"classifier": {}}
+    assert over_trainings({}) == {}
+
+
+def test_one_client():
+    evaluation = Evaluation((4, 0), {"classifier": (3, 0), "global-prototypes": (1, 0)})
+    assert of_client(evaluation) == {"classifier": [0.75, None], "global-prototypes": [0.25, None], "rows": [4, 0]}
+
+
+def test_loss_is_averaged_by_rows_over_those_that_have_the_part_and_the_rest_plainly():
+    trainings = {
+        4: TrainingFigures(30, 1, {"loss": 1.0, "prototype-pull": 4.0}, 0.5, 3.0, 1.0, seconds=9.0),
+        2: TrainingFigures(10, 9, {"loss": 5.0}, 0.0, 0.0, 2.0),
+        7: TrainingFigures(10, 1, {"prototype-pull": 8.0}, 0.1, 0.6, 3.0),
+    }
+    assert over_trainings(trainings) == {
+        "loss": {"loss": pytest.approx(80 / 40), "prototype-pull": pytest.approx(200 / 40)},
+        "gradient_ratio": pytest.approx(0.2),
+        "target_norm": pytest.approx(1.2),
+        "prototype_norm": pytest.approx(2.0),
+    }
+
+
+# --- headlines ----------------------------------------------------------------------------------------------
+
+
+def line(of_round, test, validation=None, clients=None, rule="classifier"):
+    """A line of metrics.jsonl as far as headlines look at it: the means, and each client's test accuracy."""
+    splits = {"test": {"mean": test}} | ({} if validation is None else {"validation": {"mean": validation}})
+    return {
+        "round": of_round + 1,
+        "evaluation": {"of_round": of_round, "rules": {rule: splits}},
+        "clients": {p: {"evaluation": {rule: [accuracy, None], "rows": [1, 0]}} for p, accuracy in clients.items()},
+    }
+
+
+LINES = [
+    line(0, 0.10, 0.20, {"0": 0.1, "1": 0.1, "2": 0.2}),
+    # nothing was evaluated in this round, and client 3 only trained
+    {"round": 2, "training": {}, "clients": {"3": {"training": {"rows": 4}}}},
+    line(2, 0.50, 0.60, {"0": 0.9, "1": 0.3}),
+    line(3, 0.70, 0.55, {"1": 0.4, "2": 0.5, "3": None}),
+    line(4, 0.60, 0.60, {"0": 0.2, "2": 0.8}),
+    line(5, 0.40, 0.30, {"0": 0.5, "1": 0.2, "2": 0.1}),
+    line(6, 0.55, 0.10, {"1": 0.35}),
+]
+
+
+def test_headlines_of_a_sequence_made_by_hand():
+    assert headlines(LINES) == {
+        "classifier": {
+            # validation is best in rounds 2 and 4: the earlier counts
+            "selected": 0.50,
+            "selected_round": 2,
+            "best": 0.70,
+            # clients 0, 1 and 2; client 3 has no test rows
+            "client-best": pytest.approx((0.9 + 0.4 + 0.8) / 3),
+            "last-5": pytest.approx((0.50 + 0.70 + 0.60 + 0.40 + 0.55) / 5),
+            "final": 0.55,
+        }
+    }
+
+
+def test_fewer_than_five_evaluations():
+    assert headlines(LINES[:3])["classifier"]["last-5"] == pytest.approx((0.10 + 0.50) / 2)
+
+
+def test_test_data_chooses_nothing_where_there_are_no_validation_rows():
+    lines = [line(0, 0.3, clients={"0": 0.3}), line(1, 0.9, clients={"0": 0.9}), line(2, 0.5, clients={"0": 0.5})]
+    found = headlines(lines)["classifier"]
+    assert (found["selected"], found["selected_round"], found["final"]) == (None, None, 0.5)
+
+
+def test_a_rule_that_begins_later_is_measured_from_there():
+    lines = [line(0, 0.2, 0.9, {"0": 0.2}), line(1, 0.4, 0.1, {"0": 0.4}, rule="global-prototypes")]
+    found = headlines(lines)
+    assert set(found) == {"classifier", "global-prototypes"}
+    late = {"selected": 0.4, "selected_round": 1, "best": 0.4, "client-best": 0.4, "last-5": 0.4, "final": 0.4}
+    assert found["global-prototypes"] == late
+    assert found["classifier"]["final"] == 0.2
+
+
+def test_a_rule_without_any_test_row_has_no_figure():
+    nothing = line(1, 0.0, clients={"0": None})
+    nothing["evaluation"]["rules"] = {"classifier": {}}
+    found = headlines([nothing])["classifier"]
+    assert set(found) == {"selected", "selected_round", "best", "client-best", "last-5", "final"}
+    assert set(found.values()) == {None}
+
+
+def test_a_client_that_is_always_wrong_has_a_best_of_zero():
+    found = headlines([line(0, 0.5, clients={"0": 0.0, "1": 1.0})])["classifier"]
+    assert found["client-best"] == 0.5
+
+
+def test_no_lines_no_headlines():
+    assert headlines([]) == {}
+    assert headlines([LINES[1]]) == {}

@@ -1,0 +1,370 @@
+"""The run's folder: its name, what resume refuses, lines that a crash cut, and writes that fail half-way."""
+
+import errno
+import json
+import math
+import os
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from federation import record
+from federation.record import RunFolder, find_run, results_root
+from federation.settings import SettingError, Settings, check, is_run_name
+
+CONFIG = {"strategy": "fedproto", "dataset": "digits", "rounds": 20, "alpha": 0.1, "device": "auto", "resume": ""}
+NOON = 1_767_268_800.75  # 2026-01-01 12:00:00 UTC, and a bit
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """A PROTOSPHERE_HOME of this test's; the results folder in it, which does not exist yet."""
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / "own"))
+    return tmp_path / "own" / "results"
+
+
+@pytest.fixture
+def noon(monkeypatch):
+    """The clock stands still."""
+    stopped = SimpleNamespace(time=lambda: NOON, strftime=record.time.strftime, gmtime=record.time.gmtime)
+    monkeypatch.setattr(record, "time", stopped)
+
+
+def settings(**changes):
+    values = {"strategy": "fedproto"} | {name.replace("_", "-"): value for name, value in changes.items()}
+    return check(Settings, values)
+
+
+def create(**changes):
+    return RunFolder.create(settings(**changes), CONFIG)
+
+
+def finished(rounds=2, **changes):
+    """A run that was cut after some rounds."""
+    folder = create(**changes)
+    for number in range(1, rounds + 1):
+        folder.append({"round": number, "value": number / 7})
+        folder.save_checkpoint({"x": torch.tensor([float(number)])}, {"round": number})
+    return folder
+
+
+def refused(function, *arguments):
+    """The sentence with which something is refused."""
+    with pytest.raises(SettingError) as caught:
+        function(*arguments)
+    text = str(caught.value)
+    assert text.endswith(".")
+    assert text.isprintable()
+    return text
+
+
+def names(folder):
+    return sorted(path.name for path in folder.path.iterdir())
+
+
+# --- create -------------------------------------------------------------------------------------------------
+
+
+def test_a_new_folder_is_named_by_time_strategy_and_dataset(results, noon):
+    folder = create()
+    assert folder.path == results / "20260101-120000-fedproto-digits"
+    assert folder.name == "20260101-120000-fedproto-digits"
+    assert names(folder) == ["settings.json"]
+    assert folder.settings() == CONFIG
+
+
+def test_a_second_run_of_the_same_second_gets_a_name_of_the_same_length(results, noon):
+    found = [create().name for _ in range(3)]
+    assert len(set(found)) == 3
+    assert {len(name) for name in found} == {len(found[0])}
+    assert all(re.fullmatch(r"20260101-12000[012]-fedproto-digits", name) for name in found)
+
+
+@pytest.mark.parametrize(
+    "dataset", ["uoft-cs/cifar10", "/data/my pictures (2)/", "/a/..", "/", "~/überblick", "a" * 250, "./-", "🙂"]
+)
+def test_every_name_can_travel(results, dataset):
+    name = create(dataset=dataset).name
+    assert is_run_name(name)
+    assert re.fullmatch(r"[0-9]{8}-[0-9]{6}-fedproto[A-Za-z0-9_-]*", name)
+    assert len(name) <= 100
+
+
+def test_the_results_folder_is_the_setting_or_in_home(results, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert results_root("") == results
+    assert results_root("~/mine") == tmp_path / "mine"
+    assert create(results_dir=str(tmp_path / "elsewhere" / "deep")).path.parent == tmp_path / "elsewhere" / "deep"
+
+
+@pytest.mark.parametrize("place", ["file/below", "file", "dangling", "dangling/below"])
+def test_a_results_folder_that_cannot_be_written(tmp_path, place):
+    # tests may run as root, whom no permission stops
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "file" / "nowhere")
+    text = refused(lambda: create(results_dir=str(tmp_path / place)))
+    assert str(tmp_path / place) in text
+    assert "`results-dir`" in text
+    assert (tmp_path / "file").read_text() == ""
+
+
+# --- resume -------------------------------------------------------------------------------------------------
+
+
+def resume(folder, changes=None, **setting_changes):
+    how = setting_changes.pop("how", str(folder.path))
+    return RunFolder.resume(settings(resume=how, **setting_changes), CONFIG | {"resume": how} | (changes or {}))
+
+
+@pytest.mark.parametrize("how", ["path", "name", "latest", "dots", "link", "home"])
+def test_a_run_is_found_by_path_name_or_latest(results, tmp_path, monkeypatch, how):
+    folder = finished()
+    (results / "link").symlink_to(folder.path)
+    monkeypatch.setenv("HOME", str(results))
+    given = {
+        "path": str(folder.path),
+        "name": folder.name,
+        "latest": "latest",
+        "dots": str(folder.path / "x" / ".."),
+        "link": str(results / "link"),
+        "home": f"~/{folder.name}",
+    }
+    (folder.path / "x").mkdir()
+    assert resume(folder, how=given[how]).path == folder.path
+
+
+def test_latest_is_the_run_that_began_last_whatever_its_name(results, monkeypatch):
+    first, second = finished(), finished()
+    for folder, age in ((first, 1), (second, 2)):
+        os.utime(folder.path / "settings.json", (NOON - age, NOON - age))
+    (results / "no-run").mkdir()
+    assert resume(first, how="latest").path == first.path
+
+
+def test_where_and_how_patiently_it_runs_may_change(results):
+    changes = {"rounds": 50, "device": "cpu", "round-timeout": 5.0, "start-timeout": 5.0, "query-timeout": 5.0}
+    folder = finished()
+    assert resume(folder, changes | {"results-dir": str(results)}).path == folder.path
+    # the settings that it was started with stay
+    assert folder.settings() == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"alpha": 0.5}, ["`alpha` was 0.1 and is now 0.5"]),
+        ({"strategy": "protonorm"}, ['`strategy` was "fedproto" and is now "protonorm"']),
+        ({"seed": 1}, ["`seed` was null and is now 1"]),
+        ({"fedproto.trim": 0.2}, ["`fedproto.trim`"]),
+        ({"dataset": "x\ny"}, ["`dataset`", "x\\ny"]),
+    ],
+)
+def test_what_a_run_computes_may_not_change(results, changes, named):
+    text = refused(resume, finished(), changes)
+    assert all(part in text for part in [*named, "old value"])
+
+
+def test_a_setting_that_is_gone_is_refused_too(results):
+    folder = finished()
+    less = {name: value for name, value in CONFIG.items() if name != "alpha"}
+    text = refused(RunFolder.resume, settings(resume="latest"), less)
+    assert f"{folder.path}: setting `alpha` was 0.1 and is now null" in text
+
+
+@pytest.mark.parametrize("how", ["nothing", "/nowhere/at/all", "../results", "~nobody-of-that-name/run", "", "."])
+def test_there_is_no_such_run(results, how):
+    finished()
+    text = refused(find_run, how, "")
+    assert f'"{how}"' in text
+    assert str(results) in text
+
+
+def test_there_is_no_latest_run(results):
+    assert str(results) in refused(find_run, "latest", "")
+
+
+def test_a_run_without_a_finished_round_cannot_be_resumed(results):
+    folder = create()
+    text = refused(resume, folder)
+    assert str(folder.path) in text
+    assert "no checkpoint" in text
+
+
+def test_a_folder_whose_name_cannot_travel_is_refused(results):
+    folder = finished()
+    odd = RunFolder(folder.path.rename(results / "my run"))
+    assert "rename it back" in refused(resume, odd)
+
+
+def test_a_renamed_folder_is_refused_since_its_clients_would_begin_anew(results):
+    folder = finished()
+    renamed = RunFolder(folder.path.rename(results / "other"))
+    text = refused(resume(renamed).load_checkpoint)
+    assert folder.name in text
+    assert "rename it back" in text
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b"null"])
+def test_settings_and_roster_that_nobody_wrote(results, content):
+    folder = finished()
+    (folder.path / "settings.json").write_bytes(content)
+    assert "settings.json" in refused(folder.settings)
+    (folder.path / "roster.json").write_bytes(content if content != b"[]" else b"{}")
+    assert "roster.json" in refused(folder.roster)
+
+
+# --- lines --------------------------------------------------------------------------------------------------
+
+
+def test_lines_come_back_as_they_were_written(results):
+    folder = create()
+    assert folder.lines() == []
+    lines = [{"round": 1, "value": 0.1 + 0.2, "text": "ü\u2028\n\x85"}, {"round": 2, "none": None}]
+    for line in lines:
+        folder.append(line)
+    assert folder.lines() == lines
+    assert len((folder.path / "metrics.jsonl").read_bytes().split(b"\n")) == 3
+
+
+def test_a_torn_last_line_is_left_out_and_dropped(results):
+    folder = finished(3)
+    with (folder.path / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 4, "val')
+    assert [line["round"] for line in folder.lines()] == [1, 2, 3]
+    folder.truncate(3)
+    folder.append({"round": 4})
+    assert [line["round"] for line in folder.lines()] == [1, 2, 3, 4]
+
+
+def test_truncate_drops_later_rounds_the_final_line_and_the_summary(results):
+    folder = finished(3)
+    whole = folder.lines()
+    folder.append({"round": 4, "final": True})
+    folder.write_summary({"status": "completed"})
+    folder.truncate(3)
+    assert folder.lines() == whole
+    assert not (folder.path / "summary.json").exists()
+    folder.truncate(2)
+    assert folder.lines() == whole[:2]
+    folder.truncate(0)
+    assert folder.lines() == []
+
+
+def test_a_broken_line_in_the_middle_is_said(results):
+    folder = finished(1)
+    with (folder.path / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 2, \n{"round": 3}\n')
+    assert "metrics.jsonl" in refused(folder.lines)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_json_never_holds_what_is_no_number(results, value):
+    folder = finished(1)
+    before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
+    for write in (folder.append, folder.write_summary, lambda line: folder.write_roster([line])):
+        with pytest.raises(ValueError, match="JSON"):
+            write({"round": 2, "deep": [{"value": value}]})
+    with pytest.raises(ValueError, match="JSON"):
+        folder.save_checkpoint({}, {"value": value})
+    assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
+
+
+# --- checkpoint ---------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_comes_back_as_it_was_saved(results):
+    folder = create()
+    base = torch.arange(12, dtype=torch.float64).reshape(3, 4)
+    tensors = {
+        "state/labels": torch.tensor([3, 1]),
+        "state/transposed": base.t(),
+        "state/same": base,
+        "download/-1/vectors": torch.tensor([[math.nan, math.inf]]),
+        "empty": torch.empty(0, 5),
+        "flag": torch.tensor(True),
+    }
+    meta = {"round": 7, "first_norm": 0.1 + 0.2, "none": None, "text": "ü"}
+    folder.save_checkpoint(tensors, meta)
+    back, meta_back = folder.load_checkpoint()
+    assert meta_back == meta
+    assert back.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert back[name].dtype == tensor.dtype
+        assert torch.equal(back[name].nan_to_num(9.0), tensor.nan_to_num(9.0))
+    folder.save_checkpoint({}, {"round": 8})
+    assert folder.load_checkpoint() == ({}, {"round": 8})
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "empty", "gone", "foreign", "meta"])
+def test_a_checkpoint_that_cannot_be_read(results, damage):
+    folder = finished(1)
+    path = folder.path / "checkpoint.safetensors"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-2])
+    elif damage == "gone":
+        path.unlink()
+    elif damage in ("foreign", "meta"):
+        metadata = {"run": folder.name, "meta": "{"} if damage == "meta" else None
+        record.save_file({"x": torch.zeros(1)}, path, metadata=metadata)
+    else:
+        path.write_text("no checkpoint" if damage == "text" else "")
+    assert str(path) in refused(folder.load_checkpoint)
+
+
+# --- writes that fail ---------------------------------------------------------------------------------------
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def half(path, text):
+    path.write_bytes(text.encode()[:5])
+    full()
+
+
+def write_everything(folder):
+    """Each way of writing a file of the folder as a whole."""
+    return [
+        lambda: folder.write_summary({"new": 1}),
+        lambda: folder.write_roster([{"new": 1}]),
+        lambda: folder.truncate(0),
+        lambda: folder.save_checkpoint({"new": torch.zeros(3)}, {"round": 9}),
+    ]
+
+
+@pytest.mark.parametrize("where", ["rename", "write"])
+def test_a_write_that_fails_leaves_the_old_file_whole_and_nothing_beside_it(results, monkeypatch, where):
+    folder = finished()
+    folder.write_summary({"old": 1})
+    folder.write_roster([{"old": 1}])
+    before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
+    if where == "rename":
+        monkeypatch.setattr(record.os, "replace", full)
+    else:
+        monkeypatch.setattr(record.Path, "write_text", half)
+        monkeypatch.setattr(record, "save_file", lambda _, path, metadata: half(path, metadata["meta"]))
+    for write in write_everything(folder):
+        text = refused(write)
+        assert f"{folder.path} cannot be written (No space left on device)" in text
+        assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
+
+
+def test_a_folder_that_is_gone_is_said(results):
+    folder = finished()
+    for path in folder.path.iterdir():
+        path.unlink()
+    folder.path.rmdir()
+    for write in [*write_everything(folder), lambda: folder.append({"round": 3})]:
+        assert str(folder.path) in refused(write)
+
+
+def test_files_are_json_that_a_person_can_read(results):
+    folder = create()
+    folder.write_summary({"a": 1, "b": [1.5]})
+    text = (folder.path / "summary.json").read_text()
+    assert json.loads(text) == {"a": 1, "b": [1.5]}
+    assert text.endswith("}\n")
+    assert len(text.splitlines()) > 3

@@ -1,0 +1,367 @@
+"""The roster, over a grid of nodes that come late, die, answer twice, answer nonsense, or do not fit together."""
+
+import logging
+import re
+from dataclasses import asdict, replace
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
+
+from experiments.local_grid import LocalGrid
+from federation import roster as module
+from federation.messages import encode_identity
+from federation.payloads import Identity
+from federation.roster import Roster, RosterError, check, refuse_changes
+from federation.settings import Settings
+from federation.settings import check as checked
+
+CLASSES = ("cat", "dog", "rabbit")
+
+
+def identity(partition, partitions=3, **changes):
+    whole = Identity(partition, partitions, "resnet8", 78_042, 64, CLASSES, (0, 2), (90, 10, 30), ("accuracy",))
+    return replace(whole, **changes)
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+class FakeGrid:
+    """Nodes with scripted answers.
+
+    `nodes` maps a node id to (answer, seconds until it is listed, seconds until it answers a query): an Identity,
+    records, an Error, or None for a node that never answers. `gone` holds ids that are no longer listed.
+    """
+
+    def __init__(self, clock, nodes):
+        self.clock = clock
+        self.nodes = {node: entry if isinstance(entry, tuple) else (entry, 0, 0) for node, entry in nodes.items()}
+        self.gone = set()
+        self.queries = []
+        self.waiting = {}
+        self.began = clock.now
+
+    def add(self, node, answer, seconds=0):
+        self.nodes[node] = (answer, 0, seconds)
+
+    def get_node_ids(self):
+        age = self.clock.now - self.began
+        return [node for node, (_, listed, _) in self.nodes.items() if listed <= age and node not in self.gone]
+
+    def push_messages(self, messages):
+        ids = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            assert message.metadata.message_type == MessageType.QUERY
+            assert not message.content
+            self.queries.append(node)
+            message.metadata.__dict__["_message_id"] = f"query-{len(self.queries)}"
+            self.waiting[message.metadata.message_id] = (message, self.clock.now + self.nodes[node][2])
+            ids.append(message.metadata.message_id)
+        return ids
+
+    def pull_messages(self, message_ids):
+        replies = []
+        for message_id in message_ids:
+            message, ready = self.waiting[message_id]
+            answer = self.nodes[message.metadata.dst_node_id][0]
+            if answer is not None and ready <= self.clock.now:
+                del self.waiting[message_id]
+                content = encode_identity(answer) if isinstance(answer, Identity) else answer
+                replies.append(Message(content, reply_to=message))
+        return replies
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    stopped = Clock()
+    monkeypatch.setattr(module, "time", stopped)
+    LocalGrid({}, [])  # no Message can be made before Flower knows who runs here
+    return stopped
+
+
+def new_roster(**settings):
+    values = {"start-timeout": 300.0, "query-timeout": 30.0} | {k.replace("_", "-"): v for k, v in settings.items()}
+    return Roster(checked(Settings, values))
+
+
+def gathered(grid, **settings):
+    roster = new_roster(**settings)
+    roster.gather(grid)
+    return roster
+
+
+def refused(function, *arguments, **more):
+    with pytest.raises(RosterError) as caught:
+        function(*arguments, **more)
+    text = str(caught.value)
+    assert text.endswith(".")
+    assert text.isprintable()
+    assert not re.search(r"[.!?] +[A-Z]", text)
+    return text
+
+
+# --- the start ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clients", [0, 3])
+def test_everybody_is_there(clock, clients):
+    grid = FakeGrid(clock, {70: identity(2), 50: identity(0), 60: identity(1)})
+    roster = gathered(grid, clients=clients)
+    assert roster.nodes == {0: 50, 1: 60, 2: 70}
+    assert roster.identities == {p: identity(p) for p in range(3)}
+    assert sorted(grid.queries) == [50, 60, 70]
+    assert clock.now == grid.began
+
+
+def test_the_start_waits_for_nodes_that_appear_late_and_asks_each_once(clock):
+    grid = FakeGrid(clock, {50: identity(0), 60: (identity(1), 100, 0), 70: (identity(2), 200, 5)})
+    roster = gathered(grid)
+    assert set(roster.nodes) == {0, 1, 2}
+    assert clock.now - grid.began == pytest.approx(205, abs=0.2)
+    assert grid.queries == [50, 60, 70]
+
+
+def test_a_client_that_takes_longer_than_query_timeout_to_answer_is_waited_for(clock):
+    # the first query of a client decodes its data, which may take minutes
+    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: (identity(2), 0, 250)})
+    assert set(gathered(grid).nodes) == {0, 1, 2}
+
+
+def test_a_dead_id_beside_a_whole_roster_costs_one_query_timeout(clock, caplog):
+    grid = FakeGrid(clock, {1: None, 50: identity(0), 60: identity(1), 70: identity(2)})
+    with caplog.at_level(logging.WARNING, "protosphere"):
+        gathered(grid, query_timeout=7.0)
+    assert clock.now - grid.began == pytest.approx(7, abs=0.2)
+    assert [record.getMessage() for record in caplog.records] == ["node 1 did not say who it is within `query-timeout`"]
+
+
+def test_too_few_by_the_deadline_names_the_missing_partitions(clock):
+    grid = FakeGrid(clock, {50: identity(1), 60: None})
+    text = refused(gathered, grid, start_timeout=20.0)
+    assert "1 of 3 clients answered within `start-timeout` 20 s (missing partitions: 0, 2)" in text
+    assert clock.now - grid.began == pytest.approx(20, abs=0.2)
+
+
+def test_nobody_at_all(clock):
+    assert "0 of an unknown number of clients" in refused(gathered, FakeGrid(clock, {}), start_timeout=2.0)
+    assert "0 of 2 clients" in (text := refused(gathered, FakeGrid(clock, {}), start_timeout=2.0, clients=2))
+    assert "missing partitions: 0, 1" in text
+
+
+def test_a_forged_number_of_partitions_takes_no_memory_and_no_line_of_a_million_numbers(clock):
+    grid = FakeGrid(clock, {50: identity(1, partitions=2**60)})
+    text = refused(gathered, grid, start_timeout=2.0)
+    assert f"1 of {2**60} clients" in text
+    assert text.count(",") <= 20
+
+
+def test_two_live_answers_for_one_partition(clock):
+    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: (identity(1), 5, 0)})
+    text = refused(gathered, grid)
+    assert "nodes 60 and 70 both answer for partition 1" in text
+
+
+def test_a_node_that_restarts_while_others_are_waited_for(clock):
+    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 61: (identity(1), 5, 0), 70: (identity(2), 9, 0)})
+    sleep = clock.sleep
+
+    def leaves_after_a_second(seconds):
+        sleep(seconds)
+        if clock.now - grid.began > 1:
+            grid.gone.add(60)
+
+    clock.sleep = leaves_after_a_second
+    assert gathered(grid).nodes == {0: 50, 1: 61, 2: 70}
+
+
+def test_a_client_with_a_problem_ends_the_start_in_its_own_words(clock):
+    grid = FakeGrid(clock, {50: identity(0), 60: Identity(1, 0, problem="client 1: the folder /x holds no images.")})
+    assert refused(gathered, grid) == "client 1: the folder /x holds no images."
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Error(2, "Traceback\n  File x\n\x1b[31mValueError: boom"), "[31mValueError: boom"),
+        (Error(2, ""), "unknown error"),
+        (Error(2), "unknown error"),
+        (RecordDict(), "`identity` is missing"),
+        (RecordDict({"identity": ConfigRecord({"partition": 1})}), "belong"),
+    ],
+)
+def test_an_answer_that_says_nothing_is_reported_and_its_partition_is_missing(clock, caplog, answer, said):
+    grid = FakeGrid(clock, {50: identity(0), 60: answer, 70: identity(2)})
+    with caplog.at_level(logging.WARNING, "protosphere"):
+        assert "(missing partitions: 1)" in refused(gathered, grid, start_timeout=2.0)
+    assert said in caplog.text
+    assert all(record.getMessage().startswith("node 60 could not say who it is") for record in caplog.records)
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    "refuse", [lambda ids: [ids[0], None, *ids[2:]], lambda ids: [ids[0], "", *ids[2:]], lambda _: []]
+)
+def test_a_node_whose_query_flower_did_not_take_is_asked_again(clock, refuse):
+    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: identity(2)})
+    push = grid.push_messages
+
+    def push_once(messages):
+        grid.push_messages = push
+        return refuse(push(messages))
+
+    grid.push_messages = push_once
+    assert set(gathered(grid).nodes) == {0, 1, 2}
+    assert grid.queries.count(60) == 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "named"),
+    [
+        ([identity(0, 3), identity(1, 4)], ["client 1", "one of 4", "has 3"]),
+        ([identity(0, 3), identity(3, 3)], ["partition 3", "0 to 2"]),
+        ([identity(0, 3), identity(-1, 3)], ["partition -1", "0 to 2"]),
+    ],
+)
+def test_a_client_of_another_federation_is_named_at_once(clock, answers, named):
+    grid = FakeGrid(clock, dict(enumerate(answers)))
+    text = refused(gathered, grid)
+    assert all(part in text for part in named)
+    assert clock.now == grid.began
+
+
+def test_the_setting_clients_is_held_against_the_nodes(clock):
+    grid = FakeGrid(clock, {1: identity(0), 2: identity(1), 3: identity(2)})
+    assert "one of 3, but the run has 2 clients" in refused(gathered, grid, clients=2)
+
+
+def test_the_roster_is_written_without_node_ids_in_partition_order(clock):
+    grids = [
+        FakeGrid(clock, dict(zip(nodes, map(identity, (2, 0, 1)), strict=True))) for nodes in ((5, 6, 7), (9, 8, 1))
+    ]
+    one, other = (gathered(grid).as_json() for grid in grids)
+    assert one == other == [asdict(identity(p)) for p in range(3)]
+
+
+# --- between rounds -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running(clock):
+    """A grid and the roster that was gathered from it."""
+    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: identity(2)})
+    return grid, gathered(grid, query_timeout=10.0)
+
+
+def test_nothing_new_costs_nothing(clock, running):
+    grid, roster = running
+    before = clock.now, list(grid.queries)
+    roster.refresh(grid)
+    assert (clock.now, grid.queries) == before
+
+
+@pytest.mark.parametrize("old_is_gone", [True, False])
+def test_a_restarted_node_takes_over_its_partition(clock, running, old_is_gone):
+    grid, roster = running
+    grid.gone |= {60} if old_is_gone else set()
+    grid.add(61, identity(1), seconds=2)
+    roster.refresh(grid)
+    assert roster.nodes == {0: 50, 1: 61, 2: 70}
+    grid.add(62, identity(1))
+    roster.refresh(grid)
+    assert roster.nodes == {0: 50, 1: 62, 2: 70}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (identity(1, model="cnn"), "partition 1 was another client at the start"),
+        (identity(1, feature_dim=32), "partition 1 was another client at the start"),
+        (identity(1, class_names=("a", "b", "c")), "partition 1 was another client at the start"),
+        (identity(1, rows=(91, 10, 30)), "partition 1 was another client at the start"),
+        (identity(1, classes=(0, 1)), "partition 1 was another client at the start"),
+        (identity(1, partitions=4), "partition 1 was another client at the start"),
+        (identity(3, partitions=4), "partition 3 is none of this run's"),
+        (Identity(1, 0, problem="client 1: no data."), "client 1: no data."),
+        (RecordDict(), "`identity` is missing"),
+        (Error(2, "boom"), "boom"),
+    ],
+)
+def test_a_node_that_is_another_client_is_left_out(running, caplog, answer, said):
+    grid, roster = running
+    grid.add(61, answer)
+    with caplog.at_level(logging.WARNING, "protosphere"):
+        roster.refresh(grid)
+    assert roster.nodes == {0: 50, 1: 60, 2: 70}
+    assert roster.identities == {p: identity(p) for p in range(3)}
+    assert "node 61" in caplog.text
+    assert said in caplog.text
+
+
+def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock, running):
+    grid, roster = running
+    grid.add(61, identity(1), seconds=25)
+    before = clock.now
+    roster.refresh(grid)
+    assert clock.now - before == pytest.approx(10, abs=0.2)
+    assert roster.nodes[1] == 60
+    before = clock.now
+    roster.refresh(grid)
+    assert (clock.now, roster.nodes[1]) == (before, 60)
+    clock.sleep(20)
+    roster.refresh(grid)
+    assert roster.nodes[1] == 61
+    assert grid.queries.count(61) == 1
+
+
+# --- do they fit together? ----------------------------------------------------------------------------------
+
+
+def test_clients_that_fit_together_pass():
+    empty = identity(1, rows=(0, 0, 5), classes=(), model="cnn", parameters=1)
+    check({0: identity(0), 1: empty, 2: identity(2)}, 3)
+
+
+@pytest.mark.parametrize(
+    ("odd", "named"),
+    [
+        (identity(1, feature_dim=32), ["client 1 (resnet8)", "width 32", "of 64", "`feature-dim`"]),
+        (identity(1, class_names=("cat", "cow", "rabbit")), ["client 1", "class 1 is 'cow'", "'dog'", "classes.txt"]),
+        (identity(1, class_names=("dog", "cat", "rabbit")), ["client 1", "class 0 is 'dog'", "'cat'"]),
+        (identity(1, class_names=("cat", "dog"), classes=(0,)), ["client 1", "2 classes where they have 3"]),
+        (identity(1, partitions=2), ["client 1", "one of 2", "has 3", "num-partitions"]),
+    ],
+)
+def test_the_odd_one_out_is_named(odd, named):
+    text = refused(check, {0: identity(0), 1: odd, 2: identity(2)}, 3)
+    assert all(part in text for part in named)
+
+
+def test_somebody_must_have_training_rows():
+    empty = {p: identity(p, rows=(0, 1, 1), classes=()) for p in range(3)}
+    text = refused(check, empty, 3)
+    assert "training row" in text
+    check(empty | {2: identity(2)}, 3)
+
+
+def test_a_resumed_run_must_find_its_own_clients():
+    old = [asdict(identity(p)) for p in range(3)]
+    as_read = [{**entry, **{k: list(v) for k, v in entry.items() if isinstance(v, tuple)}} for entry in old]
+    refuse_changes(as_read, old)
+    assert "had 3 clients and now has 2" in refused(refuse_changes, as_read, old[:2])
+    changed = [old[0], asdict(identity(1, rows=(89, 11, 30))), old[2]]
+    text = refused(refuse_changes, as_read, changed)
+    assert "client 1" in text
+    assert "its rows was [90, 10, 30] and is now [89, 11, 30]" in text
+    many = [asdict(identity(0, class_names=tuple(map(str, range(1000)))))]
+    assert len(refused(refuse_changes, as_read[:1], many)) < 500
