@@ -205,6 +205,21 @@ def scripted(clock):
 
 
 @pytest.fixture
+def halves():
+    """halves(settings, num_classes, dim) -> both halves of a method, as a run would make them."""
+
+    def make(settings, num_classes, dim):
+        config = known_settings() | {"feature-dim": dim} | settings
+        run = read_settings(config)
+        strategy = run.method.strategy(run, RunFolder.create(run.settings, config))
+        strategy.num_classes, strategy.dim = num_classes, dim
+        objective = run.method.objective(run.settings, run.options, num_classes)
+        return SimpleNamespace(strategy=strategy, objective=objective, run=run)
+
+    return make
+
+
+@pytest.fixture
 def say(caplog):
     """The run's lines so far."""
     caplog.set_level("INFO", logger="protosphere")

@@ -82,8 +82,9 @@ def without():
     return {}
 
 
-@pytest.mark.parametrize("strategy", ["fedproto", "protonorm"])
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(
+    ("strategy", "lie"), [("fedproto", lie) for lie in LIES] + [("protonorm", "NaN"), ("protonorm", "a huge norm")]
+)
 def test_a_lie_leaves_the_prototypes_of_the_run_without_it(run, metrics, without, strategy, lie):
     settings = {"strategy": strategy, "rounds": 2, "partition": "iid"}
     if strategy not in without:

@@ -1,0 +1,224 @@
+"""FedProto against plain loops: every aggregation, the loss, and what leaves a client."""
+
+import math
+import statistics
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch.nn.functional import cross_entropy
+
+from experiments.local_grid import LocalGrid
+from federation.settings import SettingError
+from models import build
+from prototypes.prototype_set import PrototypeSet
+from strategies.method import Batch, ClientState, Phase
+from strategies.outcome import EVERYONE, as_state
+
+K, D = 6, 4
+ALLOWED = {"strategy": "fedproto", "disclose-class-counts": True}
+
+
+def uploads(seed=0, clients=7, leave_out=()):
+    """partition -> its prototypes; client p holds some of the classes, and 5 is nobody's."""
+    rng = np.random.default_rng(seed)
+    made = {}
+    for partition in range(clients):
+        held = [label for label in range(5) if (partition + label) % 3 and label not in leave_out]
+        vectors = torch.from_numpy(rng.standard_normal((len(held), D)).astype(np.float32) * 3 + 1)
+        counts = torch.from_numpy(rng.integers(1, 50, len(held)))
+        made[partition] = PrototypeSet(torch.tensor(held), vectors, counts)
+    return made
+
+
+def rows_of(sets, label):
+    """[(vector as floats, count)] of a class over the clients that hold it."""
+    found = []
+    for prototypes in sets.values():
+        for row, held in enumerate(prototypes.labels.tolist()):
+            if held == label:
+                found.append((prototypes.vectors[row].double().tolist(), int(prototypes.counts[row])))
+    return found
+
+
+def mean(rows):
+    return [sum(vector[i] for vector, _ in rows) / len(rows) for i in range(D)]
+
+
+def weighted(rows):
+    total = sum(count for _, count in rows)
+    return [sum(vector[i] * count for vector, count in rows) / total for i in range(D)]
+
+
+def median(rows):
+    return [statistics.median(vector[i] for vector, _ in rows) for i in range(D)]
+
+
+def trimmed(rows):
+    cut = math.floor(0.3 * len(rows))
+    kept = [sorted(vector[i] for vector, _ in rows)[cut : len(rows) - cut] for i in range(D)]
+    return [sum(values) / len(values) for values in kept]
+
+
+def geometric(rows):
+    points = np.array([vector for vector, _ in rows])
+    found = minimize(
+        lambda point: np.linalg.norm(points - point, axis=1).sum(), mean(rows), method="Nelder-Mead",
+        options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 20_000, "maxfev": 20_000},
+    )  # fmt: skip
+    return found.x
+
+
+NAIVE = {"mean": mean, "weighted": weighted, "median": median, "trimmed-mean": trimmed, "geometric-median": geometric}
+
+
+@pytest.mark.parametrize("how", NAIVE)
+def test_aggregation_is_the_plain_loops(halves, how):
+    sets = uploads()
+    strategy = halves(ALLOWED | {"fedproto.aggregation": how, "fedproto.trim": 0.3}, K, D).strategy
+    outcome = strategy.aggregate(sets, {}, 1)
+    download = outcome.downloads[EVERYONE]
+    assert set(outcome.downloads) == {EVERYONE}
+    assert download.labels.tolist() == [0, 1, 2, 3, 4]
+    assert download.counts is None
+    assert download.vectors.dtype == torch.float32
+    for row, label in enumerate(download.labels.tolist()):
+        expected = NAIVE[how](rows_of(sets, label))
+        np.testing.assert_allclose(download.vectors[row].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", NAIVE)
+def test_a_class_nobody_reports_keeps_its_prototype(halves, how):
+    strategy = halves(ALLOWED | {"fedproto.aggregation": how}, K, D).strategy
+    first = strategy.aggregate(uploads(0), {}, 1)
+    second = strategy.aggregate(uploads(1, leave_out=(2, 4)), first.state, 2)
+    old, new = first.downloads[EVERYONE], second.downloads[EVERYONE]
+    assert new.labels.tolist() == [0, 1, 2, 3, 4]
+    for label in range(5):
+        assert torch.equal(new.vectors[label], old.vectors[label]) == (label in (2, 4))
+
+
+def test_one_client_s_lie_moves_the_robust_centres_little(halves):
+    sets = uploads()
+    lying = dict(sets) | {0: replace(sets[0], vectors=torch.full_like(sets[0].vectors, 1e5))}
+    for how in NAIVE:
+        strategy = halves(ALLOWED | {"fedproto.aggregation": how, "fedproto.trim": 0.3}, K, D).strategy
+        honest, moved = (strategy.aggregate(s, {}, 1).downloads[EVERYONE].vectors for s in (sets, lying))
+        shift = (moved - honest).norm(dim=1).max()
+        assert (shift > 1e3) == (how in ("mean", "weighted"))
+
+
+# --- what leaves a client ---------------------------------------------------------------------------------
+
+
+def test_counts_are_uploaded_for_the_weighted_mean_alone(halves):
+    own = uploads()[1]
+    for how in NAIVE:
+        both = halves(ALLOWED | {"fedproto.aggregation": how}, K, D)
+        sent = both.objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 3)
+        assert (sent.counts is not None) == (how == "weighted")
+        assert both.run.method.sends_counts(both.run.options) == (how == "weighted")
+        assert torch.equal(sent.vectors, own.vectors)
+
+
+def test_the_weighted_mean_needs_leave_to_disclose_counts(halves):
+    with pytest.raises(
+        SettingError, match=r"`disclose-class-counts` is false, but `fedproto` as set uploads class counts"
+    ):
+        halves({"strategy": "fedproto", "fedproto.aggregation": "weighted"}, K, D)
+
+
+@pytest.mark.parametrize("how", ["mean", "weighted"])
+def test_counts_cross_the_wire_only_when_disclosed(run, how):
+    arrays = set()
+
+    class Ear(LocalGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                if "payload" in reply.content:
+                    arrays.update(reply.content["payload"])
+            return replies
+
+    run(ALLOWED | {"fedproto.aggregation": how, "rounds": 1}, grid=Ear)
+    assert arrays == {"labels", "vectors"} | ({"counts"} if how == "weighted" else set())
+    told = [line for line in run.said if line.startswith("  the server learns")]
+    assert ("its class counts" in told[0]) == (how == "weighted")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"fedproto.aggregation": "average"}, r"`fedproto.aggregation` is \"average\""),
+        ({"fedproto.trim": 0.5}, r"`fedproto.trim` is 0.5"),
+        ({"fedproto.trim": -0.1}, r"`fedproto.trim` is -0.1"),
+        ({"fedproto.trim": True}, r"`fedproto.trim` is true"),
+        ({"fedproto.trimm": 0.1}, r"unknown setting `fedproto.trimm` \(did you mean `fedproto.trim`\?\)"),
+    ],
+)
+def test_wrong_settings_are_named(halves, settings, words):
+    with pytest.raises(SettingError, match=words):
+        halves({"strategy": "fedproto"} | settings, K, D)
+
+
+# --- the loss ---------------------------------------------------------------------------------------------
+
+
+def naive_loss(model, batch, targets, weight, how):
+    """CE + weight * R by a loop over samples; those whose class has no target take no part in R."""
+    z = model.features(batch.inputs)
+    pulls = []
+    for row, label in enumerate(batch.labels.tolist()):
+        if label in targets:
+            squares = sum((z[row, i] - targets[label][i]) ** 2 for i in range(D))
+            pulls.append({"mse": squares / D, "l2-squared": squares, "l2": squares.sqrt()}[how])
+    pull = sum(pulls) / len(pulls) if pulls else 0.0
+    return cross_entropy(model.classify(z), batch.labels) + weight * pull
+
+
+@pytest.mark.parametrize("how", ["mse", "l2", "l2-squared"])
+@pytest.mark.parametrize("classes", [(0, 1, 2, 3, 4, 5), (1, 4), (5,)])
+def test_the_loss_and_its_gradient_are_the_plain_loops(halves, how, classes):
+    objective = halves({"strategy": "fedproto", "prototype-loss": how, "prototype-weight": 0.7}, K, D).objective
+    model = objective.build(build("tiny_perceptron", (1, 8, 8), D, K, 0, "linear").double(), 0)
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.tensor([0, 1, 1, 2, 4, 3, 0, 2])
+    batch = Batch(torch.randn(8, 1, 8, 8, generator=generator, dtype=torch.float64), labels)
+    vectors = torch.randn(len(classes), D, generator=generator, dtype=torch.float64)
+    targets = objective.targets(ClientState(model), PrototypeSet(torch.tensor(classes), vectors))
+    assert torch.equal(targets.vectors, vectors)
+    state = ClientState(model, targets=targets, table=targets.table(K))
+
+    def gradients(loss):
+        return torch.autograd.grad(loss, list(model.parameters()))
+
+    loss = objective.loss(state, batch, Phase("train", list(model.parameters())), 2)
+    naive = naive_loss(model, batch, dict(zip(classes, vectors, strict=True)), 0.7, how)
+    assert loss.total.item() == pytest.approx(naive.item(), rel=1e-12)
+    for ours, theirs in zip(gradients(loss.total), gradients(naive), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    assert set(loss.parts) == {"cross-entropy", "prototype-pull"}
+    plain = naive_loss(model, batch, {}, 0.7, how)
+    # nobody in the batch is of class 5: the pull towards it alone is nothing
+    assert (loss.parts["prototype-pull"].item() > 0) == (classes != (5,))
+    assert (loss.total.item() > plain.item()) == (classes != (5,))
+
+
+def test_without_targets_there_is_no_pull(halves):
+    objective = halves({"strategy": "fedproto"}, K, D).objective
+    model = build("tiny_perceptron", (1, 8, 8), D, K, 0, "linear")
+    batch = Batch(torch.randn(5, 1, 8, 8), torch.arange(5))
+    loss = objective.loss(ClientState(model), batch, Phase("train", []), 1)
+    assert list(loss.parts) == ["cross-entropy"]
+    assert torch.equal(loss.total, cross_entropy(model.classify(model.features(batch.inputs)), batch.labels))
+    assert objective.targets(ClientState(model), None) is None
+
+
+def test_state_is_what_a_checkpoint_needs(halves):
+    strategy = halves({"strategy": "fedproto"}, K, D).strategy
+    outcome = strategy.aggregate(uploads(), {}, 1)
+    expected = as_state(outcome.downloads[EVERYONE])
+    assert outcome.state.keys() == expected.keys()
+    assert all(torch.equal(outcome.state[name], expected[name]) for name in expected)

@@ -1,0 +1,246 @@
+"""ProtoNorm: unit directions as far apart as they can be go down, and the client alone scales them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.local_grid import LocalGrid
+from federation.seeds import derive
+from federation.settings import SettingError
+from prototypes.alignment import align, riesz_energy
+from prototypes.prototype_set import PrototypeSet
+from strategies.method import ClientState
+from strategies.outcome import EVERYONE
+
+
+def uploads(classes, dim, clients=3, seed=0):
+    rng = np.random.default_rng(seed)
+    vectors = torch.from_numpy(rng.standard_normal((clients, len(classes), dim)).astype(np.float32)) + 2
+    return {p: PrototypeSet(torch.tensor(classes), vectors[p]) for p in range(clients)}
+
+
+def mean_of(sets):
+    """Class means by plain loops in float64; every client holds the same classes here."""
+    rows = [s.vectors.double() for s in sets.values()]
+    return (sum(rows) / len(rows)).float()
+
+
+def made(halves, settings, sets, num_classes, dim, state=None, server_round=1):
+    both = halves({"strategy": "protonorm"} | settings, num_classes, dim)
+    outcome = both.strategy.aggregate(sets, state or {}, server_round)
+    return outcome, outcome.downloads[EVERYONE]
+
+
+@pytest.mark.parametrize("solver", ["auto", "simplex", "riesz", "thomson", "none"])
+@pytest.mark.parametrize("classes", [(0, 1, 2, 3, 4, 5), (1, 4), (3,)])
+def test_downloads_are_unit_vectors_of_the_classes_reported(halves, solver, classes):
+    outcome, download = made(halves, {"protonorm.alignment": solver}, uploads(classes, 5), 6, 5)
+    assert download.labels.tolist() == list(classes)
+    torch.testing.assert_close(download.vectors.norm(dim=1), torch.ones(len(classes)), rtol=0, atol=1e-6)
+    assert download.vectors.dtype == torch.float32
+    assert not outcome.warnings
+
+
+@pytest.mark.parametrize(("num_classes", "dim"), [(2, 2), (5, 4), (10, 64), (100, 512)])
+def test_where_a_simplex_fits_it_is_reached(halves, num_classes, dim):
+    outcome, download = made(halves, {}, uploads(range(num_classes), dim), num_classes, dim)
+    bound = math.sqrt(2 * num_classes / (num_classes - 1))
+    distances = torch.pdist(download.vectors.double())
+    np.testing.assert_allclose(distances, bound, rtol=1e-6)
+    assert outcome.figures["alignment_solver"] == "simplex"
+    assert outcome.figures["distance_share"] == pytest.approx(1, abs=1e-9)
+    assert outcome.figures["distance_min"] == pytest.approx(bound, rel=1e-9)
+
+
+def test_one_class_keeps_its_direction_and_has_no_share(halves):
+    sets = uploads((3,), 5)
+    outcome, download = made(halves, {}, sets, 6, 5)
+    direction = mean_of(sets)[0] / mean_of(sets)[0].norm()
+    torch.testing.assert_close(download.vectors[0], direction)
+    assert outcome.figures["distance_share"] is None
+
+
+def test_it_aligns_the_directions_of_the_mean(halves):
+    """The same call on a plain mean gives the same bits, and the scale of a client's space does not matter."""
+    sets = uploads(range(6), 5)
+    _, download = made(halves, {"seed": 3}, sets, 6, 5, server_round=4)
+    expected = align(mean_of(sets), "auto", seed=derive(3, "round", 4, "alignment"), num_classes=6).points
+    assert torch.equal(download.vectors, expected)
+    larger = {p: s.with_vectors(s.vectors * 1024) for p, s in sets.items()}
+    _, scaled = made(halves, {"seed": 3}, larger, 6, 5, server_round=4)
+    torch.testing.assert_close(scaled.vectors, download.vectors, rtol=0, atol=1e-6)
+
+
+def test_a_class_not_reported_enters_with_its_last_aligned_direction(halves):
+    first, before = made(halves, {}, uploads((0, 1, 2, 4), 5), 6, 5)
+    second_sets = uploads((1, 2, 5), 5, seed=9)
+    _, after = made(halves, {}, second_sets, 6, 5, state=first.state, server_round=2)
+    assert after.labels.tolist() == [0, 1, 2, 4, 5]
+    entering = dict(zip((0, 1, 2, 4), before.vectors, strict=True)) | dict(
+        zip((1, 2, 5), mean_of(second_sets), strict=True)
+    )
+    rows = [entering[label] for label in (0, 1, 2, 4, 5)]
+    expected = align(torch.stack(rows), "auto", seed=derive(0, "round", 2, "alignment"), num_classes=6).points
+    assert torch.equal(after.vectors, expected)
+
+
+def test_auto_decides_by_all_classes_and_not_by_those_reported(halves):
+    for num_classes, solver in ((5, "simplex"), (6, "riesz")):
+        outcome, _ = made(halves, {}, uploads((0, 1, 2), 4), num_classes, 4)
+        assert outcome.figures["alignment_solver"] == solver
+
+
+def test_riesz_converges_and_thomson_stops_at_its_iterations(halves):
+    sets = uploads(range(12), 3)
+    energies = {}
+    for solver, settings in {"riesz": {}, "thomson": {"protonorm.iterations": 7}}.items():
+        outcome, download = made(halves, {"protonorm.alignment": solver} | settings, sets, 12, 3)
+        figures = outcome.figures
+        assert figures["alignment_solver"] == solver
+        energies[solver] = float(riesz_energy(download.vectors.double()))
+        assert figures["alignment_energy"] == pytest.approx(energies[solver], abs=1e-4)
+        assert figures["alignment_ended_by"] == ("tolerance" if solver == "riesz" else "limit")
+        assert figures["distance_min"] <= figures["distance_mean"] <= figures["distance_max"] <= 2
+    assert outcome.figures["alignment_iterations"] == 7
+    # twelve charges: the icosahedron, whose logarithmic energy has a closed form
+    edge = 2 / math.sqrt(1 + ((1 + math.sqrt(5)) / 2) ** 2)
+    diagonal = edge * (1 + math.sqrt(5)) / 2
+    icosahedron = -(30 * math.log(edge) + 30 * math.log(diagonal) + 6 * math.log(2))
+    assert energies["riesz"] == pytest.approx(icosahedron, abs=1e-5)
+    assert energies["thomson"] > energies["riesz"] + 1e-6
+
+
+def test_thomson_is_algorithm_1(halves):
+    """Against the algorithm with its differences written out: mu = 0.9, eta = 0.1, by 0.95 every ten iterations."""
+    sets = uploads(range(7), 4)
+    settings = {"protonorm.alignment": "thomson", "protonorm.iterations": 25}
+    _, download = made(halves, settings, sets, 7, 4)
+    c = mean_of(sets).double().numpy()
+    c /= np.linalg.norm(c, axis=1, keepdims=True)
+    v, eta = np.zeros_like(c), 0.1
+    for step in range(1, 26):
+        force = np.zeros_like(c)
+        for j in range(7):
+            for k in range(7):
+                if k != j:
+                    force[j] += (c[j] - c[k]) / np.sum((c[j] - c[k]) ** 2)
+        v = 0.9 * v + eta * force
+        c = c + v
+        c /= np.linalg.norm(c, axis=1, keepdims=True)
+        if step % 10 == 0:
+            eta *= 0.95
+    np.testing.assert_allclose(download.vectors, c, rtol=0, atol=1e-6)
+
+
+def test_the_ablation_without_alignment_sends_the_normalised_means(halves):
+    sets = uploads(range(6), 5)
+    outcome, download = made(halves, {"protonorm.alignment": "none"}, sets, 6, 5)
+    means = mean_of(sets)
+    torch.testing.assert_close(download.vectors, means / means.norm(dim=1, keepdim=True))
+    assert outcome.figures == {}
+
+
+@pytest.mark.parametrize("solver", ["auto", "riesz", "thomson", "none"])
+def test_a_zero_prototype_gets_a_direction_and_a_warning_with_its_class(halves, solver):
+    sets = uploads((0, 2, 5), 5, clients=1)
+    sets[0].vectors[1] = 0
+    outcome, download = made(halves, {"protonorm.alignment": solver}, sets, 6, 5)
+    (warning,) = outcome.warnings
+    assert warning.startswith("the prototype of class 2 is zero")
+    torch.testing.assert_close(download.vectors.norm(dim=1), torch.ones(3), rtol=0, atol=1e-6)
+    assert float(torch.pdist(download.vectors).min()) > 0.01
+    again = made(halves, {"protonorm.alignment": solver}, sets, 6, 5)[1]
+    assert torch.equal(again.vectors, download.vectors)
+
+
+@pytest.mark.parametrize("solver", ["auto", "riesz", "thomson"])
+def test_equal_prototypes_of_two_classes_come_apart(halves, solver):
+    sets = uploads((0, 1, 2), 5, clients=1)
+    sets[0].vectors[2] = sets[0].vectors[0]
+    _, download = made(halves, {"protonorm.alignment": solver}, sets, 6, 5)
+    assert bool(download.vectors.isfinite().all())
+    assert float(torch.pdist(download.vectors).min()) > 0.1
+
+
+def test_a_round_of_empty_uploads_makes_no_class(halves):
+    for solver in ("auto", "none", "riesz", "thomson"):
+        _, download = made(halves, {"protonorm.alignment": solver}, {0: PrototypeSet.empty(5)}, 6, 5)
+        assert len(download) == 0
+
+
+# --- the client's half ------------------------------------------------------------------------------------
+
+
+def test_the_client_scales(halves):
+    objective = halves({"strategy": "protonorm", "protonorm.gamma": 7.5}, 6, 5).objective
+    received = PrototypeSet(torch.tensor([1, 4]), torch.eye(2, 5))
+    targets = objective.targets(ClientState(torch.nn.Identity()), received)
+    assert torch.equal(targets.vectors, 7.5 * torch.eye(2, 5))
+    assert targets.labels.tolist() == [1, 4]
+    assert torch.equal(received.vectors, torch.eye(2, 5))
+    assert objective.targets(ClientState(torch.nn.Identity()), None) is None
+
+
+def test_unit_vectors_cross_the_wire_and_targets_have_norm_gamma(run):
+    norms = []
+
+    class Ear(LocalGrid):
+        def push_messages(self, messages):
+            for message in messages:
+                if "payload" in message.content:
+                    norms.append(np.linalg.norm(message.content["payload"]["vectors"].numpy(), axis=1))
+            return super().push_messages(messages)
+
+    folder = run({"strategy": "protonorm", "protonorm.gamma": 6.5, "rounds": 2}, grid=Ear)
+    np.testing.assert_allclose(np.concatenate(norms), 1, atol=1e-6)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert lines[0]["training"]["target_norm"] == 0
+    assert lines[1]["training"]["target_norm"] == pytest.approx(6.5, rel=1e-5)
+    # fewer classes than digits may be held by 4 clients; those that are form a simplex all the same
+    assert lines[1]["server"]["distance_share"] == pytest.approx(1, abs=1e-9)
+    own = [client["evaluation"] for client in lines[2]["clients"].values()]
+    assert all("global-prototypes" in evaluation for evaluation in own)
+
+
+# --- settings ---------------------------------------------------------------------------------------------
+
+
+def test_a_simplex_that_does_not_fit_is_refused_before_training(run):
+    settings = {"strategy": "protonorm", "protonorm.alignment": "simplex", "rounds": 1}
+    with pytest.raises(
+        SettingError, match=r"simplex, which needs `feature-dim` of 9 at least for 10 classes \(it is 8\)"
+    ):
+        run(settings | {"feature-dim": 8})
+    assert not [line for line in run.said if line.startswith("round")]
+    run(settings | {"feature-dim": 9})
+    assert [line for line in run.said if line.startswith("round")]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gamma", 0.0),
+        ("gamma", -1.0),
+        ("gamma", math.inf),
+        ("alignment", "tetrahedron"),
+        ("energy-exponent", -0.5),
+        ("iterations", 0),
+        ("iterations", 10.0),
+        ("stop", "sometimes"),
+        ("epsilon", 0.0),
+    ],
+)
+def test_wrong_settings_are_named(halves, name, value):
+    with pytest.raises(SettingError, match=f"`protonorm.{name}` is "):
+        halves({"strategy": "protonorm", f"protonorm.{name}": value}, 6, 5)
+
+
+def test_an_energy_beyond_all_numbers_stops_nothing(run, metrics):
+    """Ten points on a circle repel with 1 / distance^3000: the energy is no float64, the points are fine."""
+    settings = {"protonorm.alignment": "riesz", "protonorm.energy-exponent": 3000.0, "feature-dim": 2}
+    lines = metrics(run({"strategy": "protonorm", "rounds": 1, "partition": "iid"} | settings))
+    assert lines[0]["server"]["alignment_energy"] is None
+    assert lines[0]["server"]["distance_min"] > 0

@@ -1,0 +1,225 @@
+"""The registry: settings of a run from Flower's flat configuration, and what is refused before any client is asked."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from federation.payloads import PAYLOADS
+from federation.settings import RULES, SettingError, Settings, shown
+from strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign
+from strategies.base import PrototypeStrategy
+from strategies.fedproto import FedProtoSettings
+from strategies.method import Objective
+from strategies.protonorm import ProtoNormSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = {name.replace("_", "-") for name in Settings.model_fields}
+OWN = sorted(known_settings().keys() - SHARED)
+
+
+def refused(function, config):
+    """The sentence with which a configuration is refused."""
+    with pytest.raises(SettingError) as caught:
+        function(config)
+    text = str(caught.value)
+    assert text.endswith(".")
+    assert text.isprintable()
+    assert not re.search(r"[.!?] +[A-Z]", text)
+    return text
+
+
+def everything(**changes):
+    """What Flower hands over: every setting there is, with some changed."""
+    return known_settings() | {name.replace("_", "-"): value for name, value in changes.items()}
+
+
+# --- methods ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_of_the_registry_is_whole(name):
+    method = load_method(name)
+    assert issubclass(method.strategy, PrototypeStrategy)
+    assert issubclass(method.objective, Objective)
+    assert method.sends in (None, *PAYLOADS)
+    assert method.receives in (None, *PAYLOADS)
+    assert set(RULES) <= set(method.rules)
+    assert method.inference in method.rules
+    for kind in method.settings.values():
+        # a frozen dataclass whose defaults its own checks accept
+        assert dataclasses.is_dataclass(kind)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(kind(), dataclasses.fields(kind)[0].name, None)
+
+
+def test_an_unknown_strategy_is_refused_with_the_nearest():
+    text = refused(read_settings, {"strategy": "protonrom"})
+    assert '`strategy` is "protonrom" (did you mean `protonorm`?)' in text
+    assert all(name in text for name in METHODS)
+    assert refused(refuse_foreign, {"strategy": "protonrom"}) == text
+    assert '"two\\nlines"' in refused(read_settings, {"strategy": "two\nlines"})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_only_the_method_that_is_asked_for_is_imported(name):
+    # a deployment starts a process a message
+    code = f"import sys, strategies; strategies.read_settings({{'strategy': {name!r}}}); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert METHODS[name] in done.stdout.split()
+    assert not set(METHODS.values()) - {METHODS[name]} & set(done.stdout.split())
+
+
+# --- a run's settings ---------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_takes_its_default():
+    run = read_settings({})
+    assert run.settings == Settings()
+    assert run.method is load_method("protonorm")
+    assert run.options[ProtoNormSettings] == ProtoNormSettings()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_all_that_flower_hands_over_is_taken(name):
+    run = read_settings(everything(strategy=name))
+    assert run.method is load_method(name)
+    refuse_foreign(everything(strategy=name))
+
+
+def test_shared_and_own_settings_are_read():
+    run = read_settings({"strategy": "fedproto", "rounds": 3, "fedproto.trim": 0, "fedproto.aggregation": "median"})
+    assert run.settings.rounds == 3
+    assert run.options[FedProtoSettings] == FedProtoSettings(aggregation="median", trim=0.0)
+    assert type(run.options[FedProtoSettings].trim) is float
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"rouns": 3}, ["`rouns`", "did you mean `rounds`?"]),
+        ({"learning_rate": 0.1}, ["`learning_rate`", "did you mean `learning-rate`?"]),
+        ({"strategy": "fedproto", "fedproto.trm": 0.1}, ["`fedproto.trm`", "did you mean `fedproto.trim`?"]),
+        ({"protonorm.energy_exponent": 1.0}, ["`protonorm.energy_exponent`", "`protonorm.energy-exponent`"]),
+        ({"protonorm.protonorm.gamma": 1.0}, ["`protonorm.protonorm.gamma`"]),
+        ({"protonorm.": 1.0}, ["`protonorm.`"]),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest(config, named):
+    for function in (read_settings, refuse_foreign):
+        text = refused(function, config)
+        assert all(part in text for part in named)
+
+
+def test_a_setting_of_a_method_that_does_not_exist_is_the_servers_to_refuse():
+    # a client imports no other method, so it cannot know
+    read_settings({"nomethod.gamma": 1.0})
+    assert "`nomethod.gamma`" in refused(refuse_foreign, {"nomethod.gamma": 1.0})
+
+
+OUT_OF_RANGE = {
+    "fedproto.aggregation": ["avg", "Mean", ""],
+    "fedproto.trim": [-0.1, 0.5],
+    "protonorm.gamma": [0.0, -1.0],
+    "protonorm.alignment": ["thompson", "SIMPLEX"],
+    "protonorm.energy-exponent": [-0.5],
+    "protonorm.iterations": [0, -1, 2**31],
+    "protonorm.stop": ["maybe"],
+    "protonorm.epsilon": [0.0],
+}
+
+
+def test_the_table_of_this_test_covers_every_own_setting():
+    assert sorted(OUT_OF_RANGE) == OWN
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_settings_are_checked_like_the_shared_ones(name):
+    strategy = next(key for key in METHODS if name.rpartition(".")[0] in load_method(key).settings)
+    default = known_settings()[name]
+    wrong = [*OUT_OF_RANGE[name], None, True, [default]]
+    wrong += [1, 0.5] if isinstance(default, str) else ["1", float("nan"), float("inf")]
+    wrong += [1.0] if isinstance(default, int) else []
+    for value in wrong:
+        text = refused(read_settings, {"strategy": strategy, name: value})
+        assert f"setting `{name}` is {shown(value)}, but it should be " in text
+
+
+def test_weighted_aggregation_needs_leave_to_disclose_class_counts():
+    config = {"strategy": "fedproto", "fedproto.aggregation": "weighted"}
+    text = refused(read_settings, config)
+    assert "`disclose-class-counts` is false" in text
+    assert "`fedproto`" in text
+    read_settings(config | {"disclose-class-counts": True})
+    read_settings(config | {"fedproto.aggregation": "median"})
+
+
+def test_leave_to_disclose_alone_is_no_contradiction():
+    assert read_settings({"disclose-class-counts": True}).settings.disclose_class_counts
+
+
+# --- inference ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_rule_of_the_method_is_taken_and_auto_is_its_own(name):
+    method = load_method(name)
+    assert read_settings({"strategy": name}).inference == method.inference
+    for rule in method.rules:
+        assert read_settings({"strategy": name, "inference": rule}).inference == rule
+
+
+@pytest.mark.parametrize("rule", ["etf", "local", "", "Classifier"])
+def test_a_rule_that_the_method_does_not_have(rule):
+    text = refused(read_settings, {"strategy": "fedproto", "inference": rule})
+    assert f'`inference` is "{rule}"' in text
+    assert "auto" in text
+    assert all(known in text for known in load_method("fedproto").rules)
+
+
+# --- settings of other methods ------------------------------------------------------------------------------
+
+
+def another(value):
+    """Another value of the same type."""
+    return f"not {value}" if isinstance(value, str) else value + 1
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("strategy", METHODS)
+def test_a_setting_of_another_method_is_refused_unless_it_is_the_default(strategy, name):
+    default = known_settings()[name]
+    refuse_foreign(everything(strategy=strategy) | {name: default})
+    config = everything(strategy=strategy) | {name: another(default)}
+    if name.rpartition(".")[0] in load_method(strategy).settings:
+        refuse_foreign(config)
+        return
+    text = refused(refuse_foreign, config)
+    assert f"`{name}` is {shown(another(default))}, but `{strategy}` does not read it" in text
+    assert f"its default is {shown(default)}" in text
+
+
+def test_without_a_strategy_the_default_one_is_meant():
+    refuse_foreign({"protonorm.gamma": 3.0})
+    assert "`protonorm` does not read it" in refused(refuse_foreign, {"fedproto.trim": 0.3})
+
+
+def test_an_int_for_a_float_is_the_same_default():
+    refuse_foreign({"strategy": "local", "protonorm.gamma": 10})
+
+
+# --- what is known ------------------------------------------------------------------------------------------
+
+
+def test_known_settings_are_the_shared_ones_and_those_of_every_method():
+    known = known_settings()
+    assert known.keys() >= SHARED
+    for name in METHODS:
+        for prefix, kind in load_method(name).settings.items():
+            for entry in dataclasses.fields(kind):
+                assert known.pop(f"{prefix}.{entry.name.replace('_', '-')}") == getattr(kind(), entry.name)
+    assert known == {name.replace("_", "-"): value for name, value in Settings().model_dump().items()}
+    assert all(type(value) in (bool, int, float, str) for value in known_settings().values())
