@@ -1,0 +1,272 @@
+"""Whole runs over the in-process grid: every method, cut and resumed, with one worker and with two."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from client_app import client as client_module
+from data.client_data import Rows
+from experiments.local_grid import LocalGrid
+from federation.settings import RULES, SettingError
+from strategies import METHODS, load_method
+from strategies.base import PrototypeStrategy
+from strategies.exchange import RunError
+
+HEADLINES = {"selected", "selected_round", "best", "client-best", "last-5", "final"}
+
+
+class OtherOrder(LocalGrid):
+    """Lists its nodes backwards, answers the newest message first."""
+
+    def get_node_ids(self):
+        return super().get_node_ids()[::-1]
+
+    def pull_messages(self, message_ids):
+        return super().pull_messages(list(message_ids)[::-1])
+
+
+class CutError(RuntimeError):
+    """Stands for whatever ends a process in the middle of a round."""
+
+
+@pytest.fixture
+def cut(run, monkeypatch):
+    """cut(settings, method, when): a run that ends when the strategy enters `method` and `when(its arguments)`."""
+
+    def start(settings, method, when):
+        whole = getattr(PrototypeStrategy, method)
+
+        def entered(*arguments):
+            if when(*arguments):
+                raise CutError
+            return whole(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PrototypeStrategy, method, entered)
+            with pytest.raises(CutError):
+                run(settings)
+
+    return start
+
+
+def summary(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+# --- every method ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", METHODS)
+def test_every_method_makes_its_way(run, metrics, strategy):
+    settings = {"strategy": strategy, "rounds": 3, "models": "tiny"}
+    folder = run(settings)
+    lines, method = metrics(folder), load_method(strategy)
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    assert [line["evaluation"]["of_round"] for line in lines] == [0, 1, 2, 3]
+    assert [line.get("final", False) for line in lines] == [False, False, False, True]
+    for line in lines[:-1]:
+        assert (line["training"]["asked"], line["training"]["valid"], line["training"]["dropped"]) == (4, 4, 0)
+        assert line["problems"] == {}
+        assert sorted(line["clients"]) == ["0", "1", "2", "3"]
+        assert math.isfinite(line["training"]["loss"]["loss"])
+    rules = {*method.rules, "majority-class"} - ({"global-prototypes"} if method.receives is None else set())
+    assert set(lines[-1]["evaluation"]["rules"]) == rules
+    found = summary(folder)
+    assert found["status"] == "completed"
+    assert (found["strategy"], found["clients"], found["rounds"], found["seed"]) == (strategy, 4, 3, 0)
+    assert found["headline"]["rule"] == method.inference
+    primary = found["rules"][method.inference]
+    assert (found["headline"]["figure"], found["headline"]["accuracy"]) == ("selected", primary["selected"])
+    # the digits are easy: untrained features already tell a few of them apart
+    assert primary["final"] > max(0.6, found["floor"]["majority-class"])
+    assert set(found["rules"]) == rules - {"majority-class"}
+    assert all(set(figures) == HEADLINES for figures in found["rules"].values())
+    assert all(figures["final"] <= figures["best"] for figures in found["rules"].values())
+    assert found["settings"]["rounds"] == 3
+    assert found["problems"] == 0
+    assert found["seconds"] > 0
+    assert {"python", "flwr", "torch", "numpy"} <= found["versions"].keys()
+
+
+@pytest.mark.parametrize("strategy", METHODS)
+def test_cut_and_resumed_is_as_never_cut(run, metrics, cut, strategy):
+    """Clients have trained round 3 and saved it when the server dies, before it can write anything of it; and a new
+    process has no state in memory."""
+    settings = {"strategy": strategy, "rounds": 4, "fraction-train": 0.75}
+    settings |= {"momentum": 0.9, "optimizer-state": "persistent", "models": "tiny_cnn,tiny_perceptron"}
+    whole = run(settings)
+    cut(settings, "aggregate_train", lambda strategy, server_round, replies: server_round == 3)
+    (folder,) = set(whole.parent.iterdir()) - {whole}
+    assert [line["round"] for line in metrics(folder)] == [1, 2]
+    assert not (folder / "summary.json").exists()
+    client_module._states.clear()
+    assert run(settings | {"resume": str(folder)}) == folder
+    assert metrics(folder) == metrics(whole)
+    assert outcome(folder) == outcome(whole)
+
+
+def outcome(folder):
+    """The summary without what two equal runs may differ in."""
+    found = summary(folder)
+    found.pop("seconds")
+    for name in ("resume", "rounds"):
+        found["settings"].pop(name)
+    return found
+
+
+# --- the same run twice -----------------------------------------------------------------------------------------
+
+
+def test_neither_workers_nor_the_order_of_nodes_and_replies_change_a_run(run, metrics):
+    settings = {"strategy": "protonorm", "rounds": 3, "fraction-train": 0.5, "models": "tiny_cnn,tiny_perceptron"}
+    usual = metrics(run(settings))
+    assert metrics(run(settings, grid=OtherOrder)) == usual
+    apart = run(settings | {"rounds": 2}, workers=2)
+    client_module._states.clear()
+    assert metrics(run(settings | {"resume": str(apart)})) == usual
+    assert metrics(run(settings | {"seed": 1})) != usual
+
+
+# --- resume -----------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_may_grow(run, metrics):
+    settings = {"strategy": "fedproto"}
+    whole = run(settings | {"rounds": 4})
+    grown = run(settings | {"rounds": 2})
+    assert metrics(grown)[-1]["final"]
+    client_module._states.clear()
+    assert run(settings | {"rounds": 4, "resume": grown.name}) == grown
+    assert metrics(grown) == metrics(whole)
+    assert outcome(grown) == outcome(whole)
+
+
+def test_a_line_that_the_checkpoint_does_not_know_is_written_again(run, metrics, cut):
+    whole = run({"rounds": 3})
+    cut({"rounds": 3}, "_checkpoint", lambda strategy: strategy.last_round == 2)
+    (folder,) = set(whole.parent.iterdir()) - {whole}
+    assert len(metrics(folder)) == 2
+    assert run({"rounds": 3, "resume": "latest"}) == folder
+    assert metrics(folder) == metrics(whole)
+
+
+def test_only_patience_and_place_may_differ_on_resume(run):
+    folder = run({"rounds": 1, "strategy": "fedproto"})
+    for changed, words in [
+        ({"learning-rate": 0.02}, "setting `learning-rate` was 0.01 and is now 0.02"),
+        ({"strategy": "local"}, 'setting `strategy` was "fedproto" and is now "local"'),
+        ({"fedproto.aggregation": "median"}, 'setting `fedproto.aggregation` was "mean" and is now "median"'),
+    ]:
+        with pytest.raises(SettingError) as raised:
+            run({"rounds": 2, "strategy": "fedproto", "resume": str(folder)} | changed)
+        assert words in str(raised.value)
+        assert str(folder) in str(raised.value)
+    patient = {"round-timeout": 50.0, "query-timeout": 5.0, "start-timeout": 9.0}
+    assert run({"rounds": 2, "strategy": "fedproto", "resume": str(folder)} | patient) == folder
+
+
+def test_a_run_without_a_finished_round_cannot_be_resumed(run, cut):
+    cut({}, "aggregate_train", lambda *_: True)
+    with pytest.raises(SettingError, match="no round was finished; start a new run"):
+        run({"resume": "latest"})
+
+
+# --- who trains, who evaluates ----------------------------------------------------------------------------------
+
+
+def test_half_of_the_clients_train_and_all_evaluate(run, metrics):
+    lines = metrics(run({"rounds": 6, "fraction-train": 0.5}))
+    trained = [{p for p, client in line["clients"].items() if "training" in client} for line in lines]
+    assert [len(sampled) for sampled in trained] == [2, 2, 2, 2, 2, 2, 0]
+    assert len({frozenset(sampled) for sampled in trained[:-1]}) > 1
+    for line in lines:
+        evaluated = {p for p, client in line["clients"].items() if "evaluation" in client}
+        assert evaluated == {"0", "1", "2", "3"}
+        assert line["evaluation"]["rules"]["classifier"]["test"]["clients"] == 4
+
+
+def test_only_the_sampled_evaluate_where_asked(run, metrics):
+    lines = metrics(run({"rounds": 3, "fraction-train": 0.5, "evaluate-clients": "sampled"}))
+    for line in lines[:-1]:
+        assert len(line["clients"]) == 2
+        assert all("training" in client and "evaluation" in client for client in line["clients"].values())
+        assert line["bytes"]["evaluate_only_wire_down"] == 0
+    assert set(lines[-1]["clients"]) == set(lines[-2]["clients"])
+
+
+def test_evaluation_every_second_round(run, metrics):
+    lines = metrics(run({"rounds": 4, "evaluate-every": 2, "fraction-train": 0.5}))
+    assert [line.get("evaluation", {}).get("of_round") for line in lines] == [0, None, 2, None, 4]
+    assert [len(line["clients"]) for line in lines] == [4, 2, 4, 2, 4]
+
+
+def test_without_validation_rows_the_headline_is_final(run):
+    found = summary(run({"validation-share": 0.0}))
+    assert found["headline"]["figure"] == "final"
+    assert found["headline"]["accuracy"] == found["rules"]["local-prototypes"]["final"]
+    assert found["rules"]["local-prototypes"]["selected"] is None
+
+
+# --- clients in trouble -----------------------------------------------------------------------------------------
+
+
+def test_a_client_without_training_rows_takes_part_in_evaluation_only(run, metrics, monkeypatch):
+    whole = client_module.client_data
+
+    def client_data(spec, partition, *rest):
+        data = whole(spec, partition, *rest)
+        if partition != 2:
+            return data
+        return replace(data, train=Rows(data.train.inputs[:0], data.train.labels[:0]))
+
+    monkeypatch.setattr(client_module, "client_data", client_data)
+    folder = run({"strategy": "fedproto"})
+    assert [line for line in run.said if line.startswith("  client 2") and "evaluation only" in line]
+    lines = metrics(folder)
+    for line in lines[:-1]:
+        assert (line["training"]["asked"], line["training"]["valid"]) == (3, 3)
+        assert "training" not in line["clients"]["2"]
+    rules = lines[-1]["evaluation"]["rules"]
+    assert {rule: rules[rule]["test"]["clients"] for rule in RULES} == {
+        "classifier": 4,
+        "global-prototypes": 4,
+        "local-prototypes": 3,
+        "discriminant": 3,
+    }
+
+
+@pytest.mark.usefixtures("rate_of_client_1")
+def test_a_client_that_diverges_is_named_and_the_run_goes_on(run, metrics):
+    folder = run({"rounds": 3, "strategy": "fedproto", "local-epochs": 3})
+    lines = metrics(folder)
+    for line in lines[:-1]:
+        assert list(line["problems"]) == ["1"]
+        assert "client 1 (tiny_perceptron) diverged in round" in line["problems"]["1"]
+        assert (line["training"]["asked"], line["training"]["valid"]) == (4, 3)
+        assert "training" not in line["clients"]["1"]
+    stays = [line["clients"]["1"]["evaluation"]["local-prototypes"] for line in lines]
+    assert stays == stays[:1] * 4  # its last good state is the initial one
+    moves = [line["clients"]["0"]["training"]["loss"]["cross-entropy"] for line in lines[:-1]]
+    assert moves == sorted(moves, reverse=True)
+    assert summary(folder)["problems"] == 3
+    assert [line for line in run.said if "warning: round 2, client 1: " in line and "diverged" in line]
+
+
+@pytest.fixture
+def rate_of_client_1(monkeypatch):
+    """Beyond reason."""
+    whole = client_module.train
+
+    def train(objective, state, data, stream, round_number):
+        if stream[2] == 1:
+            objective.settings = objective.settings.model_copy(update={"learning_rate": 1e6})
+        return whole(objective, state, data, stream, round_number)
+
+    monkeypatch.setattr(client_module, "train", train)
+
+
+def test_a_run_whose_clients_all_diverge_ends(run):
+    with pytest.raises(RunError, match=r"3 rounds in a row ended without enough valid replies.*diverged"):
+        run({"rounds": 9, "local-epochs": 3, "learning-rate": 1e6})
