@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,16 @@ class RunFolder:
         """Who took part when the run was started, or last resumed."""
         found: list[dict[str, Any]] = self._read_json("roster.json", list)
         return found
+
+    def discard_unless_begun(self) -> None:
+        """Take the folder away if no round came to its line: it holds no result, and `latest` must not find it."""
+        if (self.path / "metrics.jsonl").exists():
+            return
+        # a folder that cannot be taken away does no harm beside the error that led here
+        with suppress(OSError):
+            for name in ("settings.json", "roster.json"):
+                (self.path / name).unlink(missing_ok=True)
+            self.path.rmdir()
 
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
         """Who took part, and what each discloses."""

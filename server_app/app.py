@@ -81,5 +81,9 @@ def _run(grid: Grid, context: Context) -> None:
     opened = RunFolder.resume if run.settings.resume else RunFolder.create
     folder = opened(run.settings, run_config)
     log.info("results: %s", folder.path)
-    run.method.strategy(run, folder).start(grid)
+    try:
+        run.method.strategy(run, folder).start(grid)
+    except (SettingError, RosterError):
+        folder.discard_unless_begun()
+        raise
     log.info("results: %s", folder.path)

@@ -1,0 +1,157 @@
+"""The ServerApp: what it refuses before anything is written, and how it speaks."""
+
+import json
+import logging
+import sys
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from experiments.local_grid import SERVER, LocalGrid
+from federation.roster import RosterError
+from federation.settings import SettingError
+from server_app.app import PREFIX, app, said
+from strategies import known_settings
+
+log = logging.getLogger("protosphere")
+
+
+def start(settings, clients=3, of=None):
+    """The app as Flower calls it: with every setting fused in."""
+    config = known_settings() | {"device": "cpu", "max-samples": 300, "feature-dim": 12, "models": "tiny_perceptron"}
+    config |= {"rounds": 1} | settings
+    nodes = [{"partition-id": p, "num-partitions": of or clients} for p in range(clients)]
+    grid = LocalGrid(config, nodes)
+    app(grid, Context(grid.run_id, SERVER, {}, RecordDict(), config))
+
+
+def written(home):
+    return sorted(path for path in home.rglob("*") if "cache" not in path.relative_to(home).parts)
+
+
+def test_a_run_says_where_its_results_are_first_and_last(home, capsys):
+    start({})
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(PREFIX) for line in lines)
+    (folder,) = (home / "results").iterdir()
+    assert lines[0] == lines[-1] == f"{PREFIX}results: {folder}"
+    assert {path.name for path in folder.iterdir()} == {
+        "settings.json",
+        "roster.json",
+        "metrics.jsonl",
+        "checkpoint.safetensors",
+        "summary.json",
+    }
+    assert json.loads((folder / "settings.json").read_text()).keys() == known_settings().keys()
+
+
+MISTAKES = [
+    ({"strategy": "fedprotto"}, "fedproto"),
+    ({"learning-rate": -1.0}, "`learning-rate` is -1.0"),
+    ({"feature-dim": 1}, "`feature-dim` is 1"),
+    ({"rounds": "3"}, '`rounds` is "3"'),
+    ({"shared-init": 1}, "`shared-init` is 1"),
+    ({"protonorm.gamma": -3.0}, "`protonorm.gamma` is -3.0"),
+    ({"fedproto.trim": 0.2}, "`fedproto.trim`"),
+    ({"no-such-setting": 3}, "`no-such-setting`"),
+    ({"dataset": "./digits"}, r"`dataset` .*\./digits"),
+    ({"results-dir": "here"}, '`results-dir` is "here"'),
+    ({"test-share": 0.7, "validation-share": 0.4}, "`test-share` 0.7"),
+    ({"resume": "latest"}, "holds no run"),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), MISTAKES)
+def test_a_wrong_setting_is_one_sentence_and_leaves_nothing(home, capsys, settings, words):
+    with pytest.raises(SettingError, match=words) as error:
+        start(settings)
+    assert written(home) == []
+    assert capsys.readouterr().out == f"{PREFIX}error: {error.value}\n"
+    assert "\n" not in str(error.value)
+
+
+def test_a_setting_of_another_method_at_its_default_is_none(home):
+    start({"strategy": "fedproto", "protonorm.gamma": known_settings()["protonorm.gamma"]})
+    assert list((home / "results").glob("*-fedproto-digits"))
+
+
+def test_a_results_folder_that_cannot_be_written(home, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingError, match=r"results folder .*file.* cannot be written"):
+        start({"results-dir": str(tmp_path / "file" / "results")})
+    assert "error: the results folder" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"dataset": "/no/such/folder"}, "/no/such/folder"),
+        ({"dataset": "no-such-set"}, "no-such-set"),
+        ({"models": "resnet9"}, "resnet9"),
+        ({"max-samples": 20}, "client"),
+        ({"min-replies": 4}, "`min-replies` 4"),
+    ],
+)
+def test_what_only_clients_find_out_ends_the_run_with_a_sentence(home, capsys, settings, words):
+    with pytest.raises((RosterError, SettingError), match=words) as error:
+        start({"clients": 0} | settings)
+    assert f"{PREFIX}error: {error.value}\n" in capsys.readouterr().out
+    assert "\n" not in str(error.value)
+    # what holds no result is not there to be taken for a run
+    assert list((home / "results").iterdir()) == []
+
+
+def test_too_few_clients_by_the_deadline_says_who_is_missing(home):
+    with pytest.raises(RosterError, match=r"3 of 5 clients answered within `start-timeout` 0.5 s .*3, 4"):
+        start({"clients": 5, "start-timeout": 0.5}, of=5)
+    assert written(home) == [home / "results"]
+
+
+def test_a_resumed_run_that_cannot_start_keeps_its_folder(home):
+    start({})
+    (folder,) = (home / "results").iterdir()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(RosterError, match="3 clients"):
+        start({"resume": "latest"}, clients=2)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+# --- speaking ---------------------------------------------------------------------------------------------
+
+
+def test_lines_go_to_whatever_stdout_is_when_they_come(monkeypatch, capsys):
+    with said():
+        log.info("one")
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", sys.stderr)
+            log.info("two")
+        log.info("three")
+    captured = capsys.readouterr()
+    assert captured.out == f"{PREFIX}one\n{PREFIX}three\n"
+    assert captured.err == f"{PREFIX}two\n"
+
+
+def test_an_outer_listener_goes_before_an_inner_one(capsys):
+    outer, inner = [], []
+    with said(outer.append), said(inner.append):
+        log.info("%d rounds", 3)
+    assert (outer, inner) == (["3 rounds"], [])
+    assert capsys.readouterr().out == ""
+
+
+def test_a_clients_words_stay_on_one_line(capsys):
+    with said():
+        log.warning("client says: %s", f"no\n{PREFIX}results: /elsewhere\r\n{PREFIX}error: forged\u2028x")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{PREFIX}client says: no")
+    assert line.count("\n") == 0
+
+
+def test_the_log_is_left_as_it_was_found(caplog):
+    before = log.level, log.propagate, list(log.handlers)
+
+    with pytest.raises(KeyError), said(lambda line: None):
+        raise KeyError
+    assert (log.level, log.propagate, list(log.handlers)) == before
+    log.error("heard again")
+    assert "heard again" in caplog.messages

@@ -1,0 +1,222 @@
+"""What a person reads while a run runs and after it, from hand-made rounds."""
+
+import json
+
+import pytest
+
+from federation.figures import MAJORITY
+from federation.payloads import Evaluation, Report, TrainingFigures
+from strategies import read_settings
+from strategies.exchange import LATE, Bytes, Reply
+from strategies.lines import add_evaluation, console_line, final_line, summarise, times, training_line
+
+
+def evaluation(right, validation=1):
+    return Evaluation((10, 4), {"classifier": (right, validation), MAJORITY: (4, 2)}, seconds=0.25)
+
+
+def reply(partition, right=5, trains=True, rows=30, loss=1.0, **more):
+    training = (
+        TrainingFigures(rows, 3, {"cross-entropy": loss, "loss": 2 * loss}, 0.5, 1.0, 2.0, 1.5) if trains else None
+    )
+    report = Report(partition, 2, training=training, evaluation=evaluation(right), seconds=2.0)
+    size = Bytes(payload=1000, wire=1500, evaluation=100) if trains else Bytes(0, 300, 120)
+    return Reply(partition, trains, report, **({"size": size} | more))
+
+
+REPLIES = [
+    reply(0, right=9, rows=30, loss=1.0),
+    reply(1, right=1, trains=False),
+    reply(2, right=5, rows=10, loss=3.0),
+    Reply(3, trains=True, problem=LATE),
+    reply(4, problem="upload dropped: a vector holds NaN", dropped=True),
+]
+SENT = {partition: Bytes(payload=400, wire=700) for partition in range(5)}
+
+
+def line_of(replies=REPLIES, server_round=3, of_round=2, **server):
+    line = training_line(server_round, replies, SENT, server)
+    add_evaluation(line, replies, of_round)
+    line["time"] = times(replies, 12.25)
+    return line
+
+
+def test_a_rounds_line():
+    line = line_of(alignment_solver="simplex", distance_share=None)
+    assert line["round"] == 3
+    training = line["training"]
+    assert (training["asked"], training["valid"], training["dropped"]) == (4, 2, 1)
+    # parts of the loss by rows, over all that trained: (30 * 1 + 10 * 3 + 30 * 1) / 70
+    assert training["loss"]["cross-entropy"] == pytest.approx(90 / 70)
+    assert (training["gradient_ratio"], training["target_norm"], training["prototype_norm"]) == (0.5, 1.0, 2.0)
+    assert line["server"] == {"alignment_solver": "simplex", "distance_share": None}
+    assert line["problems"] == {"3": LATE, "4": "upload dropped: a vector holds NaN"}
+    assert line["bytes"] == {
+        "payload_up": 3000,
+        "payload_down": 1600,
+        "wire_up": 4500,
+        "wire_down": 2800,
+        "evaluation_wire_up": 300,
+        "evaluate_only_payload_up": 0,
+        "evaluate_only_payload_down": 400,
+        "evaluate_only_wire_up": 300,
+        "evaluate_only_wire_down": 700,
+        "evaluate_only_evaluation_wire_up": 120,
+    }
+    classifier = line["evaluation"]["rules"]["classifier"]["test"]
+    assert line["evaluation"]["of_round"] == 2
+    assert classifier["mean"] == pytest.approx((9 + 1 + 5 + 5) / 40)
+    assert (classifier["worst"], classifier["clients"], classifier["rows"]) == (0.1, 4, 40)
+    assert list(line["clients"]) == ["0", "2", "4", "1"]
+    assert line["clients"]["1"] == {"evaluation": {"classifier": [0.1, 0.25], MAJORITY: [0.4, 0.5], "rows": [10, 4]}}
+    assert line["clients"]["2"]["training"]["loss"] == {"cross-entropy": 3.0, "loss": 6.0}
+    assert line["clients"]["2"]["training"]["rows"] == 10
+    assert json.loads(json.dumps(line, allow_nan=False)) == line
+
+
+def test_times_are_kept_apart():
+    line = line_of()
+    assert line["time"]["round"] == 12.25
+    assert line["time"]["train"] == {"0": 1.5, "2": 1.5, "4": 1.5}
+    assert line["time"]["evaluate"] == dict.fromkeys("0124", 0.25)
+    assert line["time"]["client"] == dict.fromkeys("0124", 2.0)
+    without = {name: value for name, value in line.items() if name != "time"}
+    assert "seconds" not in json.dumps(without)
+    assert "12.25" not in json.dumps(without)
+
+
+def test_a_round_in_which_nobody_answered():
+    silence = [Reply(0, trains=True, problem=LATE), Reply(1, trains=False, problem=LATE)]
+    line = line_of(silence)
+    assert line["training"] == {"asked": 1, "valid": 0, "dropped": 0}
+    assert "evaluation" not in line
+    assert line["clients"] == {}
+    assert line["bytes"]["wire_up"] == 0
+    assert line["bytes"]["wire_down"] == 700
+    text = console_line(line, 20, "classifier", [3.0])
+    assert text == "round  3/20 | payload 0.0 kB up, 0.4 kB down | 3.0 s | 51 s left"
+
+
+def test_the_console_line_of_a_round():
+    line = line_of()
+    assert console_line(line, 20, "classifier", [60.0, 12.0, 13.0]) == (
+        "round  3/20 | accuracy after round 2:  50.0 % mean,  10.0 % worst client, 28.3 % spread"
+        " | payload 3.0 kB up, 1.6 kB down | 13.0 s | 3 min 32 s left"
+    )
+
+
+def test_the_console_line_of_the_end():
+    replies = [reply(p, right=p, trains=False) for p in range(3)]
+    line = final_line(21, replies, SENT)
+    add_evaluation(line, replies, 20)
+    assert line["final"] is True
+    assert "training" not in line
+    assert console_line(line, 20, "classifier", [9.0, 0.44]) == (
+        "final evaluation | accuracy after round 20:  10.0 % mean,   0.0 % worst client,  8.2 % spread"
+        " | payload 0.0 kB up, 1.2 kB down | 0.4 s"
+    )
+
+
+def test_the_console_line_without_the_primary_rule_still_tells_the_rest():
+    assert console_line(line_of(), 3, "global-prototypes", [1.0]) == (
+        "round 3/3 | payload 3.0 kB up, 1.6 kB down | 1.0 s | 0 s left"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rounds", "seconds", "left"),
+    [
+        (4, [2.0], "2 s left"),
+        # the first round of this process starts the workers and says little about the others
+        (13, [100.0, 2.0, 4.0], "30 s left"),
+        (63, [0.0, 1.0], "1 min 0 s left"),
+        (62, [0.0, 1.01], "1 min 0 s left"),
+        (3603, [0.0, 1.0], "1 h 0 min left"),
+        (3602, [0.0, 1.0], "59 min 59 s left"),
+        (1003, [0.0, 600.0], "166 h 40 min left"),
+    ],
+)
+def test_time_left(rounds, seconds, left):
+    assert console_line(line_of(), rounds, "classifier", seconds).endswith(f"| {left}")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0.0 kB"), (49, "0.0 kB"), (1234, "1.2 kB"), (999_999, "1000.0 kB"), (2_500_000, "2.50 MB")]
+)
+def test_sizes(count, text):
+    line = line_of()
+    line["bytes"]["payload_up"] = count
+    assert f"payload {text} up," in console_line(line, 3, "classifier", [1.0])
+
+
+# --- the summary ------------------------------------------------------------------------------------------
+
+
+def run_of(tests, validations):
+    """Lines of a run of one client with these right answers of ten and four rows."""
+    lines = []
+    for of_round, (right, valid) in enumerate(zip(tests, validations, strict=True)):
+        last = of_round == len(tests) - 1
+        replies = [
+            Reply(0, not last, Report(0, of_round + 1, evaluation=evaluation(right, valid)), size=Bytes(8, 10, 1))
+        ]
+        line = (final_line if last else lambda *a: training_line(*a, {}))(of_round + 1, replies, {0: Bytes(4, 5)})
+        add_evaluation(line, replies, of_round)
+        line["time"] = {"round": 1.5}
+        lines.append(line)
+    return lines
+
+
+def summary_of(tests=(1, 6, 9, 5), validations=(0, 3, 2, 3), **settings):
+    run = read_settings({"inference": "classifier", "strategy": "fedproto", "seed": 7} | settings)
+    lines = run_of(tests, validations)
+    lines[1]["problems"] = {"2": LATE}
+    return summarise(run, {"rounds": 3}, lines, 1)
+
+
+def test_the_summary():
+    summary = summary_of()
+    assert summary["status"] == "completed"
+    assert (summary["strategy"], summary["dataset"], summary["seed"]) == ("fedproto", "digits", 7)
+    assert (summary["clients"], summary["rounds"], summary["problems"], summary["seconds"]) == (1, 3, 1, 6.0)
+    # the best validation mean is round 1's, and of round 3's equal one the first counts
+    assert summary["rules"]["classifier"] == {
+        "selected": 0.6,
+        "selected_round": 1,
+        "best": 0.9,
+        "client-best": 0.9,
+        "last-5": pytest.approx((0.1 + 0.6 + 0.9 + 0.5) / 4),
+        "final": 0.5,
+    }
+    assert summary["headline"] == {"rule": "classifier", "figure": "selected", "accuracy": 0.6}
+    assert summary["bytes"]["payload_up"] == 24
+    assert summary["bytes"]["evaluate_only_payload_up"] == 8
+    assert summary["bytes"]["wire_down"] == 15
+    assert summary["settings"] == {"rounds": 3}
+    assert {"python", "flwr", "torch", "numpy"} <= set(summary["versions"])
+
+
+def test_the_majority_floor_stands_beside_the_result():
+    summary = summary_of()
+    assert summary["floor"] == {MAJORITY: 0.4}
+    assert MAJORITY not in summary["rules"]
+
+
+def test_without_validation_rows_the_headline_is_the_final_and_says_so():
+    run = read_settings({"inference": "classifier"})
+    lines = run_of((1, 6, 9, 5), (0, 0, 0, 0))
+    for line in lines:
+        for rule in line["evaluation"]["rules"].values():
+            del rule["validation"]
+    summary = summarise(run, {}, lines, 1)
+    assert summary["headline"] == {"rule": "classifier", "figure": "final", "accuracy": 0.5}
+    assert summary["rules"]["classifier"]["selected"] is None
+
+
+def test_a_run_without_any_evaluation_has_a_summary_all_the_same():
+    line = final_line(2, [Reply(0, False, problem=LATE)], SENT)
+    line["time"] = {"round": 1.0}
+    summary = summarise(read_settings({}), {}, [line], 1)
+    assert summary["headline"] == {"rule": "local-prototypes", "figure": "final", "accuracy": None}
+    assert summary["floor"] == {MAJORITY: None}
+    assert summary["rules"] == {}
