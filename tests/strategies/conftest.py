@@ -205,6 +205,33 @@ def scripted(clock):
 
 
 @pytest.fixture
+def ask(scripted, clock):
+    """ask(answers, evaluate_only=..., **how) -> the replies of round 5; answers: partition -> answer (see
+    ScriptedGrid; a Report is encoded). `ask.took` has the seconds."""
+    limits = Limits(CLASSES, DIM, 1e6)
+
+    def start(answers, evaluate_only=(), **how):
+        def encode(content):
+            return encode_report(content) if isinstance(content, Report) else content
+
+        def answer(partition, message):
+            given = answers[partition]
+            return (given[0], encode(given[1])) if isinstance(given, tuple) else encode(given)
+
+        start.grid = scripted(answer, answers)
+        messages = [
+            Message(RecordDict(), start.grid.nodes[p], "evaluate" if p in evaluate_only else "train") for p in answers
+        ]
+        how_long = {"limits": limits, "min_replies": 0, "timeout": 600.0, "patience": 30.0}
+        began = clock.now
+        replies = exchange_module.exchange(start.grid, messages, list(answers), round_number=5, **(how_long | how))
+        start.took = clock.now - began
+        return replies
+
+    return start
+
+
+@pytest.fixture
 def halves():
     """halves(settings, num_classes, dim) -> both halves of a method, as a run would make them."""
 

@@ -1,26 +1,19 @@
 """What all methods share on the server, with clients that are told what to say."""
 
-import ast
-import inspect
 import json
-import logging
 import math
-import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.app import Error
 
-from federation.roster import RosterError
-from federation.settings import SettingError
 from prototypes.prototype_set import PrototypeSet
-from strategies import METHODS, load_method
+from strategies import load_method
 from strategies.base import PrototypeStrategy
-from strategies.exchange import LATE, RunError
+from strategies.exchange import RunError
 from strategies.outcome import EVERYONE, Outcome, pack, unpack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -299,205 +292,3 @@ def test_state_and_downloads_survive_packing():
     assert torch.equal(payloads[12].counts, torch.tensor([5]))
     assert payloads[EVERYONE].counts is None
     assert unpack(pack({}, {})) == ({}, {})
-
-
-# --- failures ---------------------------------------------------------------------------------------------
-
-
-def test_rounds_without_enough_replies_in_a_row_end_the_run(federation):
-    def fail(partition, round_number, kind, report):
-        failing = round_number in (2, 3) or round_number >= 5
-        return Error(2, f"ValueError: boom {partition}") if failing and kind == "train" else report
-
-    group = federation(3, tamper=fail)
-    with pytest.raises(RunError, match=r"^3 rounds in a row ended without enough valid replies.*ValueError: boom 0"):
-        group.start({"rounds": 20})
-    # two in a row are forgiven; those of rounds 5, 6 and 7 are not
-    assert [line["round"] for line in lines_of(group.strategy)] == list(range(1, 8))
-    assert group.strategy.folder.load_checkpoint()[1]["round"] == 7
-    assert not (group.strategy.folder.path / "summary.json").exists()
-
-
-def test_min_replies_makes_a_round_of_fewer_a_failed_one(federation, say):
-    def fail(partition, round_number, kind, report):
-        return (
-            replace(report, payload=None, training=None, problem=f"client {partition} is tired")
-            if partition
-            else report
-        )
-
-    group = federation(3, tamper=fail)
-    with pytest.raises(RunError, match=r"^2 rounds in a row"):
-        group.start({"rounds": 9, "min-replies": 2, "max-failed-rounds": 2})
-    assert "warning: round 1, client 2: client 2 is tired" in say()
-    # with one reply needed the same clients are good enough, and their only upload is used
-    strategy = federation(3, tamper=fail).start({"rounds": 2, "min-replies": 1, "max-failed-rounds": 1})
-    assert [line["training"]["valid"] for line in lines_of(strategy)[:2]] == [1, 1]
-    assert lines_of(strategy)[0]["problems"] == {"1": "client 1 is tired", "2": "client 2 is tired"}
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"min-train-clients": 4}, {"min-replies": 4}, {"min-replies": 3, "fraction-train": 0.5, "clients": 0}],
-)
-def test_minima_that_no_round_can_meet_are_refused_before_training(federation, settings):
-    group = federation(4, rows={p: (20 * (p != 3), 4, 6) for p in range(4)})
-    with pytest.raises(RosterError, match=r"3 clients have training rows and \d of them train in a round"):
-        group.start(settings)
-    assert not group.asked
-
-
-def test_a_silent_client_costs_one_wait_a_round_when_it_trains_and_one_in_all_when_it_evaluates(federation, clock, say):
-    def silent(partition, round_number, kind, report):
-        return None if partition == 2 else report
-
-    strategy = federation(3, tamper=silent).start({"rounds": 2, "round-timeout": 50.0, "query-timeout": 10.0})
-    assert lines_of(strategy)[0]["problems"] == {"2": LATE}
-    assert clock.now == pytest.approx(150, abs=2)
-
-    clock.now = 0.0
-    group = federation(3, tamper=silent, rows={0: (20, 4, 6), 1: (20, 4, 6), 2: (0, 4, 6)})
-    group.start({"rounds": 5, "round-timeout": 50.0, "query-timeout": 10.0})
-    assert clock.now == pytest.approx(10, abs=1)
-
-
-def test_a_node_that_has_left_fails_its_client_alone(federation, script):
-    def leave(partition, round_number, kind, report):
-        return script.LEFT if partition == 1 and round_number >= 2 else report
-
-    strategy = federation(3, tamper=leave).start({"rounds": 3})
-    lines = lines_of(strategy)
-    assert [line["training"]["valid"] for line in lines[:3]] == [3, 2, 2]
-    assert set(lines[3]["problems"]) == {"1"}
-
-
-def test_refused_uploads_are_counted_and_their_bytes_and_evaluation_kept(federation, say):
-    def tamper(partition, round_number, kind, report):
-        if partition == 1 and kind == "train":
-            return replace(report, payload=report.payload.with_vectors(report.payload.vectors * math.nan))
-        return report
-
-    strategy = federation(3, tamper=tamper).start({"rounds": 2})
-    honest = federation(3).start({"rounds": 2})
-    first, expected = lines_of(strategy)[0], lines_of(honest)[0]
-    assert (first["training"]["valid"], first["training"]["dropped"]) == (2, 1)
-    assert first["problems"] == {"1": "upload dropped: a vector holds NaN or infinity"}
-    assert first["bytes"]["payload_up"] == expected["bytes"]["payload_up"]
-    assert first["evaluation"] == expected["evaluation"]
-    assert "warning: round 1, client 1: upload dropped: a vector holds NaN or infinity" in say()
-    assert json.loads((strategy.folder.path / "summary.json").read_text())["problems"] == 2
-
-
-# --- Flower's contract -----------------------------------------------------------------------------------
-
-
-def test_strategies_keep_flowers_contract():
-    theirs = inspect.signature(Strategy.start).parameters
-    for name in METHODS:
-        strategy = load_method(name).strategy
-        assert issubclass(strategy, Strategy)
-        assert not inspect.isabstract(strategy)
-        assert list(inspect.signature(strategy.start).parameters) == list(theirs)
-        for method in ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "summary"):
-            expected = inspect.signature(getattr(Strategy, method)).parameters
-            assert list(inspect.signature(getattr(strategy, method)).parameters) == list(expected)
-
-
-def test_start_returns_flowers_result(federation):
-    strategy = federation(3).start({"rounds": 2})
-    result = strategy.result
-    assert isinstance(result, Result)
-    assert set(result.train_metrics_clientapp) == {1, 2}
-    assert set(result.evaluate_metrics_clientapp) == {0, 1, 2}
-    assert not result.arrays
-    assert "Aggregated ClientApp-side Train Metrics" in repr(result)
-
-
-def test_rounds_and_timeout_can_be_given_as_flower_users_do(federation, clock):
-    def silent(partition, round_number, kind, report):
-        return None if partition == 0 and kind == "train" else report
-
-    group = federation(2, tamper=silent)
-    strategy = group.start({"rounds": 9}, num_rounds=2, timeout=7.0)
-    assert [line["round"] for line in lines_of(strategy)] == [1, 2, 3]
-    assert clock.now == pytest.approx(14, abs=1)
-    assert {message.metadata.ttl for message in group.grid.sent if message.metadata.message_type == "train"} == {67.0}
-    assert json.loads((strategy.folder.path / "summary.json").read_text())["settings"]["rounds"] == 2
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"initial_arrays": ArrayRecord({"w": Array(torch.zeros(2).numpy())})},
-        {"train_config": ConfigRecord({"lr": 0.1})},
-        {"evaluate_config": ConfigRecord({"lr": 0.1})},
-        {"evaluate_fn": lambda server_round, arrays: None},
-    ],
-)
-def test_arguments_without_a_meaning_are_refused(federation, arguments):
-    group = federation(2)
-    with pytest.raises(ValueError, match="no global weights"):
-        group.start(**arguments)
-    assert not group.asked
-
-
-def test_a_method_can_refuse_classes_and_width_before_training(federation, monkeypatch):
-    method = load_method("fedproto").strategy
-
-    def check(self, num_classes, dim):
-        raise SettingError(f"K = {num_classes}, d = {dim}")
-
-    monkeypatch.setattr(method, "check", check, raising=False)
-    group = federation(2)
-    with pytest.raises(SettingError, match="K = 4, d = 3"):
-        group.start()
-    assert not group.asked
-
-
-def test_the_start_is_told(federation, say):
-    federation(3, rows={0: (20, 4, 6), 1: (0, 4, 6), 2: (20, 4, 6)}, held={0: (1, 3), 1: (), 2: (0,)}).start()
-    said = say()
-    assert said[0] == "fedproto on digits: 3 clients, 4 classes, d = 3, 3 rounds, prediction by local-prototypes"
-    assert said[1] == "  client 0: scripted (7 parameters), 20 + 4 + 6 rows (train + validation + test), classes 1 3"
-    assert said[2].endswith("classes none: it has no training row and takes part in evaluation only")
-    assert said[4] == "  the server learns of each client: nothing true"
-
-
-def test_no_deprecated_call_of_flower(run):
-    """A whole run, both apps, with warnings as errors and an ear on Flower's own log, where it deprecates."""
-    heard = []
-    ear = logging.Handler()
-    ear.emit = lambda record: heard.append(record.getMessage())
-    logger = logging.getLogger("flwr")
-    logger.addHandler(ear)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            run({"rounds": 2, "fraction-train": 0.5})
-    finally:
-        logger.removeHandler(ear)
-    assert not [line for line in heard if "deprecat" in line.lower() or "preview" in line.lower()]
-
-
-def test_only_flowers_message_api_is_imported():
-    rooms = (
-        "prototypes",
-        "models",
-        "data",
-        "federation",
-        "strategies",
-        "client_app",
-        "server_app",
-        "experiments",
-        "cli",
-    )
-    found = set()
-    for room in rooms:
-        for path in (ROOT / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                found |= {name for name in names if name.split(".")[0] == "flwr"}
-    assert {name.split(".")[1] for name in found} <= {"app", "serverapp", "clientapp", "supercore"}
-    # the one private import, which the in-process grid needs
-    assert {name for name in found if ".supercore" in name} == {"flwr.supercore.task_identity"}

@@ -1,0 +1,134 @@
+"""Flower's contract: what its users may call, and what we may call of it."""
+
+import ast
+import inspect
+import json
+import logging
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import Result, Strategy
+
+from federation.settings import SettingError
+from strategies import METHODS, load_method
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def lines_of(strategy):
+    return strategy.folder.lines()
+
+
+def test_strategies_keep_flowers_contract():
+    theirs = inspect.signature(Strategy.start).parameters
+    for name in METHODS:
+        strategy = load_method(name).strategy
+        assert issubclass(strategy, Strategy)
+        assert not inspect.isabstract(strategy)
+        assert list(inspect.signature(strategy.start).parameters) == list(theirs)
+        for method in ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "summary"):
+            expected = inspect.signature(getattr(Strategy, method)).parameters
+            assert list(inspect.signature(getattr(strategy, method)).parameters) == list(expected)
+
+
+def test_start_returns_flowers_result(federation):
+    strategy = federation(3).start({"rounds": 2})
+    result = strategy.result
+    assert isinstance(result, Result)
+    assert set(result.train_metrics_clientapp) == {1, 2}
+    assert set(result.evaluate_metrics_clientapp) == {0, 1, 2}
+    assert not result.arrays
+    assert "Aggregated ClientApp-side Train Metrics" in repr(result)
+
+
+def test_rounds_and_timeout_can_be_given_as_flower_users_do(federation, clock):
+    def silent(partition, round_number, kind, report):
+        return None if partition == 0 and kind == "train" else report
+
+    group = federation(2, tamper=silent)
+    strategy = group.start({"rounds": 9}, num_rounds=2, timeout=7.0)
+    assert [line["round"] for line in lines_of(strategy)] == [1, 2, 3]
+    assert clock.now == pytest.approx(14, abs=1)
+    assert {message.metadata.ttl for message in group.grid.sent if message.metadata.message_type == "train"} == {67.0}
+    assert json.loads((strategy.folder.path / "summary.json").read_text())["settings"]["rounds"] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"initial_arrays": ArrayRecord({"w": Array(torch.zeros(2).numpy())})},
+        {"train_config": ConfigRecord({"lr": 0.1})},
+        {"evaluate_config": ConfigRecord({"lr": 0.1})},
+        {"evaluate_fn": lambda server_round, arrays: None},
+    ],
+)
+def test_arguments_without_a_meaning_are_refused(federation, arguments):
+    group = federation(2)
+    with pytest.raises(ValueError, match="no global weights"):
+        group.start(**arguments)
+    assert not group.asked
+
+
+def test_a_method_can_refuse_classes_and_width_before_training(federation, monkeypatch):
+    method = load_method("fedproto").strategy
+
+    def check(self, num_classes, dim):
+        raise SettingError(f"K = {num_classes}, d = {dim}")
+
+    monkeypatch.setattr(method, "check", check, raising=False)
+    group = federation(2)
+    with pytest.raises(SettingError, match="K = 4, d = 3"):
+        group.start()
+    assert not group.asked
+
+
+def test_the_start_is_told(federation, say):
+    federation(3, rows={0: (20, 4, 6), 1: (0, 4, 6), 2: (20, 4, 6)}, held={0: (1, 3), 1: (), 2: (0,)}).start()
+    said = say()
+    assert said[0] == "fedproto on digits: 3 clients, 4 classes, d = 3, 3 rounds, prediction by local-prototypes"
+    assert said[1] == "  client 0: scripted (7 parameters), 20 + 4 + 6 rows (train + validation + test), classes 1 3"
+    assert said[2].endswith("classes none: it has no training row and takes part in evaluation only")
+    assert said[4] == "  the server learns of each client: nothing true"
+
+
+def test_no_deprecated_call_of_flower(run):
+    """A whole run, both apps, with warnings as errors and an ear on Flower's own log, where it deprecates."""
+    heard = []
+    ear = logging.Handler()
+    ear.emit = lambda record: heard.append(record.getMessage())
+    logger = logging.getLogger("flwr")
+    logger.addHandler(ear)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run({"rounds": 2, "fraction-train": 0.5})
+    finally:
+        logger.removeHandler(ear)
+    assert not [line for line in heard if "deprecat" in line.lower() or "preview" in line.lower()]
+
+
+def test_only_flowers_message_api_is_imported():
+    rooms = (
+        "prototypes",
+        "models",
+        "data",
+        "federation",
+        "strategies",
+        "client_app",
+        "server_app",
+        "experiments",
+        "cli",
+    )
+    found = set()
+    for room in rooms:
+        for path in (ROOT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                found |= {name for name in names if name.split(".")[0] == "flwr"}
+    assert {name.split(".")[1] for name in found} <= {"app", "serverapp", "clientapp", "supercore"}
+    # the one private import, which the in-process grid needs
+    assert {name for name in found if ".supercore" in name} == {"flwr.supercore.task_identity"}

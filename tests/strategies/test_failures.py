@@ -1,0 +1,99 @@
+"""Rounds that go wrong: who failed, what is kept, when the run gives up."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from flwr.app import Error
+
+from federation.roster import RosterError
+from strategies.exchange import LATE, RunError
+
+
+def lines_of(strategy):
+    return strategy.folder.lines()
+
+
+def test_rounds_without_enough_replies_in_a_row_end_the_run(federation):
+    def fail(partition, round_number, kind, report):
+        failing = round_number in (2, 3) or round_number >= 5
+        return Error(2, f"ValueError: boom {partition}") if failing and kind == "train" else report
+
+    group = federation(3, tamper=fail)
+    with pytest.raises(RunError, match=r"^3 rounds in a row ended without enough valid replies.*ValueError: boom 0"):
+        group.start({"rounds": 20})
+    # two in a row are forgiven; those of rounds 5, 6 and 7 are not
+    assert [line["round"] for line in lines_of(group.strategy)] == list(range(1, 8))
+    assert group.strategy.folder.load_checkpoint()[1]["round"] == 7
+    assert not (group.strategy.folder.path / "summary.json").exists()
+
+
+def test_min_replies_makes_a_round_of_fewer_a_failed_one(federation, say):
+    def fail(partition, round_number, kind, report):
+        return (
+            replace(report, payload=None, training=None, problem=f"client {partition} is tired")
+            if partition
+            else report
+        )
+
+    group = federation(3, tamper=fail)
+    with pytest.raises(RunError, match=r"^2 rounds in a row"):
+        group.start({"rounds": 9, "min-replies": 2, "max-failed-rounds": 2})
+    assert "warning: round 1, client 2: client 2 is tired" in say()
+    # with one reply needed the same clients are good enough, and their only upload is used
+    strategy = federation(3, tamper=fail).start({"rounds": 2, "min-replies": 1, "max-failed-rounds": 1})
+    assert [line["training"]["valid"] for line in lines_of(strategy)[:2]] == [1, 1]
+    assert lines_of(strategy)[0]["problems"] == {"1": "client 1 is tired", "2": "client 2 is tired"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"min-train-clients": 4}, {"min-replies": 4}, {"min-replies": 3, "fraction-train": 0.5, "clients": 0}],
+)
+def test_minima_that_no_round_can_meet_are_refused_before_training(federation, settings):
+    group = federation(4, rows={p: (20 * (p != 3), 4, 6) for p in range(4)})
+    with pytest.raises(RosterError, match=r"3 clients have training rows and \d of them train in a round"):
+        group.start(settings)
+    assert not group.asked
+
+
+def test_a_silent_client_costs_one_wait_a_round_when_it_trains_and_one_in_all_when_it_evaluates(federation, clock, say):
+    def silent(partition, round_number, kind, report):
+        return None if partition == 2 else report
+
+    strategy = federation(3, tamper=silent).start({"rounds": 2, "round-timeout": 50.0, "query-timeout": 10.0})
+    assert lines_of(strategy)[0]["problems"] == {"2": LATE}
+    assert clock.now == pytest.approx(150, abs=2)
+
+    clock.now = 0.0
+    group = federation(3, tamper=silent, rows={0: (20, 4, 6), 1: (20, 4, 6), 2: (0, 4, 6)})
+    group.start({"rounds": 5, "round-timeout": 50.0, "query-timeout": 10.0})
+    assert clock.now == pytest.approx(10, abs=1)
+
+
+def test_a_node_that_has_left_fails_its_client_alone(federation, script):
+    def leave(partition, round_number, kind, report):
+        return script.LEFT if partition == 1 and round_number >= 2 else report
+
+    strategy = federation(3, tamper=leave).start({"rounds": 3})
+    lines = lines_of(strategy)
+    assert [line["training"]["valid"] for line in lines[:3]] == [3, 2, 2]
+    assert set(lines[3]["problems"]) == {"1"}
+
+
+def test_refused_uploads_are_counted_and_their_bytes_and_evaluation_kept(federation, say):
+    def tamper(partition, round_number, kind, report):
+        if partition == 1 and kind == "train":
+            return replace(report, payload=report.payload.with_vectors(report.payload.vectors * math.nan))
+        return report
+
+    strategy = federation(3, tamper=tamper).start({"rounds": 2})
+    honest = federation(3).start({"rounds": 2})
+    first, expected = lines_of(strategy)[0], lines_of(honest)[0]
+    assert (first["training"]["valid"], first["training"]["dropped"]) == (2, 1)
+    assert first["problems"] == {"1": "upload dropped: a vector holds NaN or infinity"}
+    assert first["bytes"]["payload_up"] == expected["bytes"]["payload_up"]
+    assert first["evaluation"] == expected["evaluation"]
+    assert "warning: round 1, client 1: upload dropped: a vector holds NaN or infinity" in say()
+    assert json.loads((strategy.folder.path / "summary.json").read_text())["problems"] == 2

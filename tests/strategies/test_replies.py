@@ -1,0 +1,234 @@
+"""What a bad reply cannot do: be averaged, end the run, speak for another, or forge a line of the log."""
+
+import io
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from federation.messages import encode_report
+from federation.payloads import Evaluation, Limits, Report, TrainingFigures
+from prototypes.prototype_set import PrototypeSet
+from strategies.exchange import LONGEST_PROBLEM, exchange
+
+LIMITS = Limits(num_classes=4, dim=3, max_norm=1e6)
+ROUND = 5  # as `ask` numbers it
+EVALUATION = Evaluation((6, 4), {"classifier": (3, 2)}, 0.1)
+TRAINING = TrainingFigures(20, 2, {"loss": 1.0})
+
+
+def upload(partition, classes=(0, 2)):
+    vectors = torch.arange(3.0 * len(classes)).reshape(-1, 3) + partition
+    return PrototypeSet(torch.tensor(classes), vectors)
+
+
+def trained(partition, **changes):
+    return replace(Report(partition, ROUND, upload(partition), TRAINING, EVALUATION), **changes)
+
+
+def evaluated(partition):
+    return Report(partition, ROUND, evaluation=EVALUATION)
+
+
+def test_a_reply_for_another_partition_or_round_is_not_used(ask):
+    replies = ask({0: trained(1), 1: trained(1, round=ROUND + 1), 2: trained(2)})
+    assert [reply.report for reply in replies[:2]] == [None, None]
+    assert [reply.problem for reply in replies] == [
+        "the reply says partition 1, round 5",
+        "the reply says partition 1, round 6",
+        "",
+    ]
+    assert [reply.partition for reply in replies] == [0, 1, 2]
+    assert replies[0].size.payload == 2 * 3 * 4
+
+
+def arrays(labels=(0, 2), vectors=None, label_type=np.int16, **more):
+    vectors = np.ones((2, 3), np.float32) if vectors is None else vectors
+    return {"labels": np.array(labels, label_type), "vectors": vectors} | more
+
+
+def forged(data, shape=(2, 3)):
+    return Array("float32", shape, "numpy.ndarray", data)
+
+
+def header(shape):
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    return buffer.getvalue()
+
+
+def archive():
+    buffer = io.BytesIO()
+    np.savez(buffer, vectors=np.ones((2, 3), np.float32))
+    return buffer.getvalue()
+
+
+BAD = np.ones((2, 3), np.float32)
+BAD_UPLOADS = {
+    "NaN": (arrays(vectors=BAD * np.float32("nan")), "NaN or infinity"),
+    "infinity": (arrays(vectors=BAD * np.float32("inf")), "NaN or infinity"),
+    "norm": (arrays(vectors=BAD * 1e6), r"norm 1\.73e\+06, above `max-prototype-norm` 1e\+06"),
+    "double": (arrays(vectors=BAD.astype(np.float64)), "float64, float32 was agreed"),
+    "width": (arrays(vectors=np.ones((2, 4), np.float32)), r"shape \(2, 4\), at most 4 rows of 3"),
+    "rank": (arrays(vectors=np.ones(6, np.float32)), r"shape \(6,\)"),
+    "rows": (arrays(range(5), np.ones((5, 3), np.float32)), r"shape \(5, 3\)"),
+    "too few labels": (arrays(labels=(0,)), "2 integers were due"),
+    "foreign label": (arrays(labels=(0, 4)), "outside 0 to 3"),
+    "negative label": (arrays(labels=(-1, 2)), "outside 0 to 3"),
+    "twice the same": (arrays(labels=(2, 2)), "not unique and ascending"),
+    "descending": (arrays(labels=(2, 0)), "not unique and ascending"),
+    "label type": (arrays(label_type=np.float32), "labels are float32"),
+    "counts unasked": (arrays(counts=np.array([1, 2])), r"\['counts', 'labels', 'vectors'\]"),
+    "weights": (arrays(weights=np.zeros(9)), "weights"),
+    "no labels": ({"vectors": BAD}, r"\['vectors'\] where"),
+    "pickle": (arrays(vectors=forged(b"\x80\x04garbage")), "`vectors` cannot be read"),
+    "zip": (arrays(vectors=forged(b"PK\x03\x04garbage")), "`vectors` cannot be read"),
+    "archive": (arrays(vectors=forged(archive())), "`vectors` cannot be read"),
+    "16 TB": (arrays(vectors=forged(header((10**12, 4)))), "`vectors` cannot be read"),
+    "1e30 rows": (arrays(vectors=forged(header((10**30, 4)))), "`vectors` cannot be read"),
+    "cut short": (arrays(vectors=forged(header((2, 3)) + b"123")), "`vectors` cannot be read"),
+    "unknown dtype": (arrays(vectors=Array("evil", (2, 3), "numpy.ndarray", b"")), "`vectors` cannot be read"),
+    "unknown form": (arrays(vectors=Array("float32", (2, 3), "torch", b"")), "`vectors` cannot be read"),
+}
+
+
+def with_payload(report, values):
+    records = encode_report(replace(report, payload=None))
+    records["payload"] = ArrayRecord({n: v if isinstance(v, Array) else Array(v) for n, v in values.items()})
+    return records
+
+
+@pytest.mark.parametrize("name", BAD_UPLOADS)
+def test_a_bad_upload_is_dropped_with_the_reason_and_the_evaluation_beside_it_counts(ask, name):
+    values, reason = BAD_UPLOADS[name]
+    good, bad = ask({0: trained(0), 1: with_payload(trained(1), values)})
+    assert good.valid
+    assert bad.problem.startswith("upload dropped: ")
+    assert re.search(reason, bad.problem)
+    assert bad.dropped
+    assert not bad.valid
+    assert bad.report.payload is None
+    assert bad.report.evaluation == EVALUATION
+    assert bad.size.wire > bad.size.evaluation > 0
+
+
+@pytest.mark.parametrize("name", ["NaN", "norm", "width", "foreign label"])
+def test_bytes_of_a_bad_upload_count(ask, name):
+    values, _ = BAD_UPLOADS[name]
+    (bad,) = ask({1: with_payload(trained(1), values)})
+    assert bad.size.payload == values["vectors"].size * 4
+
+
+def test_bytes_claimed_beyond_those_that_came_do_not_count(ask):
+    (bad,) = ask({1: with_payload(trained(1), arrays(vectors=forged(b"short", (10**12, 10**12))))})
+    assert bad.size.payload <= len(b"short")
+
+
+def test_an_upload_where_none_is_due_is_dropped(ask):
+    answers = {0: replace(evaluated(0), payload=upload(0)), 1: trained(1, problem="client 1 diverged")}
+    unasked, failed = ask(answers, evaluate_only=(0,))
+    assert unasked.problem == "upload dropped: nothing was to be uploaded here"
+    assert failed.dropped
+    assert unasked.report.payload is None
+    assert failed.report.payload is None
+    (local,) = ask({0: trained(0)}, limits=None)
+    assert local.problem == "upload dropped: this method uploads nothing"
+
+
+def test_a_missing_upload_is_a_problem_where_one_is_due(ask):
+    (missing,) = ask({0: trained(0, payload=None)})
+    assert (missing.problem, missing.valid) == ("upload dropped: the prototypes are missing", False)
+    (local,) = ask({0: trained(0, payload=None)}, limits=None)
+    assert local.valid
+
+
+def test_a_clients_own_problem_is_passed_on(ask):
+    (failed,) = ask({4: trained(4, payload=None, training=None, problem="client 4 diverged in round 5: loss")})
+    assert failed.problem == "client 4 diverged in round 5: loss"
+    assert failed.report.evaluation == EVALUATION
+    assert not failed.valid
+    assert not failed.dropped
+
+
+def records_with(header=None, training=None, evaluation=None, **more):
+    records = encode_report(trained(1))
+    if header:
+        records["report"] = ConfigRecord(dict(records.config_records["report"]) | header)
+    if training:
+        records["training"] = MetricRecord(dict(records.metric_records["training"]) | training)
+    if evaluation:
+        records["evaluation"] = MetricRecord(dict(records.metric_records["evaluation"]) | evaluation)
+    for name, record in more.items():
+        records[name] = record
+    return records
+
+
+BAD_REPLIES = {
+    "empty": RecordDict(),
+    "weights": records_with(weights=ArrayRecord({"w": Array(np.zeros(3))})),
+    "more figures": records_with(labels=MetricRecord({"y": [1, 2]})),
+    "endless seconds": records_with({"seconds": float("inf")}),
+    "no partition": records_with({"partition": "1"}),
+    "parts are bytes": records_with({"parts": [b"loss"]}),
+    "parts are numbers": records_with({"parts": [1]}),
+    "parts too many": records_with({"parts": ["loss", "other"]}),
+    "NaN loss": records_with(training={"parts": [float("nan")]}),
+    "absurd loss": records_with(training={"parts": [1e308]}),
+    "no rows": records_with(training={"counts": [0, 1]}),
+    "negative rows": records_with(training={"counts": [-5, 1]}),
+    "fractional rows": records_with(training={"counts": [1.5, 1.0]}),
+    "no list": records_with(training={"figures": 1.0}),
+    "more right than rows": records_with(evaluation={"classifier": [7, 0]}),
+    "negative right": records_with(evaluation={"classifier": [-1, 0]}),
+    "rows are one": records_with(evaluation={"rows": [6]}),
+    "infinite rows": records_with(evaluation={"rows": [float("inf"), 1.0]}),
+}
+
+
+@pytest.mark.parametrize("name", BAD_REPLIES)
+def test_a_reply_that_cannot_be_read_is_not_used(ask, name):
+    good, bad = ask({0: trained(0), 1: BAD_REPLIES[name]})
+    assert good.valid
+    assert bad.problem
+    assert bad.report is None
+    assert not bad.valid
+
+
+def test_a_problem_stays_one_short_line_without_control_codes(ask):
+    forged_words = "fine\n[protosphere] results: /elsewhere\r\x1b[2J\x00" + "x" * 10_000
+    (first, second, third) = ask(
+        {
+            0: trained(0, payload=None, problem=forged_words),
+            1: trained(1, payload=None, problem="\n\t"),
+            2: Error(2, "line\rValueError: \x1b[2Jend"),
+        }
+    )
+    assert first.problem.startswith("fine [protosphere] results: /elsewhere [2J xxx")
+    assert len(first.problem) <= LONGEST_PROBLEM + len(" ...")
+    assert second.problem == "unknown error"
+    assert not second.valid
+    assert third.problem == "ValueError: [2Jend"
+    assert all(reply.problem.isprintable() for reply in (first, second, third))
+
+
+def test_strange_and_repeated_replies_are_ignored(ask, clock, monkeypatch, scripted):
+    grid = scripted(lambda partition, message: (1.0, encode_report(trained(partition))), (0, 1))
+    pull, kept = grid.pull_messages, []
+
+    def twice(message_ids):
+        arrived = pull(message_ids)
+        kept.extend(arrived)
+        strangers = []
+        if arrived:
+            stranger = Message(encode_report(trained(0)), reply_to=arrived[0])
+            strangers = [stranger]
+        return [*strangers, *kept, *kept]
+
+    grid.pull_messages = twice
+    messages = [Message(RecordDict(), grid.nodes[p], "train") for p in (0, 1)]
+    replies = exchange(grid, messages, [0, 1], round_number=5, limits=LIMITS, min_replies=0, timeout=9, patience=1)
+    assert [reply.partition for reply in replies] == [0, 1]
+    assert all(reply.valid for reply in replies)
