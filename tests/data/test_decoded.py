@@ -98,7 +98,7 @@ def test_a_table_without_rows(tmp_path, write):
 
 
 def test_twenty_processes_decode_once(parquet_folder, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path / "home")}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path / "user")}
     command = [sys.executable, "-c", ASK, str(parquet_folder), str(tmp_path / "cache")]
     running = [
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -111,7 +111,7 @@ def test_twenty_processes_decode_once(parquet_folder, tmp_path):
     assert len({line for line in lines if line.startswith("rows 52")}) == 1
     assert sum(line.startswith("rows 52") for line in lines) == 20
     # nothing is written anywhere but in the cache folder, and no copy of the files stays there
-    assert not (tmp_path / "home").exists()
+    assert not (tmp_path / "user").exists()
     kept = {path.suffix for path in (tmp_path / "cache").rglob("*") if path.is_file()}
     assert kept == {".npy", ".json", ".lock"}
 
