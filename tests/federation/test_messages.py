@@ -159,7 +159,7 @@ def test_a_message_of_float32_adds_little_to_its_payload(classes):
 @pytest.mark.parametrize("payload", [None, prototypes(), prototypes(())])
 @pytest.mark.parametrize("evaluate", [True, False])
 def test_an_instruction_crosses_unchanged(payload, evaluate, crossed):
-    sent = Instruction("20260101-120000-fedproto-digits", 12, evaluate, payload)
+    sent = Instruction("20260101-120000-fedproto-digits", 1, evaluate, payload)
     back = decode_instruction(crossed(encode_instruction(sent)), LIMITS)
     assert replace(back, payload=None) == replace(sent, payload=None)
     assert back.payload is None if payload is None else same(back.payload, payload)

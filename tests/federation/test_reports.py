@@ -34,6 +34,9 @@ PROTOTYPES = PrototypeSet(torch.tensor([1]), torch.ones(1, 2))
         replace(REPORT, training=TrainingFigures(1, 0)),
         replace(REPORT, evaluation=Evaluation((0, 0), {})),
         replace(REPORT, evaluation=Evaluation((5, 0), {"classifier": (5, 0)})),
+        # as many names as are allowed
+        replace(REPORT, training=replace(TRAINING, parts={str(i): 0.0 for i in range(64)})),
+        replace(REPORT, evaluation=Evaluation((5, 2), {str(i): (5, 2) for i in range(64)})),
         # parts of a loss may be negative
         replace(REPORT, training=replace(TRAINING, parts={"entropy": -2.5})),
     ],
