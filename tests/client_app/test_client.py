@@ -101,6 +101,27 @@ def test_targets_are_those_of_this_message_alone(client):
     assert "prototype-pull" not in report.training.parts
 
 
+def test_a_method_takes_what_it_received_after_evaluation_and_before_training(client, monkeypatch):
+    made = client()
+    calls = []
+
+    def note(name, owner, attribute):
+        whole = getattr(owner, attribute)
+        monkeypatch.setattr(owner, attribute, lambda *arguments: calls.append((name, arguments)) or whole(*arguments))
+
+    note("evaluate", client_module, "evaluate")
+    note("receive", made.objective, "receive")
+    note("train", client_module, "train")
+    note("upload", made.objective, "upload")
+    payload = targets()
+    made.train(ask(2, payload))
+    assert [name for name, _ in calls] == ["evaluate", "receive", "train", "upload"]
+    state, received, number = calls[1][1]
+    assert received is payload
+    assert number == 2
+    assert state.targets is not None
+
+
 def test_no_evaluation_unless_asked(client):
     assert client().train(ask(1, evaluate=False)).evaluation is None
 
