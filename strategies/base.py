@@ -204,7 +204,7 @@ class PrototypeStrategy(Strategy):
         uploads = {
             reply.partition: reply.report.payload
             for reply in self._read(replies)
-            if reply.valid and reply.report and reply.report.payload is not None
+            if reply.report and reply.report.payload is not None
         }
         if not uploads:
             return None, None

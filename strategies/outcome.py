@@ -49,7 +49,7 @@ def unpack(tensors: Mapping[str, Tensor]) -> tuple[State, dict[int, Payload]]:
         else:
             key, _, part = rest.partition("/")
             parts.setdefault(int(key), {})[part] = tensor
-    return state, {key: from_tensors(found) for key, found in sorted(parts.items())}
+    return state, {key: from_tensors(found) for key, found in parts.items()}
 
 
 def as_state(prototypes: PrototypeSet) -> State:

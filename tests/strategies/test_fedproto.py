@@ -131,7 +131,7 @@ def test_the_weighted_mean_needs_leave_to_disclose_counts(halves):
 
 
 @pytest.mark.parametrize("how", ["mean", "weighted"])
-def test_counts_cross_the_wire_only_when_disclosed(run, how):
+def test_counts_cross_the_wire_only_when_disclosed(run, metrics, how):
     arrays = set()
 
     class Ear(LocalGrid):
@@ -142,7 +142,8 @@ def test_counts_cross_the_wire_only_when_disclosed(run, how):
                     arrays.update(reply.content["payload"])
             return replies
 
-    run(ALLOWED | {"fedproto.aggregation": how, "rounds": 1}, grid=Ear)
+    first, _ = metrics(run(ALLOWED | {"fedproto.aggregation": how, "rounds": 1}, grid=Ear))
+    assert (first["training"]["valid"], first["problems"]) == (4, {})
     assert arrays == {"labels", "vectors"} | ({"counts"} if how == "weighted" else set())
     told = [line for line in run.said if line.startswith("  the server learns")]
     assert ("its class counts" in told[0]) == (how == "weighted")

@@ -113,6 +113,14 @@ def test_riesz_converges_and_thomson_stops_at_its_iterations(halves):
     assert energies["thomson"] > energies["riesz"] + 1e-6
 
 
+@pytest.mark.parametrize(("epsilon", "ended_by"), [(1.0, "stop"), (1e-12, "limit")])
+def test_thomson_stops_by_the_rule_and_threshold_that_are_set(halves, epsilon, ended_by):
+    settings = {"protonorm.alignment": "thomson", "protonorm.stop": "force", "protonorm.epsilon": epsilon}
+    outcome, _ = made(halves, settings, uploads(range(7), 4), 7, 4)
+    assert outcome.figures["alignment_ended_by"] == ended_by
+    assert (outcome.figures["alignment_iterations"] < 100) == (ended_by == "stop")
+
+
 def test_thomson_is_algorithm_1(halves):
     """Against the algorithm with its differences written out: mu = 0.9, eta = 0.1, by 0.95 every ten iterations."""
     sets = uploads(range(7), 4)
