@@ -130,6 +130,7 @@ def test_training_equals_a_naive_loop(parts, settings, norm):
     if settings["strategy"] != "local":
         targets = receive(made, scale=settings.get("protonorm.gamma", 1.0))
     started = [parameter.clone() for parameter in made.state.module.parameters()]
+    made.state.module.eval()  # as the evaluation on arrival leaves it
     train(made.objective, made.state, made.data, STREAM, 1)
     naive_training(naive, targets, epochs=2)
     assert_same_weights(made.state.module, naive.state.module)
