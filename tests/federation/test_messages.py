@@ -177,7 +177,7 @@ def test_rounds_count_from_one(round_number, refused):
 
 
 def instruction_with(**fields):
-    header = {"run": "run", "round": 1, "evaluate": True, "payload": ""} | fields
+    header = dict(encode_instruction(Instruction("run", 1, True))["instruction"]) | fields
     return RecordDict({"instruction": ConfigRecord({name: v for name, v in header.items() if v is not None})})
 
 

@@ -240,6 +240,11 @@ def test_a_client_of_another_federation_is_named_at_once(clock, answers, named):
     assert clock.now == grid.began
 
 
+def test_clients_that_do_not_fit_together_end_the_start(clock):
+    grid = FakeGrid(clock, {1: identity(0), 2: identity(1, feature_dim=32), 3: identity(2)})
+    assert "client 1 (resnet8) has features of width 32" in refused(gathered, grid)
+
+
 def test_the_setting_clients_is_held_against_the_nodes(clock):
     grid = FakeGrid(clock, {1: identity(0), 2: identity(1), 3: identity(2)})
     assert "one of 3, but the run has 2 clients" in refused(gathered, grid, clients=2)
@@ -271,11 +276,13 @@ def test_nothing_new_costs_nothing(clock, running):
 
 
 @pytest.mark.parametrize("old_is_gone", [True, False])
-def test_a_restarted_node_takes_over_its_partition(clock, running, old_is_gone):
+def test_a_restarted_node_takes_over_its_partition(running, caplog, old_is_gone):
     grid, roster = running
     grid.gone |= {60} if old_is_gone else set()
     grid.add(61, identity(1), seconds=2)
-    roster.refresh(grid)
+    with caplog.at_level(logging.INFO, "protosphere"):
+        roster.refresh(grid)
+    assert [record.getMessage() for record in caplog.records] == ["partition 1 is back as node 61"]
     assert roster.nodes == {0: 50, 1: 61, 2: 70}
     grid.add(62, identity(1))
     roster.refresh(grid)
@@ -308,7 +315,7 @@ def test_a_node_that_is_another_client_is_left_out(running, caplog, answer, said
     assert said in caplog.text
 
 
-def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock, running):
+def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock, running, caplog):
     grid, roster = running
     grid.add(61, identity(1), seconds=25)
     before = clock.now
@@ -318,6 +325,7 @@ def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock,
     before = clock.now
     roster.refresh(grid)
     assert (clock.now, roster.nodes[1]) == (before, 60)
+    assert caplog.text.count("node 61 did not say who it is within `query-timeout`") == 1
     clock.sleep(20)
     roster.refresh(grid)
     assert roster.nodes[1] == 61
