@@ -44,10 +44,9 @@ def _table(summary: Mapping[str, Any]) -> Table:
 def _lines(summary: Mapping[str, Any]) -> list[str]:
     headline, sizes = summary["headline"], summary["bytes"]
     floor = summary["floor"]["majority-class"]
-    selected = summary["rules"].get(headline["rule"], {}).get("selected_round")
-    when = f" (round {selected})" if headline["figure"] == "selected" and selected is not None else ""
+    where = f" (round {headline['of_round']}, {headline['clients']} clients)" if headline.get("clients") else ""
     return [
-        f"* headline: {headline['figure']}{when} {_percent(headline['accuracy'])} %; "
+        f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %; "
         f"always answering a client's majority class: {_percent(floor)} %",
         f"payload: {_size(sizes['payload_up'])} up, {_size(sizes['payload_down'])} down; "
         f"on the wire: {_size(sizes['wire_up'])} up, {_size(sizes['wire_down'])} down",

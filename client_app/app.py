@@ -1,6 +1,7 @@
 """The Flower ClientApp: decode, call, encode."""
 
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -22,10 +23,13 @@ def query(message: Message, context: Context) -> Message:
     try:
         with limited_threads(read_settings(context.run_config).settings.threads):
             identity = Client(context).identity()
-    except USER_ERRORS as error:
-        partition = context.node_config.get("partition-id", -1)
-        known = partition if type(partition) is int else -1
-        identity = Identity(known, 0, problem=f"client {partition}: {error}")
+    except Exception as error:
+        # a defect, too, has to reach the person who waits for this client; its traceback goes to this process's log
+        if not isinstance(error, USER_ERRORS):
+            traceback.print_exc()
+        sentence = str(error) if isinstance(error, USER_ERRORS) else f"{type(error).__name__}: {error}"
+        problem = f"client {context.node_config.get('partition-id')}: {sentence}"
+        identity = Identity(_partition(context), 0, problem=problem)
     return Message(encode_identity(identity), reply_to=message)
 
 
@@ -44,7 +48,16 @@ def evaluate(message: Message, context: Context) -> Message:
 def _answer(message: Message, context: Context, act: Callable[[Client, Instruction], Report]) -> Message:
     began = time.perf_counter()
     client = Client(context)
-    with limited_threads(client.settings.threads):
-        report = act(client, decode_instruction(message.content, client.limits()))
+    instruction = decode_instruction(message.content, client.limits())
+    try:
+        with limited_threads(client.settings.threads):
+            report = act(client, instruction)
+    except USER_ERRORS as error:
+        report = Report(client.partition, instruction.round, problem=f"client {client.partition}: {error}")
     report = replace(report, seconds=time.perf_counter() - began)
     return Message(encode_report(report), reply_to=message)
+
+
+def _partition(context: Context) -> int:
+    partition = context.node_config.get("partition-id", -1)
+    return partition if type(partition) is int else -1

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Context
 
 from client_app.evaluation import DivergenceError, evaluate, measure
-from client_app.store import Stamp, Store
+from client_app.store import Stamp, Store, StoreError
 from client_app.trainer import train
 from data import DataError
 from data.client_data import ClientData, DataSpec, client_data
@@ -21,7 +21,7 @@ from models import ModelError, build, model_for
 from strategies import Run, read_settings
 from strategies.method import ClientState
 
-USER_ERRORS = (DataError, ModelError, SettingError)
+USER_ERRORS = (DataError, ModelError, SettingError, StoreError)
 CACHE_BYTES = 1 << 30
 
 # The states that this process used last. Workers share no memory and clients move between them, so an entry counts
@@ -44,6 +44,10 @@ class Client:
         self.partitions = _whole_number(node, "num-partitions")
         self.model = str(node.get("model", "")) or model_for(self.settings.models, self.partition)
         self.device = _device(self.settings.device)
+        if self.settings.precision == "bf16" and self.device.type != "cuda":
+            raise SettingError(
+                'setting `precision` is "bf16", which needs CUDA, and this machine has none; use "float32".'
+            )
         self.data = self._data(str(node.get("data-path", "")) or None)
         self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
 
@@ -132,7 +136,7 @@ class Client:
         """The state from which a round starts: from memory if it is the store's newest, else from the store, else
         new. It leaves the memory cache until it is whole again."""
         store = self._store(instruction.run)
-        stamp = store.newest_before(instruction.round)
+        stamp = store.newest_before(instruction.round, instruction.trained)
         cached = _states.pop((instruction.run, self.partition), None)
         if instruction.payload is not None:
             store.save_received(instruction.payload)

@@ -37,12 +37,16 @@ class Store:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def newest_before(self, round_number: int) -> Stamp | None:
+    def newest_before(self, round_number: int, trained: int = 0) -> Stamp | None:
         """The generation from which `round_number` starts; None where there never was one. Those of that round or
         later are deleted: the server went back, and so must the client.
 
+        Args:
+            trained: the last round whose training the server took from this client (0: none).
+
         Raises:
-            StoreError: the server went back further than the generations reach. They are left as they are.
+            StoreError: the server went back further than the generations reach (they are left as they are), or the
+                state that the server has seen is lost.
         """
         paths = list(self.folder.glob("round-*.safetensors"))
         later = [path for path in paths if _made_in(path) >= round_number]
@@ -54,7 +58,14 @@ class Store:
             )
         for path in later:
             path.unlink(missing_ok=True)
-        return self.newest()
+        newest = self.newest()
+        if trained and (newest is None or newest[0] < trained):
+            raise StoreError(
+                f"round {round_number} cannot start: {self.folder} does not hold the model of round {trained}, from "
+                "which this client sent its last prototypes; bring the folder (in PROTOSPHERE_HOME) back, or start a "
+                "new run."
+            )
+        return newest
 
     def newest(self) -> Stamp | None:
         """The newest generation."""
@@ -80,8 +91,8 @@ class Store:
             tensors = load_file(path, device=str(device))
         except (OSError, SafetensorError) as error:
             raise StoreError(
-                f"{path} cannot be read ({error}), perhaps after a power cut; delete it to go on from the round "
-                "before, or start a new run."
+                f"{path} cannot be read ({error}), perhaps after a power cut; bring it back from a copy, or "
+                "start a new run."
             ) from None
         parts: dict[str, dict[str, torch.Tensor]] = {}
         for name, tensor in tensors.items():

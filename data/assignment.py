@@ -89,12 +89,18 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     found = _read(file, len(data.labels))
     if found is not None:
         return found
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(file.with_suffix(".lock")):
-        found = _read(file, len(data.labels))
-        if found is None:
-            found = _assign(spec, data, own)
-            _write(file, found)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(file.with_suffix(".lock")):
+            found = _read(file, len(data.labels))
+            if found is None:
+                found = _assign(spec, data, own)
+                _write(file, found)
+    except OSError as error:
+        raise DataError(
+            f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
+            "give another folder."
+        ) from error
     return found
 
 

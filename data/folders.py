@@ -38,7 +38,10 @@ def read_folder(root: Path) -> Folder:
     if not root.is_dir():
         raise DataError(f"data path {str(root)!r} is a file: name the folder that holds it.")
     names = root / "classes.txt"
-    listed = tuple(names.read_text("utf-8").split("\n")) if names.is_file() else ()
+    try:
+        listed = tuple(names.read_text("utf-8").split("\n")) if names.is_file() else ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{names} cannot be read ({error}); it names a class a line, in UTF-8.") from None
     class_names = tuple(line.strip() for line in listed if line.strip())
     if len(set(class_names)) < len(class_names):
         raise DataError(f"{str(names)!r} names a class twice: give each class one line, in label order.")

@@ -2,7 +2,7 @@
 
 Every message holds at most these records, and a test fails on any other:
 
-    instruction  ConfigRecord  run, round, evaluate, payload kind          down
+    instruction  ConfigRecord  run, round, evaluate, trained, payload kind          down
     payload      ArrayRecord   labels, vectors, counts                     both ways
     report       ConfigRecord  partition, round, problem, names of parts   up
     training     MetricRecord  counts, figures, parts                      up
@@ -145,6 +145,7 @@ def encode_instruction(instruction: Instruction) -> RecordDict:
             "run": instruction.run,
             "round": instruction.round,
             "evaluate": instruction.evaluate,
+            "trained": instruction.trained,
             "payload": "" if payload is None else kind_of(payload),
         }
     )
@@ -161,7 +162,7 @@ def decode_instruction(records: RecordDict, limits: Limits) -> Instruction:
         MessageError: when a record is missing, strange or malformed.
     """
     check_records(records, "instruction", "payload")
-    header = config_values(records, "instruction", run=str, round=int, evaluate=bool, payload=str)
+    header = config_values(records, "instruction", run=str, round=int, evaluate=bool, trained=int, payload=str)
     kind, arrays = header["payload"], records.array_records.get("payload")
     if kind not in ("", *PAYLOADS) or bool(kind) != (arrays is not None):
         raise MessageError(f"the payload kind {kind!r} is unknown, or does not go with the arrays that came")
@@ -170,7 +171,7 @@ def decode_instruction(records: RecordDict, limits: Limits) -> Instruction:
         raise MessageError(f"the run name {header['run']!r} is no plain folder name")
     if header["round"] < 1:
         raise MessageError(f"the round {header['round']} is none; they count from 1")
-    return Instruction(header["run"], header["round"], header["evaluate"], payload)
+    return Instruction(header["run"], header["round"], header["evaluate"], payload, header["trained"])
 
 
 # --- reports ------------------------------------------------------------------------------------------

@@ -57,6 +57,8 @@ class Instruction:
         run: name of the results folder; a client's store is kept under it.
         round: r, from 1; T + 1 for the evaluation that ends the run.
         evaluate: whether to evaluate the model that the client left, on arrival.
+        trained: the last round whose training the server took from this client, 0 if none: a client whose store
+            does not reach that far has lost it, and must not start again unnoticed.
         payload: what the method sends down, or None (round 1, or nothing aggregated yet).
     """
 
@@ -64,6 +66,7 @@ class Instruction:
     round: int
     evaluate: bool
     payload: Payload | None = None
+    trained: int = 0
 
 
 @dataclass(frozen=True)

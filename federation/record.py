@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -96,15 +97,39 @@ class RunFolder:
         found: list[dict[str, Any]] = self._read_json("roster.json", list)
         return found
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder while a server runs in it. The operating system lets go of it when the process dies.
+
+        Raises:
+            SettingError: another process holds it.
+        """
+        lock = FileLock(self.path / ".lock", timeout=0)
+        try:
+            with _writing_to(self.path):
+                lock.acquire()
+        except Timeout:
+            raise SettingError(
+                f"{self.path} is being written by a run that has not ended; wait for it, or stop it first."
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
     def discard_unless_begun(self) -> None:
         """Take the folder away if no round came to its line: it holds no result, and `latest` must not find it."""
-        if (self.path / "metrics.jsonl").exists():
+        if (self.path / "metrics.jsonl").exists() or (self.path / "checkpoint.safetensors").exists():
             return
         # a folder that cannot be taken away does no harm beside the error that led here
         with suppress(OSError):
-            for name in ("settings.json", "roster.json"):
+            for name in ("settings.json", "roster.json", ".lock"):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
+
+    def grow(self, rounds: int) -> None:
+        """Remember that the run now goes on to `rounds`, so that a later resume need not be told again."""
+        self._write_json("settings.json", self.settings() | {"rounds": rounds})
 
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
         """Who took part, and what each discloses."""

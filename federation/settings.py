@@ -13,7 +13,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 # A bool is no int and 1 is no bool; an int may stand for a float. Unknown names never pass.
 STRICT = ConfigDict(
     strict=True,
-    frozen=True,
     extra="forbid",
     allow_inf_nan=False,
     alias_generator=lambda field: field.replace("_", "-"),
@@ -55,7 +54,7 @@ class Settings(BaseModel):
     pyproject.toml holds the same defaults for Flower; a test compares the two.
     """
 
-    model_config = STRICT
+    model_config = ConfigDict(**STRICT, frozen=True)
 
     strategy: str = "protonorm"
     dataset: NotEmpty = "digits"

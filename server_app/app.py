@@ -80,10 +80,11 @@ def _run(grid: Grid, context: Context) -> None:
     run_config = known_settings() | dict(context.run_config)
     opened = RunFolder.resume if run.settings.resume else RunFolder.create
     folder = opened(run.settings, run_config)
-    log.info("results: %s", folder.path)
-    try:
-        run.method.strategy(run, folder).start(grid)
-    except (SettingError, RosterError):
-        folder.discard_unless_begun()
-        raise
+    with folder.held():
+        log.info("results: %s", folder.path)
+        try:
+            run.method.strategy(run, folder).start(grid)
+        except (SettingError, RosterError):
+            folder.discard_unless_begun()
+            raise
     log.info("results: %s", folder.path)

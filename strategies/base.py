@@ -6,6 +6,7 @@ A method overrides `aggregate`, rarely more.
 import logging
 import math
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -60,6 +61,7 @@ class PrototypeStrategy(Strategy):
         self.first_norm: float | None = None
         self.timeout = run.settings.round_timeout
         self._silent: set[int] = set()
+        self._trained: dict[int, int] = {}
         self._sent: dict[int, Bytes] = {}
         self._replies: dict[int, Reply] = {}
         self._figures: dict[str, Any] = {}
@@ -70,9 +72,9 @@ class PrototypeStrategy(Strategy):
     def check(self, num_classes: int, dim: int) -> None:
         """Refuse, before round 1, a K or d that the method cannot work with (raise SettingError)."""
 
+    @abstractmethod
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """From the round's uploads, by partition in ascending order, to the next round's downloads."""
-        raise NotImplementedError
 
     # --- the run ------------------------------------------------------------------------------------
 
@@ -102,13 +104,13 @@ class PrototypeStrategy(Strategy):
         self._resume(rounds)
         self.roster.gather(grid)
         self._meet()
+        self.folder.grow(rounds)
         self.summary()
         for server_round in range(self.last_round + 1, rounds + 1):
             self._round(grid, server_round, rounds, result)
         self._final_evaluation(grid, rounds, result)
         lines = self.folder.lines()
-        settings = self.folder.settings() | {"rounds": rounds}
-        self.folder.write_summary(summarise(self.run, settings, lines, len(self.roster.nodes)))
+        self.folder.write_summary(summarise(self.run, self.folder.settings(), lines, len(self.roster.nodes)))
         return result
 
     def _round(self, grid: Grid, server_round: int, rounds: int, result: Result) -> None:
@@ -123,6 +125,8 @@ class PrototypeStrategy(Strategy):
         _, metrics = self.aggregate_train(server_round, _messages_of(r for r in replies if r.trains))
         if metrics:
             result.train_metrics_clientapp[server_round] = metrics
+        # also where the upload was refused: the client's store has moved on
+        self._trained |= {r.partition: server_round for r in replies if r.trains and r.report and r.report.training}
         valid = sum(reply.valid for reply in replies if reply.trains)
         self.failed_in_a_row = 0 if valid >= max(1, self.settings.min_replies) else self.failed_in_a_row + 1
         line = training_line(server_round, replies, self._sent, self._figures)
@@ -262,14 +266,16 @@ class PrototypeStrategy(Strategy):
         self, partitions: Sequence[int], message_type: str, server_round: int, evaluate: bool
     ) -> list[Message]:
         messages = []
-        encoded: dict[int, Any] = {}
+        encoded: dict[tuple[int, int], Any] = {}
         for partition in partitions:
             key = partition if partition in self.downloads else EVERYONE
-            if key not in encoded:
+            trained = self._trained.get(partition, 0)
+            if (key, trained) not in encoded:
                 payload = self.downloads.get(key)
-                records = encode_instruction(Instruction(self.folder.name, server_round, evaluate, payload))
-                encoded[key] = records, Bytes(payload_bytes(records), wire_bytes(records))
-            records, size = encoded[key]
+                instruction = Instruction(self.folder.name, server_round, evaluate, payload, trained)
+                records = encode_instruction(instruction)
+                encoded[key, trained] = records, Bytes(payload_bytes(records), wire_bytes(records))
+            records, size = encoded[key, trained]
             self._sent[partition] = size
             node = self.roster.nodes[partition]
             messages.append(Message(records, node, message_type, ttl=self.timeout + 60))
@@ -287,6 +293,7 @@ class PrototypeStrategy(Strategy):
             timeout=self.timeout,
             patience=self.settings.query_timeout,
             not_waited_for=self._silent,
+            roster=self.roster.identities,
         )
         self._silent = {reply.partition for reply in replies if not reply.trains and reply.problem == LATE}
         self._replies = {id(reply.message): reply for reply in replies if reply.message is not None}
@@ -310,6 +317,7 @@ class PrototypeStrategy(Strategy):
             "round": self.last_round,
             "failed_in_a_row": self.failed_in_a_row,
             "first_norm": self.first_norm,
+            "trained": {str(partition): made_in for partition, made_in in sorted(self._trained.items())},
         }
         self.folder.save_checkpoint(pack(self.state, self.downloads), meta)
 
@@ -325,6 +333,7 @@ class PrototypeStrategy(Strategy):
             )
         self.failed_in_a_row = 0
         self.first_norm = meta["first_norm"]
+        self._trained = {int(partition): made_in for partition, made_in in meta["trained"].items()}
         self.state, self.downloads = unpack(tensors)
 
     def _meet(self) -> None:

@@ -2,14 +2,14 @@
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 
 from federation.messages import MessageError, decode_payload, decode_report, payload_bytes, wire_bytes
-from federation.payloads import Limits, Report
+from federation.payloads import Identity, Limits, Report
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
 LATE = "no reply in time"
@@ -74,6 +74,7 @@ def exchange(
     timeout: float,
     patience: float,
     not_waited_for: Iterable[int] = (),
+    roster: Mapping[int, Identity] | None = None,
 ) -> list[Reply]:
     """Send one message a client and collect the replies, in partition order.
 
@@ -82,6 +83,7 @@ def exchange(
     training took, and `patience` seconds at least, counted anew from each arrival: so the figures do not depend
     on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead). Where
     nobody trains they get `timeout`. A train reply that comes while others are waited for still counts.
+    What a reply says of its rows is held against the `roster`, if there is one: weights in means come from it.
 
     Raises:
         RunError: when a simulation worker died, or Flower refused the messages.
@@ -102,7 +104,7 @@ def exchange(
     pause = POLL[0]
     while pending:
         arrived = [
-            _reply(message, *pending.pop(message.metadata.reply_to_message_id), round_number, limits)
+            _reply(message, *pending.pop(message.metadata.reply_to_message_id), round_number, limits, roster or {})
             for message in grid.pull_messages(list(pending))
             if message.metadata.reply_to_message_id in pending
         ]
@@ -128,8 +130,17 @@ def exchange(
     return sorted(replies, key=lambda reply: reply.partition)
 
 
-def _reply(message: Message, partition: int, trains: bool, round_number: int, limits: Limits | None) -> Reply:
+def _reply(
+    message: Message,
+    partition: int,
+    trains: bool,
+    round_number: int,
+    limits: Limits | None,
+    roster: Mapping[int, Identity],
+) -> Reply:
     reply = _checked(message, partition, trains, round_number, limits)
+    if reply.report is not None and partition in roster:
+        reply = _held_against(roster[partition], reply)
     return replace(reply, message=message, problem=_one_line(reply.problem) if reply.problem else "")
 
 
@@ -172,10 +183,34 @@ def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits | None
     return replace(reply, report=replace(reply.report, payload=decode_payload(upload, limits)))
 
 
+def _held_against(identity: Identity, reply: Reply) -> Reply:
+    """Drop what claims more or fewer rows than the client said it has: a forged number would weigh in every mean."""
+    report = reply.report
+    assert report is not None
+    train, validation, test = identity.rows
+    if report.evaluation is not None and report.evaluation.rows != (test, validation):
+        problem = (
+            f"evaluation dropped: it claims {report.evaluation.rows} test and validation rows, not {test, validation}"
+        )
+        reply = replace(reply, report=replace(report, evaluation=None), problem=reply.problem or problem)
+        report = reply.report
+        assert report is not None
+    payload = report.payload
+    if payload is not None and payload.counts is not None and int(payload.counts.sum()) != train:
+        problem = f"upload dropped: its class counts do not add up to the client's {train} training rows"
+        return replace(reply, report=replace(report, payload=None), problem=problem, dropped=True)
+    if report.training is not None and report.training.rows != train:
+        problem = f"upload dropped: it claims {report.training.rows} training rows, not {train}"
+        return replace(reply, report=replace(report, payload=None, training=None), problem=problem, dropped=True)
+    return reply
+
+
 def _last_line(reason: str) -> str:
-    """The last line of a traceback (simulation) or the whole reason (deployment), without colour codes."""
+    """The error itself: the last line of a traceback (simulation) or the whole reason (deployment), without colour
+    codes and without Flower's own words around it."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", reason).strip()
-    return plain.splitlines()[-1] if plain else "unknown error"
+    last = plain.splitlines()[-1] if plain else "unknown error"
+    return last.partition("ClientAppException occurred. Message: ")[2].removesuffix("'>") or last
 
 
 def _one_line(problem: str) -> str:

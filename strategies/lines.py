@@ -133,6 +133,11 @@ def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clie
     rules = figures.headlines(lines)
     primary = rules.get(run.inference, {})
     figure = "selected" if primary.get("selected") is not None else "final"
+    # the floor beside the headline is of the same evaluation, so of the same clients
+    measured = [line["evaluation"] for line in lines if line.get("evaluation", {}).get("rules")]
+    chosen = primary.get("selected_round") if figure == "selected" else (measured[-1]["of_round"] if measured else None)
+    shown: Line = next((evaluation["rules"] for evaluation in measured if evaluation["of_round"] == chosen), {})
+    covered = shown.get(run.inference, {}).get("test", {})
     sizes: Line = {}
     for line in lines:
         for name, value in line["bytes"].items():
@@ -144,8 +149,15 @@ def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clie
         "seed": run.settings.seed,
         "clients": clients,
         "rounds": sum(not line.get("final", False) for line in lines),
-        "headline": {"rule": run.inference, "figure": figure, "accuracy": primary.get(figure)},
-        "floor": {figures.MAJORITY: rules.get(figures.MAJORITY, {}).get("final")},
+        "headline": {
+            "rule": run.inference,
+            "figure": figure,
+            "accuracy": primary.get(figure),
+            "of_round": chosen,
+            "clients": covered.get("clients"),
+            "rows": covered.get("rows"),
+        },
+        "floor": {figures.MAJORITY: shown.get(figures.MAJORITY, {}).get("test", {}).get("mean")},
         "rules": {rule: values for rule, values in rules.items() if rule != figures.MAJORITY},
         "bytes": sizes,
         "problems": sum(len(line["problems"]) for line in lines),

@@ -4,13 +4,21 @@ Each client trains its private model on its own rows with cross-entropy; its pro
 Nothing goes up or down but the figures that every method reports.
 """
 
+from collections.abc import Mapping
+
+from federation.payloads import Payload
 from federation.settings import RULES
 from strategies.base import PrototypeStrategy
 from strategies.method import Method, Objective
+from strategies.outcome import Outcome, State
 
 
 class Local(PrototypeStrategy):
-    """Server half: samples, evaluates and records like any other; there is nothing to aggregate."""
+    """Server half: samples, evaluates and records like any other."""
+
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+        """Nothing was uploaded; nothing goes down."""
+        return Outcome(state, {})
 
 
 METHOD = Method(

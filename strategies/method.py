@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from strategies.base import PrototypeStrategy
 
 # A method's settings: a frozen dataclass, checked like the shared ones, with the prefix of its setting names.
-_config = ConfigDict(**{name: value for name, value in STRICT.items() if name != "frozen"})  # type: ignore[typeddict-item]
-method_settings = pydantic_dataclass(frozen=True, kw_only=True, config=_config)
+method_settings = pydantic_dataclass(frozen=True, kw_only=True, config=STRICT)
 T = TypeVar("T")
 
 

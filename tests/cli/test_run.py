@@ -24,7 +24,14 @@ SUMMARY = {
     "strategy": "protonorm",
     "dataset": "digits",
     "rounds": 2,
-    "headline": {"rule": "local-prototypes", "figure": "selected", "accuracy": 0.9111},
+    "headline": {
+        "rule": "local-prototypes",
+        "figure": "selected",
+        "accuracy": 0.9111,
+        "of_round": 2,
+        "clients": 3,
+        "rows": 90,
+    },
     "floor": {"majority-class": 0.318},
     "rules": {
         "classifier": {"selected": None, "best": 0.72, "client-best": 0.7, "last-5": 0.45, "final": 0.5},
@@ -143,7 +150,7 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
     assert ["classifier", "-", "72.0", "70.0", "45.0", "50.0"] in rows
     assert ["local-prototypes", "*", "91.1", "95.0", "96.0", "90.0", "94.0"] in rows
     assert lines[-4:] == [
-        "* headline: selected (round 2) 91.1 %; always answering a client's majority class: 31.8 %",
+        "* headline: selected (round 2, 3 clients) 91.1 %; always answering a client's majority class: 31.8 %",
         "payload: 12.8 kB up, 2.50 MB down; on the wire: 28.4 kB up, 0.9 kB down",
         "time: 61.2 s",
         f"results: {folder}",

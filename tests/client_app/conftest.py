@@ -1,17 +1,20 @@
-"""The parts that a client is made of, small and without Flower: objective, state, data."""
+"""A client of the digits, and the parts that one is made of: objective, state, data."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
+from flwr.app import Context, RecordDict
 from torch import nn
 
+from client_app import client as client_module
 from data.client_data import ClientData, InputTransform, Rows
 from models.split import SplitModel
 from strategies import read_settings
 from strategies.method import ClientState
 
 CLASSES, DIM, INPUTS = 4, 5, 6
+QUICK = {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "strategy": "fedproto", "device": "cpu"}
 
 
 def rows_of(labels, seed):
@@ -41,5 +44,22 @@ def parts():
         names = tuple("abcd")
         data = ClientData(rows_of(train, 1), rows_of(test, 2), rows_of(validation, 3), names, transform)
         return SimpleNamespace(settings=run.settings, objective=objective, state=state, data=data)
+
+    return make
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    """No state in memory from other tests."""
+    client_module._states.clear()
+
+
+@pytest.fixture
+def client():
+    """client(partition, settings, **node config): made anew, as for every message."""
+
+    def make(partition=0, settings=None, **node):
+        node = {"partition-id": partition, "num-partitions": 4} | {k.replace("_", "-"): v for k, v in node.items()}
+        return client_module.Client(Context(1, 2, node, RecordDict(), QUICK | (settings or {})))
 
     return make

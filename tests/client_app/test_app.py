@@ -5,8 +5,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from threadpoolctl import threadpool_info
 
-from client_app import client as client_module
 from client_app.app import app
+from client_app.client import Client
 from experiments.local_grid import LocalGrid
 from federation.checks import MessageError
 from federation.messages import decode_identity, decode_report, encode_instruction
@@ -22,7 +22,6 @@ QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tin
 def call():
     """call(message type, records, settings, **node config): the reply."""
     LocalGrid({}, [])  # gives this process the identity without which Flower builds no message
-    client_module._states.clear()
 
     def answer(message_type, records=None, settings=None, node=None):
         node = {"partition-id": 1, "num-partitions": 4} if node is None else node
@@ -52,7 +51,7 @@ def test_the_three_kinds_of_message_are_answered(call):
 @pytest.mark.parametrize(
     ("node", "partition", "sentence"),
     [
-        ({}, -1, "client -1: this SuperNode's --node-config has partition-id=None"),
+        ({}, -1, "client None: this SuperNode's --node-config has partition-id=None"),
         (
             {"partition-id": "two", "num-partitions": 4},
             -1,
@@ -93,6 +92,24 @@ def test_a_client_that_cannot_take_part_cannot_train(call):
         call(MessageType.TRAIN, instruction(), node={"num-partitions": 4})
 
 
+def test_a_defect_reaches_the_person_who_waits_for_the_client(call, monkeypatch, capsys):
+    def broken(self):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(Client, "identity", broken)
+    assert decode_identity(call(MessageType.QUERY).content).problem == "client 1: RuntimeError: out of memory"
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_damaged_store_is_the_clients_problem_in_its_reply(call, home):
+    call(MessageType.TRAIN, instruction())
+    (path,) = (home / "clients" / "a-run" / "1").glob("round-000001*")
+    path.write_bytes(b"")
+    report, upload = decode_report(call(MessageType.TRAIN, instruction(2)).content)
+    assert report.problem.startswith(f"client 1: {path} cannot be read")
+    assert (report.round, report.training, report.evaluation, upload) == (2, None, None, None)
+
+
 def test_a_message_that_nobody_agreed_on_is_refused(call):
     records = instruction()
     records["weights"] = ArrayRecord({"w": Array(torch.ones(3).numpy())})
@@ -104,7 +121,7 @@ def test_a_message_that_nobody_agreed_on_is_refused(call):
 
 @pytest.mark.parametrize("run", ["../elsewhere", "/tmp/elsewhere", "..", ""])
 def test_a_run_name_cannot_lead_out_of_the_store(call, run, home):
-    header = ConfigRecord({"run": run, "round": 1, "evaluate": True, "payload": ""})
+    header = ConfigRecord({"run": run, "round": 1, "evaluate": True, "trained": 0, "payload": ""})
     with pytest.raises(MessageError, match="run name"):
         call(MessageType.TRAIN, RecordDict({"instruction": header}))
     assert not (home / "clients").exists()

@@ -1,42 +1,17 @@
 """A client over several messages: what it starts from, what it keeps, what it gives away."""
 
-import json
 import shutil
 from dataclasses import replace
 
 import pytest
 import torch
-from flwr.app import Context, RecordDict
 from safetensors.torch import load_file
 
 from client_app import client as client_module
-from client_app.client import Client
-from client_app.store import Store
+from client_app.store import Store, StoreError
 from client_app.trainer import DivergenceError
-from data.client_data import Rows
 from federation.payloads import Instruction
-from federation.settings import SettingError
-from models import ModelError
 from prototypes.prototype_set import PrototypeSet
-
-QUICK = {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "strategy": "fedproto", "device": "cpu"}
-
-
-@pytest.fixture(autouse=True)
-def forget():
-    """No state in memory from other tests."""
-    client_module._states.clear()
-
-
-@pytest.fixture
-def client():
-    """client(partition, settings, **node config): made anew, as for every message."""
-
-    def make(partition=0, settings=None, **node):
-        node = {"partition-id": partition, "num-partitions": 4} | {k.replace("_", "-"): v for k, v in node.items()}
-        return Client(Context(1, 2, node, RecordDict(), QUICK | (settings or {})))
-
-    return make
 
 
 def ask(number, payload=None, evaluate=True, run="a-run"):
@@ -259,6 +234,15 @@ def test_the_order_of_clients_does_not_matter(client, home, tmp_path, monkeypatc
     assert {p: without_times(client(p, settings).train(ask(1))) for p in (2, 0, 1)} == forwards
 
 
+def test_a_store_that_lost_what_the_server_has_seen_is_a_problem_not_a_fresh_start(client, home):
+    client().train(ask(1))
+    client().train(replace(ask(2, targets()), trained=1))
+    shutil.rmtree(home / "clients")
+    with pytest.raises(StoreError, match="does not hold the model of round 2"):
+        client().train(replace(ask(3, targets()), trained=2))
+    assert not generations(home)
+
+
 # --- divergence ------------------------------------------------------------------------------------------------
 
 
@@ -297,109 +281,3 @@ def test_after_a_divergence_the_client_goes_on_from_its_last_good_state(client, 
     shutil.rmtree(home / "clients")
     assert without_times(client().train(ask(1))) == without_times(good)
     assert without_times(client().train(ask(3, targets()))) == without_times(went_on)
-
-
-# --- who it is -------------------------------------------------------------------------------------------------
-
-
-def test_a_client_says_who_it_is(client):
-    made = client(2, {"models": "tiny_cnn,tiny_perceptron"})
-    who = made.identity()
-    train, validation, test = made.data.train, made.data.validation, made.data.test
-    assert (who.partition, who.partitions, who.model) == (2, 4, "tiny_cnn")
-    assert who.parameters == sum(p.numel() for p in made._new_state().module.parameters())
-    assert who.feature_dim == 8
-    assert who.class_names == tuple("0123456789")
-    assert who.classes == tuple(sorted(set(train.labels.tolist())))
-    assert who.rows == (len(train), len(validation), len(test))
-    assert "prototypes of its classes" in who.discloses
-    assert not any("counts" in item for item in who.discloses)
-    assert who.problem == ""
-
-
-def test_what_is_disclosed_follows_the_method(client):
-    weighted = {"fedproto.aggregation": "weighted", "disclose-class-counts": True}
-    assert "its class counts" in client(0, weighted).identity().discloses
-    assert client(0, weighted).train(ask(1)).payload.counts is not None
-    assert not [item for item in client(0, {"strategy": "local"}).identity().discloses if "prototypes" in item]
-    assert client(0, {"strategy": "local"}).train(ask(1)).payload is None
-
-
-def test_a_node_may_name_its_own_model(client):
-    assert client(1, {"models": "tiny_cnn,tiny_cnn4"}, model="tiny_resnet").identity().model == "tiny_resnet"
-    assert client(1, {"models": "tiny_cnn,tiny_cnn4"}).identity().model == "tiny_cnn4"
-    with pytest.raises(ModelError, match="'tiny_rsnet' is unknown; the nearest is 'tiny_resnet'"):
-        client(1, model="tiny_rsnet").identity()
-
-
-def test_clients_of_one_architecture_share_their_initial_weights_unless_told_otherwise(client):
-    def initial(partition, **settings):
-        return client(partition, settings)._new_state().module.classifier.weight
-
-    assert torch.equal(initial(0), initial(1))
-    assert not torch.equal(initial(0), initial(0, seed=1))
-    apart = {"shared-init": False}
-    assert not torch.equal(initial(0, **apart), initial(1, **apart))
-    assert torch.equal(initial(1, **apart), initial(1, **apart))
-
-
-def test_the_store_describes_what_prediction_needs(client, home):
-    made = client(3)
-    made.train(ask(1))
-    described = json.loads((home / "clients" / "a-run" / "3" / "client.json").read_text())
-    assert described == {
-        "partition": 3,
-        "strategy": "fedproto",
-        "model": "tiny_perceptron",
-        "feature_dim": 8,
-        "class_names": list("0123456789"),
-        "input": made.data.transform.to_dict(),
-        "rule": "local-prototypes",
-    }
-
-
-def test_a_state_can_be_looked_at_from_outside(client):
-    trained = client().train(ask(1))
-    state = client().restore("a-run")
-    assert torch.equal(state.prototypes.vectors, trained.payload.vectors)
-    with pytest.raises(SettingError, match=r"client 1 left no state in .*a-run"):
-        client(1).restore("a-run")
-
-
-def test_a_client_without_training_rows_evaluates_only(client, monkeypatch):
-    whole = client_module.client_data
-
-    def without_training_rows(*arguments):
-        data = whole(*arguments)
-        return replace(data, train=Rows(data.train.inputs[:0], data.train.labels[:0]))
-
-    monkeypatch.setattr(client_module, "client_data", without_training_rows)
-    assert client().identity().rows[0] == 0
-    assert client().identity().classes == ()
-    assert set(client().evaluate(ask(1)).evaluation.correct) == {"classifier"}
-    client_module._states.clear()
-    assert set(client().evaluate(ask(2, targets())).evaluation.correct) == {"classifier", "global-prototypes"}
-
-
-# --- what it refuses -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("value", [None, "0", -1, True, 1.0])
-@pytest.mark.parametrize("name", ["partition-id", "num-partitions"])
-def test_a_node_config_without_whole_numbers_is_refused(client, name, value):
-    with pytest.raises(SettingError) as raised:
-        client(**{name.replace("-", "_"): value})
-    assert f"{name}={value!r}" in str(raised.value)
-    assert '"partition-id=<i> num-partitions=<n>"' in str(raised.value)
-
-
-def test_a_device_that_is_not_there_is_refused(client, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SettingError, match='`device` is "cuda", but this machine has no CUDA'):
-        client(0, {"device": "cuda"})
-    assert client(0, {"device": "auto"}).device == torch.device("cpu")
-    assert client(0, {"device": "cpu"}).device == torch.device("cpu")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(SettingError, match='`device` is "cuda:2", but this machine has 2 CUDA devices, from cuda:0'):
-        client(0, {"device": "cuda:2"})

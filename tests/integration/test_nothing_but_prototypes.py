@@ -25,7 +25,7 @@ ARRAYS = {
 }
 COUNTS = {"counts": ({"int64"}, lambda k: (k,))}
 HEADERS = {
-    "instruction": {"run", "round", "evaluate", "payload"},
+    "instruction": {"run", "round", "evaluate", "trained", "payload"},
     "report": {"partition", "round", "problem", "seconds", "parts"},
     "identity": {
         "partition",

@@ -41,6 +41,7 @@ def test_a_run_says_where_its_results_are_first_and_last(home, capsys):
         "metrics.jsonl",
         "checkpoint.safetensors",
         "summary.json",
+        ".lock",
     }
     assert json.loads((folder / "settings.json").read_text()).keys() == known_settings().keys()
 

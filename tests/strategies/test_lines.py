@@ -188,7 +188,8 @@ def test_the_summary():
         "last-5": pytest.approx((0.1 + 0.6 + 0.9 + 0.5) / 4),
         "final": 0.5,
     }
-    assert summary["headline"] == {"rule": "classifier", "figure": "selected", "accuracy": 0.6}
+    headline = {"rule": "classifier", "figure": "selected", "accuracy": 0.6, "of_round": 1, "clients": 1, "rows": 10}
+    assert summary["headline"] == headline
     assert summary["bytes"]["payload_up"] == 24
     assert summary["bytes"]["evaluate_only_payload_up"] == 8
     assert summary["bytes"]["wire_down"] == 15
@@ -209,7 +210,8 @@ def test_without_validation_rows_the_headline_is_the_final_and_says_so():
         for rule in line["evaluation"]["rules"].values():
             del rule["validation"]
     summary = summarise(run, {}, lines, 1)
-    assert summary["headline"] == {"rule": "classifier", "figure": "final", "accuracy": 0.5}
+    headline = {"rule": "classifier", "figure": "final", "accuracy": 0.5, "of_round": 3, "clients": 1, "rows": 10}
+    assert summary["headline"] == headline
     assert summary["rules"]["classifier"]["selected"] is None
 
 
@@ -217,6 +219,7 @@ def test_a_run_without_any_evaluation_has_a_summary_all_the_same():
     line = final_line(2, [Reply(0, False, problem=LATE)], SENT)
     line["time"] = {"round": 1.0}
     summary = summarise(read_settings({}), {}, [line], 1)
-    assert summary["headline"] == {"rule": "local-prototypes", "figure": "final", "accuracy": None}
+    assert summary["headline"]["accuracy"] is None
+    assert summary["headline"]["of_round"] is None
     assert summary["floor"] == {MAJORITY: None}
     assert summary["rules"] == {}
