@@ -1,0 +1,128 @@
+"""Who a client says it is, what it leaves for others to read, and what it refuses."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from client_app import client as client_module
+from data.client_data import Rows
+from federation.payloads import Instruction
+from federation.settings import SettingError
+from models import ModelError
+from prototypes.prototype_set import PrototypeSet
+
+
+def ask(number, payload=None):
+    return Instruction("a-run", number, True, payload)
+
+
+def test_a_client_says_who_it_is(client):
+    made = client(2, {"models": "tiny_cnn,tiny_perceptron"})
+    who = made.identity()
+    train, validation, test = made.data.train, made.data.validation, made.data.test
+    assert (who.partition, who.partitions, who.model) == (2, 4, "tiny_cnn")
+    assert who.parameters == sum(p.numel() for p in made._new_state().module.parameters())
+    assert who.feature_dim == 8
+    assert who.class_names == tuple("0123456789")
+    assert who.classes == tuple(sorted(set(train.labels.tolist())))
+    assert who.rows == (len(train), len(validation), len(test))
+    assert "prototypes of its classes" in who.discloses
+    assert not any("counts" in item for item in who.discloses)
+    assert who.problem == ""
+
+
+def test_what_is_disclosed_follows_the_method(client):
+    weighted = {"fedproto.aggregation": "weighted", "disclose-class-counts": True}
+    assert "its class counts" in client(0, weighted).identity().discloses
+    assert client(0, weighted).train(ask(1)).payload.counts is not None
+    assert not [item for item in client(0, {"strategy": "local"}).identity().discloses if "prototypes" in item]
+    assert client(0, {"strategy": "local"}).train(ask(1)).payload is None
+
+
+def test_a_node_may_name_its_own_model(client):
+    assert client(1, {"models": "tiny_cnn,tiny_cnn4"}, model="tiny_resnet").identity().model == "tiny_resnet"
+    assert client(1, {"models": "tiny_cnn,tiny_cnn4"}).identity().model == "tiny_cnn4"
+    with pytest.raises(ModelError, match="'tiny_rsnet' is unknown; the nearest is 'tiny_resnet'"):
+        client(1, model="tiny_rsnet").identity()
+
+
+def test_clients_of_one_architecture_share_their_initial_weights_unless_told_otherwise(client):
+    def initial(partition, **settings):
+        return client(partition, settings)._new_state().module.classifier.weight
+
+    assert torch.equal(initial(0), initial(1))
+    assert not torch.equal(initial(0), initial(0, seed=1))
+    apart = {"shared-init": False}
+    assert not torch.equal(initial(0, **apart), initial(1, **apart))
+    assert torch.equal(initial(1, **apart), initial(1, **apart))
+
+
+def test_the_store_describes_what_prediction_needs(client, home):
+    made = client(3)
+    made.train(ask(1))
+    described = json.loads((home / "clients" / "a-run" / "3" / "client.json").read_text())
+    assert described == {
+        "partition": 3,
+        "strategy": "fedproto",
+        "model": "tiny_perceptron",
+        "feature_dim": 8,
+        "class_names": list("0123456789"),
+        "input": made.data.transform.to_dict(),
+        "rule": "local-prototypes",
+    }
+
+
+def test_a_state_can_be_looked_at_from_outside(client):
+    trained = client().train(ask(1))
+    state = client().restore("a-run")
+    assert torch.equal(state.prototypes.vectors, trained.payload.vectors)
+    with pytest.raises(SettingError, match=r"client 1 left no state in .*a-run"):
+        client(1).restore("a-run")
+
+
+def test_a_client_without_training_rows_evaluates_only(client, monkeypatch):
+    whole = client_module.client_data
+
+    def without_training_rows(*arguments):
+        data = whole(*arguments)
+        return replace(data, train=Rows(data.train.inputs[:0], data.train.labels[:0]))
+
+    monkeypatch.setattr(client_module, "client_data", without_training_rows)
+    assert client().identity().rows[0] == 0
+    assert client().identity().classes == ()
+    assert set(client().evaluate(ask(1)).evaluation.correct) == {"classifier"}
+    client_module._states.clear()
+    targets = PrototypeSet(torch.tensor([0, 7]), torch.ones(2, 8))
+    assert set(client().evaluate(ask(2, targets)).evaluation.correct) == {"classifier", "global-prototypes"}
+
+
+# --- what it refuses -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [None, "0", -1, True, 1.0])
+@pytest.mark.parametrize("name", ["partition-id", "num-partitions"])
+def test_a_node_config_without_whole_numbers_is_refused(client, name, value):
+    with pytest.raises(SettingError) as raised:
+        client(**{name.replace("-", "_"): value})
+    assert f"{name}={value!r}" in str(raised.value)
+    assert '"partition-id=<i> num-partitions=<n>"' in str(raised.value)
+
+
+def test_a_device_that_is_not_there_is_refused(client, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SettingError, match='`device` is "cuda", but this machine has no CUDA'):
+        client(0, {"device": "cuda"})
+    assert client(0, {"device": "auto"}).device == torch.device("cpu")
+    assert client(0, {"device": "cpu"}).device == torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(SettingError, match='`device` is "cuda:2", but this machine has 2 CUDA devices, from cuda:0'):
+        client(0, {"device": "cuda:2"})
+
+
+def test_a_precision_that_the_device_lacks_is_refused(client, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SettingError, match='`precision` is "bf16", which needs CUDA'):
+        client(0, {"device": "auto", "precision": "bf16"})
