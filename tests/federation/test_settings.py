@@ -40,7 +40,7 @@ RANGES = {
     "spiral-noise": ([0.0], [-TINY]),
     "spiral-points": ([1], [0]),
     "local-epochs": ([1], [0]),
-    "batch-size": ([2], [1, 0]),
+    "batch-size": ([2, 2**31 - 1], [1, 0, 2**31]),
     "learning-rate": ([TINY], [0.0, -0.1]),
     "momentum": ([0.0, math.nextafter(1, 0)], [-TINY, 1.0]),
     "weight-decay": ([0.0], [-TINY]),
@@ -178,6 +178,7 @@ def test_only_a_string_is_a_string(name):
     [
         ({"test-share": 0.6, "validation-share": 0.4}, ["test-share", "0.6", "validation-share", "0.4", "below 1"]),
         ({"clients": 2, "min-replies": 3}, ["min-replies", "3", "clients", "2", "must not exceed"]),
+        ({"clients": 1, "min-replies": 2}, ["min-replies", "2", "clients", "1", "must not exceed"]),
         ({"clients": 2, "min-train-clients": 3}, ["min-train-clients", "3", "clients", "2", "must not exceed"]),
         (
             {"clients": 20, "fraction-train": 0.1, "min-replies": 3},
@@ -235,7 +236,8 @@ def test_nearest():
         (None, "null"),
         (0.1, "0.1"),
         ([1, "x"], '[1, "x"]'),
-        ("x" * 500, '"' + "x" * 99 + "..."),
+        ("x" * 98, '"' + "x" * 98 + '"'),
+        ("x" * 99, '"' + "x" * 99 + "..."),
     ],
 )
 def test_a_value_is_shown_on_one_short_line(value, expected):
@@ -270,7 +272,7 @@ def test_absolute_paths_and_names_pass(monkeypatch):
         refuse_relative_paths(check(Settings, values))
 
 
-@pytest.mark.parametrize("name", ["a", "20260101-120000-fedproto-digits-2", "a.b_c", "lauf-ü"])
+@pytest.mark.parametrize("name", ["a", "20260101-120000-fedproto-digits-2", "a.b_c", "lauf-ü", "x" * 255])
 def test_run_names(name):
     assert is_run_name(name)
 
