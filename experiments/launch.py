@@ -14,13 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from experiments.guardian import guarded
 from experiments.processes import Interrupted, interruptible
 from experiments.superlink import FlowerError, SuperLink
 from federation.record import results_root
 from federation.settings import Scalar, SettingError
+from server_app.app import PREFIX
 
 ROOT = Path(__file__).resolve().parents[1]
-PREFIX = "[protosphere] "  # of our ServerApp's lines in the stream
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")
 # Ray keeps Unix sockets up to 68 characters below this folder, and no system takes paths of more than 103 for them
@@ -62,7 +63,8 @@ def launch(
     verbose: bool = False,
     app: Path = ROOT,
 ) -> Outcome:
-    """Run a Flower app in simulation and wait for its end. Nothing that was started is left behind.
+    """Run a Flower app in simulation and wait for its end. Nothing that was started is left behind, not even when
+    this process is killed.
 
     Args:
         run_config: settings by their full names, with absolute paths; what is missing takes the app's default.
@@ -79,11 +81,11 @@ def launch(
     check_resources(cpus_per_client, gpus_per_client)
     scratch = _scratch()
     listener = _Listener(scratch / "run.log", show, verbose)
-    superlink = SuperLink(scratch)
     interruption: Interrupted | None = None
     outcome = Outcome(False)
     try:
-        with interruptible() as deafen:
+        with interruptible() as deafen, guarded(scratch) as tell:
+            superlink = SuperLink(scratch, tell)
             try:
                 _refuse_no_app(app)
                 superlink.start()
@@ -101,8 +103,8 @@ def launch(
                 deafen()
                 superlink.stop()
                 listener.close()
-        results = results_root(str(run_config.get("results-dir", "")))
-        outcome = replace(outcome, log=_keep_log(scratch, outcome, results))
+            results = results_root(str(run_config.get("results-dir", "")))
+            outcome = replace(outcome, log=_keep_log(scratch, outcome, results))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if interruption:

@@ -57,11 +57,17 @@ def interruptible() -> Iterator[Callable[[], None]]:
             signal.signal(number, was)
 
 
+# Says its id, which is its session's, and only then becomes the command. It holds the descriptor itself, so that
+# there is no moment at which it lives and nobody would hear of it.
+TELL = 'echo $$ >&0 && exec "$0" "$@" </dev/null'
+
+
 class Entry(NamedTuple):
-    """A living process: its parent, and the session that it belongs to."""
+    """A living process: its parent, the session that it belongs to, and when it began, in the system's own words."""
 
     parent: int
     session: int
+    began: str
 
 
 class Family:
@@ -69,34 +75,52 @@ class Family:
 
     Kinship is kept as sessions. Flower's SuperExec leads one of its own, and Ray's daemons lose their parent when
     theirs dies and overwrite their environment and command line; but a process cannot leave its session unless it
-    founds another, and no other process can get into it.
+    founds another, and no other process can get into it. When all of a session are gone, its number may be given
+    to a stranger: so the beginning of its leader is remembered, too.
+
+    Args:
+        tell: a file descriptor to which every process that is started says its id, a line each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tell: int = subprocess.DEVNULL) -> None:
+        self._tell = tell
         self._children: list[subprocess.Popen[str]] = []
-        self._sessions: set[int] = set()
+        # session -> when its leader began; "" if it was dead at the first look, None before that
+        self._sessions: dict[int, str | None] = {}
 
     def start(self, command: list[str], **options: Any) -> "subprocess.Popen[str]":
-        """`subprocess.Popen(command, text=True, **options)` in a session of its own."""
+        """`subprocess.Popen(command, text=True, **options)` in a session of its own, its stdin empty."""
         child: subprocess.Popen[str] = subprocess.Popen(
-            command,
+            ["/bin/sh", "-c", TELL, *command],
             text=True,
             encoding="utf-8",
             errors="replace",
-            stdin=subprocess.DEVNULL,
+            stdin=self._tell,
             start_new_session=True,
             **options,
         )
         self._children.append(child)
-        self._sessions.add(child.pid)
+        self.adopt(child.pid)
         return child
+
+    def adopt(self, session: int) -> None:
+        """Take in a session that another family of ours started, by its leader's id."""
+        self._sessions.setdefault(session, None)
 
     def members(self) -> set[int]:
         """Ids of all its living processes; sessions founded by descendants are found and remembered."""
         table = processes()
+        for session, began in list(self._sessions.items()):
+            leader = table.get(session)
+            if began is None:
+                self._sessions[session] = leader.began if leader else ""
+            elif leader and leader.began != began:
+                del self._sessions[session]
         own = {pid for pid, entry in table.items() if entry.session in self._sessions}
         while children := {pid for pid, entry in table.items() if entry.parent in own and pid not in own}:
-            self._sessions |= {table[pid].session for pid in children}
+            for session in {table[pid].session for pid in children}:
+                leader = table.get(session)
+                self._sessions.setdefault(session, leader.began if leader else "")
             own |= {pid for pid, entry in table.items() if entry.session in self._sessions}
         return own
 
@@ -140,18 +164,19 @@ def _from_proc() -> dict[int, Entry]:
         # the process may be gone by now
         with suppress(OSError):
             # the name before the last bracket may itself hold spaces and brackets
-            state, parent, _, session = path.read_text(errors="replace").rpartition(")")[2].split()[:4]
+            fields = path.read_text(errors="replace").rpartition(")")[2].split()
+            state, parent, _, session = fields[:4]
             if state not in "ZX":
-                table[int(path.parent.name)] = Entry(int(parent), int(session))
+                table[int(path.parent.name)] = Entry(int(parent), int(session), fields[19])
     return table
 
 
 def _from_ps() -> dict[int, Entry]:
-    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
+    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat=,lstart="], capture_output=True, text=True, check=True)
     table = {}
     for line in listing.stdout.splitlines():
-        pid, parent, state = line.split()
+        pid, parent, state, began = line.split(maxsplit=3)
         with suppress(OSError):
             if not state.startswith("Z"):
-                table[int(pid)] = Entry(int(parent), os.getsid(int(pid)))
+                table[int(pid)] = Entry(int(parent), os.getsid(int(pid)), began)
     return table

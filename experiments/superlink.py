@@ -32,11 +32,15 @@ class SuperLink:
     """A SuperLink in its own folder: own FLWR_HOME, own port, an empty working directory, own Ray session.
 
     The working directory matters: Ray's workers import from it before they look into the app.
+
+    Args:
+        scratch: its folder.
+        tell: who hears of every process that is started, as in `Family`.
     """
 
-    def __init__(self, scratch: Path):
+    def __init__(self, scratch: Path, tell: int = subprocess.DEVNULL):
         self._scratch = scratch
-        self._family = Family()
+        self._family = Family(tell)
         self._process: subprocess.Popen[str] | None = None
         self._run_id = ""
         self._finished = False

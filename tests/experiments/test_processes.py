@@ -27,6 +27,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("ready", flush=True)
 time.sleep(600)
 """
+SAID = "import sys; print([sys.stdin.read(), *sys.argv[1:]])"
 
 
 def eventually(true, patience=20.0):
@@ -91,6 +92,31 @@ def test_others_are_left_alone():
         other.stdin.close()
 
 
+def test_a_number_that_a_stranger_got_is_his():
+    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    with stranger:
+        family = Family()
+        family.adopt(stranger.pid)
+        assert family.members() == {stranger.pid}
+        # as if ours of that number had begun at another time, and ended
+        family._sessions[stranger.pid] = "long ago"
+        assert family.members() == set()
+        family.stop(0.2)
+        assert stranger.poll() is None
+        stranger.stdin.close()
+
+
+def test_every_process_says_its_id_and_has_an_empty_stdin():
+    hear, tell = os.pipe()
+    family = Family(tell)
+    child = family.start([sys.executable, "-c", SAID, "a b", "$c"], stdout=subprocess.PIPE)
+    os.close(tell)
+    with os.fdopen(hear) as heard:
+        # to the end: once it is the command it holds the pipe no more
+        assert heard.read() == f"{child.pid}\n"
+    assert child.communicate(timeout=20)[0] == "['', 'a b', '$c']\n"
+
+
 def test_waiting_ends_with_the_processes_or_with_patience():
     family = Family()
     child = family.start([sys.executable, "-c", "input()"], stdout=subprocess.DEVNULL)
@@ -113,8 +139,9 @@ def test_ps_and_proc_tell_the_same():
         pytest.skip("no `ps` on this system")
     finally:
         family.stop(5)
-    assert {pid: from_proc[pid] for pid in mine} == {pid: from_ps[pid] for pid in mine}
-    assert from_proc[child.pid] == (os.getpid(), child.pid)
+    # each tells the beginning in words of its own
+    assert {pid: from_proc[pid][:2] for pid in mine} == {pid: from_ps[pid][:2] for pid in mine}
+    assert from_proc[child.pid][:2] == (os.getpid(), child.pid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
