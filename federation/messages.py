@@ -2,7 +2,7 @@
 
 Every message holds at most these records, and a test fails on any other:
 
-    instruction  ConfigRecord  run, round, evaluate, trained, payload kind          down
+    instruction  ConfigRecord  run, round, evaluate, trained, payload kind down
     payload      ArrayRecord   labels, vectors, counts                     both ways
     report       ConfigRecord  partition, round, problem, names of parts   up
     training     MetricRecord  counts, figures, parts                      up
@@ -171,6 +171,8 @@ def decode_instruction(records: RecordDict, limits: Limits) -> Instruction:
         raise MessageError(f"the run name {header['run']!r} is no plain folder name")
     if header["round"] < 1:
         raise MessageError(f"the round {header['round']} is none; they count from 1")
+    if not 0 <= header["trained"] < header["round"]:
+        raise MessageError(f"round {header['round']} cannot come after training in round {header['trained']}")
     return Instruction(header["run"], header["round"], header["evaluate"], payload, header["trained"])
 
 

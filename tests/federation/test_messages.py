@@ -165,6 +165,18 @@ def test_an_instruction_crosses_unchanged(payload, evaluate, crossed):
     assert back.payload is None if payload is None else same(back.payload, payload)
 
 
+@pytest.mark.parametrize("trained", [0, 4, 11])
+def test_an_instruction_names_the_last_round_that_counted(trained, crossed):
+    sent = Instruction("run", 12, False, None, trained)
+    assert decode_instruction(crossed(encode_instruction(sent)), LIMITS) == sent
+
+
+@pytest.mark.parametrize("trained", [-1, 12, 13])
+def test_training_that_counted_lies_before_the_round(trained, refused):
+    reason = refused(decode_instruction, encode_instruction(Instruction("run", 12, True, None, trained)), LIMITS)
+    assert f"round 12 cannot come after training in round {trained}" in reason
+
+
 @pytest.mark.parametrize("run", ["", ".", "..", "../x", "a/b", "/a", "a\\b", "a\0b", "~", "a b", "x" * 300, ".hidden"])
 def test_a_run_name_that_leads_elsewhere_is_refused(run, refused):
     assert "run name" in refused(decode_instruction, encode_instruction(Instruction(run, 1, True)), LIMITS)
@@ -193,6 +205,7 @@ def instruction_with(**fields):
         (instruction_with(round=1.0), "`round`"),
         (instruction_with(round="1"), "`round`"),
         (instruction_with(evaluate=1), "`evaluate`"),
+        (instruction_with(trained=False), "`trained`"),
         (instruction_with(run=b"run"), "`run`"),
         (instruction_with(run=["run"]), "`run`"),
         (instruction_with(payload="weights"), "'weights'"),

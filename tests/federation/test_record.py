@@ -1,7 +1,6 @@
 """The run's folder: its name, what resume refuses, lines that a crash cut, and writes that fail half-way."""
 
 import errno
-import json
 import math
 import os
 import re
@@ -215,6 +214,41 @@ def test_settings_and_roster_that_nobody_wrote(results, content):
     assert "roster.json" in refused(folder.roster)
 
 
+def test_a_run_that_goes_on_for_longer_remembers_it(results):
+    folder = finished()
+    folder.grow(50)
+    assert folder.settings() == CONFIG | {"rounds": 50}
+
+
+def test_only_one_server_at_a_time_holds_a_folder(results):
+    folder = finished()
+    with folder.held():
+        text = refused(RunFolder(folder.path).held().__enter__)
+        assert str(folder.path) in text
+        assert "stop it first" in text
+    with pytest.raises(KeyError, match="inside"), folder.held():
+        raise KeyError("inside")
+    with folder.held():
+        pass
+
+
+def test_a_folder_of_a_run_that_came_to_no_round_goes_and_any_other_stays(results):
+    folder = create()
+    folder.write_roster([])
+    folder.discard_unless_begun()
+    assert not folder.path.exists()
+    folder.discard_unless_begun()
+    begun = finished(1)
+    for name in ("metrics.jsonl", "checkpoint.safetensors"):
+        begun.discard_unless_begun()
+        assert "settings.json" in names(begun)
+        (begun.path / name).unlink()
+    # what a person put there is nobody's to take away
+    (begun.path / "notes.txt").write_text("mine")
+    begun.discard_unless_begun()
+    assert names(begun) == ["notes.txt"]
+
+
 # --- lines --------------------------------------------------------------------------------------------------
 
 
@@ -359,12 +393,3 @@ def test_a_folder_that_is_gone_is_said(results):
     folder.path.rmdir()
     for write in [*write_everything(folder), lambda: folder.append({"round": 3})]:
         assert str(folder.path) in refused(write)
-
-
-def test_files_are_json_that_a_person_can_read(results):
-    folder = create()
-    folder.write_summary({"a": 1, "b": [1.5]})
-    text = (folder.path / "summary.json").read_text()
-    assert json.loads(text) == {"a": 1, "b": [1.5]}
-    assert text.endswith("}\n")
-    assert len(text.splitlines()) > 3
