@@ -26,7 +26,7 @@ CACHE_BYTES = 1 << 30
 
 # The states that this process used last. Workers share no memory and clients move between them, so an entry counts
 # only while its stamp is that of the store's newest generation.
-_states: OrderedDict[tuple[str, int], tuple[Stamp, ClientState]] = OrderedDict()
+_states: OrderedDict[tuple[str, int, torch.device], tuple[Stamp, ClientState]] = OrderedDict()
 
 
 class Client:
@@ -137,7 +137,7 @@ class Client:
         new. It leaves the memory cache until it is whole again."""
         store = self._store(instruction.run)
         stamp = store.newest_before(instruction.round, instruction.trained)
-        cached = _states.pop((instruction.run, self.partition), None)
+        cached = _states.pop((instruction.run, self.partition, self.device), None)
         if instruction.payload is not None:
             store.save_received(instruction.payload)
         if cached is not None and cached[0] == stamp:
@@ -151,7 +151,7 @@ class Client:
         return state, store.save(0, state)
 
     def _keep(self, run: str, stamp: Stamp, state: ClientState) -> None:
-        _states[run, self.partition] = stamp, state
+        _states[run, self.partition, self.device] = stamp, state
         while len(_states) > 1 and sum(_size(kept) for _, kept in _states.values()) > CACHE_BYTES:
             _states.popitem(last=False)
 

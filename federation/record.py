@@ -51,11 +51,20 @@ class RunFolder:
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
             words = "-".join((stamp, settings.strategy, Path(settings.dataset).name))
             path = root / re.sub(r"[^A-Za-z0-9_-]+", "-", words)[:LONGEST_NAME].strip("-")
+            # clients keep their models under the name, whatever the results folder: it is claimed there as well
+            stores = home() / "clients" / path.name
             with _writing_to(root):
                 try:
-                    path.mkdir()
+                    stores.mkdir(parents=True)
                 except FileExistsError:
                     continue
+                try:
+                    path.mkdir()
+                except OSError as error:
+                    stores.rmdir()
+                    if isinstance(error, FileExistsError):
+                        continue
+                    raise
             folder = cls(path)
             folder._write_json("settings.json", dict(run_config))
             return folder
@@ -105,13 +114,13 @@ class RunFolder:
             SettingError: another process holds it.
         """
         lock = FileLock(self.path / ".lock", timeout=0)
-        try:
-            with _writing_to(self.path):
+        with _writing_to(self.path):
+            try:
                 lock.acquire()
-        except Timeout:
-            raise SettingError(
-                f"{self.path} is being written by a run that has not ended; wait for it, or stop it first."
-            ) from None
+            except Timeout:
+                raise SettingError(
+                    f"{self.path} is being written by a run that has not ended; wait for it, or stop it first."
+                ) from None
         try:
             yield
         finally:
@@ -126,6 +135,7 @@ class RunFolder:
             for name in ("settings.json", "roster.json", ".lock"):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
+            (home() / "clients" / self.name).rmdir()
 
     def grow(self, rounds: int) -> None:
         """Remember that the run now goes on to `rounds`, so that a later resume need not be told again."""
@@ -157,8 +167,17 @@ class RunFolder:
             raise SettingError(f"{path} cannot be read ({error}); start a new run.") from None
 
     def truncate(self, last_round: int) -> None:
-        """Drop what was written after the line of `last_round`: those rounds are run again."""
+        """Drop what was written after the line of `last_round`: those rounds are run again.
+
+        Raises:
+            SettingError: a line up to there is missing; the run's figures would be of a part of it.
+        """
         kept = [line for line in self.lines() if line["round"] <= last_round and not line.get("final")]
+        if [line["round"] for line in kept] != list(range(1, last_round + 1)):
+            raise SettingError(
+                f"{self.path / 'metrics.jsonl'} no longer holds a line for each of the {last_round} finished rounds; "
+                "bring it back, or start a new run."
+            )
         self._write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
         with _writing_to(self.path):
             (self.path / "summary.json").unlink(missing_ok=True)

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from data.sources import is_path
+
 # A bool is no int and 1 is no bool; an int may stand for a float. Unknown names never pass.
 STRICT = ConfigDict(
     strict=True,
@@ -177,11 +179,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """` (did you mean ...?)`, or nothing when no known name is close."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean `{close[0]}`?)" if close else ""
-
-
-def is_path(dataset: str) -> bool:
-    """Whether `dataset` is a local path; all else is a built-in name or a hub id."""
-    return dataset.startswith(("/", "./", "../", "~"))
 
 
 def is_run_name(name: str) -> bool:

@@ -139,7 +139,7 @@ class PrototypeStrategy(Strategy):
             others = f" (and {len(problems) - 1} more like it)" if len(problems) > 1 else ""
             raise RunError(
                 f"{self.failed_in_a_row} rounds in a row ended without enough valid replies, the last with: "
-                f"{problems[0].rstrip('.')}{others}. Mend that and resume."
+                f"{problems[0].rstrip('.')}{others}. Mend that and resume, or start a new run with other settings."
             )
 
     def _final_evaluation(self, grid: Grid, rounds: int, result: Result) -> None:

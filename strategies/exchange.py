@@ -184,25 +184,21 @@ def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits | None
 
 
 def _held_against(identity: Identity, reply: Reply) -> Reply:
-    """Drop what claims more or fewer rows than the client said it has: a forged number would weigh in every mean."""
+    """Drop a reply that claims other rows than the client said it has: a forged number would weigh in every mean."""
     report = reply.report
     assert report is not None
     train, validation, test = identity.rows
-    if report.evaluation is not None and report.evaluation.rows != (test, validation):
-        problem = (
-            f"evaluation dropped: it claims {report.evaluation.rows} test and validation rows, not {test, validation}"
-        )
-        reply = replace(reply, report=replace(report, evaluation=None), problem=reply.problem or problem)
-        report = reply.report
-        assert report is not None
-    payload = report.payload
-    if payload is not None and payload.counts is not None and int(payload.counts.sum()) != train:
-        problem = f"upload dropped: its class counts do not add up to the client's {train} training rows"
-        return replace(reply, report=replace(report, payload=None), problem=problem, dropped=True)
-    if report.training is not None and report.training.rows != train:
-        problem = f"upload dropped: it claims {report.training.rows} training rows, not {train}"
-        return replace(reply, report=replace(report, payload=None, training=None), problem=problem, dropped=True)
-    return reply
+    evaluation, training, payload = report.evaluation, report.training, report.payload
+    if evaluation is not None and evaluation.rows != (test, validation):
+        claim = f"{evaluation.rows} test and validation rows, not {test, validation}"
+    elif training is not None and training.rows != train:
+        claim = f"{training.rows} training rows, not {train}"
+    elif payload is not None and payload.counts is not None and int(payload.counts.sum()) != train:
+        claim = f"class counts that do not add up to its {train} training rows"
+    else:
+        return reply
+    report = replace(report, evaluation=None, training=None, payload=None)
+    return replace(reply, report=report, problem=f"reply dropped: it claims {claim}", dropped=payload is not None)
 
 
 def _last_line(reason: str) -> str:

@@ -14,6 +14,9 @@ from federation.payloads import Instruction
 from prototypes.prototype_set import PrototypeSet
 
 
+CPU = torch.device("cpu")
+
+
 def ask(number, payload=None, evaluate=True, run="a-run"):
     return Instruction(run, number, evaluate, payload)
 
@@ -166,14 +169,14 @@ def test_a_state_in_memory_is_used_while_it_is_the_stores_newest(client, monkeyp
 def test_a_state_in_memory_gives_way_to_a_store_that_another_process_wrote(client, home):
     """Workers share no memory: another one trained this client meanwhile."""
     client().train(ask(1))
-    stale = client_module._states["a-run", 0]
+    stale = client_module._states["a-run", 0, CPU]
     client_module._states.clear()
     client().train(ask(2, targets()))
     expected = client().evaluate(ask(3, targets()))
     client_module._states.clear()
-    client_module._states["a-run", 0] = stale
+    client_module._states["a-run", 0, CPU] = stale
     assert client().evaluate(ask(3, targets())).evaluation.correct == expected.evaluation.correct
-    client_module._states["a-run", 0] = stale
+    client_module._states["a-run", 0, CPU] = stale
     again = client().train(ask(3, targets()))
     client_module._states.clear()
     shutil.rmtree(home / "clients")
@@ -201,23 +204,23 @@ def test_a_round_that_the_server_repeats_starts_where_it_started(client):
 def test_memory_holds_the_states_used_last_within_its_bound(client, monkeypatch):
     for partition in range(4):
         client(partition).train(ask(1))
-    assert list(client_module._states) == [("a-run", partition) for partition in range(4)]
-    one = client_module._size(client_module._states["a-run", 0][1])
-    weights = sum(tensor.nbytes for tensor in client_module._states["a-run", 0][1].module.state_dict().values())
+    assert [key[:2] for key in client_module._states] == [("a-run", partition) for partition in range(4)]
+    one = client_module._size(client_module._states["a-run", 0, CPU][1])
+    weights = sum(tensor.nbytes for tensor in client_module._states["a-run", 0, CPU][1].module.state_dict().values())
     assert one == weights
     monkeypatch.setattr(client_module, "CACHE_BYTES", 2 * one)
     client(1).evaluate(ask(2))
-    assert list(client_module._states) == [("a-run", 3), ("a-run", 1)]
+    assert [key[:2] for key in client_module._states] == [("a-run", 3), ("a-run", 1)]
     monkeypatch.setattr(client_module, "CACHE_BYTES", 0)
     client(0).evaluate(ask(2))
-    assert list(client_module._states) == [("a-run", 0)]  # the newest always stays: it is in use
+    assert [key[:2] for key in client_module._states] == [("a-run", 0)]  # the newest always stays: it is in use
 
 
 def test_runs_do_not_share_states(client, home):
     first = client().train(ask(1, run="one"))
     second = client().train(ask(1, run="two"))
     assert without_times(first) == without_times(second)
-    assert list(client_module._states) == [("one", 0), ("two", 0)]
+    assert [key[:2] for key in client_module._states] == [("one", 0), ("two", 0)]
     assert list(generations(home, run="two")) == ["round-000000.safetensors", "round-000001.safetensors"]
 
 

@@ -105,7 +105,7 @@ def test_what_only_clients_find_out_ends_the_run_with_a_sentence(home, capsys, s
 def test_too_few_clients_by_the_deadline_says_who_is_missing(home):
     with pytest.raises(RosterError, match=r"3 of 5 clients answered within `start-timeout` 0.5 s .*3, 4"):
         start({"clients": 5, "start-timeout": 0.5}, of=5)
-    assert written(home) == [home / "results"]
+    assert written(home) == [home / "clients", home / "results"]
 
 
 def test_a_resumed_run_that_cannot_start_keeps_its_folder(home):

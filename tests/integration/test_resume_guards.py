@@ -1,0 +1,97 @@
+"""What a resumed run must find as it was left, and who may write in its folder."""
+
+import shutil
+
+import pytest
+from flwr.app import MetricRecord
+
+from experiments.local_grid import LocalGrid
+from federation.record import RunFolder
+from federation.settings import SettingError
+from strategies.exchange import RunError
+
+LIAR = 1
+
+
+def test_a_folder_has_one_server_at_a_time(run, metrics):
+    folder = run()
+    with RunFolder(folder).held(), pytest.raises(SettingError, match="a run that has not ended; wait for it, or stop"):
+        run({"resume": str(folder), "rounds": 3})
+    assert len(metrics(folder)) == 3
+    assert (folder / "summary.json").exists()
+    # and is free again as soon as that one ends
+    assert len(metrics(run({"resume": str(folder), "rounds": 3}))) == 4
+
+
+def test_a_lost_store_is_said_and_never_replaced_by_an_initial_model(run, home):
+    folder = run()
+    kept = home / "kept"
+    shutil.move(home / "clients" / folder.name, kept)
+    with pytest.raises(RunError, match=r"does not hold the model of round 2, .* bring the folder .* back") as raised:
+        run({"resume": str(folder), "rounds": 6})
+    assert "\n" not in str(raised.value)
+    assert not list((home / "clients" / folder.name).glob("*/round-*"))
+    shutil.rmtree(home / "clients" / folder.name, ignore_errors=True)
+    shutil.move(kept, home / "clients" / folder.name)
+    run({"resume": str(folder), "rounds": 6})
+
+
+def test_one_lost_store_leaves_the_others_their_run(run, home, metrics):
+    folder = run()
+    shutil.rmtree(home / "clients" / folder.name / "3")
+    run({"resume": str(folder), "rounds": 3})
+    line = metrics(folder)[2]
+    assert line["training"]["valid"] == 3
+    assert line["problems"].keys() == {"3"}
+
+
+def test_grown_rounds_are_remembered(run):
+    folder = run()
+    run({"resume": str(folder), "rounds": 3})
+    assert RunFolder(folder).settings()["rounds"] == 3
+
+
+def test_lost_lines_are_said_and_the_rest_is_left_alone(run):
+    folder = run()
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "metrics.jsonl"}
+    (folder / "metrics.jsonl").unlink()
+    with pytest.raises(SettingError, match="no longer holds a line for each of the 2 finished rounds"):
+        run({"resume": str(folder), "rounds": 2})
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def forging(record, **values):
+    """A grid on which client LIAR's figures are other than they were."""
+
+    class Forging(LocalGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                records = reply.content
+                if "report" in records and records["report"]["partition"] == LIAR and record in records:
+                    records[record] = MetricRecord(dict(records[record]) | values)
+            return replies
+
+    return Forging
+
+
+def test_a_reply_of_rows_that_a_client_does_not_have_is_dropped(run, metrics):
+    lines = metrics(run(grid=forging("evaluation", rows=[10**6, 10**6])))
+    assert all("evaluation" not in line["clients"].get(str(LIAR), {}) for line in lines)
+    assert "it claims (1000000, 1000000) test and validation rows" in lines[0]["problems"][str(LIAR)]
+    # a client that lies about one thing is believed in nothing of that round
+    assert lines[0]["training"]["valid"] == 3
+
+
+def test_training_on_rows_that_a_client_does_not_have_is_dropped(run, metrics):
+    lines = metrics(run(grid=forging("training", counts=[10**6, 1])))
+    assert "it claims 1000000 training rows" in lines[0]["problems"][str(LIAR)]
+    assert lines[0]["training"]["dropped"] == 1
+    assert str(LIAR) not in {p for p, client in lines[0]["clients"].items() if "training" in client}
+
+
+def test_runs_of_one_second_in_two_results_folders_share_no_stores(run, home, tmp_path, monkeypatch):
+    monkeypatch.setattr("federation.record.time.time", lambda: 1_800_000_000.0)
+    names = [run({"results-dir": str(tmp_path / name), "seed": seed}).name for seed, name in enumerate("ab")]
+    assert len(set(names)) == 2
+    assert {path.name for path in (home / "clients").iterdir()} == set(names)
