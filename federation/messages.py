@@ -130,8 +130,11 @@ def _check_labels(labels: np.ndarray, rows: int, limits: Limits) -> None:
 
 
 def _check_counts(counts: np.ndarray, rows: int) -> None:
-    if counts.dtype != np.int64 or counts.shape != (rows,) or (rows and counts.min() < 1):
-        raise MessageError(f"the class counts are not {rows} positive int64 numbers")
+    if counts.dtype != np.int64 or counts.shape != (rows,):
+        raise MessageError(f"the class counts are not {rows} int64 numbers")
+    # so that no sum of counts can overflow and come out as another number
+    if rows and (counts.min() < 1 or counts.max() > np.iinfo(np.int32).max):
+        raise MessageError(f"a class count lies outside 1 to {np.iinfo(np.int32).max}")
 
 
 # --- instructions -----------------------------------------------------------------------------------

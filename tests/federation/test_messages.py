@@ -59,7 +59,7 @@ def record(labels=None, vectors=None, **more):
     ("sent", "limits"),
     [
         (prototypes(), LIMITS),
-        (prototypes(counts=(1, 2**40, 3)), COUNTED),
+        (prototypes(counts=(1, 2**31 - 1, 3)), COUNTED),
         (prototypes(range(K)), LIMITS),
         (prototypes(()), LIMITS),
         (prototypes((), counts=()), COUNTED),
