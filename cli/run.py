@@ -49,16 +49,21 @@ def run(
     Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
     """
     _refuse_idle_flags(in_process, cpus_per_client, gpus_per_client, workers)
+    from data import DataError
     from experiments.launch import check_resources
+    from experiments.preflight import refuse_no_cuda
     from experiments.run_config import plan
+    from federation.settings import SettingError
+    from models import ModelError
 
     cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
     try:
         wanted = plan(settings or [], preset=preset, resume=resume, results=results, clients=clients)
-        if not in_process:
+        if in_process:
+            refuse_no_cuda(str(wanted.run_config["device"]))
+        else:
             check_resources(cpus, gpus)
-    # settings, data and models each have their own, all of them sentences
-    except ValueError as error:
+    except (SettingError, DataError, ModelError) as error:
         _end(str(error), BAD_INPUT)
     folder = _run_here(wanted, workers or 1, verbose) if in_process else _run_flower(wanted, cpus, gpus, verbose)
     from cli.summary import print_summary
@@ -89,17 +94,23 @@ def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool) -> Path:
 
 
 def _run_here(wanted: "Plan", workers: int, verbose: bool) -> Path:
+    from experiments.launch import KeptLines
     from experiments.local_grid import run_in_process
     from experiments.processes import Interrupted, interruptible
+    from server_app.app import USER_ERRORS
 
-    show = typer.echo if verbose else _shown()
+    lines = KeptLines(typer.echo if verbose else _shown())
     try:
         with interruptible():
-            return run_in_process(wanted.run_config, clients=wanted.clients, workers=workers, show=show)
+            folder = run_in_process(wanted.run_config, clients=wanted.clients, workers=workers, show=lines.hear)
+            lines.save()
+            return folder
     except Interrupted as interruption:
-        _end(f"stopped by {interruption.name}.", KILLED + interruption.number)
-    except (ValueError, RuntimeError) as error:
-        _end(str(error), FAILED)
+        reason, code = f"stopped by {interruption.name}.", KILLED + interruption.number
+    except USER_ERRORS as error:
+        reason, code = str(error), FAILED
+    log = lines.save()
+    _end(f"{reason}\nlog: {log}" if log else reason, code)
 
 
 def _shown() -> Callable[[str], None]:

@@ -22,6 +22,7 @@ from federation.settings import Scalar, SettingError
 from server_app.app import PREFIX
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = "results: "  # before the run's folder
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")
 # Ray keeps Unix sockets up to 68 characters below this folder, and no system takes paths of more than 103 for them
@@ -155,8 +156,8 @@ class _Listener:
         ours = line.removeprefix(PREFIX) if line.startswith(PREFIX) else None
         if ours is None:
             self.exception = line if EXCEPTION.fullmatch(line) else self.exception
-        elif ours.startswith("results: "):
-            self.folder = Path(ours.removeprefix("results: "))
+        elif ours.startswith(RESULTS):
+            self.folder = Path(ours.removeprefix(RESULTS))
         elif ours.startswith("error: "):
             self.error = ours.removeprefix("error: ")
         if self._verbose:
@@ -204,6 +205,26 @@ def _scratch() -> Path:
     return Path(tempfile.mkdtemp(prefix="protosphere-", dir=None if room else "/tmp"))
 
 
+class KeptLines:
+    """The lines of a run in this process: each is passed on to `show`, and all of them are left in its run.log."""
+
+    def __init__(self, show: Callable[[str], None]):
+        self._show = show
+        self._lines: list[str] = []
+
+    def hear(self, line: str) -> None:
+        """Take one line."""
+        self._lines.append(line)
+        self._show(line)
+
+    def save(self) -> Path | None:
+        """The log; None when it cannot be written, or the run came to no folder or took it away again."""
+        named = next((line.removeprefix(RESULTS) for line in self._lines if line.startswith(RESULTS)), "")
+        if not named or not Path(named).is_dir():
+            return None
+        return _append(Path(named, "run.log"), "".join(f"{line}\n" for line in self._lines))
+
+
 def _keep_log(scratch: Path, outcome: Outcome, results: Path) -> Path | None:
     """Add the stream to run.log in the run's folder, or leave it in the results folder when a run came to none."""
     text = (scratch / "run.log").read_text("utf-8")
@@ -215,9 +236,13 @@ def _keep_log(scratch: Path, outcome: Outcome, results: Path) -> Path | None:
         return None
     else:
         log = results / f"failed-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log"
+    return _append(log, text)
+
+
+def _append(log: Path, text: str) -> Path | None:
+    """Add to a log, since a resumed run goes on with its own; None when it cannot be written."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        # a resumed run adds to its log
         with log.open("a", encoding="utf-8") as file:
             file.write(text)
     except OSError:

@@ -1,6 +1,5 @@
 """What a run is asked to do: presets, files and `key=value`, merged, made absolute, and checked before it starts."""
 
-import json
 import os
 import re
 import tomllib
@@ -9,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.sources import locate
-from federation.record import RunFolder, find_run, results_root
-from federation.settings import Scalar, SettingError, is_path, nearest, refuse_unknown
-from models import model_names
+from data.sources import is_path
+from experiments.preflight import check, refuse_fewer_rounds
+from federation.record import RunFolder, find_run
+from federation.settings import Scalar, SettingError, nearest, refuse_unknown
 from strategies import known_settings, load_method, read_settings, refuse_foreign
 
 PRESETS = Path(__file__).parent / "presets"
@@ -41,7 +40,8 @@ def plan(
     """Merge defaults, the preset (or the settings of the run to resume), `assignments` in order, and the rest.
 
     Settings that a preset makes for its own method fall away when `assignments` choose another one, so that a
-    preset serves its table's baselines, too. Paths are resolved from the working directory. Creates nothing.
+    preset serves its table's baselines, too. Paths are resolved from the working directory. Leaves
+    nothing behind but decoded data in the cache.
 
     Args:
         assignments: each `key=value key2="x y"`, or the path of a TOML file.
@@ -74,7 +74,7 @@ def plan(
     number = merged["clients"] or DEFAULT_CLIENTS
     # Flower's server waits for the exact number
     merged["clients"] = number
-    _check(merged)
+    _check(merged, int(number))
     return Plan(merged, int(number))
 
 
@@ -146,10 +146,15 @@ def _preset_for(name: str, given: Mapping[str, Any]) -> RunConfig:
 def _resumed(given: RunConfig, name: str) -> Plan:
     folder = RunFolder(find_run(_maybe_here(name), str(given.get("results-dir", ""))))
     settings = folder.settings() | given | {"resume": str(folder.path)}
-    _check(settings)
-    RunFolder.resume(read_settings(settings).settings, settings)
-    number = settings["clients"] or len(json.loads((folder.path / "roster.json").read_text()))
-    return Plan(settings, int(number))
+    # their types, before any is used
+    asked = read_settings(settings).settings
+    RunFolder.resume(asked, settings)
+    refuse_fewer_rounds(folder, asked)
+    number = asked.clients or len(folder.roster())
+    if not number:
+        raise SettingError(f"{folder.path / 'roster.json'} names no client; start a new run.")
+    _check(settings, number)
+    return Plan(settings, number)
 
 
 def _maybe_here(name: str) -> str:
@@ -165,19 +170,11 @@ def _absolute(name: str, value: Scalar) -> Scalar:
     return value
 
 
-def _check(run_config: RunConfig) -> None:
-    """Refuse what the server or a client would refuse later, and a results folder that cannot be written."""
-    settings = read_settings(run_config).settings
+def _check(run_config: RunConfig, clients: int) -> None:
+    """Refuse what the server or a client would refuse later."""
+    run = read_settings(run_config)
     refuse_foreign(run_config)
-    locate(settings.dataset)
-    model_names(settings.models)
-    root = results_root(settings.results_dir)
-    there = next(folder for folder in (root, *root.absolute().parents) if folder.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        problem = "is not a folder" if not there.is_dir() else "is not writable"
-        raise SettingError(
-            f"the results folder {root} cannot be written: {there} {problem}; give --results a folder of yours."
-        )
+    check(run, clients)
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:

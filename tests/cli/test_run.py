@@ -3,6 +3,7 @@
 import importlib.metadata
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from experiments import local_grid
 from experiments.launch import Outcome, RunInterrupted
 from federation.settings import SettingError
 from strategies import known_settings
+from strategies.exchange import RunError
 
 ROOT = Path(launching.__file__).resolve().parents[1]
 QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'
@@ -187,7 +189,7 @@ def test_an_interrupted_run_exits_as_shells_count(invoke, launched, folder):
     assert result.stderr.startswith("stopped by SIGINT.\n")
 
 
-@pytest.mark.parametrize("error", [SettingError("no such thing."), RuntimeError("it broke.")])
+@pytest.mark.parametrize("error", [SettingError("no such thing."), RunError("it broke.")])
 def test_a_failed_run_in_process_exits_1_with_its_reason(invoke, monkeypatch, error):
     def run_in_process(*_, **__):
         raise error
@@ -195,6 +197,42 @@ def test_a_failed_run_in_process_exits_1_with_its_reason(invoke, monkeypatch, er
     monkeypatch.setattr(local_grid, "run_in_process", run_in_process)
     result = invoke("--in-process")
     assert (result.exit_code, result.stderr) == (1, f"{error}\n")
+
+
+def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(invoke, monkeypatch, folder):
+    def fail(*_, show, **__):
+        show(f"results: {folder}")
+        show("error: it broke.")
+        raise RunError("it broke.")
+
+    def stop(*_, show, **__):
+        show(f"results: {folder}")
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(local_grid, "run_in_process", fail)
+    result = invoke("--in-process")
+    assert (result.exit_code, result.stderr) == (1, f"it broke.\nlog: {folder / 'run.log'}\n")
+    assert (folder / "run.log").read_text() == f"results: {folder}\nerror: it broke.\n"
+    monkeypatch.setattr(local_grid, "run_in_process", stop)
+    result = invoke("--in-process")
+    assert (result.exit_code, result.stderr) == (143, f"stopped by SIGTERM.\nlog: {folder / 'run.log'}\n")
+
+
+def test_an_error_of_ours_shows_where_it_is(invoke, monkeypatch):
+    def wrong(*_, **__):
+        raise ValueError("a slip of ours")
+
+    monkeypatch.setattr(local_grid, "run_in_process", wrong)
+    assert isinstance(invoke("--in-process").exception, ValueError)
+    monkeypatch.setattr("experiments.run_config.read_assignments", wrong)
+    assert isinstance(invoke("-c", "rounds=1").exception, ValueError)
+
+
+def test_cuda_that_is_not_there_is_refused_before_a_run_in_process(invoke, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    result = invoke("--in-process", "-c", 'device="cuda"')
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == ('setting `device` is "cuda", but this machine has 0 CUDA devices; use "auto" or "cpu".\n')
 
 
 def test_a_real_run_in_process(invoke, home):
@@ -208,6 +246,8 @@ def test_a_real_run_in_process(invoke, home):
     assert more.exit_code == 0, more.output
     assert "round 2/2" in more.stdout
     assert f"results: {folder}\n" in more.stdout
+    log = (folder / "run.log").read_text().splitlines()
+    assert [line.split(" |")[0] for line in log if line.startswith("round ")] == ["round 1/1", "round 2/2"]
 
 
 # --- mistakes ---------------------------------------------------------------------------------------
@@ -241,8 +281,17 @@ def test_a_real_run_in_process(invoke, home):
         ),
         (
             ["--results", "a-file"],
-            "the results folder {here}/a-file cannot be written: {here}/a-file is not a folder; give --results a "
-            "folder of yours.",
+            "the results folder {here}/a-file cannot be written (Not a directory); give --results a folder of yours.",
+        ),
+        (["--results", "/proc/x"], "the results folder /proc/x cannot be written ("),
+        (
+            ["--clients", "900", "-c", "min-samples=2"],
+            "900 clients with min-samples = 2 each need at least 1800 rows, but the data set has 1797: ",
+        ),
+        (["-c", 'split="official"'], "data set 'digits' has no official test rows: set split = "),
+        (
+            ["-c", 'protonorm.alignment="simplex" feature-dim=8'],
+            "`protonorm.alignment` is simplex, which needs `feature-dim` of 9 at least for 10 classes (it is 8); ",
         ),
         (["--resume", "latest"], 'setting `resume` is "latest", but {here}/home/results holds no run'),
         (

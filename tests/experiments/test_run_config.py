@@ -5,10 +5,12 @@ import os
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from data import DataError
 from experiments import run_config
 from experiments.run_config import plan, preset_names, read_assignments, read_toml
+from federation.record import RunFolder
 from federation.settings import SettingError
 from models import ModelError
 from strategies import known_settings
@@ -28,7 +30,7 @@ def cut_run(home):
     settings = known_settings() | {"strategy": "local", "clients": 6, "rounds": 5, "alpha": 0.5}
     (folder / "settings.json").write_text(json.dumps(settings))
     (folder / "roster.json").write_text(json.dumps([{}] * 6))
-    (folder / "checkpoint.safetensors").touch()
+    RunFolder(folder).save_checkpoint({}, {"round": 3})
     return folder
 
 
@@ -184,9 +186,12 @@ def test_data_paths_are_resolved_from_the_working_directory(given, tmp_path, mon
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("a", "b"):
         (tmp_path / "pictures" / "train" / name).mkdir(parents=True)
-        (tmp_path / "pictures" / "train" / name / "1.png").touch()
+        for number in range(8):
+            Image.new("L", (8, 8)).save(tmp_path / "pictures" / "train" / name / f"{number}.png")
     given = given.format(here=tmp_path.name, absolute=tmp_path)
-    assert plan([f'dataset="{given}"']).run_config["dataset"] == str(tmp_path / "pictures")
+    assert plan([f'dataset="{given}" min-samples=1 partition="iid"'], clients=2).run_config["dataset"] == str(
+        tmp_path / "pictures"
+    )
 
 
 def test_names_of_data_sets_are_no_paths(tmp_path):
@@ -292,8 +297,8 @@ def test_what_cannot_be_resumed(keywords, sentence, cut_run):
         ),
         (
             {"results": "a-file/below"},
-            "the results folder {here}/a-file/below cannot be written: {here}/a-file is not a folder; give --results a "
-            "folder of yours.",
+            "the results folder {here}/a-file/below cannot be written (Not a directory); give --results a folder of "
+            "yours.",
         ),
     ],
 )
@@ -315,8 +320,31 @@ def test_unknown_names_are_refused_by_name(assignment):
         plan([assignment])
 
 
-def test_a_results_folder_of_others_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "theirs").mkdir()
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "theirs")
-    with pytest.raises(SettingError, match=r"theirs is not writable; give --results a folder of yours\.$"):
-        plan(results="theirs/mine")
+def test_rounds_that_are_finished_cannot_be_taken_back(cut_run):
+    assert plan(["rounds=3"], resume="latest").run_config["rounds"] == 3
+    with pytest.raises(SettingError) as caught:
+        plan(["rounds=2"], resume="latest")
+    assert str(caught.value) == f"setting `rounds` is 2, but {cut_run} has finished 3; resume with that many or more."
+
+
+@pytest.mark.parametrize(
+    ("roster", "said"),
+    [(None, "cannot be read"), ("[{", "cannot be read"), ("{}", "holds no list"), ("[]", "names no")],
+)
+def test_a_roster_that_tells_no_number_of_clients(roster, said, cut_run):
+    settings = json.loads((cut_run / "settings.json").read_text()) | {"clients": 0}
+    (cut_run / "settings.json").write_text(json.dumps(settings))
+    (cut_run / "roster.json").unlink()
+    if roster is not None:
+        (cut_run / "roster.json").write_text(roster)
+    with pytest.raises(SettingError, match=said) as caught:
+        plan(resume="latest")
+    assert str(caught.value).startswith(str(cut_run / "roster.json"))
+    assert str(caught.value).endswith("; start a new run.")
+
+
+def test_an_old_setting_of_another_type_is_a_sentence(cut_run):
+    settings = json.loads((cut_run / "settings.json").read_text()) | {"clients": "six"}
+    (cut_run / "settings.json").write_text(json.dumps(settings))
+    with pytest.raises(SettingError, match=r'^setting `clients` is "six", but it should be a valid integer'):
+        plan(resume="latest")

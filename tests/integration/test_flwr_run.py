@@ -275,20 +275,27 @@ def test_a_plain_run_resumed_by_protosphere_is_the_whole_run(resumed, place, run
 # --- a failure --------------------------------------------------------------------------------------------
 
 
-def test_data_that_clients_cannot_read_fail_the_run_with_a_sentence(place, environment):
-    broken = place / "broken"
-    broken.mkdir()
-    (broken / "train.parquet").write_bytes(b"not a table")
-    settings = {"dataset": str(broken), "rounds": 1, "models": "tiny"}
+def test_a_model_that_clients_lack_fails_the_run_with_a_sentence(place, environment):
+    # data that cannot be read are refused before anything starts; a model of one's own only its client has
+    settings = {"rounds": 1, "models": "no_such_package.models:build"}
     watched = protosphere(environment, "--clients", "2", "-c", assignments(settings))
     assert watched.process.returncode == 1, watched.output
     last, log = watched.output.splitlines()[-2:]
-    assert last.startswith("client ")
-    assert str(broken) in last
+    assert "no_such_package" in last
     assert Path(log.removeprefix("log: ")).read_text().count("[protosphere] error: ") == 1
     assert "Traceback" not in watched.output
-    assert not list((place / "home" / "results").glob("*-broken"))
     assert watched.left() == set()
+
+
+def test_data_that_cannot_be_read_are_refused_before_flower_starts(place, environment):
+    broken = place / "broken"
+    broken.mkdir()
+    (broken / "train.parquet").write_bytes(b"not a table")
+    watched = protosphere(environment, "--clients", "2", "-c", assignments({"dataset": str(broken)}))
+    assert watched.process.returncode == 2, watched.output
+    (sentence,) = watched.output.splitlines()
+    assert sentence.startswith(f"the parquet files in '{broken}' cannot be read")
+    assert not list((place / "home" / "results").glob("*-broken"))
 
 
 def test_a_data_path_that_does_not_exist_is_refused_before_flower_starts(place, environment):

@@ -1,0 +1,91 @@
+"""What can be known before a run starts: its data and who gets which rows, the method's own demands, the folder."""
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from data.assignment import assignment, open_data
+from data.sources import BUILT_IN, is_path, locate
+from federation.data_spec import data_spec
+from federation.record import RunFolder, results_root
+from federation.settings import SettingError, Settings, home
+from models import model_names
+from strategies import Run
+
+
+def check(run: Run, clients: int) -> None:
+    """Refuse what the server or a client would refuse later. Data that are here are decoded into the cache on the way.
+
+    Data of the hub are left to the clients: it may be they alone who reach it.
+
+    Raises:
+        SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
+    """
+    settings = run.settings
+    locate(settings.dataset)
+    model_names(settings.models)
+    root = results_root(settings.results_dir)
+    refuse_unwritable(root)
+    if settings.dataset not in BUILT_IN and not is_path(settings.dataset):
+        return
+    cache, spec = home() / "cache", data_spec(settings, clients)
+    data = open_data(spec, cache)
+    assignment(spec, data, cache)
+    run.method.strategy(run, RunFolder(root)).check(len(data.class_names), settings.feature_dim)
+
+
+def refuse_unwritable(root: Path) -> None:
+    """Try the results folder; what had to be made for that is taken away again.
+
+    Raises:
+        SettingError: it cannot be made, or nothing can be put into it.
+    """
+    missing = [folder for folder in (root, *root.absolute().parents) if not os.path.lexists(folder)]
+    made = []
+    try:
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            made.append(folder)
+        os.rmdir(tempfile.mkdtemp(dir=root))
+    except OSError as error:
+        raise SettingError(
+            f"the results folder {root} cannot be written ({error.strerror}); give --results a folder of yours."
+        ) from None
+    finally:
+        for folder in reversed(made):
+            # another run may have begun in it
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def refuse_fewer_rounds(folder: RunFolder, settings: Settings) -> None:
+    """A resumed run cannot end before the round that it has finished.
+
+    Raises:
+        SettingError: it is asked to, or its checkpoint cannot be read.
+    """
+    finished = folder.load_checkpoint()[1]["round"]
+    if settings.rounds < finished:
+        raise SettingError(
+            f"setting `rounds` is {settings.rounds}, but {folder.path} has finished {finished}; resume with that many "
+            "or more."
+        )
+
+
+def refuse_no_cuda(device: str) -> None:
+    """The setting `device` of a run in this process must name what this machine has.
+
+    Raises:
+        SettingError: it names a CUDA device that is not there.
+    """
+    if not device.startswith("cuda"):
+        return
+    there, index = torch.cuda.device_count(), torch.device(device).index or 0
+    if index >= there:
+        raise SettingError(
+            f'setting `device` is "{device}", but this machine has {there} CUDA devices; use "auto" or "cpu"'
+            + (f", or one from cuda:0 to cuda:{there - 1}." if there else ".")
+        )

@@ -1,0 +1,93 @@
+"""What is refused before a run starts, and what is left for the clients to say."""
+
+import os
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, RecordDict
+from PIL import Image
+
+from client_app.client import Client
+from data import DataError
+from experiments import preflight
+from experiments.preflight import check, refuse_no_cuda, refuse_unwritable
+from federation.settings import SettingError
+from strategies import read_settings
+
+
+def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):
+    settings = {"dataset": "spiral", "spiral-points": 40, "models": "tiny_perceptron", "min-samples": 2, "seed": 8}
+    check(read_settings(settings), 3)
+    # were anything of the specification another, there would be something to work out
+    for name in ("data.decoded._decode", "data.assignment._assign"):
+        monkeypatch.setattr(name, lambda *_: pytest.fail("not in the cache"))
+    client = Client(Context(1, 1, {"partition-id": 2, "num-partitions": 3}, RecordDict(), settings))
+    assert len(client.data.train) > 0
+
+
+def test_data_of_the_hub_are_left_to_the_clients(monkeypatch):
+    monkeypatch.setattr(preflight, "open_data", lambda *_: pytest.fail("the hub is not asked"))
+    check(read_settings({"dataset": "cifar10"}), 4)
+    check(read_settings({"dataset": "somebody/something"}), 4)
+
+
+def test_an_image_that_cannot_be_read_is_named(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "images" / name / "1.png")
+    (tmp_path / "images" / "b" / "2.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"2\.png") as caught:
+        check(read_settings({"dataset": str(tmp_path / "images")}), 2)
+    assert "client" not in str(caught.value)
+
+
+def test_the_method_is_asked_about_classes_and_width():
+    simplex = {"protonorm.alignment": "simplex"}
+    check(read_settings(simplex | {"feature-dim": 9}), 4)
+    check(read_settings({"feature-dim": 8}), 4)
+    with pytest.raises(SettingError, match=r"needs `feature-dim` of 9 at least for 10 classes \(it is 8\)"):
+        check(read_settings(simplex | {"feature-dim": 8}), 4)
+
+
+@pytest.mark.parametrize("there", ["", "results", "results/deep"])
+def test_the_results_folder_is_tried_and_left_as_it_was(there, tmp_path):
+    (tmp_path / there).mkdir(parents=True, exist_ok=True)
+    before = sorted(tmp_path.rglob("*"))
+    refuse_unwritable(tmp_path / "results" / "deep")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_results_folder_that_takes_nothing_is_refused(tmp_path, monkeypatch):
+    def mkdir(self, *_, **__):
+        if self.name == "deep":
+            raise PermissionError(13, "Permission denied", str(self))
+        os.mkdir(self)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    with pytest.raises(SettingError) as caught:
+        refuse_unwritable(tmp_path / "results" / "deep")
+    assert str(caught.value) == (
+        f"the results folder {tmp_path}/results/deep cannot be written (Permission denied); give --results a folder of "
+        "yours."
+    )
+    assert list(tmp_path.glob("results")) == []
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "refused"),
+    [
+        ("auto", 0, False),
+        ("cpu", 0, False),
+        ("cuda", 0, True),
+        ("cuda", 1, False),
+        ("cuda:1", 2, False),
+        ("cuda:2", 2, True),
+    ],
+)
+def test_devices(device, there, refused, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
+    if refused:
+        with pytest.raises(SettingError, match=f'^setting `device` is "{device}", but this machine has {there} CUDA'):
+            refuse_no_cuda(device)
+    else:
+        refuse_no_cuda(device)
