@@ -13,7 +13,6 @@ from client_app.trainer import DivergenceError
 from federation.payloads import Instruction
 from prototypes.prototype_set import PrototypeSet
 
-
 CPU = torch.device("cpu")
 
 
