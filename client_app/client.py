@@ -13,7 +13,8 @@ from client_app.evaluation import DivergenceError, evaluate, measure
 from client_app.store import Stamp, Store, StoreError
 from client_app.trainer import train
 from data import DataError
-from data.client_data import ClientData, DataSpec, client_data
+from data.client_data import client_data
+from federation.data_spec import data_spec
 from federation.payloads import Evaluation, Identity, Instruction, Limits, Report
 from federation.seeds import derive, seed_process
 from federation.settings import SettingError, home
@@ -48,7 +49,9 @@ class Client:
             raise SettingError(
                 'setting `precision` is "bf16", which needs CUDA, and this machine has none; use "float32".'
             )
-        self.data = self._data(str(node.get("data-path", "")) or None)
+        own_data = str(node.get("data-path", "")) or None
+        spec = data_spec(self.settings, self.partitions)
+        self.data = client_data(spec, self.partition, home() / "cache", self.device, own_data)
         self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
 
     def identity(self) -> Identity:
@@ -172,25 +175,6 @@ class Client:
             self.settings.feature_activation,
         )
         return ClientState(self.objective.build(model, seed).to(self.device))
-
-    def _data(self, data_path: str | None) -> ClientData:
-        settings = self.settings
-        spec = DataSpec(
-            dataset=settings.dataset,
-            clients=self.partitions,
-            partition=settings.partition,
-            alpha=settings.alpha,
-            classes_per_client=settings.classes_per_client,
-            min_samples=settings.min_samples,
-            max_samples=settings.max_samples,
-            split=settings.split,
-            test_share=settings.test_share,
-            validation_share=settings.validation_share,
-            seed=settings.seed,
-            spiral_noise=settings.spiral_noise,
-            spiral_points=settings.spiral_points,
-        )
-        return client_data(spec, self.partition, home() / "cache", self.device, data_path)
 
     def _description(self) -> dict[str, Any]:
         return {

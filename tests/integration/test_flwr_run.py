@@ -192,7 +192,15 @@ def test_ten_clients_run_to_the_end(ten, place):
     assert ten.process.returncode == 0, ten.output
     folder = the_run(ten, place)
     assert folder.name.endswith("-protonorm-digits")
-    expected = {"settings.json", "roster.json", "metrics.jsonl", "checkpoint.safetensors", "summary.json", "run.log"}
+    expected = {
+        "settings.json",
+        "roster.json",
+        "metrics.jsonl",
+        "checkpoint.safetensors",
+        "summary.json",
+        "run.log",
+        ".lock",
+    }
     assert {path.name for path in folder.iterdir()} == expected
     roster = json.loads((folder / "roster.json").read_text())
     assert [client["partition"] for client in roster] == list(range(10))
