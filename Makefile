@@ -40,7 +40,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.pull_step
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.spiral
-	$(BIN)/python -m benchmarks.demo_table
+	$(BIN)/python -m benchmarks.rules_table
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
