@@ -4,6 +4,7 @@ For tests, benchmarks and one GPU. Messages are built, serialised and answered a
 more than one worker, clients run in spawned processes (never threads: torch's settings are process-wide).
 """
 
+import os
 import secrets
 import threading
 import time
@@ -11,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ class LocalGrid(Grid):
             return Message(Error(DIED, f"a worker process ended: {error}"), reply_to=message)
 
     def _start_process(self) -> None:
-        self._own.process = ProcessPoolExecutor(1, get_context("spawn"))
+        self._own.process = ProcessPoolExecutor(1, get_context("spawn"), initializer=_end_with_parent)
         self._processes.append(self._own.process)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
@@ -179,6 +180,18 @@ def _work(message: Message, context: Context) -> Message:
     except Exception as error:
         reason = "".join(traceback.format_exception(error))
         return Message(Error(RAISED, reason), reply_to=message)
+
+
+def _end_with_parent() -> None:
+    """Let a worker process end when the one that started it is killed: no clean-up runs there then."""
+    parent = parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _work_apart(message: Message, context: Context) -> Message:
