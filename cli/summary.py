@@ -10,6 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from strategies.lines import readable_size
+
 FIGURES = ("selected", "best", "client-best", "last-5", "final")
 
 
@@ -48,15 +50,11 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
     return [
         f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %; "
         f"always answering a client's majority class: {_percent(floor)} %",
-        f"payload: {_size(sizes['payload_up'])} up, {_size(sizes['payload_down'])} down; "
-        f"on the wire: {_size(sizes['wire_up'])} up, {_size(sizes['wire_down'])} down",
+        f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
+        f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down",
         f"time: {summary['seconds']:.1f} s",
     ]
 
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

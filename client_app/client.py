@@ -62,8 +62,10 @@ class Client:
             "its model's name and size",
             "its numbers of rows",
             "the classes it holds",
-            "mean losses",
+            "how many rows its most frequent class has in its test and validation parts",
+            "mean losses, gradient ratio and prototype norms",
             "accuracy",
+            "seconds",
         ]
         if self.run.method.sends:
             discloses.append(f"{self.run.method.sends} of its classes")
@@ -87,14 +89,14 @@ class Client:
 
     def evaluate(self, instruction: Instruction) -> Report:
         """Evaluate the model as the last round left it, with what was just received."""
-        state, stamp = self._take(instruction)
+        state, stamp = self._take(instruction, trains=False)
         report = Report(self.partition, instruction.round, evaluation=self._evaluation(state, instruction))
         self._keep(instruction.run, stamp, state)
         return report
 
     def train(self, instruction: Instruction) -> Report:
         """Evaluate (when asked), train, measure, save, upload."""
-        state, _ = self._take(instruction)
+        state, _ = self._take(instruction, trains=True)
         report = Report(self.partition, instruction.round, evaluation=self._evaluation(state, instruction))
         stream = (self.settings.seed, "client", self.partition, "round", instruction.round)
         seed_process(*stream, "process")
@@ -135,11 +137,11 @@ class Client:
         state.table = None if state.targets is None else state.targets.table(self.data.num_classes)
         return evaluate(self.objective, state, self.data) if instruction.evaluate else None
 
-    def _take(self, instruction: Instruction) -> tuple[ClientState, Stamp]:
+    def _take(self, instruction: Instruction, trains: bool) -> tuple[ClientState, Stamp]:
         """The state from which a round starts: from memory if it is the store's newest, else from the store, else
         new. It leaves the memory cache until it is whole again."""
         store = self._store(instruction.run)
-        stamp = store.newest_before(instruction.round, instruction.trained)
+        stamp = store.newest_before(instruction.round, instruction.trained, going_back=trains)
         cached = _states.pop((instruction.run, self.partition, self.device), None)
         if instruction.payload is not None:
             store.save_received(instruction.payload)

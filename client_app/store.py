@@ -37,12 +37,13 @@ class Store:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def newest_before(self, round_number: int, trained: int = 0) -> Stamp | None:
-        """The generation from which `round_number` starts; None where there never was one. Those of that round or
-        later are deleted: the server went back, and so must the client.
+    def newest_before(self, round_number: int, trained: int = 0, going_back: bool = True) -> Stamp | None:
+        """The generation from which `round_number` starts; None where there never was one.
 
         Args:
             trained: the last round whose training the server took from this client (0: none).
+            going_back: delete the generations of that round or later: the server went back, and so must the client.
+                An evaluation deletes nothing: its message may come late, after the training of its round.
 
         Raises:
             StoreError: the server went back further than the generations reach (they are left as they are), or the
@@ -56,9 +57,9 @@ class Store:
                 f"of {', '.join(str(_made_in(path)) for path in sorted(later))}; resume from the run's newest "
                 "checkpoint with as many `rounds` or more, or start a new run."
             )
-        for path in later:
+        for path in later if going_back else ():
             path.unlink(missing_ok=True)
-        newest = self.newest()
+        newest = max((_stamp(path) for path in paths if path not in later), default=None)
         if trained and (newest is None or newest[0] < trained):
             raise StoreError(
                 f"round {round_number} cannot start: {self.folder} does not hold the model of round {trained}, from "

@@ -16,10 +16,13 @@ from models import model_names
 from strategies import Run
 
 
-def check(run: Run, clients: int) -> None:
+def check(run: Run, clients: int, folder: Path | None = None) -> None:
     """Refuse what the server or a client would refuse later. Data that are here are decoded into the cache on the way.
 
     Data of the hub are left to the clients: it may be they alone who reach it.
+
+    Args:
+        folder: that of the run to resume; None for a new run, which makes its own in the results folder.
 
     Raises:
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
@@ -27,18 +30,19 @@ def check(run: Run, clients: int) -> None:
     settings = run.settings
     locate(settings.dataset)
     model_names(settings.models)
-    root = results_root(settings.results_dir)
-    refuse_unwritable(root)
+    folder = folder or results_root(settings.results_dir)
+    refuse_unwritable(folder, "results folder", "give --results a folder of yours")
+    refuse_unwritable(home() / "clients", "stores' folder", "set PROTOSPHERE_HOME to a folder of yours")
     if settings.dataset not in BUILT_IN and not is_path(settings.dataset):
         return
     cache, spec = home() / "cache", data_spec(settings, clients)
     data = open_data(spec, cache)
     assignment(spec, data, cache)
-    run.method.strategy(run, RunFolder(root)).check(len(data.class_names), settings.feature_dim)
+    run.method.strategy(run, RunFolder(folder)).check(len(data.class_names), settings.feature_dim)
 
 
-def refuse_unwritable(root: Path) -> None:
-    """Try the results folder; what had to be made for that is taken away again.
+def refuse_unwritable(root: Path, what: str, remedy: str) -> None:
+    """Try a folder; what had to be made for that is taken away again.
 
     Raises:
         SettingError: it cannot be made, or nothing can be put into it.
@@ -51,9 +55,7 @@ def refuse_unwritable(root: Path) -> None:
             made.append(folder)
         os.rmdir(tempfile.mkdtemp(dir=root))
     except OSError as error:
-        raise SettingError(
-            f"the results folder {root} cannot be written ({error.strerror}); give --results a folder of yours."
-        ) from None
+        raise SettingError(f"the {what} {root} cannot be written ({error.strerror}); {remedy}.") from None
     finally:
         for folder in reversed(made):
             # another run may have begun in it
@@ -67,12 +69,7 @@ def refuse_fewer_rounds(folder: RunFolder, settings: Settings) -> None:
     Raises:
         SettingError: it is asked to, or its checkpoint cannot be read.
     """
-    finished = folder.load_checkpoint()[1]["round"]
-    if settings.rounds < finished:
-        raise SettingError(
-            f"setting `rounds` is {settings.rounds}, but {folder.path} has finished {finished}; resume with that many "
-            "or more."
-        )
+    folder.refuse_fewer_rounds(settings.rounds, folder.load_checkpoint()[1]["round"])
 
 
 def refuse_no_cuda(device: str) -> None:

@@ -153,7 +153,7 @@ def _resumed(given: RunConfig, name: str) -> Plan:
     number = asked.clients or len(folder.roster())
     if not number:
         raise SettingError(f"{folder.path / 'roster.json'} names no client; start a new run.")
-    _check(settings, number)
+    _check(settings, number, folder.path)
     return Plan(settings, number)
 
 
@@ -170,11 +170,11 @@ def _absolute(name: str, value: Scalar) -> Scalar:
     return value
 
 
-def _check(run_config: RunConfig, clients: int) -> None:
+def _check(run_config: RunConfig, clients: int, folder: Path | None = None) -> None:
     """Refuse what the server or a client would refuse later."""
     run = read_settings(run_config)
     refuse_foreign(run_config)
-    check(run, clients)
+    check(run, clients, folder)
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:

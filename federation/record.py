@@ -53,11 +53,12 @@ class RunFolder:
             path = root / re.sub(r"[^A-Za-z0-9_-]+", "-", words)[:LONGEST_NAME].strip("-")
             # clients keep their models under the name, whatever the results folder: it is claimed there as well
             stores = home() / "clients" / path.name
-            with _writing_to(root):
+            with _writing_to(stores.parent, "stores' folder"):
                 try:
                     stores.mkdir(parents=True)
                 except FileExistsError:
                     continue
+            with _writing_to(root):
                 try:
                     path.mkdir()
                 except OSError as error:
@@ -137,7 +138,18 @@ class RunFolder:
             self.path.rmdir()
             (home() / "clients" / self.name).rmdir()
 
-    def grow(self, rounds: int) -> None:
+    def refuse_fewer_rounds(self, rounds: int, finished: int) -> None:
+        """A resumed run cannot end before the round that it has finished.
+
+        Raises:
+            SettingError: it is asked to.
+        """
+        if rounds < finished:
+            raise SettingError(
+                f"setting `rounds` is {rounds}, but {self.path} has finished {finished}; resume with that many or more."
+            )
+
+    def set_rounds(self, rounds: int) -> None:
         """Remember that the run now goes on to `rounds`, so that a later resume need not be told again."""
         self._write_json("settings.json", self.settings() | {"rounds": rounds})
 
@@ -253,7 +265,10 @@ def find_run(name: str, results_dir: str) -> Path:
     """
     root = results_root(results_dir)
     if name == "latest":
-        runs = sorted(path.parent for path in root.glob("*/settings.json"))
+        # a run that was cut before its first checkpoint is none that could be resumed
+        runs = [
+            path.parent for path in root.glob("*/settings.json") if (path.parent / "checkpoint.safetensors").exists()
+        ]
         if not runs:
             raise SettingError(f'setting `resume` is "latest", but {root} holds no run; start one first.')
         return max(runs, key=lambda run: (run / "settings.json").stat().st_mtime_ns)
@@ -268,13 +283,13 @@ def find_run(name: str, results_dir: str) -> Path:
 
 
 @contextmanager
-def _writing_to(folder: Path) -> Iterator[None]:
+def _writing_to(folder: Path, what: str = "results folder") -> Iterator[None]:
     """What goes wrong on the disk, as one sentence."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise SettingError(
-            f"the results folder {folder} cannot be written ({reason}); set `results-dir` or PROTOSPHERE_HOME to a "
+            f"the {what} {folder} cannot be written ({reason}); set `results-dir` or PROTOSPHERE_HOME to a "
             "folder of yours."
         ) from None

@@ -28,7 +28,7 @@ def _not_empty(value: str) -> str:
 
 
 def _device(value: str) -> str:
-    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", value):
+    if not re.fullmatch(r"auto|cpu|cuda(:(0|[1-9][0-9]?))?", value):
         raise ValueError("should be 'auto', 'cpu', 'cuda' or 'cuda:<number>'")
     return value
 

@@ -21,7 +21,6 @@ from federation.payloads import Instruction, Limits, Payload
 from federation.record import RunFolder
 from federation.roster import Roster, RosterError, refuse_changes
 from federation.seeds import generator, limited_threads
-from federation.settings import SettingError
 from prototypes.aggregation import aggregate as mean_of
 from prototypes.prototype_set import PrototypeSet
 from strategies import Run
@@ -104,7 +103,7 @@ class PrototypeStrategy(Strategy):
         self._resume(rounds)
         self.roster.gather(grid)
         self._meet()
-        self.folder.grow(rounds)
+        self.folder.set_rounds(rounds)
         self.summary()
         for server_round in range(self.last_round + 1, rounds + 1):
             self._round(grid, server_round, rounds, result)
@@ -315,7 +314,6 @@ class PrototypeStrategy(Strategy):
     def _checkpoint(self) -> None:
         meta = {
             "round": self.last_round,
-            "failed_in_a_row": self.failed_in_a_row,
             "first_norm": self.first_norm,
             "trained": {str(partition): made_in for partition, made_in in sorted(self._trained.items())},
         }
@@ -326,12 +324,7 @@ class PrototypeStrategy(Strategy):
             return
         tensors, meta = self.folder.load_checkpoint()
         self.last_round = meta["round"]
-        if rounds < self.last_round:
-            raise SettingError(
-                f"setting `rounds` is {rounds}, but {self.folder.path} has finished {self.last_round}; resume with "
-                "that many or more."
-            )
-        self.failed_in_a_row = 0
+        self.folder.refuse_fewer_rounds(rounds, self.last_round)
         self.first_norm = meta["first_norm"]
         self._trained = {int(partition): made_in for partition, made_in in meta["trained"].items()}
         self.state, self.downloads = unpack(tensors)

@@ -198,7 +198,8 @@ def _held_against(identity: Identity, reply: Reply) -> Reply:
     else:
         return reply
     report = replace(report, evaluation=None, training=None, payload=None)
-    return replace(reply, report=report, problem=f"reply dropped: it claims {claim}", dropped=payload is not None)
+    dropped = reply.dropped or payload is not None
+    return replace(reply, report=report, problem=f"reply dropped: it claims {claim}", dropped=dropped)
 
 
 def _last_line(reason: str) -> str:

@@ -104,7 +104,8 @@ def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -
         )
     sizes = line["bytes"]
     prefix = "evaluate_only_" if final else ""
-    parts.append(f"payload {_size(sizes[prefix + 'payload_up'])} up, {_size(sizes[prefix + 'payload_down'])} down")
+    up, down = (readable_size(sizes[f"{prefix}payload_{way}"]) for way in ("up", "down"))
+    parts.append(f"payload {up} up, {down} down")
     parts.append(f"{seconds[-1]:.1f} s")
     if not final:
         # the first round pays for starting the workers: it says little about the others
@@ -113,7 +114,8 @@ def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -
     return " | ".join(parts)
 
 
-def _size(count: int) -> str:
+def readable_size(count: int) -> str:
+    """Bytes for people."""
     return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
@@ -134,7 +136,8 @@ def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clie
     primary = rules.get(run.inference, {})
     figure = "selected" if primary.get("selected") is not None else "final"
     # the floor beside the headline is of the same evaluation, so of the same clients
-    measured = [line["evaluation"] for line in lines if line.get("evaluation", {}).get("rules")]
+    every = [line["evaluation"] for line in lines if "evaluation" in line]
+    measured = [evaluation for evaluation in every if evaluation["rules"].get(run.inference, {}).get("test")]
     chosen = primary.get("selected_round") if figure == "selected" else (measured[-1]["of_round"] if measured else None)
     shown: Line = next((evaluation["rules"] for evaluation in measured if evaluation["of_round"] == chosen), {})
     covered = shown.get(run.inference, {}).get("test", {})

@@ -53,7 +53,7 @@ def test_the_method_is_asked_about_classes_and_width():
 def test_the_results_folder_is_tried_and_left_as_it_was(there, tmp_path):
     (tmp_path / there).mkdir(parents=True, exist_ok=True)
     before = sorted(tmp_path.rglob("*"))
-    refuse_unwritable(tmp_path / "results" / "deep")
+    refuse_unwritable(tmp_path / "results" / "deep", "results folder", "give --results a folder of yours")
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -65,7 +65,7 @@ def test_a_results_folder_that_takes_nothing_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     with pytest.raises(SettingError) as caught:
-        refuse_unwritable(tmp_path / "results" / "deep")
+        refuse_unwritable(tmp_path / "results" / "deep", "results folder", "give --results a folder of yours")
     assert str(caught.value) == (
         f"the results folder {tmp_path}/results/deep cannot be written (Permission denied); give --results a folder of "
         "yours."

@@ -216,7 +216,7 @@ def test_settings_and_roster_that_nobody_wrote(results, content):
 
 def test_a_run_that_goes_on_for_longer_remembers_it(results):
     folder = finished()
-    folder.grow(50)
+    folder.set_rounds(50)
     assert folder.settings() == CONFIG | {"rounds": 50}
 
 

@@ -169,7 +169,7 @@ def test_only_patience_and_place_may_differ_on_resume(run):
 
 def test_a_run_without_a_finished_round_cannot_be_resumed(run, cut):
     cut({}, "aggregate_train", lambda *_: True)
-    with pytest.raises(SettingError, match="no round was finished; start a new run"):
+    with pytest.raises(SettingError, match="holds no run; start one first"):
         run({"resume": "latest"})
 
 

@@ -228,7 +228,7 @@ def test_a_run_without_a_finished_round_cannot_be_resumed(federation):
     group = federation(3, tamper=cut_at(1))
     with pytest.raises(Cut):
         group.start()
-    with pytest.raises(SettingError, match="no round was finished"):
+    with pytest.raises(SettingError, match="holds no run"):
         federation(3).start({"resume": "latest"})
 
 
