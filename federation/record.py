@@ -271,7 +271,7 @@ def find_run(name: str, results_dir: str) -> Path:
         ]
         if not runs:
             raise SettingError(f'setting `resume` is "latest", but {root} holds no run; start one first.')
-        return max(runs, key=lambda run: (run / "settings.json").stat().st_mtime_ns)
+        return max(runs, key=lambda run: (run / "settings.json").stat().st_mtime_ns).resolve()
     for path in (Path(os.path.expanduser(name)), root / name):
         if path.is_absolute() and (path / "settings.json").exists():
             # the last part of the path is the run's key, which `..` or a link would hide
