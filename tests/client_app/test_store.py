@@ -86,6 +86,13 @@ def test_a_state_that_the_server_has_seen_must_be_there(store):
     assert store.newest_before(4, trained=3)[0] == 3
 
 
+def test_an_evaluation_that_comes_late_deletes_nothing(store):
+    for number in (1, 2):
+        store.save(number, state_with(number))
+    assert store.newest_before(2, trained=1, going_back=False)[0] == 1
+    assert store.newest_before(3, trained=2)[0] == 2
+
+
 def test_the_stamp_changes_when_a_round_is_written_anew(store):
     first = store.save(1, state_with(1.0))
     assert store.newest() == first
