@@ -4,8 +4,7 @@ import os
 import platform
 import subprocess
 import tempfile
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,11 +35,9 @@ def own_home(keep_cache: bool = True) -> Iterator[Path]:
 
 def preset(name: str) -> dict[str, Any]:
     """A preset's settings, flat."""
-    nested = tomllib.loads((ROOT / "experiments" / "presets" / f"{name}.toml").read_text())
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        flat |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, Mapping) else {key: value}
-    return flat
+    from experiments.run_config import PRESETS, read_toml
+
+    return read_toml(PRESETS / f"{name}.toml")
 
 
 def where() -> str:

@@ -19,10 +19,9 @@ from experiments.processes import Interrupted, interruptible
 from experiments.superlink import FlowerError, SuperLink
 from federation.record import results_root
 from federation.settings import Scalar, SettingError
-from server_app.app import PREFIX
+from server_app.app import PREFIX, RESULTS
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = "results: "  # before the run's folder
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")
 # Ray keeps Unix sockets up to 68 characters below this folder, and no system takes paths of more than 103 for them

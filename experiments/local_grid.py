@@ -24,14 +24,13 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app as client_app
+from server_app.app import RESULTS, said
 from server_app.app import app as server_app
-from server_app.app import said
 from strategies import known_settings
 
 DIED, RAISED, UNAVAILABLE = 0, 2, 5  # Flower's error codes: the worker is gone; the ClientApp raised; no such node
 SERVER = 1  # Flower's node id of the ServerApp
 
-RESULTS = "results: "
 # `Message` takes ready metadata, as a SuperLink gives it, but its published overloads leave that out
 _with_metadata: Callable[..., Message] = Message
 NodeConfig = dict[str, bool | int | float | str]

@@ -16,6 +16,7 @@ from strategies.exchange import RunError
 
 USER_ERRORS = (SettingError, RosterError, RunError)
 PREFIX = "[protosphere] "  # marks our lines in Flower's stream
+RESULTS = "results: "  # before the run's folder, in the first of our lines and the last
 
 app = ServerApp()
 log = logging.getLogger("protosphere")
@@ -81,10 +82,10 @@ def _run(grid: Grid, context: Context) -> None:
     opened = RunFolder.resume if run.settings.resume else RunFolder.create
     folder = opened(run.settings, run_config)
     with folder.held():
-        log.info("results: %s", folder.path)
+        log.info("%s%s", RESULTS, folder.path)
         try:
             run.method.strategy(run, folder).start(grid)
         except (SettingError, RosterError):
             folder.discard_unless_begun()
             raise
-    log.info("results: %s", folder.path)
+    log.info("%s%s", RESULTS, folder.path)
