@@ -2,19 +2,21 @@
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
 from threadpoolctl import threadpool_info
 
 from client_app.app import app
 from client_app.client import Client
 from experiments.local_grid import LocalGrid
 from federation.checks import MessageError
+from federation.codec import Codec
 from federation.messages import decode_identity, decode_report, encode_instruction
 from federation.payloads import Instruction
 from federation.settings import SettingError
 from models.split import SplitModel
 from strategies import known_settings
 
+CODEC = Codec(10, 8)
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}
 
 
@@ -32,17 +34,17 @@ def call():
 
 
 def instruction(number=1, evaluate=True):
-    return encode_instruction(Instruction("a-run", number, evaluate))
+    return encode_instruction(Instruction("a-run", number, evaluate), CODEC)
 
 
 def test_the_three_kinds_of_message_are_answered(call):
     identity = decode_identity(call(MessageType.QUERY).content)
     assert (identity.partition, identity.partitions, identity.problem) == (1, 4, "")
-    trained, upload = decode_report(call(MessageType.TRAIN, instruction()).content)
+    trained, upload = decode_report(call(MessageType.TRAIN, instruction()).content, CODEC)
     assert (trained.partition, trained.round) == (1, 1)
     assert trained.training.steps > 0
     assert upload["vectors"].shape[1] == 8
-    evaluated, upload = decode_report(call(MessageType.EVALUATE, instruction(2)).content)
+    evaluated, upload = decode_report(call(MessageType.EVALUATE, instruction(2)).content, CODEC)
     assert (evaluated.partition, evaluated.round, evaluated.training, upload) == (1, 2, None, None)
     assert evaluated.evaluation.correct
     assert trained.seconds > trained.training.seconds > 0
@@ -105,7 +107,7 @@ def test_a_damaged_store_is_the_clients_problem_in_its_reply(call, home):
     call(MessageType.TRAIN, instruction())
     (path,) = (home / "clients" / "a-run" / "1").glob("round-000001*")
     path.write_bytes(b"")
-    report, upload = decode_report(call(MessageType.TRAIN, instruction(2)).content)
+    report, upload = decode_report(call(MessageType.TRAIN, instruction(2)).content, CODEC)
     assert report.problem.startswith(f"client 1: {path} cannot be read")
     assert (report.round, report.training, report.evaluation, upload) == (2, None, None, None)
 
@@ -121,9 +123,10 @@ def test_a_message_that_nobody_agreed_on_is_refused(call):
 
 @pytest.mark.parametrize("run", ["../elsewhere", "/tmp/elsewhere", "..", ""])
 def test_a_run_name_cannot_lead_out_of_the_store(call, run, home):
-    header = ConfigRecord({"run": run, "round": 1, "evaluate": True, "trained": 0, "payload": ""})
+    records = instruction()
+    records["instruction"]["run"] = run
     with pytest.raises(MessageError, match="run name"):
-        call(MessageType.TRAIN, RecordDict({"instruction": header}))
+        call(MessageType.TRAIN, records)
     assert not (home / "clients").exists()
 
 

@@ -206,13 +206,16 @@ def test_tensors_that_share_memory_are_saved(store):
 
 def test_the_newest_targets_are_kept_apart_from_the_generations(store):
     received = PrototypeSet(torch.tensor([0, 3]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    store.save_received(received)
-    store.save_received(received.with_vectors(-received.vectors))
+    store.save_received(received, {"mu": 0.25, "gone": 1.0})
+    store.save_received(received.with_vectors(-received.vectors), {"mu": 0.1})
     assert store.newest() is None
     tensors = load_file(store.folder / "received.safetensors")
     assert tensors["labels"].tolist() == [0, 3]
     assert tensors["vectors"].tolist() == [[-1.0, -2.0], [-3.0, -4.0]]
-    assert set(tensors) == {"labels", "vectors"}
+    assert set(tensors) == {"labels", "vectors", "constant/mu"}
+    assert float(tensors["constant/mu"]) == 0.1  # in float64, as it came
+    store.save_received(received, {})
+    assert set(load_file(store.folder / "received.safetensors")) == {"labels", "vectors"}
 
 
 def test_the_description_is_written_once(store):

@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from client_app.store import Store
 from client_app.trainer import DivergenceError, batches, train
+from federation.codec import Codec
 from federation.messages import decode_report, encode_report
 from federation.payloads import Report
 from federation.seeds import generator
@@ -356,7 +357,8 @@ def test_figures_at_the_edge_of_float32_still_pass_the_wire(parts, settings, bia
         receive(made, labels=(1,))
     figures = train(made.objective, made.state, made.data, STREAM, 1)
     assert norm is None or figures.prototype_norm == pytest.approx(norm * math.sqrt(5), rel=1e-5)
-    report, _ = decode_report(encode_report(Report(0, 1, training=figures)))
+    codec = Codec(4, 5)
+    report, _ = decode_report(encode_report(Report(0, 1, training=figures), codec), codec)
     assert report.training == figures
 
 

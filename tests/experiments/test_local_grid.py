@@ -7,11 +7,14 @@ import pytest
 from flwr.app import Message, MessageType, RecordDict
 
 from experiments.local_grid import RAISED, UNAVAILABLE, LocalGrid, run_in_process
+from federation.codec import Codec
 from federation.messages import decode_identity, decode_report, encode_instruction
 from federation.payloads import Instruction
 from federation.settings import SettingError
 from strategies import known_settings
 from strategies.exchange import RunError
+
+CODEC = Codec(10, 8)  # the digits, in features as wide as `grids` sets them
 
 # Clients build these, in whatever process they run: one takes its time, one raises, one ends its process. A batch
 # of one is the check of a model's shape, which they pass.
@@ -77,7 +80,7 @@ def query(node):
 
 
 def instruct(node, message_type=MessageType.TRAIN, number=1):
-    return Message(encode_instruction(Instruction("a-run", number, True)), node, message_type)
+    return Message(encode_instruction(Instruction("a-run", number, True), CODEC), node, message_type)
 
 
 def test_every_node_answers_for_its_partition(grids):
@@ -121,7 +124,7 @@ def test_a_client_that_raises_is_an_error_reply_that_ends_with_the_reason(grids,
     raised, fine = (by_node[node] for node in grid.get_node_ids()[:2])
     assert raised.error.code == RAISED
     assert raised.error.reason.strip().splitlines()[-1] == "ArithmeticError: the sum is wrong"
-    assert decode_report(fine.content)[0].partition == 1
+    assert decode_report(fine.content, CODEC)[0].partition == 1
 
 
 def test_worker_processes_give_the_same_replies(grids, own, monkeypatch, tmp_path):
@@ -141,7 +144,7 @@ def comparable(reply):
     """All of a reply that must not depend on where it was made."""
     if reply.has_error():
         return reply.error.code, reply.error.reason.strip().splitlines()[-1]
-    report, upload = decode_report(reply.content)
+    report, upload = decode_report(reply.content, CODEC)
     training, evaluation = report.training, report.evaluation
     arrays = {name: array.numpy().tobytes() for name, array in upload.items()}
     return report.partition, replace(training, seconds=0.0), replace(evaluation, seconds=0.0), arrays

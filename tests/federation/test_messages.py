@@ -1,31 +1,28 @@
 """Messages: round trips over Flower's own serialisation, sizes by another count, and what is refused."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from federation.messages import (
-    RECORDS,
-    decode_identity,
-    decode_instruction,
-    decode_payload,
-    decode_report,
-    encode_identity,
-    encode_instruction,
-    encode_payload,
-    encode_report,
-    payload_bytes,
-    wire_bytes,
-)
-from federation.payloads import Evaluation, Identity, Instruction, Limits, Report, TrainingFigures
+from federation import arrays, messages
+from federation.arrays import Limits, decode_payload, payload_bytes
+from federation.codec import Codec
+from federation.messages import RECORDS, decode_identity, decode_instruction, encode_identity, wire_bytes
+from federation.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures
 from prototypes.prototype_set import PrototypeSet
 
 K, D = 6, 4
-LIMITS = Limits(K, D, max_norm=100.0)
-COUNTED = Limits(K, D, max_norm=100.0, counts=True)
+CODEC = Codec(K, D)
+LIMITS = Limits(CODEC, max_norm=100.0)
+COUNTED = Limits(CODEC, max_norm=100.0, counts=True)
+encode_payload = partial(arrays.encode_payload, codec=CODEC)
+encode_instruction = partial(messages.encode_instruction, codec=CODEC)
+encode_report = partial(messages.encode_report, codec=CODEC)
+decode_report = partial(messages.decode_report, codec=CODEC)
 
 
 def prototypes(labels=(0, 2, 5), dim=D, counts=None, seed=0):
@@ -72,9 +69,10 @@ def test_a_payload_crosses_unchanged(sent, limits, crossed):
 
 @pytest.mark.parametrize(("label", "dtype"), [(32767, np.int16), (32768, np.int32), (10**6, np.int32)])
 def test_labels_travel_as_narrow_as_they_can(label, dtype, crossed):
-    encoded = crossed(encode_payload(prototypes((0, label))))
+    codec = Codec(label + 1, D)
+    encoded = crossed(encode_payload(prototypes((0, label)), codec=codec))
     assert encoded["labels"].numpy().dtype == dtype
-    assert decode_payload(encoded, Limits(label + 1, D, 100.0)).labels.tolist() == [0, label]
+    assert decode_payload(encoded, Limits(codec, 100.0)).labels.tolist() == [0, label]
 
 
 def test_encoding_leaves_the_payload_alone_and_takes_any_layout():
@@ -94,9 +92,9 @@ def test_what_was_decoded_can_be_written_to():
 
 
 def test_payload_bytes_counts_the_vectors_alone(crossed):
-    sent = encode_instruction(Instruction("run", 1, True, prototypes(range(5), dim=7)))
+    sent = encode_instruction(Instruction("run", 1, True, prototypes(range(5), dim=7)), codec=Codec(K, 7))
     assert payload_bytes(sent) == payload_bytes(crossed(sent)) == 5 * 7 * 4
-    counted = encode_report(Report(0, 1, prototypes((1, 2), dim=3, counts=(4, 4))))
+    counted = encode_report(Report(0, 1, prototypes((1, 2), dim=3, counts=(4, 4))), codec=Codec(K, 3))
     assert payload_bytes(counted) == 2 * 3 * 4
     assert payload_bytes(encode_report(Report(0, 1, prototypes(())))) == 0
     assert payload_bytes(encode_report(Report(0, 1))) == 0
@@ -111,6 +109,9 @@ def independent_wire_bytes(records):
         total += len(item.deflate())
         waiting.extend((item.children or {}).values())
     return total
+
+
+WIDE = Codec(100, 512)
 
 
 def whole_report(dim=D, labels=(0, 2, 5)):
@@ -129,9 +130,9 @@ def whole_report(dim=D, labels=(0, 2, 5)):
 @pytest.mark.parametrize(
     "records",
     [
-        encode_instruction(Instruction("run", 3, False, prototypes(range(100), dim=512))),
+        encode_instruction(Instruction("run", 3, False, prototypes(range(100), dim=512)), codec=WIDE),
         encode_instruction(Instruction("run", 3, False)),
-        encode_report(whole_report(512, range(100))),
+        encode_report(whole_report(512, range(100)), codec=WIDE),
         # three chunks of five MiB, two of them alike: those cross once
         RecordDict({"payload": ArrayRecord({"x": Array(np.zeros(12 << 18, np.float32))})}),
     ],
@@ -145,8 +146,8 @@ def test_wire_bytes_equals_another_count(records):
 @pytest.mark.parametrize("classes", [1, 10, 100])
 def test_a_message_of_float32_adds_little_to_its_payload(classes):
     sent = prototypes(range(classes), dim=512)
-    down = encode_instruction(Instruction("20260101-120000-protonorm-cifar100", 300, True, sent))
-    up = encode_report(whole_report(512, range(classes)))
+    down = encode_instruction(Instruction("20260101-120000-protonorm-cifar100", 300, True, sent), codec=WIDE)
+    up = encode_report(whole_report(512, range(classes)), codec=WIDE)
     for records in (down, up):
         assert payload_bytes(records) == classes * 512 * 4
         over = wire_bytes(records, without=("evaluation",)) - payload_bytes(records)

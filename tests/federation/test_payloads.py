@@ -11,7 +11,6 @@ from federation.payloads import (
     Evaluation,
     Identity,
     Instruction,
-    Limits,
     Report,
     TrainingFigures,
     from_tensors,
@@ -44,7 +43,7 @@ def test_a_method_of_the_five_papers_may_send_prototypes_and_nothing_else():
     assert kind_of(PrototypeSet.empty(2)) == "prototypes"
 
 
-@pytest.mark.parametrize("kind", [Limits, Instruction, Evaluation, TrainingFigures, Report, Identity])
+@pytest.mark.parametrize("kind", [Instruction, Evaluation, TrainingFigures, Report, Identity])
 def test_values_cannot_be_changed(kind):
     assert kind.__module__ == payloads.__name__
     required = {field.name: 1 for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING}

@@ -4,21 +4,29 @@ import json
 import math
 import random
 from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from federation import messages
+from federation.codec import Codec
 from federation.figures import of_client, over_clients, over_trainings
-from federation.messages import MessageError, decode_identity, decode_report, encode_identity, encode_report
+from federation.messages import MessageError, decode_identity, encode_identity
 from federation.payloads import Evaluation, Identity, Report, TrainingFigures
 from prototypes.prototype_set import PrototypeSet
 
 TRAINING = TrainingFigures(20, 8, {"cross-entropy": 1.5, "loss": 1.75}, 0.5, 3.0, 2.0, 1.25)
 EVALUATION = Evaluation((5, 2), {"classifier": (3, 1), "majority-class": (0, 2)}, 0.125)
 REPORT = Report(3, 7, None, TRAINING, EVALUATION, "", 1.5)
-IDENTITY = Identity(2, 4, "resnet8", 78_042, 64, ("cat", "dog", "rabbit"), (0, 2), (90, 10, 30), ("accuracy", "size"))
+IDENTITY = Identity(
+    2, 4, "resnet8", 78_042, 64, ("cat", "dog", "rabbit"), (0, 2), (90, 10, 30), ("accuracy", "size"), "K=3 d=64"
+)
 PROTOTYPES = PrototypeSet(torch.tensor([1]), torch.ones(1, 2))
+CODEC = Codec(3, 2)
+encode_report = partial(messages.encode_report, codec=CODEC)
+decode_report = partial(messages.decode_report, codec=CODEC)
 
 
 # --- reports ------------------------------------------------------------------------------------------------
@@ -90,6 +98,9 @@ BAD_REPORTS = [
             ({"partition": True}, "`partition`"),
             ({"partition": [3]}, "`partition`"),
             ({"round": "7"}, "`round`"),
+            ({"codec": b"K=3"}, "`codec`"),
+            ({"codec": 3}, "`codec`"),
+            ({"codec": ""}, "another codec"),
             ({"problem": b"x"}, "`problem`"),
             ({"problem": "two\nlines"}, "`problem`"),
             ({"problem": "\x1b[2J"}, "`problem`"),
@@ -111,6 +122,7 @@ BAD_REPORTS = [
         ]
     ],
     (changed(encode_report(REPORT), "report", "seconds"), "seconds"),
+    (changed(encode_report(REPORT), "report", "codec"), "codec"),
     *[
         (changed(encode_report(REPORT), "training", **fields), named)
         for fields, named in [
@@ -194,6 +206,7 @@ BAD_IDENTITIES = [
     (RecordDict({"identity": MetricRecord({"partition": 1})}), "MetricRecord"),
     (RecordDict({**encode_identity(IDENTITY), "report": ConfigRecord({})}), "'report'"),
     (changed(encode_identity(IDENTITY), "identity", "model"), "model"),
+    (changed(encode_identity(IDENTITY), "identity", "codec"), "codec"),
     (changed(encode_identity(IDENTITY), "identity", more=1), "more"),
     *[
         (RecordDict({"identity": ConfigRecord(dict(encode_identity(IDENTITY)["identity"]) | fields)}), named)
@@ -224,6 +237,10 @@ BAD_IDENTITIES = [
             ({"discloses": [1]}, "`discloses`"),
             ({"model": "x" * 1001}, "`model`"),
             ({"model": 8}, "`model`"),
+            ({"codec": 3}, "`codec`"),
+            ({"codec": ["K=3"]}, "`codec`"),
+            ({"codec": "K=3\n"}, "`codec`"),
+            ({"codec": "x" * 1001}, "`codec`"),
             ({"problem": "x" * 100_000}, "`problem`"),
         ]
     ],
@@ -276,7 +293,7 @@ def test_whatever_decodes_can_be_averaged_and_written_as_json():
 def test_whatever_identity_decodes_can_be_kept():
     draw = random.Random(1)
     decoded = 0
-    for _ in range(4000):
+    for _ in range(6000):
         records = encode_identity(IDENTITY)
         for _ in range(draw.randint(1, 2)):
             value = draw.choice(SCALARS + TEXTS)
@@ -289,5 +306,7 @@ def test_whatever_identity_decodes_can_be_kept():
             continue
         decoded += 1
         json.dumps(asdict(identity), allow_nan=False)
-        assert all(text.isprintable() for text in (identity.model, identity.problem, *identity.class_names))
-    assert 100 < decoded < 3900
+        assert all(
+            text.isprintable() for text in (identity.model, identity.problem, identity.codec, *identity.class_names)
+        )
+    assert 100 < decoded < 5900

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from federation.messages import MessageError, decode_payload, payload_bytes
-from federation.payloads import Limits
+from federation.arrays import Limits, decode_payload, payload_bytes
+from federation.codec import Codec
+from federation.messages import MessageError
 
 K, D = 6, 4
-LIMITS = Limits(K, D, max_norm=100.0)
-COUNTED = Limits(K, D, max_norm=100.0, counts=True)
+LIMITS = Limits(Codec(K, D), max_norm=100.0)
+COUNTED = Limits(Codec(K, D), max_norm=100.0, counts=True)
 
 
 def record(labels=None, vectors=None, **more):
@@ -38,7 +39,8 @@ def test_vectors_of_another_shape(shape, refused):
 def test_vectors_that_are_not_finite(value, refused):
     vectors = np.zeros((3, D), np.float32)
     vectors[1, 2] = value
-    assert "NaN or infinity" in refused(decode_payload, record(vectors=vectors), LIMITS)
+    reason = refused(decode_payload, record(vectors=vectors), LIMITS)
+    assert "Row 1 of the float32 prototypes decodes to a value that is not finite" in reason
 
 
 def test_the_norm_bound_is_of_the_whole_vector_and_exact(refused):

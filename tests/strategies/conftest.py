@@ -12,14 +12,17 @@ from flwr.app.metadata import Metadata
 from flwr.serverapp import Grid
 
 from experiments.local_grid import LocalGrid
+from federation.arrays import Limits
+from federation.codec import Codec, codec_of
 from federation.messages import decode_instruction, encode_identity, encode_report
-from federation.payloads import Evaluation, Identity, Limits, Report, TrainingFigures
+from federation.payloads import Evaluation, Identity, Report, TrainingFigures
 from federation.record import RunFolder
 from prototypes.prototype_set import PrototypeSet
 from strategies import exchange as exchange_module
 from strategies import known_settings, read_settings
 
 CLASSES, DIM = 4, 3
+CODEC = Codec(CLASSES, DIM)
 LEFT = object()  # an answer: the node has left, and Flower takes no message for it
 SILENCE = None
 
@@ -115,12 +118,14 @@ class Federation:
             Report is encoded).
         rows: partition -> (training, validation, test) rows.
         held: partition -> classes that it uploads.
+        codec: how the clients write; CODEC by default, which is the server's unless its settings say otherwise.
     """
 
-    def __init__(self, clock, clients=4, tamper=None, rows=None, held=None):
+    def __init__(self, clock, clients=4, tamper=None, rows=None, held=None, codec=CODEC):
         self.clients = clients
         self.tamper = tamper or (lambda partition, round_number, kind, report: report)
         self.rows = rows or dict.fromkeys(range(clients), (20, 4, 6))
+        self.codec = codec
         self.held = held or {p: tuple(range(CLASSES)) for p in range(clients)}
         self.identities = {p: self._identity(p) for p in range(clients)}
         self.asked = []  # (partition, round, message type, Instruction), in the order of sending
@@ -134,23 +139,24 @@ class Federation:
             partitions=self.clients,
             model="scripted",
             parameters=7,
-            feature_dim=DIM,
+            feature_dim=self.codec.dim,
             class_names=tuple("abcdefghij"[:CLASSES]),
             classes=self.held[partition] if rows[0] else (),
             rows=rows,
             discloses=("nothing true",),
+            codec=self.codec.fingerprint,
         )
 
     def _answer(self, partition, message):
         kind = message.metadata.message_type
         if kind == "query":
             return encode_identity(self.identities[partition])
-        instruction = decode_instruction(message.content, Limits(CLASSES, DIM, 1e6))
+        instruction = decode_instruction(message.content, Limits(self.codec, 1e6))
         self.asked.append((partition, instruction.round, kind, instruction))
         report = self.report(partition, instruction.round, kind, instruction.evaluate)
         answer = self.tamper(partition, instruction.round, kind, report)
         after, content = answer if isinstance(answer, tuple) else (0.0, answer)
-        return after, encode_report(content) if isinstance(content, Report) else content
+        return after, encode_report(content, self.codec) if isinstance(content, Report) else content
 
     def report(self, partition, round_number, kind, evaluate):
         """What an honest client says."""
@@ -169,12 +175,17 @@ class Federation:
     def upload(self, partition, round_number):
         """Its prototypes of that round."""
         rng = np.random.default_rng([partition, round_number, 1])
-        vectors = rng.standard_normal((len(self.held[partition]), DIM)).astype(np.float32)
+        vectors = rng.standard_normal((len(self.held[partition]), self.codec.dim)).astype(np.float32)
         return PrototypeSet(torch.tensor(self.held[partition]), torch.from_numpy(vectors))
 
     def start(self, settings=None, **arguments):
         """A run with these clients; gives the strategy (`.result` is Flower's) or raises what it raises."""
-        config = known_settings() | {"strategy": "fedproto", "rounds": 3, "feature-dim": DIM, "clients": self.clients}
+        config = known_settings() | {
+            "strategy": "fedproto",
+            "rounds": 3,
+            "feature-dim": self.codec.dim,
+            "clients": self.clients,
+        }
         config |= {"start-timeout": 2.0}
         config |= settings or {}
         run = read_settings(config)
@@ -194,7 +205,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def federation(clock):
-    """federation(clients=4, tamper=..., rows=..., held=...) -> Federation."""
+    """federation(clients=4, tamper=..., rows=..., held=..., codec=...) -> Federation."""
     return lambda *args, **kwargs: Federation(clock, *args, **kwargs)
 
 
@@ -208,11 +219,11 @@ def scripted(clock):
 def ask(scripted, clock):
     """ask(answers, evaluate_only=..., **how) -> the replies of round 5; answers: partition -> answer (see
     ScriptedGrid; a Report is encoded). `ask.took` has the seconds."""
-    limits = Limits(CLASSES, DIM, 1e6)
+    limits = Limits(CODEC, 1e6)
 
     def start(answers, evaluate_only=(), **how):
         def encode(content):
-            return encode_report(content) if isinstance(content, Report) else content
+            return encode_report(content, CODEC) if isinstance(content, Report) else content
 
         def answer(partition, message):
             given = answers[partition]
@@ -239,7 +250,7 @@ def halves():
         config = known_settings() | {"feature-dim": dim} | settings
         run = read_settings(config)
         strategy = run.method.strategy(run, RunFolder.create(run.settings, config))
-        strategy.num_classes, strategy.dim = num_classes, dim
+        strategy.codec = codec_of(run.settings, num_classes, dim)
         objective = run.method.objective(run.settings, run.options, num_classes)
         return SimpleNamespace(strategy=strategy, objective=objective, run=run)
 
@@ -256,4 +267,4 @@ def say(caplog):
 @pytest.fixture
 def script():
     """The words of a script."""
-    return SimpleNamespace(LEFT=LEFT, SILENCE=SILENCE, CLASSES=CLASSES, DIM=DIM, empty=RecordDict)
+    return SimpleNamespace(LEFT=LEFT, SILENCE=SILENCE, CLASSES=CLASSES, DIM=DIM, CODEC=CODEC, empty=RecordDict)

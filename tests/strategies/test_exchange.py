@@ -2,17 +2,23 @@
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from flwr.app import Error, Message, RecordDict
 
-from federation.messages import encode_report, wire_bytes
-from federation.payloads import Evaluation, Limits, Report, TrainingFigures
+from federation import messages
+from federation.arrays import Limits
+from federation.codec import Codec
+from federation.messages import wire_bytes
+from federation.payloads import Evaluation, Report, TrainingFigures
 from prototypes.prototype_set import PrototypeSet
 from strategies.exchange import LATE, POLL, UNSENT, Bytes, RunError, exchange
 
-LIMITS = Limits(num_classes=4, dim=3, max_norm=1e6)
+CODEC = Codec(num_classes=4, dim=3)
+LIMITS = Limits(CODEC, max_norm=1e6)
+encode_report = partial(messages.encode_report, codec=CODEC)
 ROUND = 5  # as `ask` numbers it
 EVALUATION = Evaluation((6, 4), {"classifier": (3, 2)}, 0.1)
 TRAINING = TrainingFigures(20, 2, {"loss": 1.0})

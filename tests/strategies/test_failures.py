@@ -4,9 +4,11 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from flwr.app import Error
+from flwr.app import Array, Error
 
+from federation.messages import encode_report
 from federation.roster import RosterError
 from strategies.exchange import LATE, RunError
 
@@ -82,18 +84,25 @@ def test_a_node_that_has_left_fails_its_client_alone(federation, script):
     assert set(lines[3]["problems"]) == {"1"}
 
 
-def test_refused_uploads_are_counted_and_their_bytes_and_evaluation_kept(federation, say):
+def test_refused_uploads_are_counted_and_their_bytes_and_evaluation_kept(federation, say, script):
     def tamper(partition, round_number, kind, report):
         if partition == 1 and kind == "train":
-            return replace(report, payload=report.payload.with_vectors(report.payload.vectors * math.nan))
+            records = encode_report(report, script.CODEC)
+            spoilt = np.full_like(records["payload"]["vectors"].numpy(), math.nan)
+            records["payload"]["vectors"] = Array(spoilt)
+            return records
         return report
 
+    reason = (
+        "upload dropped: Row 0 of the float32 prototypes decodes to a value that is not finite; it was damaged, or "
+        "encoded by something else."
+    )
     strategy = federation(3, tamper=tamper).start({"rounds": 2})
     honest = federation(3).start({"rounds": 2})
     first, expected = lines_of(strategy)[0], lines_of(honest)[0]
     assert (first["training"]["valid"], first["training"]["dropped"]) == (2, 1)
-    assert first["problems"] == {"1": "upload dropped: a vector holds NaN or infinity"}
+    assert first["problems"] == {"1": reason}
     assert first["bytes"]["payload_up"] == expected["bytes"]["payload_up"]
     assert first["evaluation"] == expected["evaluation"]
-    assert "warning: round 1, client 1: upload dropped: a vector holds NaN or infinity" in say()
+    assert f"warning: round 1, client 1: {reason}" in say()
     assert json.loads((strategy.folder.path / "summary.json").read_text())["problems"] == 2

@@ -3,18 +3,23 @@
 import io
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from federation.messages import encode_report
-from federation.payloads import Evaluation, Limits, Report, TrainingFigures
+from federation import messages
+from federation.arrays import Limits
+from federation.codec import Codec
+from federation.payloads import Evaluation, Report, TrainingFigures
 from prototypes.prototype_set import PrototypeSet
 from strategies.exchange import LONGEST_PROBLEM, exchange
 
-LIMITS = Limits(num_classes=4, dim=3, max_norm=1e6)
+CODEC = Codec(num_classes=4, dim=3)
+LIMITS = Limits(CODEC, max_norm=1e6)
+encode_report = partial(messages.encode_report, codec=CODEC)
 ROUND = 5  # as `ask` numbers it
 EVALUATION = Evaluation((6, 4), {"classifier": (3, 2)}, 0.1)
 TRAINING = TrainingFigures(20, 2, {"loss": 1.0})
@@ -68,8 +73,14 @@ def archive():
 
 BAD = np.ones((2, 3), np.float32)
 BAD_UPLOADS = {
-    "NaN": (arrays(vectors=BAD * np.float32("nan")), "NaN or infinity"),
-    "infinity": (arrays(vectors=BAD * np.float32("inf")), "NaN or infinity"),
+    "NaN": (
+        arrays(vectors=BAD * np.float32("nan")),
+        "Row 0 of the float32 prototypes decodes to a value that is not finite",
+    ),
+    "infinity": (
+        arrays(vectors=BAD * np.float32("inf")),
+        "Row 0 of the float32 prototypes decodes to a value that is not finite",
+    ),
     "norm": (arrays(vectors=BAD * 1e6), r"norm 1\.73e\+06, above `max-prototype-norm` 1e\+06"),
     "double": (arrays(vectors=BAD.astype(np.float64)), "float64, float32 was agreed"),
     "width": (arrays(vectors=np.ones((2, 4), np.float32)), r"shape \(2, 4\), at most 4 rows of 3"),
@@ -134,14 +145,14 @@ def test_an_upload_where_none_is_due_is_dropped(ask):
     assert failed.dropped
     assert unasked.report.payload is None
     assert failed.report.payload is None
-    (local,) = ask({0: trained(0)}, limits=None)
+    (local,) = ask({0: trained(0)}, limits=replace(LIMITS, kind=None))
     assert local.problem == "upload dropped: this method uploads nothing"
 
 
 def test_a_missing_upload_is_a_problem_where_one_is_due(ask):
     (missing,) = ask({0: trained(0, payload=None)})
     assert (missing.problem, missing.valid) == ("upload dropped: the prototypes are missing", False)
-    (local,) = ask({0: trained(0, payload=None)}, limits=None)
+    (local,) = ask({0: trained(0, payload=None)}, limits=replace(LIMITS, kind=None))
     assert local.valid
 
 
