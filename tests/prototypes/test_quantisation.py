@@ -1,0 +1,377 @@
+"""The number formats against NumPy, torch's own casts and a loop, their error bounds, and what they refuse."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from prototypes.quantisation import FORMATS, QuantisationError, dequantise, quantise
+
+STORED = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.uint16, "int8": torch.int8}
+LARGEST = torch.finfo(torch.float32).max
+TINY = 2.0**-126
+
+
+def rows_of_many_magnitudes(low, high, k=400, w=33, seed=0):
+    """Rows whose scales go from 10^low to 10^high, with values of other magnitudes, zeros and both signs in each."""
+    generator = torch.Generator().manual_seed(seed)
+    exponents = torch.empty(k, 1, dtype=torch.float64).uniform_(low, high, generator=generator)
+    spread = torch.empty(k, w, dtype=torch.float64).uniform_(-3, 0, generator=generator)
+    vectors = torch.randn(k, w, dtype=torch.float64, generator=generator).clamp(-4, 4) / 4 * 10 ** (exponents + spread)
+    vectors[torch.rand(k, w, generator=generator) < 0.05] = 0
+    return vectors.float()
+
+
+def coded(wire_dtype):
+    """Random rows that the format can hold."""
+    return rows_of_many_magnitudes(*((-9, 4.8) if wire_dtype == "float16" else (-30, 30)))
+
+
+def there_and_back(vectors, wire_dtype):
+    return dequantise(*quantise(vectors, wire_dtype), wire_dtype)
+
+
+def numbers(values):
+    """Stored values as NumPy's, for comparison bit by bit."""
+    return values.numpy().view({1: np.int8, 2: np.uint16, 4: np.uint32}[values.element_size()])
+
+
+# --- against independent references ---------------------------------------------------------------
+
+
+def test_float32_is_exact_bit_by_bit():
+    vectors = rows_of_many_magnitudes(-44, 38)
+    np.testing.assert_array_equal(numbers(there_and_back(vectors, "float32")), numbers(vectors))
+
+
+def test_float16_is_numpys():
+    vectors = coded("float16")
+    values, scales = quantise(vectors, "float16")
+    assert scales is None
+    np.testing.assert_array_equal(numbers(values), vectors.numpy().astype(np.float16).view(np.uint16))
+    expected = vectors.numpy().astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(dequantise(values, None, "float16").numpy(), expected)
+
+
+def test_bfloat16_is_torchs_and_a_float32_without_its_lower_half():
+    vectors = rows_of_many_magnitudes(-44, 38)
+    values, scales = quantise(vectors, "bfloat16")
+    assert scales is None
+    bits = vectors.numpy().view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16  # to nearest, halves to even
+    np.testing.assert_array_equal(values.numpy(), rounded.astype(np.uint16))
+    decoded = dequantise(values, None, "bfloat16")
+    assert torch.equal(decoded, vectors.to(torch.bfloat16).float())
+    np.testing.assert_array_equal(decoded.numpy().view(np.uint32), rounded.astype(np.uint32) << 16)
+
+
+def test_int8_is_a_loop_over_values():
+    vectors = coded("int8")[:60]
+    # and next to the halves, where a quotient rounded to float32 would become one
+    halves = vectors.abs().amax(dim=1, keepdim=True) / 127 * (torch.arange(-126, 127) + 0.5)
+    vectors = torch.cat([vectors, halves, halves.nextafter(torch.tensor(0.0))], dim=1)
+    values, scales = quantise(vectors, "int8")
+    for row, codes, scale in zip(vectors.tolist(), values.tolist(), scales.tolist(), strict=True):
+        expected = np.float32(np.float32(max(abs(v) for v in row)) / np.float32(127))
+        assert scale == expected
+        # Python's round goes to nearest, halves to even
+        assert codes == [round(v / float(expected)) for v in row]
+
+
+def test_int8_by_hand():
+    values, scales = quantise(torch.tensor([[127.0, -127.0, 0.4, 0.6, 1.5, 2.5], [1.0, 0, 0, 0, 0, -0.5]]), "int8")
+    assert values.tolist() == [[127, -127, 0, 1, 2, 2], [127, 0, 0, 0, 0, -64]]
+    assert scales[0] == 1
+    assert scales[1] == np.float32(1) / np.float32(127)
+
+
+# --- error bounds -----------------------------------------------------------------------------------
+
+
+def errors(vectors, wire_dtype):
+    return (there_and_back(vectors, wire_dtype).double() - vectors.double()).abs()
+
+
+def test_float16_bound():
+    vectors = coded("float16")
+    size = vectors.double().abs()
+    small = size < 2.0**-14
+    assert small.any()
+    assert (~small).any()
+    assert (errors(vectors, "float16") <= torch.where(small, 2.0**-25, size * 2.0**-11)).all()
+
+
+def test_bfloat16_bound():
+    vectors = rows_of_many_magnitudes(-44, 38)
+    size = vectors.double().abs()
+    small = size < TINY
+    assert small.any()
+    assert (errors(vectors, "bfloat16") <= torch.where(small, 2.0**-134, size * 2.0**-8)).all()
+
+
+def int8_bound(vectors):
+    size = vectors.double().abs()
+    scale = (size.amax(dim=1, keepdim=True) / 127).clamp(min=TINY)
+    return scale.float().double() / 2 + size * 2.0**-23
+
+
+@pytest.mark.parametrize(("low", "high"), [(-30, 30), (-44, -34), (37, 38.5)])
+def test_int8_bound_down_to_the_smallest_numbers_and_up_to_the_largest(low, high):
+    vectors = rows_of_many_magnitudes(low, high).clamp(-LARGEST, LARGEST)
+    decoded = there_and_back(vectors, "int8")
+    assert decoded.isfinite().all()
+    assert ((decoded.double() - vectors.double()).abs() <= int8_bound(vectors)).all()
+
+
+def test_int8_bound_is_reached():
+    # so that no bound above is loose by a factor: steps of 1 and a value at a half
+    vectors = torch.tensor([[127.0, 3.5]])
+    assert errors(vectors, "int8").max() == 0.5
+
+
+@pytest.mark.parametrize("largest", [2.0**-149, 2.0**-127, 2.0**-127 * (1 + 2**-22), 2.0**-126, 1e-36])
+def test_int8_rows_whose_scale_would_underflow(largest):
+    vectors = torch.tensor([[largest, -largest, largest / 2, 0.0]])
+    values, scales = quantise(vectors, "int8")
+    zero = largest <= 2.0**-127
+    assert float(scales) == (0 if zero else TINY)
+    assert bool(values.any()) is not zero
+    assert ((dequantise(values, scales, "int8") - vectors).abs().double() <= int8_bound(vectors)).all()
+
+
+def test_the_largest_float32_survives_int8():
+    vectors = torch.tensor([[LARGEST, -LARGEST, LARGEST / 127]])
+    values, _ = quantise(vectors, "int8")
+    assert values.tolist() == [[127, -127, 1]]
+    torch.testing.assert_close(there_and_back(vectors, "int8"), vectors, rtol=1e-6, atol=0)
+
+
+# --- invariances ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire_dtype", FORMATS)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_decoded_encodes_to_the_same(wire_dtype, seed):
+    vectors = coded(wire_dtype)
+    if wire_dtype == "int8":
+        vectors = torch.cat([vectors, rows_of_many_magnitudes(-44, -34), torch.tensor([[LARGEST] * 33, [0.0] * 33])])
+    vectors = vectors * (1 + seed / 7) if wire_dtype == "bfloat16" else vectors * (1 - seed / 7)
+    values, scales = quantise(vectors, wire_dtype)
+    again, scales_again = quantise(dequantise(values, scales, wire_dtype), wire_dtype)
+    np.testing.assert_array_equal(numbers(again), numbers(values))
+    assert scales is None or torch.equal(scales, scales_again)
+
+
+@pytest.mark.parametrize("wire_dtype", FORMATS)
+def test_rows_are_encoded_each_by_itself(wire_dtype):
+    vectors = coded(wire_dtype)
+    order = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(1))
+    decoded = there_and_back(vectors, wire_dtype)
+    assert torch.equal(there_and_back(vectors[order], wire_dtype), decoded[order])
+    assert torch.equal(there_and_back(vectors[7:8], wire_dtype), decoded[7:8])
+
+
+@pytest.mark.parametrize("wire_dtype", FORMATS)
+def test_signs_are_symmetric(wire_dtype):
+    vectors = coded(wire_dtype)
+    assert torch.equal(there_and_back(-vectors, wire_dtype), -there_and_back(vectors, wire_dtype))
+
+
+@pytest.mark.parametrize("factor", [2.0**-20, 2.0**40])
+def test_int8_codes_do_not_depend_on_a_rows_scale(factor):
+    vectors = rows_of_many_magnitudes(-9, 9)
+    values, scales = quantise(vectors, "int8")
+    other, others = quantise(vectors * factor, "int8")
+    assert torch.equal(other, values)
+    assert torch.equal(others, scales * factor)
+
+
+@pytest.mark.parametrize("wire_dtype", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_other_input_types_are_cast_first(wire_dtype, dtype):
+    vectors = rows_of_many_magnitudes(-3, 3).to(dtype)
+    expected = there_and_back(vectors.float(), wire_dtype)
+    assert torch.equal(there_and_back(vectors, wire_dtype), expected)
+    assert expected.dtype == torch.float32
+
+
+# --- degenerate input, types, NumPy -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire_dtype", FORMATS)
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0), (1, 1), (4, 1)])
+def test_shapes_and_types(wire_dtype, shape):
+    values, scales = quantise(torch.full(shape, 0.75), wire_dtype)
+    assert values.shape == shape
+    assert values.dtype == STORED[wire_dtype]
+    assert (scales is None) is (wire_dtype != "int8")
+    assert scales is None or (scales.shape == shape[:1] and scales.dtype == torch.float32)
+    decoded = dequantise(values, scales, wire_dtype)
+    assert decoded.dtype == torch.float32
+    torch.testing.assert_close(decoded, torch.full(shape, 0.75))
+
+
+@pytest.mark.parametrize("wire_dtype", FORMATS)
+def test_zero_rows_stay_zero_beside_others(wire_dtype):
+    vectors = torch.tensor([[0.0, 0.0], [3.0, -1.0], [0.0, -0.0]])
+    values, scales = quantise(vectors, wire_dtype)
+    decoded = dequantise(values, scales, wire_dtype)
+    assert not decoded[[0, 2]].any()
+    assert decoded[1].all()
+    assert scales is None or scales[[0, 2]].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("wire_dtype", FORMATS)
+def test_a_trip_through_numpy_keeps_every_bit_and_type(wire_dtype):
+    values, scales = quantise(coded(wire_dtype), wire_dtype)
+    returned = torch.from_numpy(np.frombuffer(values.numpy().tobytes(), values.numpy().dtype).reshape(400, 33).copy())
+    assert returned.dtype == values.dtype
+    factors = None if scales is None else torch.from_numpy(scales.numpy().copy())
+    assert torch.equal(dequantise(returned, factors, wire_dtype), dequantise(values, scales, wire_dtype))
+
+
+@pytest.mark.parametrize("wire_dtype", FORMATS)
+def test_arguments_stay_as_they_are_and_results_are_new(wire_dtype):
+    vectors = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    before = vectors.detach().clone()
+    values, scales = quantise(vectors, wire_dtype)
+    decoded = dequantise(values, scales, wire_dtype)
+    assert not decoded.requires_grad
+    expected = decoded.clone()
+    decoded.fill_(9)
+    assert torch.equal(dequantise(values, scales, wire_dtype), expected)
+    values.zero_()
+    assert torch.equal(vectors.detach(), before)
+
+
+def test_views_with_strides_are_taken():
+    vectors = rows_of_many_magnitudes(-3, 3)
+    for wire_dtype in FORMATS:
+        expected = there_and_back(vectors.t().contiguous(), wire_dtype)
+        values, scales = quantise(vectors.t(), wire_dtype)
+        assert torch.equal(dequantise(values, scales, wire_dtype), expected)
+        assert torch.equal(
+            dequantise(values.t().contiguous().t(), scales, wire_dtype),
+            expected,
+        )
+
+
+def test_a_scale_of_zero_decodes_to_zeros():
+    assert not dequantise(torch.full((1, 3), 5, dtype=torch.int8), torch.zeros(1), "int8").any()
+
+
+# --- refusals ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire_dtype", FORMATS)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_refused_with_its_row(wire_dtype, value):
+    vectors = torch.ones(4, 3)
+    vectors[2, 1] = value
+    with pytest.raises(QuantisationError, match=r"^Row 2 of the prototypes holds NaN or infinity;.*learning-rate") as e:
+        quantise(vectors, wire_dtype)
+    assert e.value.row == 2
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_beyond_float16_is_refused_with_a_remedy(sign):
+    assert there_and_back(torch.full((1, 1), 65504.0 * sign), "float16") == 65504 * sign
+    vectors = torch.tensor([[1.0], [65505.0 * sign], [1e9]])
+    message = r"^Row 1 .* holds 65505, beyond 65504, the largest number of float16; .*bfloat16, int8 or float32\.$"
+    with pytest.raises(QuantisationError, match=message) as raised:
+        quantise(vectors, "float16")
+    assert raised.value.row == 1
+
+
+@pytest.mark.parametrize(
+    ("wire_dtype", "fits", "beyond"),
+    [
+        ("bfloat16", (2 - 2.0**-7) * 2.0**127, (2 - 2.0**-8) * 2.0**127),
+        ("float32", LARGEST, 2.0**128),
+        ("int8", LARGEST, 2.0**128),
+    ],
+)
+def test_what_would_round_to_infinity_is_refused(wire_dtype, fits, beyond):
+    assert there_and_back(torch.tensor([[fits]], dtype=torch.float64), wire_dtype).isfinite().all()
+    vectors = torch.tensor([[1.0, 0.0], [0.0, -beyond]], dtype=torch.float64)
+    message = rf"^Row 1 .* holds 3\.[34].*, beyond 3\.[34].*, the largest number of {wire_dtype}; .*diverged"
+    with pytest.raises(QuantisationError, match=message) as raised:
+        quantise(vectors, wire_dtype)
+    assert raised.value.row == 1
+
+
+@pytest.mark.parametrize("vectors", [torch.ones(3), torch.ones(2, 2, 2), torch.ones(2, 2, dtype=torch.int64)])
+def test_only_floating_rows_are_quantised(vectors):
+    with pytest.raises(QuantisationError, match=r"shape \(.*must be floating-point rows \(k, w\)") as raised:
+        quantise(vectors, "float32")
+    assert raised.value.row is None
+
+
+@pytest.mark.parametrize("name", ["float8", "", "Float32", "uint16"])
+def test_an_unknown_format_is_refused_with_the_known(name):
+    message = f"number format '{name}' is unknown; choose one of float32, float16, bfloat16, int8"
+    with pytest.raises(ValueError, match=message):
+        quantise(torch.ones(1, 1), name)
+    with pytest.raises(ValueError, match=message):
+        dequantise(torch.ones(1, 1), None, name)
+
+
+@pytest.mark.parametrize("wire_dtype", FORMATS)
+def test_another_stored_type_or_rank_is_refused(wire_dtype):
+    values, scales = quantise(torch.ones(2, 3), wire_dtype)
+    for wrong in [values.to(torch.float64), values.view(torch.uint8), values[0], values[None]]:
+        with pytest.raises(QuantisationError, match=rf"values of {wire_dtype} prototypes have shape \(.*must be rows"):
+            dequantise(wrong, scales, wire_dtype)
+    # its own size in bytes, but another meaning
+    for other in FORMATS:
+        if STORED[other] != STORED[wire_dtype]:
+            with pytest.raises(QuantisationError, match=f"values of {other} prototypes"):
+                dequantise(values, scales if other == "int8" else None, other)
+
+
+def test_missing_and_superfluous_scales_are_refused():
+    with pytest.raises(QuantisationError, match="scales of int8 prototypes are missing; one a row"):
+        dequantise(torch.zeros(2, 3, dtype=torch.int8), None, "int8")
+    for wire_dtype in ("float32", "float16", "bfloat16"):
+        with pytest.raises(QuantisationError, match=f"Scales came with {wire_dtype} prototypes; only int8"):
+            dequantise(quantise(torch.ones(2, 3), wire_dtype)[0], torch.ones(2), wire_dtype)
+
+
+@pytest.mark.parametrize(
+    "scales", [torch.ones(1), torch.ones(3), torch.ones(2, 1), torch.ones(2).double(), torch.ones(2, dtype=torch.int32)]
+)
+def test_scales_that_do_not_fit_are_refused(scales):
+    with pytest.raises(QuantisationError, match=r"scales of int8 .* shape \(.*float32, one for each of the 2 rows"):
+        dequantise(torch.zeros(2, 3, dtype=torch.int8), scales, "int8")
+
+
+@pytest.mark.parametrize(("scale", "named"), [(-1.0, "-1.0"), (math.nan, "nan"), (math.inf, "inf"), (-1e-45, "-1")])
+def test_a_bad_scale_is_refused_with_its_row(scale, named):
+    with pytest.raises(QuantisationError, match=f"Row 1 .* has the scale {named}.*finite and at least 0") as raised:
+        dequantise(torch.zeros(3, 2, dtype=torch.int8), torch.tensor([1.0, scale, 1.0]), "int8")
+    assert raised.value.row == 1
+
+
+def test_the_code_that_no_encoder_writes_is_refused():
+    values = torch.tensor([[-127, 127], [0, -128]], dtype=torch.int8)
+    assert dequantise(values[:1], torch.ones(1), "int8").tolist() == [[-127, 127]]
+    with pytest.raises(QuantisationError, match=r"Row 1 .* holds -128, which no encoder writes") as raised:
+        dequantise(values, torch.ones(2), "int8")
+    assert raised.value.row == 1
+
+
+@pytest.mark.parametrize(
+    ("wire_dtype", "values", "scales"),
+    [
+        ("float32", torch.tensor([[1.0], [math.nan]]), None),
+        ("float16", torch.tensor([[1.0], [-math.inf]]).half(), None),
+        ("bfloat16", torch.tensor([[0x3F80], [0x7FC0]], dtype=torch.uint16), None),
+        ("bfloat16", torch.tensor([[0x3F80], [0xFF80]], dtype=torch.uint16), None),
+        ("int8", torch.tensor([[1], [127]], dtype=torch.int8), torch.tensor([3e38, 3e38])),
+    ],
+)
+def test_rows_that_decode_to_no_number_are_refused(wire_dtype, values, scales):
+    with pytest.raises(QuantisationError, match=f"Row 1 of the {wire_dtype} .* not finite") as raised:
+        dequantise(values, scales, wire_dtype)
+    assert raised.value.row == 1

@@ -1,0 +1,386 @@
+"""FedTGP's trainable prototypes: the loss against a loop, closed forms, its gradients, and what training does."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, pdist
+
+from prototypes.trainable import (
+    TrainablePrototypes,
+    adaptive_margin,
+    collapsed_loss,
+    contrastive_loss,
+    train_prototypes,
+)
+
+D = 6
+
+
+def batch(n=14, K=5, seed=0, dtype=torch.float64):
+    """Vectors, labels, prototypes and the present classes; class 1 is absent."""
+    generator = torch.Generator().manual_seed(seed)
+    present = torch.ones(K, dtype=torch.bool)
+    present[1] = False
+    labels = present.nonzero().flatten()[torch.randint(0, K - 1, (n,), generator=generator)]
+    vectors = torch.randn(n, D, generator=generator, dtype=dtype)
+    return vectors, labels, torch.randn(K, D, generator=generator, dtype=dtype), present
+
+
+def naive(vectors, labels, prototypes, margin, present):
+    total = 0.0
+    classes = present.nonzero().flatten().tolist()
+    for vector, label in zip(vectors.tolist(), labels.tolist(), strict=True):
+        scores = {j: -math.dist(vector, prototypes[j].tolist()) - (margin if j == label else 0) for j in classes}
+        top = max(scores.values())
+        total += top + math.log(sum(math.exp(score - top) for score in scores.values())) - scores[label]
+    return total / len(vectors)
+
+
+# --- the loss ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.1, 3.7, 100.0])
+def test_loss_is_a_loop_over_vectors_and_classes(margin):
+    vectors, labels, prototypes, present = batch()
+    loss = contrastive_loss(vectors, labels, prototypes, margin, present)
+    assert loss.shape == ()
+    assert float(loss) == pytest.approx(naive(vectors, labels, prototypes, margin, present), rel=1e-12)
+
+
+def test_without_a_margin_it_is_torchs_cross_entropy_of_negative_distances():
+    vectors, labels, prototypes, present = batch()
+    expected = cross_entropy(-torch.cdist(vectors, prototypes).masked_fill(~present, torch.inf), labels)
+    torch.testing.assert_close(contrastive_loss(vectors, labels, prototypes, 0.0, present), expected)
+
+
+@pytest.mark.parametrize("margin", [0.0, 1.3])
+def test_gradients_equal_finite_differences(margin):
+    vectors, labels, prototypes, present = batch()
+    assert torch.autograd.gradcheck(
+        lambda x, p: contrastive_loss(x, labels, p, margin, present),
+        (vectors.requires_grad_(), prototypes.requires_grad_()),
+    )
+
+
+def test_loss_does_not_depend_on_the_frame_or_the_order_of_classes():
+    vectors, labels, prototypes, present = batch()
+    expected = contrastive_loss(vectors, labels, prototypes, 1.3, present)
+    generator = torch.Generator().manual_seed(3)
+    rotation = torch.linalg.qr(torch.randn(D, D, dtype=torch.float64, generator=generator)).Q
+    shift = torch.randn(D, dtype=torch.float64, generator=generator)
+    moved = contrastive_loss(vectors @ rotation + shift, labels, prototypes @ rotation + shift, 1.3, present)
+    torch.testing.assert_close(moved, expected)
+    order = torch.randperm(len(present), generator=generator)
+    renamed = contrastive_loss(vectors, order.argsort()[labels], prototypes[order], 1.3, present[order])
+    torch.testing.assert_close(renamed, expected)
+
+
+def test_small_distances_far_from_the_origin_are_right_to_float32():
+    generator = torch.Generator().manual_seed(0)
+    # numbers that float32 holds exactly, so that any error is the distances'
+    prototypes = 4096 + torch.randint(0, 2000, (4, D), generator=generator) / 2048
+    labels = torch.arange(4)
+    vectors = prototypes + torch.randint(-9, 10, (4, D), generator=generator) / 2048
+    present = torch.ones(4, dtype=torch.bool)
+    loss = contrastive_loss(vectors, labels, prototypes, 0.25, present)
+    assert loss.dtype == torch.float32
+    assert float(loss) == pytest.approx(naive(vectors, labels, prototypes, 0.25, present), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_vector_on_its_prototype_pulls_nothing_there_and_pushes_the_other(dtype):
+    prototypes = torch.tensor([[1.0, 2.0], [4.0, 6.0]], dtype=dtype, requires_grad=True)
+    vectors = prototypes.detach()[:1].clone().requires_grad_()
+    both = torch.ones(2, dtype=torch.bool)
+    contrastive_loss(vectors, torch.tensor([0]), prototypes, 4.0, both).backward()
+    # distances 0 and 5 with margin 4: scores -4 and -5; the direction to the other prototype is (3, 4) / 5
+    probability = 1 / (1 + math.exp(5 - 4))
+    expected = -probability * torch.tensor([0.6, 0.8], dtype=dtype)
+    torch.testing.assert_close(prototypes.grad, torch.stack([torch.zeros(2, dtype=dtype), expected]))
+    torch.testing.assert_close(vectors.grad, -expected[None])
+
+
+@pytest.mark.parametrize("what", [0.0, 1e30, math.inf, math.nan])
+def test_absent_classes_change_nothing_and_get_no_gradient(what):
+    vectors, labels, prototypes, present = batch()
+    expected = contrastive_loss(vectors, labels, prototypes, 1.3, present)
+    prototypes[~present] = what
+    prototypes.requires_grad_()
+    loss = contrastive_loss(vectors, labels, prototypes, 1.3, present)
+    assert torch.equal(loss, expected)
+    loss.backward()
+    assert torch.equal(prototypes.grad[~present], torch.zeros(1, D, dtype=torch.float64))
+    assert prototypes.grad[present].any(dim=1).all()
+    # as if the class did not exist
+    fewer = contrastive_loss(vectors, labels - (labels > 1).long(), prototypes[present], 1.3, present[present])
+    assert torch.equal(fewer, expected)
+
+
+def test_one_class_alone_costs_nothing():
+    vectors, _, prototypes, present = batch()
+    alone = torch.zeros_like(present)
+    alone[2] = True
+    prototypes.requires_grad_()
+    loss = contrastive_loss(vectors, torch.full((len(vectors),), 2), prototypes, 100.0, alone)
+    loss.backward()
+    assert loss.item() == 0
+    assert not prototypes.grad.any()
+
+
+# --- its value at collapse ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("K", [1, 2, 10, 100])
+@pytest.mark.parametrize("margin", [0.0, 0.5, 7.0, 100.0, 1000.0])
+def test_collapsed_loss_is_the_loss_of_prototypes_that_coincide(K, margin):
+    generator = torch.Generator().manual_seed(K)
+    vectors = torch.randn(8, D, dtype=torch.float64, generator=generator)
+    labels = torch.randint(0, K, (8,), generator=generator)
+    present = torch.ones(K, dtype=torch.bool)
+    for point in (vectors[0], torch.zeros(D, dtype=torch.float64), 1000 * vectors[1]):
+        loss = contrastive_loss(vectors, labels, point.expand(K, D), margin, present)
+        assert float(loss) == pytest.approx(collapsed_loss(K, margin), rel=1e-11, abs=1e-15)
+
+
+def test_collapsed_loss_in_closed_form_small_and_large():
+    assert collapsed_loss(1, 100.0) == 0
+    assert collapsed_loss(10, 0.0) == pytest.approx(math.log(10), rel=1e-15)
+    assert collapsed_loss(4, 2.0) == pytest.approx(math.log(1 + 3 * math.exp(2)), rel=1e-15)
+    assert collapsed_loss(101, 1e5) == pytest.approx(1e5 + math.log(100), rel=1e-15)
+
+
+# --- the margin ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("means", "expected"),
+    [
+        ([[0.0], [1.0], [3.0], [7.0]], 4.0),  # gaps 1, 1, 2, 4
+        ([[7.0], [0.0], [3.0], [1.0]], 4.0),
+        ([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0]], 5.0),  # gaps 0, 0, 5
+        ([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0]], 0.0),
+        ([[0.0], [500.0]], 100.0),
+    ],
+)
+def test_margin_in_closed_form(means, expected):
+    assert adaptive_margin(torch.tensor(means), 100.0) == expected
+
+
+@pytest.mark.parametrize("K", [2, 3, 10])
+def test_margin_of_a_simplex_is_its_edge_or_the_limit(K):
+    corners = torch.eye(K, dtype=torch.float64) - 1 / K
+    corners = corners / corners.norm(dim=1, keepdim=True)
+    edge = math.sqrt(2 * K / (K - 1))
+    assert adaptive_margin(corners, 100.0) == pytest.approx(edge, rel=1e-12)
+    assert adaptive_margin(5 * corners + 3, 100.0) == pytest.approx(5 * edge, rel=1e-12)
+    assert adaptive_margin(corners, 0.5) == 0.5
+
+
+@pytest.mark.parametrize("classes", [0, 1])
+def test_margin_of_one_class_or_none_is_the_limit(classes):
+    assert adaptive_margin(torch.ones(classes, D), 100.0) == 100
+
+
+def test_margin_of_close_means_far_from_the_origin_is_exact():
+    means = torch.tensor([[4096.0, 0.0], [4096.0 + 2**-10, 0.0]])
+    assert adaptive_margin(means, 100.0) == 2**-10
+
+
+# --- the module ---------------------------------------------------------------------------------------
+
+
+def test_module_is_an_embedding_and_two_layers():
+    module = TrainablePrototypes(7, D, seed=0)
+    shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+    assert sorted(shapes.values()) == sorted([(7, D), (D, D), (D,), (D, D), (D,)])
+    first, second = (layer for layer in module.modules() if isinstance(layer, torch.nn.Linear))
+    hidden = (module.embedding(torch.arange(7)) @ first.weight.T + first.bias).clamp(min=0)
+    torch.testing.assert_close(module(), hidden @ second.weight.T + second.bias)
+
+
+def test_module_comes_from_its_seed_alone():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    module = TrainablePrototypes(4, D, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
+    assert torch.equal(TrainablePrototypes(4, D, seed=1)(), module())
+    assert not torch.equal(TrainablePrototypes(4, D, seed=2)(), module())
+
+
+def test_embeddings_of_absent_classes_get_no_gradient():
+    vectors, labels, _, present = batch(dtype=torch.float32)
+    module = TrainablePrototypes(5, D, seed=0)
+    contrastive_loss(vectors, labels, module(), 1.3, present).backward()
+    assert not module.embedding.weight.grad[~present].any()
+    assert module.embedding.weight.grad[present].any(dim=1).all()
+
+
+# --- training -----------------------------------------------------------------------------------------
+
+
+def clusters(K=5, each=7, seed=0):
+    """Uploads around K separate means; class 1 is absent."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(K).repeat(each)
+    labels = labels[labels != 1]
+    means = 2 * torch.randn(K, D, generator=generator)
+    present = torch.ones(K, dtype=torch.bool)
+    present[1] = False
+    return means[labels] + 0.2 * torch.randn(len(labels), D, generator=generator), labels, present
+
+
+def trained(calls, seed=0, momentum=0.0, keep=True):
+    """Module and last loss after calls of so many epochs each; between calls all goes through state dicts."""
+    vectors, labels, present = clusters()
+    generator = torch.Generator().manual_seed(seed)
+    module = TrainablePrototypes(5, D, seed=0)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.01, momentum=momentum)
+    for epochs in calls:
+        saved = module.state_dict(), optimiser.state_dict()
+        module = TrainablePrototypes(5, D, seed=9)
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.01, momentum=momentum)
+        module.load_state_dict(saved[0])
+        if keep:
+            optimiser.load_state_dict(saved[1])
+        loss = train_prototypes(
+            module, optimiser, vectors, labels, present, 2.0, epochs=epochs, batch_size=8, generator=generator
+        )
+    return module, loss
+
+
+def same(module, other):
+    return all(torch.equal(a, b) for a, b in zip(module.parameters(), other.parameters(), strict=True))
+
+
+def test_training_separates_the_prototypes_of_separate_clusters():
+    vectors, labels, present = clusters()
+    before = TrainablePrototypes(5, D, seed=0)().detach()
+    margin = 2.0
+    start = float(contrastive_loss(vectors, labels, before, margin, present))
+    module, loss = trained([200])
+    after = module().detach()
+    assert loss < 0.1 * start
+    assert loss < 0.1 * collapsed_loss(4, margin)
+    assert pdist(after[present]).min() > 5 * pdist(before[present]).min()
+    classes = present.nonzero().flatten()
+    assert torch.equal(classes[torch.cdist(vectors, after[present]).argmin(dim=1)], labels)
+
+
+def test_plain_sgd_leaves_the_embedding_of_an_absent_class():
+    before = TrainablePrototypes(5, D, seed=0).embedding.weight
+    after = trained([3])[0].embedding.weight
+    assert torch.equal(after[1], before[1])
+    assert not (after[[0, 2, 3, 4]] == before[[0, 2, 3, 4]]).all(dim=1).any()
+
+
+def test_training_is_a_plain_loop_and_returns_the_last_epochs_running_loss():
+    vectors, labels, present = clusters()
+    module = TrainablePrototypes(5, D, seed=0)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        losses = []
+        order = torch.randperm(len(labels), generator=generator).tolist()
+        while order:
+            rows, order = order[:8], order[8:]
+            module.zero_grad()
+            loss = contrastive_loss(vectors[rows], labels[rows], module(), 2.0, present)
+            loss.backward()
+            optimiser.step()
+            losses += [loss.item()] * len(rows)
+    assert len(losses) == len(labels)
+    assert len(labels) % 8  # the last batch is a smaller one, and counts as such
+    other, returned = trained([3])
+    assert same(module, other)
+    assert returned == pytest.approx(sum(losses) / len(losses), rel=1e-12)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 28, 1000])
+def test_without_steps_the_loss_returned_is_that_of_all_rows(batch_size):
+    vectors, labels, present = clusters()
+    module = TrainablePrototypes(5, D, seed=0)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.0)
+    generator = torch.Generator().manual_seed(0)
+    loss = train_prototypes(
+        module, optimiser, vectors, labels, present, 2.0, epochs=2, batch_size=batch_size, generator=generator
+    )
+    assert loss == pytest.approx(contrastive_loss(vectors, labels, module(), 2.0, present).item(), rel=1e-6)
+
+
+def test_training_is_its_generators_alone():
+    module, loss = trained([4])
+    torch.manual_seed(8)
+    before = torch.get_rng_state()
+    again, loss_again = trained([4])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert same(module, again)
+    assert loss == loss_again
+    other, _ = trained([4], seed=1)
+    assert not same(module, other)
+
+
+def test_training_goes_on_where_it_was_left():
+    whole, loss = trained([6], momentum=0.9)
+    parts, loss_of_parts = trained([2, 3, 1], momentum=0.9)
+    assert same(whole, parts)
+    assert loss == loss_of_parts
+    # the momentum takes part, so that losing it would show
+    assert not same(whole, trained([2, 3, 1], momentum=0.9, keep=False)[0])
+
+
+def test_uploads_stay_as_they_are():
+    vectors, labels, present = clusters()
+    copies = vectors.clone(), labels.clone(), present.clone()
+    module = TrainablePrototypes(5, D, seed=0)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.01)
+    generator = torch.Generator()
+    train_prototypes(module, optimiser, vectors, labels, present, 2.0, epochs=1, batch_size=8, generator=generator)
+    assert torch.equal(vectors, copies[0])
+    assert torch.equal(labels, copies[1])
+    assert torch.equal(present, copies[2])
+
+
+# --- refusals -----------------------------------------------------------------------------------------
+
+BAD_ROWS = [
+    (torch.ones(2, D), torch.tensor([0, 1]), r"classes \[1\] came, but these are not marked as present"),
+    (torch.ones(2, D), torch.tensor([0, 5]), "go from 0 to 5, but there are 5 classes, labelled 0 to 4"),
+    (torch.ones(2, D), torch.tensor([-1, 0]), "go from -1 to 0, but there are 5 classes"),
+    (torch.ones(0, D), torch.ones(0, dtype=torch.int64), "no vectors to train prototypes on"),
+    (torch.ones(2, D), torch.tensor([0]), r"shape \(2, 6\) do not go with labels of shape \(1,\)"),
+    (torch.ones(D), torch.tensor([0]), r"shape \(6,\) do not go with labels"),
+]
+
+
+@pytest.mark.parametrize(("vectors", "labels", "message"), BAD_ROWS)
+def test_rows_that_cannot_be_trained_on_are_refused(vectors, labels, message):
+    present = torch.tensor([True, False, True, True, True])
+    module = TrainablePrototypes(5, D, seed=0)
+    with pytest.raises(ValueError, match=message):
+        contrastive_loss(vectors, labels, module(), 1.0, present)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.01)
+    with pytest.raises(ValueError, match=message):
+        train_prototypes(
+            module, optimiser, vectors, labels, present, 1.0, epochs=1, batch_size=2, generator=torch.Generator()
+        )
+
+
+@pytest.mark.parametrize(("epochs", "batch_size"), [(0, 8), (1, 0), (-1, 8)])
+def test_no_epochs_or_empty_batches_are_refused(epochs, batch_size):
+    vectors, labels, present = clusters()
+    module = TrainablePrototypes(5, D, seed=0)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.01)
+    with pytest.raises(ValueError, match=f"for {epochs} epochs in batches of {batch_size}; both must be at least 1"):
+        train_prototypes(
+            module,
+            optimiser,
+            vectors,
+            labels,
+            present,
+            1.0,
+            epochs=epochs,
+            batch_size=batch_size,
+            generator=torch.Generator(),
+        )
