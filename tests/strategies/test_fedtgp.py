@@ -1,0 +1,323 @@
+"""FedTGP against the paper written out: a network of the same weights, loops over batches, rows and classes."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from client_app import client as client_module
+from experiments.local_grid import LocalGrid
+from federation.record import RunFolder
+from federation.seeds import derive, generator
+from federation.settings import SettingError
+from prototypes.prototype_set import PrototypeSet
+from prototypes.trainable import TrainablePrototypes
+from strategies.method import ClientState
+from strategies.outcome import EVERYONE, pack, unpack
+
+K, D = 6, 8
+QUICK = {"strategy": "fedtgp", "fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4}
+MOMENTUM = QUICK | {"fedtgp.server-momentum": 0.9}
+PARTS = ("embedding.weight", "network.0.weight", "network.0.bias", "network.2.weight", "network.2.bias")
+
+
+def uploads(seed=0, clients=5, classes=(0, 1, 2, 4)):
+    """partition -> its prototypes; a client holds some of the classes, and 3 and 5 are nobody's unless asked for."""
+    rng = np.random.default_rng(seed)
+    made = {}
+    for partition in range(clients):
+        held = [label for label in classes if (partition + label) % 3] if len(classes) > 1 else list(classes)
+        vectors = torch.from_numpy(rng.standard_normal((len(held), D)).astype(np.float32) * 2 + 1)
+        made[partition] = PrototypeSet(torch.tensor(held, dtype=torch.int64), vectors)
+    return made
+
+
+def strategy_of(halves, settings=None, num_classes=K):
+    return halves(QUICK | (settings or {}), num_classes, D).strategy
+
+
+def after_two_rounds(strategy):
+    first = strategy.aggregate(uploads(0), {}, 1)
+    return first, strategy.aggregate(uploads(1), first.state, 2)
+
+
+def same(state, other):
+    return state.keys() == other.keys() and all(torch.equal(state[name], other[name]) for name in other)
+
+
+# --- the paper, written out ---------------------------------------------------------------------------------
+
+
+def output(weights, label):
+    """P_j: an embedding through Linear -> ReLU -> Linear."""
+    embedding, first, first_bias, second, second_bias = weights
+    return second @ torch.clamp(first @ embedding[label] + first_bias, min=0) + second_bias
+
+
+def class_mean(sets, label):
+    rows = [s.vectors[s.labels.tolist().index(label)].double() for s in sets.values() if label in s.labels.tolist()]
+    return sum(rows) / len(rows)
+
+
+def naive_margin(sets, limit):
+    labels = sorted({label for s in sets.values() for label in s.labels.tolist()})
+    means = {label: class_mean(sets, label) for label in labels}
+    gaps = [min((float((means[j] - means[k]).norm()) for k in labels if k != j), default=math.inf) for j in labels]
+    return min(max(gaps), limit)
+
+
+def naive_loss(weights, rows, present, margin):
+    """Mean over rows of -log softmax(-(D + margin onehot))[label], over the classes in `present`."""
+    prototypes = {label: output(weights, label) for label in present}
+    total = 0.0
+    for vector, own in rows:
+        logits = {k: -(((vector - p) ** 2).sum().sqrt() + (margin if k == own else 0.0)) for k, p in prototypes.items()}
+        total = total + torch.stack([*logits.values()]).logsumexp(0) - logits[own]
+    return total / len(rows)
+
+
+def naive_round(weights, sets, present, server_round, settings, buffers=None):
+    """Epochs of SGD in float64; gives (weights, momentum buffers, the last epoch's mean loss)."""
+    weights = [w.double().clone().requires_grad_() for w in weights]
+    rows = [(v.double(), int(label)) for s in sets.values() for v, label in zip(s.vectors, s.labels, strict=True)]
+    margin = naive_margin(sets, settings.get("fedtgp.margin", 100.0))
+    draws = generator(settings.get("seed", 0), "round", server_round, "fedtgp")
+    momentum, size = settings.get("fedtgp.server-momentum", 0.0), settings["fedtgp.server-batch-size"]
+    for _ in range(settings["fedtgp.server-epochs"]):
+        order, losses = torch.randperm(len(rows), generator=draws).tolist(), []
+        for start in range(0, len(rows), size):
+            batch = [rows[index] for index in order[start : start + size]]
+            loss = naive_loss(weights, batch, present, margin)
+            gradients = torch.autograd.grad(loss, weights)
+            buffers = [
+                g if b is None else momentum * b + g for g, b in zip(gradients, buffers or [None] * 5, strict=True)
+            ]
+            weights = [(w - 0.01 * b).detach().requires_grad_() for w, b in zip(weights, buffers, strict=True)]
+            losses.append(float(loss.detach()) * len(batch))
+    return [w.detach() for w in weights], buffers, sum(losses) / len(rows)
+
+
+@pytest.mark.parametrize(
+    "extra", [{}, {"fedtgp.server-momentum": 0.9}, {"fedtgp.margin": 0.5, "seed": 3, "fedtgp.server-batch-size": 32}]
+)
+def test_two_rounds_are_the_papers_written_out(halves, extra):
+    settings = QUICK | extra
+    start = TrainablePrototypes(K, D, derive(settings.get("seed", 0), "fedtgp")).state_dict()
+    weights, buffers = [start[name] for name in PARTS], None
+    strategy, state, present = strategy_of(halves, extra), {}, set()
+    for server_round, classes in ((1, (0, 1, 2)), (2, (0, 2, 4))):
+        sets = uploads(server_round, classes=classes)
+        outcome = strategy.aggregate(sets, state, server_round)
+        present |= set(classes)
+        weights, buffers, loss = naive_round(weights, sets, sorted(present), server_round, settings, buffers)
+        download, state = outcome.downloads[EVERYONE], outcome.state
+        assert set(outcome.downloads) == {EVERYONE}
+        assert download.labels.tolist() == sorted(present)
+        assert download.vectors.dtype == torch.float32
+        expected = torch.stack([output(weights, label) for label in sorted(present)])
+        np.testing.assert_allclose(download.vectors, expected, rtol=0, atol=2e-5)
+        for name, value in zip(PARTS, weights, strict=True):
+            np.testing.assert_allclose(state[f"module/{name}"], value, rtol=0, atol=2e-5)
+        margin = naive_margin(sets, settings.get("fedtgp.margin", 100.0))
+        assert outcome.figures["margin"] == pytest.approx(margin, rel=1e-6)
+        collapsed = math.log(1 + (len(present) - 1) * math.exp(margin))
+        assert outcome.figures["collapsed_loss"] == pytest.approx(collapsed, rel=1e-6)
+        assert outcome.figures["contrastive_loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_training_leads_below_the_collapsed_loss(halves):
+    """Classes that lie apart can be told apart, and the server learns it."""
+    apart = {p: PrototypeSet(torch.arange(4), 10 * torch.eye(4, D) + 0.1 * p) for p in range(4)}
+    outcome = strategy_of(halves, {"fedtgp.server-epochs": 300}).aggregate(apart, {}, 1)
+    assert outcome.figures["margin"] == pytest.approx(10 * math.sqrt(2), rel=1e-6)
+    assert outcome.figures["contrastive_loss"] < 0.5 * outcome.figures["collapsed_loss"]
+    nearest = torch.cdist(apart[0].vectors, outcome.downloads[EVERYONE].vectors).argmin(dim=1)
+    assert nearest.tolist() == [0, 1, 2, 3]
+
+
+# --- who takes part ------------------------------------------------------------------------------------------
+
+
+def test_a_class_never_reported_is_neither_sent_nor_in_the_softmax(halves):
+    strategy = strategy_of(halves)
+    first, second = after_two_rounds(strategy)
+    for outcome in (first, second):
+        assert outcome.downloads[EVERYONE].labels.tolist() == [0, 1, 2, 4]
+        assert outcome.state["present"].tolist() == [True, True, True, False, True, False]
+        start = TrainablePrototypes(K, D, derive(0, "fedtgp")).embedding.weight
+        moved = (outcome.state["module/embedding.weight"] != start).any(dim=1)
+        assert moved.tolist() == [True, True, True, False, True, False]
+    # wherever the absent ones lie, nothing changes for the others; a present one's place matters
+    for row, matters in ((3, False), (5, False), (1, True)):
+        other = {name: tensor.clone() for name, tensor in first.state.items()}
+        other["module/embedding.weight"][row] += 3.0
+        again = strategy.aggregate(uploads(1), other, 2)
+        assert torch.equal(again.downloads[EVERYONE].vectors, second.downloads[EVERYONE].vectors) != matters
+        assert (again.figures["contrastive_loss"] == second.figures["contrastive_loss"]) != matters
+
+
+def test_a_class_missing_this_round_is_sent_as_the_module_now_has_it(halves):
+    strategy = strategy_of(halves)
+    first = strategy.aggregate(uploads(0), {}, 1)
+    second = strategy.aggregate(uploads(1, classes=(0, 1)), first.state, 2)
+    old, new = first.downloads[EVERYONE], second.downloads[EVERYONE]
+    assert new.labels.tolist() == old.labels.tolist() == [0, 1, 2, 4]
+    weights = [second.state[f"module/{name}"] for name in PARTS]
+    for row, label in enumerate(new.labels.tolist()):
+        np.testing.assert_allclose(new.vectors[row], output(weights, label), rtol=0, atol=1e-6)
+        assert not torch.equal(new.vectors[row], old.vectors[row])
+    # the margin is of this round's uploads alone, the collapsed loss of all classes ever reported
+    assert second.figures["margin"] == pytest.approx(naive_margin(uploads(1, classes=(0, 1)), 100.0), rel=1e-6)
+    expected = math.log(1 + 3 * math.exp(second.figures["margin"]))
+    assert second.figures["collapsed_loss"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_with_one_class_alone_the_margin_is_tau_and_nothing_is_learnt(halves):
+    sets = uploads(classes=(0,))
+    for num_classes in (1, K):
+        outcome = strategy_of(halves, {"fedtgp.margin": 7.0}, num_classes).aggregate(sets, {}, 1)
+        assert outcome.figures == {"margin": 7.0, "collapsed_loss": 0.0, "contrastive_loss": 0.0}
+        start = TrainablePrototypes(num_classes, D, derive(0, "fedtgp"))
+        assert outcome.downloads[EVERYONE].labels.tolist() == [0]
+        np.testing.assert_allclose(outcome.downloads[EVERYONE].vectors, start().detach()[:1], rtol=0, atol=1e-7)
+
+
+def test_a_round_of_empty_uploads_trains_nothing(halves):
+    strategy, empty = strategy_of(halves), {0: PrototypeSet.empty(D), 3: PrototypeSet.empty(D)}
+    nothing = strategy.aggregate(empty, {}, 1)
+    assert len(nothing.downloads[EVERYONE]) == 0
+    assert nothing.figures == {"margin": 100.0, "collapsed_loss": 0.0}
+    # and the next round starts as the first would have
+    assert same(strategy.aggregate(uploads(), nothing.state, 2).state, strategy.aggregate(uploads(), {}, 2).state)
+    first = strategy.aggregate(uploads(), {}, 1)
+    still = strategy.aggregate(empty, first.state, 2)
+    assert same(still.state, first.state)
+    assert torch.equal(still.downloads[EVERYONE].vectors, first.downloads[EVERYONE].vectors)
+
+
+# --- the same again, and what is kept ------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_bits(halves):
+    first, second = after_two_rounds(strategy_of(halves))
+    again, _ = after_two_rounds(strategy_of(halves))
+    assert same(again.state, first.state)
+    assert not same(after_two_rounds(strategy_of(halves, {"seed": 1}))[0].state, first.state)
+    # the order of the batches is of the round
+    other = strategy_of(halves).aggregate(uploads(1), first.state, 3)
+    assert not torch.equal(other.downloads[EVERYONE].vectors, second.downloads[EVERYONE].vectors)
+
+
+@pytest.mark.parametrize("settings", [QUICK, MOMENTUM], ids=["plain", "momentum"])
+def test_the_state_survives_the_checkpoint_to_the_bit(halves, settings):
+    strategy = strategy_of(halves, settings)
+    first = strategy.aggregate(uploads(0), {}, 1)
+    strategy.folder.save_checkpoint(pack(first.state, first.downloads), {"round": 1})
+    tensors, _ = strategy.folder.load_checkpoint()
+    state, downloads = unpack(tensors)
+    assert same(state, first.state)
+    assert torch.equal(downloads[EVERYONE].vectors, first.downloads[EVERYONE].vectors)
+    second = strategy.aggregate(uploads(1), first.state, 2)
+    assert same(strategy_of(halves, settings).aggregate(uploads(1), state, 2).state, second.state)
+    buffers = {name for name in first.state if name.startswith("optimiser/")}
+    assert buffers == ({f"optimiser/{i}/momentum_buffer" for i in range(5)} if settings is MOMENTUM else set())
+
+
+def test_the_state_that_is_given_stays_as_it_is(halves):
+    """A round that fails is tried again from it."""
+    strategy = strategy_of(halves)
+    first = strategy.aggregate(uploads(0), {}, 1)
+    before = {name: tensor.clone() for name, tensor in first.state.items()}
+    second = strategy.aggregate(uploads(1), first.state, 2)
+    assert same(first.state, before)
+    assert same(strategy.aggregate(uploads(1), first.state, 2).state, second.state)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_resumed_run_is_the_uncut_one_and_would_not_be_without_its_buffers(run, metrics, momentum):
+    settings = QUICK | {"fedtgp.server-momentum": momentum}
+    whole = metrics(run(settings | {"rounds": 4}))
+
+    def grown(spoil):
+        folder = run(settings | {"rounds": 2})
+        with RunFolder(folder).held():
+            tensors, meta = RunFolder(folder).load_checkpoint()
+            kept = {name: t for name, t in tensors.items() if not name.startswith(spoil)}
+            RunFolder(folder).save_checkpoint(kept, meta)
+        client_module._states.clear()
+        lines = metrics(run(settings | {"rounds": 4, "resume": str(folder)}))
+        return lines, len(tensors) - len(kept)
+
+    assert grown("nothing") == (whole, 0)
+    lines, dropped = grown("state/optimiser/")
+    assert dropped == (5 if momentum else 0)
+    assert (lines == whole) == (momentum == 0)
+    assert lines[:2] == whole[:2]
+
+
+def test_uploads_are_taken_by_partition_however_they_arrive(run, metrics):
+    class OtherOrder(LocalGrid):
+        def get_node_ids(self):
+            return super().get_node_ids()[::-1]
+
+        def pull_messages(self, message_ids):
+            return super().pull_messages(list(message_ids)[::-1])
+
+    assert metrics(run(QUICK | {"rounds": 3})) == metrics(run(QUICK | {"rounds": 3}, grid=OtherOrder))
+
+
+def test_a_rounds_figures_are_recorded(run, metrics):
+    lines = metrics(run(QUICK))
+    for line in lines[:-1]:
+        figures = line["server"]
+        assert set(figures) == {"margin", "collapsed_loss", "contrastive_loss", "prototype_norm"}
+        assert 0 < figures["margin"] < 100
+        # all ten digits are held by somebody here
+        expected = math.log(1 + 9 * math.exp(figures["margin"]))
+        assert figures["collapsed_loss"] == pytest.approx(expected, rel=1e-9)
+
+
+# --- the client's half, and settings --------------------------------------------------------------------------
+
+
+def test_the_client_pulls_towards_what_it_received_and_sends_no_counts(halves):
+    objective = halves(QUICK, K, D).objective
+    received = PrototypeSet(torch.tensor([1, 4]), torch.eye(2, D))
+    assert torch.equal(objective.targets(ClientState(torch.nn.Identity()), received).vectors, received.vectors)
+    own = PrototypeSet(torch.tensor([0, 2]), torch.randn(2, D), torch.tensor([3, 9]))
+    sent = objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 1)
+    assert sent.counts is None
+    assert torch.equal(sent.vectors, own.vectors)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("margin", -1.0),
+        ("margin", math.inf),
+        ("server-epochs", 0),
+        ("server-learning-rate", 0.0),
+        ("server-batch-size", 0),
+        ("server-momentum", 1.0),
+        ("server-momentum", -0.1),
+    ],
+)
+def test_wrong_settings_are_named(halves, name, value):
+    with pytest.raises(SettingError, match=f"`fedtgp.{name}` is "):
+        halves({"strategy": "fedtgp", f"fedtgp.{name}": value}, K, D)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "foreign"),
+    [
+        ("fedproto", {"fedtgp.margin": 5.0}),
+        ("tinyproto-fp", {"fedtgp.margin": 5.0}),
+        ("fedtgp", {"tinyproto.mu": 0.1}),
+        ("fedtgp", {"fedproto.aggregation": "median"}),
+    ],
+)
+def test_settings_of_another_method_are_refused(run, strategy, foreign):
+    (name,) = foreign
+    with pytest.raises(SettingError, match=rf"setting `{name}` is .*, but `{strategy}` does not read it"):
+        run({"strategy": strategy} | foreign)

@@ -1,0 +1,374 @@
+"""TinyProto against plain loops: what is scaled by whom, mu, and FedProto and FedTGP as its special cases."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from client_app import client as client_module
+from experiments.local_grid import LocalGrid
+from federation.arrays import Limits, decode_payload, encode_payload
+from federation.messages import decode_instruction, encode_instruction
+from federation.payloads import Identity, Instruction
+from federation.record import RunFolder
+from federation.settings import SettingError
+from prototypes.prototype_set import PrototypeSet
+from strategies.method import ClientState
+from strategies.outcome import EVERYONE, pack, unpack
+from strategies.tinyproto import mean_class_count
+
+K, D = 5, 9
+BOTH = ("tinyproto-fp", "tinyproto-ft")
+QUICK = {"fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4}
+
+
+def local_prototypes(seed=0, clients=4):
+    """partition -> p_ij with n_ij, of which no two are alike; class 4 is nobody's."""
+    rng = np.random.default_rng(seed)
+    made = {}
+    for partition in range(clients):
+        held = [label for label in range(4) if (partition + label) % 3]
+        vectors = torch.from_numpy(rng.standard_normal((len(held), D)).astype(np.float32) + 1)
+        counts = torch.tensor([17 + 40 * partition + 7 * label for label in held])
+        made[partition] = PrototypeSet(torch.tensor(held), vectors, counts)
+    return made
+
+
+def uploaded(objective, own):
+    return objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 1)
+
+
+def across(payload, codec):
+    """As the other end has it."""
+    return decode_payload(encode_payload(payload, codec), Limits(codec, 1e6))
+
+
+def both_halves(halves, strategy, settings=None, mu=None):
+    """Both halves as in the middle of a run whose mu is known."""
+    own = QUICK if strategy in ("tinyproto-ft", "fedtgp") else {}
+    made = halves({"strategy": strategy} | own | (settings or {}), K, D)
+    if mu is not None:
+        made.strategy.constants = {"mu": mu}
+        made.strategy.roster.identities = {0: identity(0, 40, (0, 1))}
+    return made
+
+
+def identity(partition, rows, classes):
+    return Identity(partition, 3, rows=(rows, 5, 5), classes=classes)
+
+
+def same(state, other):
+    return state.keys() == other.keys() and all(torch.equal(state[name], other[name]) for name in other)
+
+
+# --- what goes up ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+def test_the_upload_is_scaled_by_the_counts_and_does_not_hold_them(halves, strategy):
+    own = local_prototypes()[1]
+    before = own.vectors.clone()
+    sent = uploaded(both_halves(halves, strategy).objective, own)
+    assert sent.counts is None
+    assert sent.labels.tolist() == own.labels.tolist()
+    for row, count in enumerate(own.counts.tolist()):
+        assert sent.vectors[row].tolist() == [
+            pytest.approx(count * value, rel=1e-7) for value in own.vectors[row].tolist()
+        ]
+    # the client goes on predicting with its own whole p_ij
+    assert torch.equal(own.vectors, before)
+    made = both_halves(halves, strategy)
+    assert not made.run.method.sends_counts(made.run.options)
+    assert set(encode_payload(sent, made.strategy.codec)) == {"labels", "vectors"}
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+def test_without_scaling_the_upload_is_the_prototypes(halves, strategy):
+    own = local_prototypes()[1]
+    made = both_halves(halves, strategy, {"tinyproto.scaling": False})
+    sent = uploaded(made.objective, own)
+    assert sent.counts is None
+    assert torch.equal(sent.vectors, own.vectors)
+    assert made.run.method.discloses(made.run.options) == ()
+    assert made.strategy.derive_constants() == {}
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+def test_a_client_without_prototypes_uploads_none(halves, strategy):
+    assert uploaded(both_halves(halves, strategy).objective, None) is None
+
+
+# --- FP -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ones", [0, 1, 3, 7])
+def test_fp_s_target_is_mu_times_the_mean_of_what_was_scaled(halves, ones):
+    """Eq. 10 and 11 by a loop over clients, classes and dimensions; K s <= d for s = 1 alone."""
+    mu, own = 0.0123, local_prototypes()
+    made = both_halves(halves, "tinyproto-fp", {"sparsity-dim": ones}, mu)
+    codec = made.strategy.codec
+    uploads = {p: across(uploaded(made.objective, prototypes), codec) for p, prototypes in own.items()}
+    outcome = made.strategy.aggregate(uploads, {}, 1)
+    received = across(outcome.downloads[EVERYONE], codec)
+    targets = made.objective.targets(ClientState(torch.nn.Identity(), constants={"mu": mu}), received)
+    assert targets.labels.tolist() == [0, 1, 2, 3]
+    for row, label in enumerate(targets.labels.tolist()):
+        for c in range(D):
+            scaled = [
+                count * float(vector[c])
+                for each in own.values()
+                for held, vector, count in zip(each.labels.tolist(), each.vectors, each.counts.tolist(), strict=True)
+                if held == label
+            ]
+            crosses = not ones or bool(codec.masks[label, c])
+            expected = mu * sum(scaled) / len(scaled) if crosses else 0.0
+            assert float(targets.vectors[row, c]) == pytest.approx(expected, rel=1e-5, abs=0 if not crosses else 1e-6)
+    assert int((targets.vectors != 0).sum()) == 4 * (ones or D)
+
+
+def test_fp_without_scaling_takes_what_it_received(halves):
+    objective = both_halves(halves, "tinyproto-fp", {"tinyproto.scaling": False}).objective
+    received = PrototypeSet(torch.tensor([1, 3]), torch.eye(2, D))
+    assert torch.equal(objective.targets(ClientState(torch.nn.Identity()), received).vectors, received.vectors)
+    scaling = both_halves(halves, "tinyproto-fp").objective
+    assert scaling.targets(ClientState(torch.nn.Identity(), constants={"mu": 0.5}), None) is None
+
+
+def test_fp_keeps_a_class_that_nobody_reports(halves):
+    strategy = both_halves(halves, "tinyproto-fp", mu=0.1).strategy
+    first = strategy.aggregate(local_prototypes(0), {}, 1)
+    rest = {1: PrototypeSet(torch.tensor([0, 2]), torch.eye(2, D))}
+    second = strategy.aggregate(rest, first.state, 2)
+    old, new = first.downloads[EVERYONE], second.downloads[EVERYONE]
+    assert new.labels.tolist() == old.labels.tolist() == [0, 1, 2, 3]
+    assert [torch.equal(new.vectors[row], old.vectors[row]) for row in range(4)] == [False, True, False, True]
+    assert torch.equal(new.vectors[0], rest[1].vectors[0])
+
+
+def test_fp_neither_minds_who_is_which_partition_nor_how_classes_are_called(halves):
+    own = local_prototypes()
+    strategy = both_halves(halves, "tinyproto-fp", mu=0.1).strategy
+    usual = strategy.aggregate(own, {}, 1).downloads[EVERYONE]
+    moved = strategy.aggregate({p: own[3 - p] for p in range(4)}, {}, 1).downloads[EVERYONE]
+    torch.testing.assert_close(moved.vectors, usual.vectors, rtol=1e-6, atol=1e-6)
+    # class j becomes 4 - j
+    turned = {
+        p: PrototypeSet(4 - each.labels.flip(0), each.vectors.flip(0), each.counts.flip(0)) for p, each in own.items()
+    }
+    renamed = strategy.aggregate(turned, {}, 1).downloads[EVERYONE]
+    assert renamed.labels.tolist() == [1, 2, 3, 4]
+    assert torch.equal(renamed.vectors.flip(0), usual.vectors)
+
+
+# --- FT -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ones", [0, 3])
+def test_ft_multiplies_by_mu_and_then_is_fedtgp(halves, ones):
+    mu = 0.0123
+    made = both_halves(halves, "tinyproto-ft", {"sparsity-dim": ones}, mu)
+    reference = both_halves(halves, "fedtgp", {"sparsity-dim": ones}).strategy
+    state, reference_state = {}, {}
+    for server_round in (1, 2):
+        own = local_prototypes(server_round)
+        uploads = {p: across(uploaded(made.objective, each), made.strategy.codec) for p, each in own.items()}
+        outcome = made.strategy.aggregate(uploads, state, server_round)
+        scaled = {p: PrototypeSet(each.labels, mu * each.vectors) for p, each in uploads.items()}
+        expected = reference.aggregate(scaled, reference_state, server_round)
+        state, reference_state = outcome.state, expected.state
+        assert same(state, reference_state)
+        download = outcome.downloads[EVERYONE]
+        assert torch.equal(download.vectors, expected.downloads[EVERYONE].vectors)
+        added = {"mu", "mu_times_mean_count"}
+        assert {name: v for name, v in outcome.figures.items() if name not in added} == expected.figures
+        # the scale matters: FedTGP on what came is something else
+        unscaled = reference.aggregate(uploads, {}, server_round).downloads[EVERYONE]
+        assert not torch.equal(unscaled.vectors, download.vectors)
+    # and the client takes what it receives
+    received = across(download, made.strategy.codec)
+    targets = made.objective.targets(ClientState(torch.nn.Identity(), constants={"mu": mu}), received)
+    assert torch.equal(targets.vectors, received.vectors)
+    kept = made.strategy.codec.masks[download.labels] if ones else torch.ones(len(download), D, dtype=torch.bool)
+    assert torch.equal(received.vectors, torch.where(kept, download.vectors, 0.0))
+
+
+def test_ft_s_state_survives_the_checkpoint(halves):
+    strategy = both_halves(halves, "tinyproto-ft", {"fedtgp.server-momentum": 0.9}, mu=0.01).strategy
+    first = strategy.aggregate(local_prototypes(0), {}, 1)
+    strategy.folder.save_checkpoint(pack(first.state, first.downloads), {"round": 1})
+    state, _ = unpack(strategy.folder.load_checkpoint()[0])
+    assert same(state, first.state)
+    assert any(name.startswith("optimiser/") for name in state)
+
+
+# --- the special cases, over whole runs -------------------------------------------------------------------------
+
+SHARED = {"rounds": 3, "fraction-train": 0.75, "models": "tiny_cnn,tiny_perceptron"}
+
+
+def figures_of(lines):
+    """All but the bytes of the wire, which hold the run's name."""
+    return [{name: value for name, value in line.items() if name != "bytes"} for line in lines]
+
+
+@pytest.mark.parametrize(("strategy", "base"), [("tinyproto-fp", "fedproto"), ("tinyproto-ft", "fedtgp")])
+@pytest.mark.parametrize("codec", [{}, {"sparsity-dim": 4, "wire-dtype": "int8"}], ids=["plain", "masked-int8"])
+def test_without_scaling_a_run_is_its_base_s_to_the_bit(run, metrics, strategy, base, codec):
+    server = QUICK if base == "fedtgp" else {}
+    usual = metrics(run(SHARED | server | codec | {"strategy": base}))
+    unscaled = metrics(run(SHARED | server | codec | {"strategy": strategy, "tinyproto.scaling": False}))
+    assert figures_of(unscaled) == figures_of(usual)
+    payloads = [{n: v for n, v in line["bytes"].items() if "payload" in n} for line in usual]
+    assert [{n: v for n, v in line["bytes"].items() if "payload" in n} for line in unscaled] == payloads
+    scaled = metrics(run(SHARED | server | codec | {"strategy": strategy}))
+    assert figures_of(scaled)[1]["clients"] != figures_of(usual)[1]["clients"]
+
+
+# --- mu -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+def test_mu_comes_from_the_roster_where_none_is_given(halves, strategy):
+    identities = {0: identity(0, 100, (0, 1)), 1: identity(1, 45, (1, 2, 4)), 2: identity(2, 0, ())}
+    made = both_halves(halves, strategy).strategy
+    made.roster.identities = identities
+    assert mean_class_count(identities) == 145 / 5
+    assert made.derive_constants() == {"mu": pytest.approx(0.06 * 5 / 145, rel=1e-12)}
+    # who is which partition does not matter
+    made.roster.identities = {0: identities[2], 1: identities[0], 2: identities[1]}
+    assert made.derive_constants() == {"mu": pytest.approx(0.06 * 5 / 145, rel=1e-12)}
+    given = both_halves(halves, strategy, {"tinyproto.mu": 0.002}).strategy
+    given.roster.identities = identities
+    assert given.derive_constants() == {"mu": 0.002}
+    given.constants = given.derive_constants()
+    outcome = given.aggregate({0: local_prototypes()[0].without_counts()}, {}, 1)
+    assert outcome.figures["mu"] == 0.002
+    assert outcome.figures["mu_times_mean_count"] == pytest.approx(0.002 * 29, rel=1e-12)
+
+
+def listening():
+    """A grid class that keeps what goes down, as (type, round, instruction header)."""
+
+    class Ear(LocalGrid):
+        def push_messages(self, messages):
+            messages = list(messages)
+            for message in messages:
+                if "instruction" in message.content:
+                    self.heard.append((message.metadata.message_type, message.content["instruction"]))
+            return super().push_messages(messages)
+
+    Ear.heard = []
+    return Ear
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+@pytest.mark.parametrize("given", [0.0, 0.004])
+def test_mu_is_in_every_message_and_in_the_checkpoint_also_after_a_resume(run, metrics, strategy, given):
+    settings = {"strategy": strategy, "tinyproto.mu": given, "fraction-train": 0.5, "sparsity-dim": 3}
+    settings |= QUICK if strategy == "tinyproto-ft" else {}
+    whole, ear = run(settings | {"rounds": 4}), listening()
+    folder = run(settings | {"rounds": 2}, grid=ear)
+    roster = RunFolder(folder).roster()
+    mean = sum(client["rows"][0] for client in roster) / sum(len(client["classes"]) for client in roster)
+    mu = given or 0.06 / mean
+    _, meta = RunFolder(folder).load_checkpoint()
+    assert meta["constants"] == {"mu": mu}
+    client_module._states.clear()
+    run(settings | {"rounds": 4, "resume": str(folder)}, grid=ear)
+    assert RunFolder(folder).load_checkpoint()[1]["constants"] == {"mu": mu}
+    assert metrics(folder) == metrics(whole)
+    # 2 rounds and their final evaluation, then 2 more, each to all 4 clients, who train or evaluate only
+    assert len(ear.heard) == 4 * (3 + 3)
+    assert {kind for kind, _ in ear.heard} == {"train", "evaluate"}
+    assert all((header["constants"], header["values"]) == (["mu"], [mu]) for _, header in ear.heard)
+    for line in metrics(folder)[:-1]:
+        assert line["server"]["mu"] == mu
+        assert line["server"]["mu_times_mean_count"] == pytest.approx(mean * given or 0.06, rel=1e-12)
+
+
+def test_the_mu_of_the_checkpoint_holds_and_not_one_worked_out_again(run, metrics):
+    """A run's constants are decided once: other versions may work them out otherwise."""
+    settings = {"strategy": "tinyproto-fp"}
+    whole, folder = (metrics(run(settings | {"rounds": 3})), run(settings | {"rounds": 1}))
+    with RunFolder(folder).held():
+        tensors, meta = RunFolder(folder).load_checkpoint()
+        RunFolder(folder).save_checkpoint(tensors, meta | {"constants": {"mu": 0.5}})
+    client_module._states.clear()
+    lines = metrics(run(settings | {"rounds": 3, "resume": str(folder)}))
+    assert [line["server"]["mu"] for line in lines[1:3]] == [0.5, 0.5]
+    assert lines[1]["training"]["target_norm"] == pytest.approx(
+        whole[1]["training"]["target_norm"] * 0.5 / whole[1]["server"]["mu"], rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("strategy", ["fedproto", "fedtgp", "local"])
+def test_other_methods_send_no_constants(run, strategy):
+    ear = listening()
+    run({"strategy": strategy, "rounds": 1}, grid=ear)
+    assert ear.heard
+    assert all((header["constants"], header["values"]) == ([], []) for _, header in ear.heard)
+
+
+def test_targets_have_the_scale_of_mu_times_the_mean_count(run, metrics):
+    """0.06 of a prototype's norm or so: the figure for which the papers' mu was chosen."""
+    folder = run({"strategy": "tinyproto-fp", "rounds": 2, "partition": "iid"})
+    lines = metrics(folder)
+    assert lines[0]["training"]["target_norm"] == 0
+    # IID, so that n_ij is about n-bar everywhere; prototype_norm is of the uploads n_ij p_ij here
+    expected = lines[0]["server"]["mu"] * lines[0]["server"]["prototype_norm"]
+    assert lines[1]["training"]["target_norm"] == pytest.approx(expected, rel=1e-4)
+    assert lines[1]["training"]["target_norm"] < 0.12 * lines[0]["training"]["prototype_norm"]
+
+
+# --- settings and warnings --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+@pytest.mark.parametrize(
+    ("name", "value"), [("mu", -1e-4), ("mu", math.inf), ("mu", math.nan), ("mu", "small"), ("scaling", "yes")]
+)
+def test_wrong_settings_are_named(halves, strategy, name, value):
+    with pytest.raises(SettingError, match=f"`tinyproto.{name}` is "):
+        halves({"strategy": strategy, f"tinyproto.{name}": value}, K, D)
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+def test_a_mu_that_scales_nothing_is_refused_in_one_sentence(halves, strategy):
+    with pytest.raises(SettingError) as raised:
+        halves({"strategy": strategy, "tinyproto.mu": 0.01, "tinyproto.scaling": False}, K, D)
+    sentence = str(raised.value)
+    assert "`tinyproto.mu` 0.01 scales nothing while `tinyproto.scaling` is false; set it to 0, or scale" in sentence
+    assert "\n" not in sentence
+    assert sentence.count(". ") == 0
+
+
+def test_the_contrastive_settings_are_ft_s_alone(run):
+    assert run({"strategy": "tinyproto-ft", "rounds": 1, "fedtgp.margin": 3.0, "fedtgp.server-epochs": 1})
+    with pytest.raises(SettingError, match=r"setting `fedtgp.margin` is 3.0, but `tinyproto-fp` does not read it"):
+        run({"strategy": "tinyproto-fp", "rounds": 1, "fedtgp.margin": 3.0})
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+@pytest.mark.parametrize("ones", [0, 12, 11])
+def test_prototypes_that_cross_whole_are_warned_of(run, strategy, ones):
+    run({"strategy": strategy, "rounds": 1, "sparsity-dim": ones, "feature-dim": 12})
+    warnings = [line for line in run.said if line.startswith("warning: `sparsity-dim` is")]
+    assert len(warnings) == (0 if ones == 11 else 1)
+    assert all(f"`sparsity-dim` is {ones}: prototypes cross whole" in line for line in warnings)
+
+
+@pytest.mark.parametrize("scaling", [True, False])
+def test_what_scaling_discloses_is_said(run, scaling):
+    run({"strategy": "tinyproto-fp", "rounds": 1, "sparsity-dim": 2, "tinyproto.scaling": scaling})
+    (told,) = [line for line in run.said if line.startswith("  the server learns")]
+    assert ("by the norm of its uploads roughly how many rows each class has" in told) == scaling
+    assert "its class counts" not in told
+    assert "prototypes of its classes (2 of their 12 values)" in told
+
+
+def test_an_instruction_tells_the_client_mu(halves):
+    """Through the wire, whatever the number: a float, to the bit."""
+    codec = both_halves(halves, "tinyproto-fp", {"sparsity-dim": 2}).strategy.codec
+    sent = Instruction("run", 3, True, None, 2, {"mu": 0.06 / 29.123456789})
+    assert decode_instruction(encode_instruction(sent, codec), Limits(codec, 1e6)).constants == sent.constants
