@@ -1,5 +1,6 @@
 """Messages: round trips over Flower's own serialisation, sizes by another count, and what is refused."""
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -209,6 +210,10 @@ def instruction_with(**fields):
         (instruction_with(trained=False), "`trained`"),
         (instruction_with(run=b"run"), "`run`"),
         (instruction_with(run=["run"]), "`run`"),
+        (instruction_with(codec=3), "`codec`"),
+        (instruction_with(codec=None), "codec"),
+        (instruction_with(constants=None), "constants"),
+        (instruction_with(codec=""), "another codec"),
         (instruction_with(payload="weights"), "'weights'"),
         (instruction_with(payload="prototypes"), "'prototypes'"),
         (RecordDict({**instruction_with(), "payload": record()}), "does not go with the arrays"),
@@ -219,6 +224,102 @@ def instruction_with(**fields):
 )
 def test_bad_instructions(records, named, refused):
     assert named in refused(decode_instruction, records, LIMITS)
+
+
+@pytest.mark.parametrize("kind", [None, "mixtures"])
+def test_a_payload_of_a_kind_that_was_not_agreed(kind, refused):
+    limits = replace(LIMITS, kind=kind)
+    sent = encode_instruction(Instruction("run", 1, True, prototypes()))
+    assert "payload kind 'prototypes' was not agreed on" in refused(decode_instruction, sent, limits)
+    # where nothing comes, nothing need be agreed
+    assert decode_instruction(encode_instruction(Instruction("run", 1, True)), limits).payload is None
+
+
+# --- the codec ----------------------------------------------------------------------------------------------
+
+MASKED = Codec(K, 12, 3)
+OTHERS = {
+    "K": (Codec(K + 1, 12, 3), "K is 7 there and 6 here"),
+    "d": (Codec(K, 13, 3), "d is 13 there and 12 here"),
+    "s": (Codec(K, 12, 4), "s is 4 there and 3 here"),
+    # their shapes would fit
+    "seed": (Codec(K, 12, 3, seed=1), "seed is 1 there and 0 here"),
+    "format": (Codec(K, 12, 3, "int8"), "format is int8 there and float32 here"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_message_of_another_codec_is_refused_by_name_and_not_decoded(name, crossed, refused, monkeypatch):
+    theirs, named = OTHERS[name]
+    payload = prototypes(dim=theirs.dim)
+    down = crossed(encode_instruction(Instruction("run", 2, True, payload), codec=theirs))
+    up = crossed(encode_report(Report(0, 1, payload), codec=theirs))
+    if name == "seed":
+        misread = arrays.decode_payload(up["payload"], Limits(MASKED, 100.0)).vectors
+        assert misread.shape == payload.vectors.shape
+        assert not misread.equal(arrays.decode_payload(up["payload"], Limits(theirs, 100.0)).vectors)
+
+    def undue(*arguments):
+        raise AssertionError("a payload of another codec was decoded")
+
+    monkeypatch.setattr(messages, "decode_payload", undue)
+    for reason in (
+        refused(decode_instruction, down, Limits(MASKED, 100.0)),
+        refused(partial(decode_report, codec=MASKED), up),
+    ):
+        assert "another codec" in reason
+        assert named in reason
+        assert reason.endswith("and the same version")
+
+
+def test_a_message_without_a_payload_must_be_of_the_same_codec_too(refused):
+    # so that a client whose settings differ is found in round 1, when nothing comes down yet
+    theirs = Codec(K, 12, 3, seed=1)
+    down = encode_instruction(Instruction("run", 1, True), codec=theirs)
+    assert "seed is 1 there" in refused(decode_instruction, down, Limits(MASKED, 100.0))
+    up = encode_report(Report(0, 1), codec=theirs)
+    assert "seed is 1 there" in refused(partial(decode_report, codec=MASKED), up)
+
+
+# --- constants ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "constants",
+    [{}, {"mu": 0.1 + 0.2}, {"mu": 1.5e-4, "zero": 0.0, "below": -5e-324, "most": 1e100}, dict.fromkeys("abc", 1.0)],
+)
+def test_constants_cross_to_the_bit_and_in_order(constants, crossed):
+    sent = Instruction("run", 3, True, constants=constants)
+    back = decode_instruction(crossed(encode_instruction(sent)), LIMITS)
+    assert back == sent
+    assert list(back.constants) == list(constants)
+
+
+@pytest.mark.parametrize(
+    ("names", "values", "named"),
+    [
+        (["mu"], [math.nan], "finite"),
+        (["mu"], [math.inf], "finite"),
+        (["mu"], [-math.inf], "finite"),
+        (["mu"], [1e101], "finite"),
+        (["mu"], [], "a finite number each"),
+        (["mu"], [1.0, 2.0], "a finite number each"),
+        ([], [1.0], "a finite number each"),
+        (["mu"], [1], "a finite number each"),
+        (["mu"], [True], "a finite number each"),
+        (["mu"], ["1.0"], "a finite number each"),
+        (["mu"], 1.0, "`values`"),
+        ("mu", [1.0], "`constants`"),
+        ([1], [1.0], "`constants`"),
+        ([b"mu"], [1.0], "`constants`"),
+        (["two\nlines"], [1.0], "`constants`"),
+        (["x" * 1001], [1.0], "`constants`"),
+        (["mu", "mu"], [1.0, 2.0], "2 names, at most 64 different ones"),
+        ([str(i) for i in range(65)], [1.0] * 65, "65 names, at most 64 different ones"),
+    ],
+)
+def test_bad_constants(names, values, named, refused):
+    assert named in refused(decode_instruction, instruction_with(constants=names, values=values), LIMITS)
 
 
 # --- every message ------------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 
 from experiments.local_grid import LocalGrid
 from federation import roster as module
+from federation.codec import Codec
 from federation.messages import encode_identity
 from federation.payloads import Identity
-from federation.roster import Roster, RosterError, check, refuse_changes
+from federation.roster import Roster, RosterError, check, refuse_changes, refuse_other_codecs
 from federation.settings import Settings
 from federation.settings import check as checked
 
@@ -297,6 +298,7 @@ def test_a_restarted_node_takes_over_its_partition(running, caplog, old_is_gone)
         (identity(1, class_names=("a", "b", "c")), "partition 1 was another client at the start"),
         (identity(1, rows=(91, 10, 30)), "partition 1 was another client at the start"),
         (identity(1, classes=(0, 1)), "partition 1 was another client at the start"),
+        (identity(1, codec="K=3 d=64 s=16"), "partition 1 was another client at the start"),
         (identity(1, partitions=4), "partition 1 was another client at the start"),
         (identity(3, partitions=4), "partition 3 is none of this run's"),
         (Identity(1, 0, problem="client 1: no data."), "client 1: no data."),
@@ -353,6 +355,38 @@ def test_clients_that_fit_together_pass():
 def test_the_odd_one_out_is_named(odd, named):
     text = refused(check, {0: identity(0), 1: odd, 2: identity(2)}, 3)
     assert all(part in text for part in named)
+
+
+CODEC = Codec(3, 64, 16)
+
+
+def test_clients_of_the_servers_codec_pass():
+    refuse_other_codecs({p: identity(p, codec=CODEC.fingerprint) for p in range(3)}, CODEC)
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (Codec(4, 64, 16), ["K is 4 there and 3 here"]),
+        (Codec(3, 32, 16), ["d is 32 there and 64 here"]),
+        (Codec(3, 64, 8), ["s is 8 there and 16 here"]),
+        (Codec(3, 64), ["s is 64 there and 16 here", "seed is none there and 0 here"]),
+        (Codec(3, 64, 16, seed=5), ["seed is 5 there and 0 here"]),
+        (Codec(3, 64, 16, "int8"), ["format is int8 there and float32 here"]),
+    ],
+)
+def test_the_first_client_of_another_codec_is_named_with_what_differs_and_the_remedy(other, named):
+    whose = {2: other.fingerprint, 1: other.fingerprint, 0: CODEC.fingerprint}
+    text = refused(refuse_other_codecs, {p: identity(p, codec=words) for p, words in whose.items()}, CODEC)
+    assert text.startswith("client 1 writes its prototypes with another codec than the server (")
+    assert all(part in text for part in named)
+    assert "sparsity-dim, wire-dtype and seed" in text
+
+
+@pytest.mark.parametrize("words", ["", "x" * 1000, "K=3", "= =", "\x1b[2J\n"])
+def test_a_client_that_names_no_codec_is_refused_on_one_line(words):
+    text = refused(refuse_other_codecs, {0: identity(0, codec=words)}, CODEC)
+    assert text.startswith("client 0 writes")
 
 
 def test_somebody_must_have_training_rows():

@@ -186,6 +186,8 @@ def test_only_a_string_is_a_string(name):
             {"clients": 20, "fraction-train": 0.1, "min-replies": 3},
             ["`min-replies` 3", "`fraction-train` 0.1", "`clients` 20", "asks 2"],
         ),
+        ({"sparsity-dim": 65}, ["`sparsity-dim` 65", "`feature-dim` 64", "0 sends all"]),
+        ({"sparsity-dim": 9, "feature-dim": 8}, ["`sparsity-dim` 9", "`feature-dim` 8"]),
         ({"precision": "bf16", "device": "cpu"}, ["precision", "bf16", "device", "cpu", "float32"]),
     ],
 )
@@ -203,6 +205,7 @@ def test_neighbours_of_the_contradictions_pass():
     # without `clients` the number is not known before the roster
     check(Settings, {"fraction-train": 0.1, "min-replies": 50})
     check(Settings, {"precision": "bf16", "device": "auto"})
+    check(Settings, {"sparsity-dim": 8, "feature-dim": 8})
 
 
 def test_settings_cannot_be_changed():

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from federation.arrays import Limits, decode_payload, payload_bytes
+from federation.arrays import STORED, Limits, decode_payload, payload_bytes
 from federation.codec import Codec
 from federation.messages import MessageError
 
 K, D = 6, 4
 LIMITS = Limits(Codec(K, D), max_norm=100.0)
+INT8 = Limits(Codec(K, D, wire_dtype="int8"), max_norm=100.0)
 COUNTED = Limits(Codec(K, D), max_norm=100.0, counts=True)
 
 
@@ -110,6 +111,112 @@ def test_arrays_that_were_not_agreed_or_are_missing(upload, limits, refused):
     reason = refused(decode_payload, upload, limits)
     assert str(sorted(upload)) in reason
     assert str(["labels", "vectors"] if limits is LIMITS else ["counts", "labels", "vectors"]) in reason
+
+
+# --- number formats and masks ---------------------------------------------------------------------------------
+
+
+def quantised(value=1, scales=(1, 1, 1), **more):
+    vectors = np.full((3, D), value, np.int8)
+    return record(vectors=vectors, scales=np.array(scales, np.float32), **more)
+
+
+def test_an_int8_upload_is_its_steps_times_its_scales():
+    decoded = decode_payload(quantised(-127, (0.25, 0, 0.125)), INT8)
+    assert decoded.vectors.tolist() == [[-31.75] * D, [0.0] * D, [-15.875] * D]
+
+
+@pytest.mark.parametrize("value", [-0.5, -np.finfo(np.float32).tiny, np.nan, np.inf, -np.inf])
+def test_an_int8_scale_that_is_negative_or_not_finite(value, refused):
+    reason = refused(decode_payload, quantised(scales=(1, value, 1)), INT8)
+    assert "Row 1 of the int8 prototypes has the scale" in reason
+    assert "finite and at least 0" in reason
+
+
+@pytest.mark.parametrize(
+    ("scales", "named"),
+    [
+        (np.ones(3, np.float64), "float64 of shape (3,), 3 float32 numbers were due"),
+        (np.ones(3, np.float16), "float16 of shape (3,)"),
+        (np.ones(3, ">f4"), ">f4 of shape (3,)"),
+        (np.ones(3, np.int8), "int8 of shape (3,)"),
+        (np.ones(2, np.float32), "float32 of shape (2,)"),
+        (np.ones((3, 1), np.float32), "float32 of shape (3, 1)"),
+        (np.ones((3, D), np.float32), f"float32 of shape (3, {D})"),
+        (np.ones((), np.float32), "float32 of shape ()"),
+    ],
+)
+def test_int8_scales_of_another_form(scales, named, refused):
+    upload = record(vectors=np.ones((3, D), np.int8), scales=scales)
+    assert named in refused(decode_payload, upload, INT8)
+
+
+def test_int8_scales_are_there_when_agreed_and_only_then(refused):
+    missing = record(vectors=np.ones((3, D), np.int8))
+    assert "['labels', 'vectors'] where ['labels', 'scales', 'vectors'] belong" in refused(
+        decode_payload, missing, INT8
+    )
+    superfluous = record(scales=np.ones(3, np.float32))
+    assert "['labels', 'scales', 'vectors'] where ['labels', 'vectors'] belong" in refused(
+        decode_payload, superfluous, LIMITS
+    )
+
+
+def test_the_norm_bound_is_of_what_int8_decodes_to(refused):
+    # 50 steps of 1 in four dimensions: norm 100, just allowed
+    assert decode_payload(quantised(50), INT8).vectors.norm(dim=1).max() == 100
+    above = np.nextafter(np.float32(1), np.float32(2))
+    assert "norm 100, above `max-prototype-norm` 100" in refused(decode_payload, quantised(50, (1, 1, above)), INT8)
+    assert "norm 2e+36" in refused(decode_payload, quantised(1, (1, 1e36, 1)), INT8)
+    # a scale that is finite, and products that are not
+    assert "decodes to a value that is not finite" in refused(decode_payload, quantised(127, (1, 3e38, 1)), INT8)
+
+
+def test_no_encoder_writes_the_lowest_int8(refused):
+    assert "holds -128" in refused(decode_payload, quantised(-128), INT8)
+
+
+BITS_OF_NAN = {"float16": np.array(0x7E00, np.uint16).view(np.float16), "bfloat16": np.uint16(0x7FC0)}
+BITS_OF_INFINITY = {"float16": np.array(0xFC00, np.uint16).view(np.float16), "bfloat16": np.uint16(0xFF80)}
+
+
+@pytest.mark.parametrize("bits", [BITS_OF_NAN, BITS_OF_INFINITY], ids=["NaN", "infinity"])
+@pytest.mark.parametrize("wire_dtype", ["float16", "bfloat16"])
+def test_half_formats_that_are_not_finite(wire_dtype, bits, refused):
+    limits = Limits(Codec(K, D, wire_dtype=wire_dtype), max_norm=100.0)
+    vectors = np.zeros((3, D), bits[wire_dtype].dtype)
+    assert decode_payload(record(vectors=vectors), limits).vectors.tolist() == [[0.0] * D] * 3
+    vectors[2, 1] = bits[wire_dtype]
+    reason = refused(decode_payload, record(vectors=vectors), limits)
+    assert f"Row 2 of the {wire_dtype} prototypes decodes to a value that is not finite" in reason
+
+
+@pytest.mark.parametrize("agreed", STORED)
+@pytest.mark.parametrize("sent", STORED)
+def test_values_in_another_format_than_agreed(agreed, sent, refused):
+    limits = Limits(Codec(K, D, wire_dtype=agreed), max_norm=100.0)
+    scales = {"scales": np.ones(3, np.float32)} if agreed == "int8" else {}
+    upload = record(vectors=np.ones((3, D), STORED[sent]), **scales)
+    if agreed == sent:
+        assert decode_payload(upload, limits).vectors.shape == (3, D)
+        return
+    stored = np.dtype(STORED[agreed])
+    assert f"the vectors are {np.dtype(STORED[sent])}, {stored} was agreed" in refused(decode_payload, upload, limits)
+
+
+@pytest.mark.parametrize("wire_dtype", STORED)
+def test_a_compressed_upload_is_as_wide_as_the_masks_have_ones(wire_dtype, refused):
+    masked, whole = (Limits(Codec(K, D, ones, wire_dtype), max_norm=100.0) for ones in (2, 0))
+    scales = {"scales": np.ones(3, np.float32)} if wire_dtype == "int8" else {}
+
+    def of_width(width):
+        return record(vectors=np.ones((3, width), STORED[wire_dtype]), **scales)
+
+    assert decode_payload(of_width(2), masked).vectors.shape == (3, D)
+    for width in (D, 1, 3, 0):
+        reason = refused(decode_payload, of_width(width), masked)
+        assert f"shape (3, {width}), at most {K} rows of 2 values were agreed" in reason
+    assert f"shape (3, 2), at most {K} rows of {D} values were agreed" in refused(decode_payload, of_width(2), whole)
 
 
 def npy(header, data=b"", version=(1, 0)):

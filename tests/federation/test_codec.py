@@ -1,0 +1,291 @@
+"""The codec: what crosses of a prototype and how exactly, its bytes, and what two ends say that do not agree."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from federation.arrays import Limits, decode_payload, encode_payload, payload_bytes
+from federation.codec import Codec, CodecError, codec_of
+from federation.messages import encode_instruction, encode_report, wire_bytes
+from federation.payloads import Evaluation, Instruction, Report, TrainingFigures
+from federation.settings import Settings, check
+from prototypes.masks import class_masks
+from prototypes.prototype_set import PrototypeSet
+
+ROOT = Path(__file__).resolve().parents[2]
+K = 8
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+# (d, s): no masks, masks that must share dimensions (K s > d), masks that need not
+WIDTHS = {"whole": (12, 0), "shared": (13, 5), "apart": (41, 5)}
+CODECS = {f"{dtype}, {name}": Codec(K, d, s, dtype, seed=3) for dtype in BYTES for name, (d, s) in WIDTHS.items()}
+MASKED = Codec(K, 12, 5)
+
+
+def prototypes(labels, dim, counted=False, seed=0):
+    """Rows of very different size, one of them zero where there are several."""
+    vectors = torch.randn(len(labels), dim, generator=torch.Generator().manual_seed(seed))
+    vectors *= 10.0 ** torch.linspace(3, -6, len(labels)).unsqueeze(1)
+    vectors[1:2] = 0
+    counts = torch.arange(1, len(labels) + 1) if counted else None
+    return PrototypeSet(torch.tensor(list(labels), dtype=torch.int64), vectors, counts)
+
+
+def masks_of(codec, labels):
+    if codec.ones in (0, codec.dim):
+        return torch.ones(len(labels), codec.dim, dtype=torch.bool)
+    return class_masks(codec.num_classes, codec.dim, codec.ones, codec.seed)[list(labels)]
+
+
+def allowed_error(values, wire_dtype):
+    """What quantisation.py promises for values (k, d), of which int8 takes the largest of a row for its scale."""
+    size = values.double().abs()
+    if wire_dtype == "float16":
+        return torch.where(size < 2**-14, 2**-25, size * 2**-11)
+    if wire_dtype == "bfloat16":
+        return torch.where(size < 2**-126, 2**-134, size * 2**-8)
+    if wire_dtype == "int8":
+        scales = (size.amax(dim=1, keepdim=True) / 127).clamp_min(2**-126)
+        return scales / 2 + size * 2**-23
+    return torch.zeros_like(size)
+
+
+# --- there and back -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("labels", [range(K), (0, 2, 5, 7), (4,)], ids=["all", "some", "one"])
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_what_the_masks_let_through_crosses_within_the_format_and_all_else_is_zero(codec, labels, counted, crossed):
+    sent = prototypes(labels, codec.dim, counted)
+    back = decode_payload(crossed(encode_payload(sent, codec)), Limits(codec, 1e6, counts=counted))
+    assert back.labels.tolist() == list(labels)
+    assert back.vectors.dtype == torch.float32
+    assert back.vectors.shape == (len(labels), codec.dim)
+    assert back.counts is None if not counted else back.counts.equal(sent.counts)
+    masks = masks_of(codec, labels)
+    expected = sent.vectors * masks
+    error = (back.vectors.double() - expected.double()).abs()
+    assert (error <= allowed_error(expected, codec.wire_dtype)).all()
+    assert not back.vectors[~masks].any()
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_the_empty_set_crosses(codec, counted, crossed):
+    sent = prototypes((), codec.dim, counted)
+    back = decode_payload(crossed(encode_payload(sent, codec)), Limits(codec, 1e6, counts=counted))
+    assert (len(back), back.vectors.shape) == (0, (0, codec.dim))
+    assert (back.counts is None) != counted
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_a_prototype_takes_as_many_values_on_the_wire_as_its_mask_has_ones(codec, crossed):
+    encoded = crossed(encode_payload(prototypes((1, 3, 6), codec.dim, counted=True), codec))
+    arrays = {name: array.numpy() for name, array in encoded.items()}
+    scales = {"scales"} if codec.wire_dtype == "int8" else set()
+    assert arrays.keys() == {"labels", "vectors", "counts"} | scales
+    assert arrays["vectors"].shape == (3, codec.ones or codec.dim)
+    assert arrays["vectors"].itemsize == BYTES[codec.wire_dtype]
+    if scales:
+        assert (arrays["scales"].dtype, arrays["scales"].shape) == (np.float32, (3,))
+    if codec.ones:
+        assert not any(codec.dim in array.shape for array in arrays.values())
+
+
+def test_what_was_decoded_encodes_to_the_same_again():
+    for codec in CODECS.values():
+        once = encode_payload(prototypes(range(K), codec.dim), codec)
+        again = encode_payload(decode_payload(once, Limits(codec, 1e6)), codec)
+        assert {name: array.data for name, array in again.items()} == {name: array.data for name, array in once.items()}
+
+
+def test_encoding_leaves_the_payload_alone():
+    for codec in CODECS.values():
+        sent = prototypes(range(K), codec.dim)
+        before = sent.vectors.clone()
+        encode_payload(sent.with_vectors(sent.vectors.requires_grad_()), codec)
+        assert sent.vectors.equal(before)
+
+
+# --- bytes --------------------------------------------------------------------------------------------------
+
+
+def messages(codec, labels, counted=False):
+    """A message down and one up, as large as they come."""
+    payload = prototypes(labels, codec.dim)
+    run = "20260101-120000-tinyproto-fp-tiny-imagenet"
+    down = encode_instruction(Instruction(run, 300, True, payload, 299, {"mu": 0.0015}), codec)
+    training = TrainingFigures(
+        500, 80, {"cross-entropy": 1.5, "prototype-pull": 0.25, "loss": 1.75}, 0.5, 3.0, 2.0, 9.0
+    )
+    rules = ("classifier", "local-prototypes", "global-prototypes", "discriminant", "majority-class")
+    evaluation = Evaluation((90, 40), dict.fromkeys(rules, (30, 20)), 0.5)
+    payload = prototypes(labels, codec.dim, counted)
+    return down, encode_report(Report(3, 300, payload, training, evaluation, "", 1.5), codec)
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_payload_bytes_are_the_values_alone(codec, crossed):
+    for records in messages(codec, (1, 3, 6), counted=True):
+        expected = 3 * (codec.ones or codec.dim) * BYTES[codec.wire_dtype]
+        assert payload_bytes(records) == payload_bytes(crossed(records)) == expected
+
+
+@pytest.mark.parametrize(("num_classes", "dim", "ones"), [(200, 500, 50), (10, 500, 50), (1, 500, 50), (100, 512, 0)])
+def test_a_message_of_float32_adds_little_to_its_payload(num_classes, dim, ones):
+    for records in messages(Codec(num_classes, dim, ones), range(num_classes)):
+        payload = payload_bytes(records)
+        over = wire_bytes(records, without=("evaluation",)) - payload
+        assert payload == num_classes * (ones or dim) * 4
+        assert 0 < over <= 0.05 * payload + 4096
+
+
+def test_int8_adds_a_scale_a_prototype_to_the_wire():
+    codec, plain = Codec(100, 500, 50, "int8"), Codec(100, 500, 50)
+    for records, in_float32 in zip(messages(codec, range(100)), messages(plain, range(100)), strict=True):
+        assert payload_bytes(records) == payload_bytes(in_float32) // 4
+        over, over_in_float32 = (wire_bytes(r) - payload_bytes(r) for r in (records, in_float32))
+        assert over >= over_in_float32 + 4 * 100
+
+
+# --- agreement ----------------------------------------------------------------------------------------------
+
+
+def test_the_run_settings_and_the_task_make_the_codec():
+    settings = check(Settings, {"sparsity-dim": 5, "wire-dtype": "int8", "seed": 9, "feature-dim": 12})
+    assert codec_of(settings, K, 12) == Codec(K, 12, 5, "int8", 9)
+    assert codec_of(Settings(), 3, 7) == Codec(3, 7)
+
+
+def test_as_many_ones_as_dimensions_are_no_mask():
+    whole, none = Codec(K, 12, 12, seed=4), Codec(K, 12)
+    assert (whole.masked, whole.width, whole.fingerprint) == (False, 12, none.fingerprint)
+    sent = prototypes(range(K), 12)
+    assert decode_payload(encode_payload(sent, whole), Limits(none, 1e6)).vectors.equal(sent.vectors)
+
+
+def test_without_masks_the_seed_is_no_part_of_the_codec():
+    assert Codec(K, 12, seed=1).fingerprint == Codec(K, 12, seed=2).fingerprint
+    assert Codec(K, 12, seed=1).difference(Codec(K, 12, seed=2).fingerprint) == ""
+    assert Codec(K, 12, 5, seed=1).fingerprint != Codec(K, 12, 5, seed=2).fingerprint
+
+
+def test_another_process_derives_the_same_fingerprint():
+    code = "from federation.codec import Codec; print(Codec(8, 12, 5, 'int8', 7).fingerprint)"
+    here = Codec(K, 12, 5, "int8", 7).fingerprint
+    other = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    environment = os.environ | {"PYTHONHASHSEED": other}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == here
+    assert len(here) < 100
+
+
+def parts(difference):
+    """Part -> (there, here), as `difference` tells it."""
+    clauses = [re.fullmatch(r"(\w+) is (\S+) there and (\S+) here", clause) for clause in difference.split(", ")]
+    assert all(clauses), difference
+    return {clause[1]: (clause[2], clause[3]) for clause in clauses}
+
+
+DIFFERING = {
+    "classes": (MASKED, Codec(9, 12, 5), {"K": ("9", "8"), "masks": None}),
+    "width": (MASKED, Codec(K, 13, 5), {"d": ("13", "12"), "masks": None}),
+    "ones": (MASKED, Codec(K, 12, 4), {"s": ("4", "5"), "masks": None}),
+    "seed": (MASKED, Codec(K, 12, 5, seed=1), {"seed": ("1", "0"), "masks": None}),
+    "format": (MASKED, Codec(K, 12, 5, "int8"), {"format": ("int8", "float32")}),
+    "no masks there": (MASKED, Codec(K, 12), {"s": ("12", "5"), "seed": ("none", "0"), "masks": None}),
+    "no masks here": (Codec(K, 12), MASKED, {"s": ("5", "12"), "seed": ("0", "none"), "masks": None}),
+    "classes, no masks": (Codec(K, 12), Codec(9, 12), {"K": ("9", "8")}),
+    "width, no masks": (Codec(K, 12), Codec(K, 64), {"d": ("64", "12"), "s": ("64", "12")}),
+    "two things": (Codec(K, 12), Codec(9, 12, 0, "bfloat16"), {"K": ("9", "8"), "format": ("bfloat16", "float32")}),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERING)
+def test_exactly_what_differs_is_named_on_both_sides_with_the_remedy(name, refused):
+    here, there, expected = DIFFERING[name]
+    found = parts(here.difference(there.fingerprint))
+    assert found.keys() == expected.keys()
+    assert all(found[part] == values for part, values in expected.items() if values)
+    assert parts(there.difference(here.fingerprint)) == {part: (b, a) for part, (a, b) in found.items()}
+    reason = refused(here.refuse_other, there.fingerprint)
+    assert here.difference(there.fingerprint) in reason
+    assert reason.endswith(
+        "; both ends need the same classes, feature-dim, sparsity-dim, wire-dtype and seed, and the same version"
+    )
+    here.refuse_other(here.fingerprint)
+
+
+def test_other_masks_from_the_same_settings_are_another_version():
+    other = re.sub("masks=.*", "masks=00000000", MASKED.fingerprint)
+    assert set(parts(MASKED.difference(other))) == {"masks"}
+
+
+HOSTILE = {
+    "empty": "",
+    "control codes": "K=8\n d=\x1b[2J12 \x00 s=5",
+    "a novel": "K=" + "x" * 100_000,
+    "many parts": " ".join(f"a{i}=1" for i in range(5000)),
+    "no equals": "nobody agreed on this",
+    "equals alone": "= == ===",
+    "a half surrogate": "K=\ud800",
+    "spaces": MASKED.fingerprint + " ",
+    "a part twice": MASKED.fingerprint + " K=8",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_fingerprint_is_refused_in_one_printable_line(name, refused):
+    for codec in (MASKED, Codec(K, 12, 0, "int8")):
+        assert "another codec" in refused(codec.refuse_other, HOSTILE[name])
+        assert codec.difference(HOSTILE[name]).isprintable()
+
+
+# --- what a format cannot hold --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wire_dtype", "value", "named"),
+    [
+        ("float16", 65520.0, "65520, beyond 65504, the largest number of float16"),
+        ("float16", -1e6, "choose the wire-dtype bfloat16, int8 or float32"),
+        ("bfloat16", 3.4e38, "the largest number of bfloat16"),
+        ("float32", float("nan"), "NaN or infinity"),
+        ("int8", float("-inf"), "NaN or infinity"),
+    ],
+)
+def test_a_value_that_the_format_cannot_hold_names_its_class(wire_dtype, value, named):
+    sent = prototypes((1, 4, 6), 12)
+    for ones in (0, 5):
+        codec = Codec(K, 12, ones, wire_dtype)
+        vectors = sent.vectors.clone()
+        vectors[2, masks_of(codec, (6,))[0].nonzero()[-1]] = value
+        with pytest.raises(CodecError, match=r"^a prototype cannot be sent \(class 6\): ") as caught:
+            encode_payload(sent.with_vectors(vectors), codec)
+        assert named in str(caught.value)
+        assert str(caught.value).isprintable()
+
+
+def test_what_no_mask_lets_through_need_not_fit():
+    codec = Codec(K, 12, 5, "float16")
+    sent = prototypes((6,), 12)
+    masks = masks_of(codec, (6,))
+    vectors = torch.where(masks, torch.tensor(1.5), torch.tensor(1e30))
+    back = decode_payload(encode_payload(sent.with_vectors(vectors), codec), Limits(codec, 100.0))
+    assert back.vectors.equal(1.5 * masks)
+
+
+def test_codecs_and_limits_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        MASKED.seed = 1
+    with pytest.raises(FrozenInstanceError):
+        Limits(MASKED, 1.0).max_norm = 2.0
