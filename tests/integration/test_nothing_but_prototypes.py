@@ -2,31 +2,57 @@
 few figures leaves a client, and the bytes are those of the formula."""
 
 import json
+import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord
 from safetensors.torch import load_file
 
+from client_app import client as client_module
+from data.client_data import Rows
 from experiments.local_grid import LocalGrid
+from prototypes.masks import class_masks
 from strategies import METHODS, load_method, read_settings
 
-DIM, CLASSES, CLIENTS = 12, 10, 4  # d as the fixture `run` sets it, K of the digits
+# a feature-dim that is no other number of these runs; K of the digits
+DIM, CLASSES, CLIENTS = 23, 10, 4
 WEIGHTED = {"fedproto.aggregation": "weighted", "disclose-class-counts": True}
-CASES = [*((name, {}) for name in METHODS), ("fedproto", WEIGHTED)]
-FLOAT32 = 4  # bytes
+SENDING = [name for name in METHODS if load_method(name).sends == "prototypes"]
+# the values that cross with s = 2 have disjoint masks (K s <= d), those with s = 5 have not
+CODECS = [
+    {"sparsity-dim": 2},
+    {"sparsity-dim": 5, "wire-dtype": "int8"},
+    {"sparsity-dim": 5, "wire-dtype": "bfloat16"},
+    {"wire-dtype": "float16"},
+    {"wire-dtype": "int8"},
+]
+CASES = [
+    *((name, {}) for name in METHODS),
+    ("fedproto", WEIGHTED),
+    ("fedproto", WEIGHTED | CODECS[1]),
+    *((name, codec) for name in SENDING for codec in CODECS),
+    ("protonorm", {"wire-dtype": "bfloat16"}),
+    ("tinyproto-fp", {"sparsity-dim": 5, "tinyproto.scaling": False}),
+]
+STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
-# payload kind -> array -> (dtypes, shape by the number of rows k)
+# payload kind -> array -> (dtype, shape by the number of rows k), both by the settings
 ARRAYS = {
     "prototypes": {
-        "labels": ({"int16"}, lambda k: (k,)),
-        "vectors": ({"float32"}, lambda k: (k, DIM)),
+        "labels": lambda settings, k: ("int16", (k,)),
+        "vectors": lambda settings, k: (STORED[settings.wire_dtype], (k, settings.sparsity_dim or DIM)),
     }
 }
-COUNTS = {"counts": ({"int64"}, lambda k: (k,))}
+COUNTS = {"counts": lambda settings, k: ("int64", (k,))}
+SCALES = {"scales": lambda settings, k: ("float32", (k,))}
 HEADERS = {
-    "instruction": {"run", "round", "evaluate", "trained", "payload"},
-    "report": {"partition", "round", "problem", "seconds", "parts"},
+    "instruction": {"run", "round", "evaluate", "trained", "payload", "constants", "values", "codec"},
+    "report": {"partition", "round", "problem", "seconds", "parts", "codec"},
     "identity": {
         "partition",
         "partitions",
@@ -38,6 +64,7 @@ HEADERS = {
         "rows",
         "discloses",
         "problem",
+        "codec",
     },
 }
 RULES = {"local-prototypes", "global-prototypes", "classifier", "discriminant", "majority-class"}
@@ -65,17 +92,31 @@ class Recording(LocalGrid):
 _runs: dict = {}  # each test looks at the same runs
 
 
-@pytest.fixture(params=CASES, ids=lambda case: case[0] + "-weighted" * bool(case[1]))
+def name_of(case):
+    """`fedproto-weighted-s5-int8`."""
+    name, extra = case
+    words = [name, "weighted" * (WEIGHTED.items() <= extra.items()), "unscaled" * ("tinyproto.scaling" in extra)]
+    words += [f"s{extra['sparsity-dim']}" if "sparsity-dim" in extra else "", str(extra.get("wire-dtype", ""))]
+    return "-".join(word for word in words if word)
+
+
+@pytest.fixture(params=CASES, ids=name_of)
 def recorded(request, run):
-    """A run of few classes a client, of whom half train in a round: (method, options, folder, messages down, up)."""
+    """A run of few classes a client, of whom half train in a round: (run, folder, messages down, up)."""
     name, extra = request.param
     config = {"strategy": name, "rounds": 4, "partition": "pathological", "classes-per-client": 3} | extra
-    config |= {"fraction-train": 0.5, "models": "tiny_cnn,tiny_perceptron"}
+    config |= {"fraction-train": 0.5, "models": "tiny_cnn,tiny_perceptron", "feature-dim": DIM}
+    if "fedtgp" in load_method(name).settings:
+        config |= {"fedtgp.server-epochs": 3}
     if str(config) not in _runs:
-        Recording.down, Recording.up = [], []
-        folder = run(config, clients=CLIENTS, grid=Recording)
-        _runs[str(config)] = folder, Recording.down, Recording.up
-    return load_method(name), read_settings(config).options, *_runs[str(config)]
+        _runs[str(config)] = record(run, config)
+    return read_settings(config), *_runs[str(config)]
+
+
+def record(run, config):
+    """A run's folder, and all its messages down and up."""
+    Recording.down, Recording.up = [], []
+    return run(config, clients=CLIENTS, grid=Recording), Recording.down, Recording.up
 
 
 def lines(folder):
@@ -91,36 +132,48 @@ def trained_in(line):
     return sorted(int(partition) for partition, client in line["clients"].items() if "training" in client)
 
 
-def check_payload(record, kind, counts, most):
-    """Arrays of the declared names, dtypes and shapes, at most `most` rows, and not a byte beside them."""
+def check_payload(record, kind, run, counts, most):
+    """Arrays of the declared names, types and shapes, at most `most` rows, and not a byte beside them."""
     assert isinstance(record, ArrayRecord)
-    fields = ARRAYS[kind] | (COUNTS if counts else {})
+    fields = ARRAYS[kind] | (COUNTS if counts else {}) | (SCALES if run.settings.wire_dtype == "int8" else {})
     assert set(record) == set(fields)
     rows = record["labels"].shape[0]
     assert 0 < rows <= most
-    for name, (dtypes, shape) in fields.items():
+    for name, form in fields.items():
         array = record[name]
-        assert array.dtype in dtypes
-        assert tuple(array.shape) == shape(rows)
+        assert (array.dtype, tuple(array.shape)) == form(run.settings, rows)
         # .npy: the values and a header of 128 bytes
         assert len(array.data) == array.numpy().nbytes + 128
     labels = record["labels"].numpy()
     assert set(labels.tolist()) <= set(range(CLASSES))
-    return labels.tolist(), record["vectors"].numpy()
+    return labels.tolist()
 
 
 def check_scalars(record, kind, names, longest):
-    """Fields of known names that hold a number, or a few."""
+    """Fields of known names that hold a number, some words, or a few of them."""
     assert isinstance(record, kind)
     assert set(record) <= names
     for value in record.values():
         assert isinstance(value, bool | int | float | str | list)
-        assert len(str(value)) < 300
-        assert not isinstance(value, list) or len(value) <= longest
+        items = value if isinstance(value, list) else [value]
+        assert len(items) <= longest or not isinstance(value, list)
+        assert all(len(str(item)) < 100 for item in items)
+
+
+def fingerprint_of(settings):
+    """What each message says of its codec, as a pattern."""
+    whole = f"K={CLASSES} d={DIM} s={settings.sparsity_dim or DIM} format={settings.wire_dtype}"
+    return whole + (r" seed=0 masks=[0-9a-f]{8}" if settings.sparsity_dim else "")
+
+
+def scales(run):
+    """Whether the method multiplies by class counts."""
+    return any(getattr(option, "scaling", False) for option in run.options.values.values())
 
 
 def test_what_goes_down_is_what_the_method_declares(recorded):
-    method, _, folder, down, _ = recorded
+    run, folder, down, _ = recorded
+    method = run.method
     assert {kind for kind, _ in down} == {MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE}
     with_payload = 0
     for kind, records in down:
@@ -128,32 +181,37 @@ def test_what_goes_down_is_what_the_method_declares(recorded):
             assert not records
             continue
         header = records["instruction"]
-        check_scalars(header, ConfigRecord, HEADERS["instruction"], longest=0)
+        check_scalars(header, ConfigRecord, HEADERS["instruction"], longest=1)
         assert header["run"] == folder.name
+        assert header["constants"] == (["mu"] if scales(run) else [])
+        assert len(header["values"]) == len(header["constants"])
+        assert re.fullmatch(fingerprint_of(run.settings), header["codec"])
         if method.receives is None or header["round"] == 1:
             assert set(records) == {"instruction"}
             assert header["payload"] == ""
             continue
         assert set(records) == {"instruction", "payload"}
         assert header["payload"] == method.receives
-        check_payload(records["payload"], method.receives, counts=False, most=CLASSES)
+        check_payload(records["payload"], method.receives, run, counts=False, most=CLASSES)
         with_payload += 1
     assert with_payload == (0 if method.receives is None else 4 * CLIENTS)
 
 
 def test_what_goes_up_is_what_the_method_declares(recorded):
-    method, options, folder, _, up = recorded
-    counts = method.sends_counts(options)
+    run, folder, _, up = recorded
+    method, counts = run.method, run.method.sends_counts(run.options)
     classes, uploads = classes_of(folder), 0
     for kind, records in up:
         if kind == MessageType.QUERY:
             assert set(records) == {"identity"}
             check_scalars(records["identity"], ConfigRecord, HEADERS["identity"], longest=CLASSES)
             assert len(records["identity"]["rows"]) == 3
+            assert re.fullmatch(fingerprint_of(run.settings), records["identity"]["codec"])
             continue
         # no list is as long as a client's classes but the loss's parts, which are named
         check_scalars(records["report"], ConfigRecord, HEADERS["report"], longest=3)
         assert set(records["report"]["parts"]) <= {"cross-entropy", "prototype-pull", "loss"}
+        assert re.fullmatch(fingerprint_of(run.settings), records["report"]["codec"])
         allowed = {"report", "evaluation"}
         if kind == MessageType.TRAIN:
             allowed |= {"training"} | ({"payload"} if method.sends else set())
@@ -164,15 +222,33 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
         check_scalars(records["evaluation"], MetricRecord, RULES | {"rows", "seconds"}, longest=2)
         if "payload" in records:
             held = classes[records["report"]["partition"]]
-            labels, _ = check_payload(records["payload"], method.sends, counts, most=len(held))
-            assert labels == held
+            assert check_payload(records["payload"], method.sends, run, counts, most=len(held)) == held
             uploads += 1
     assert uploads == (0 if method.sends is None else 4 * CLIENTS // 2)
 
 
+def lengths_in(records):
+    """Every extent of every array and list of a message."""
+    for record in records.values():
+        for value in record.values():
+            if isinstance(record, ArrayRecord):
+                yield from (*value.shape, value.numpy().size)
+            elif isinstance(value, list):
+                yield len(value)
+
+
+def test_with_masks_nothing_has_the_size_of_a_prototype(recorded):
+    run, _, down, up = recorded
+    lengths = {length for _, records in (*down, *up) for length in lengths_in(records)}
+    sends = run.method.sends is not None
+    assert (DIM in lengths) == (sends and not run.settings.sparsity_dim)
+    assert not run.settings.sparsity_dim or run.settings.sparsity_dim in lengths
+
+
 def test_what_goes_up_is_small_beside_weights_and_samples(recorded):
     """Held against the sizes of what must not leave: a model, or one digit a row."""
-    _, _, folder, _, up = recorded
+    run, folder, _, up = recorded
+    width = run.settings.sparsity_dim or DIM
     roster = {entry["partition"]: entry for entry in json.loads((folder / "roster.json").read_text())}
     for kind, records in up:
         if kind == MessageType.QUERY:
@@ -183,40 +259,62 @@ def test_what_goes_up_is_small_beside_weights_and_samples(recorded):
         numbers = [value for record in records.metric_records.values() for value in record.values()]
         scalars = sum(len(value) if isinstance(value, list) else 1 for value in numbers)
         assert scalars <= 24
-        assert values <= len(client["classes"]) * (DIM + 2)
+        assert values <= len(client["classes"]) * (width + 3)
         assert 20 * (values + scalars) < client["parameters"]
 
 
+def decoded(payload, wire_dtype):
+    """The values that an upload holds, and their largest rounding error, both float64."""
+    stored = payload["vectors"].numpy()
+    if wire_dtype == "int8":
+        steps = payload["scales"].numpy()[:, None].astype(np.float64)
+        return stored * steps, np.broadcast_to(0.5001 * steps, stored.shape)
+    if wire_dtype == "bfloat16":
+        values = (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        return values, np.abs(values) * 2.0**-8
+    values = stored.astype(np.float64)
+    return values, np.abs(values) * 2.0**-10 + 2.0**-24 if wire_dtype == "float16" else np.zeros(values.shape)
+
+
 def test_an_upload_is_the_prototypes_that_the_client_keeps(recorded):
-    method, options, folder, _, up = recorded
-    if method.sends is None:
+    """Under the masks, in the number format; times the counts where the method scales."""
+    run, folder, _, up = recorded
+    if run.method.sends is None:
         return
-    newest = {}
+    ones, newest = run.settings.sparsity_dim, {}
     for kind, records in up:
         if kind == MessageType.TRAIN:
             newest[records["report"]["partition"]] = records["report"]["round"], records["payload"]
     for partition, (number, payload) in newest.items():
         store = folder.parents[1] / "clients" / folder.name / str(partition)
         kept = load_file(store / f"round-{number:06d}.safetensors")
-        assert np.array_equal(payload["vectors"].numpy(), kept["prototypes/vectors"].numpy())
-        assert np.array_equal(payload["labels"].numpy(), kept["prototypes/labels"].numpy())
-        if method.sends_counts(options):
-            assert np.array_equal(payload["counts"].numpy(), kept["prototypes/counts"].numpy())
+        labels, counts = kept["prototypes/labels"].numpy(), kept["prototypes/counts"].numpy()
+        assert np.array_equal(payload["labels"].numpy(), labels)
+        whole = kept["prototypes/vectors"].numpy()
+        whole = whole * counts[:, None].astype(np.float32) if scales(run) else whole
+        if ones:
+            masks = class_masks(CLASSES, DIM, ones, seed=0).numpy()
+            whole = np.stack([vector[masks[label]] for vector, label in zip(whole, labels, strict=True)])
+        values, error = decoded(payload, run.settings.wire_dtype)
+        assert (np.abs(values - whole) <= error).all()
+        assert np.abs(whole).max() > 0
+        if run.method.sends_counts(run.options):
+            assert np.array_equal(payload["counts"].numpy(), counts)
 
 
 def test_the_payload_is_the_formulas_to_the_byte(recorded):
     """Sum over the sampled of (K_i + K_r) s values; K_r, the classes with a prototype when the round starts."""
-    method, _, folder, _, _ = recorded
+    run, folder, _, _ = recorded
     classes, known = classes_of(folder), set()
-    sends, receives = method.sends is not None, method.receives is not None
-    sizes = []
+    sends, receives = run.method.sends is not None, run.method.receives is not None
+    row, sizes = (run.settings.sparsity_dim or DIM) * BYTES[run.settings.wire_dtype], []
     for line in lines(folder):
         sampled = trained_in(line)
         others = CLIENTS - len(sampled)
-        assert line["bytes"]["payload_up"] == sends * sum(len(classes[p]) for p in sampled) * DIM * FLOAT32
-        assert line["bytes"]["payload_down"] == receives * len(sampled) * len(known) * DIM * FLOAT32
+        assert line["bytes"]["payload_up"] == sends * sum(len(classes[p]) for p in sampled) * row
+        assert line["bytes"]["payload_down"] == receives * len(sampled) * len(known) * row
         assert line["bytes"]["evaluate_only_payload_up"] == 0
-        assert line["bytes"]["evaluate_only_payload_down"] == receives * others * len(known) * DIM * FLOAT32
+        assert line["bytes"]["evaluate_only_payload_down"] == receives * others * len(known) * row
         sizes.append(len(known))
         known |= {label for partition in sampled for label in classes[partition]}
     assert sizes[0] == 0
@@ -225,17 +323,175 @@ def test_the_payload_is_the_formulas_to_the_byte(recorded):
 
 
 def test_the_wire_is_the_payload_and_little_more(recorded):
-    _, _, folder, down, up = recorded
+    """By at most 5 % and 4 KB a message for float32; the others' overhead is reported."""
+    run, folder, down, up = recorded
+    share = 1.05 if run.settings.wire_dtype == "float32" else math.inf
     for line in lines(folder):
         sizes, sampled = line["bytes"], len(trained_in(line))
         for way, figures in (("up", sizes["evaluation_wire_up"]), ("down", 0)):
             payload, wire = sizes[f"payload_{way}"], sizes[f"wire_{way}"]
-            assert payload <= wire - figures <= 1.05 * payload + 4096 * sampled
+            assert payload <= wire - figures
+            assert not payload or wire - figures <= share * payload + 4096 * sampled
             payload, wire = sizes[f"evaluate_only_payload_{way}"], sizes[f"evaluate_only_wire_{way}"]
-            assert payload <= wire <= 1.05 * payload + 4096 * (CLIENTS - sampled)
+            assert payload <= wire
+            assert not payload or wire <= share * payload + 4096 * (CLIENTS - sampled)
     for way, messages in (("down", down), ("up", up)):
         carried = sum(records["payload"]["vectors"].numpy().nbytes for _, records in messages if "payload" in records)
         counted = (
             line["bytes"][f"{prefix}payload_{way}"] for line in lines(folder) for prefix in ("", "evaluate_only_")
         )
         assert carried == sum(counted)
+
+
+# --- class counts ---------------------------------------------------------------------------------------------
+
+# partition -> class -> n_ij: primes above every other whole number that a client tells, and above what int8 holds
+HELD = {
+    0: {0: 131, 3: 211},
+    1: {1: 139, 2: 257, 7: 401},
+    2: {4: 149, 5: 173, 6: 307, 8: 163},
+    3: {8: 433, 9: 179},
+}
+SCALED = [
+    (name, codec)
+    for name in ("tinyproto-fp", "tinyproto-ft")
+    for codec in ({}, {"sparsity-dim": 5}, {"sparsity-dim": 5, "wire-dtype": "int8"})
+]
+
+
+def disguises(counts, mu):
+    """name -> number: every n_ij of a client, and what would give it away as good as itself."""
+    total, found, running = sum(counts.values()), {}, 0
+    for label, count in counts.items():
+        running += count
+        shapes = {
+            "n": count,
+            "1/n": 1 / count,
+            "share": count / total,
+            "rest": total - count,
+            "log n": math.log(count),
+            "log share": math.log(count / total),
+            "root": math.sqrt(count),
+            "mu n": mu * count,
+            "running sum": running,
+        }
+        found |= {f"{name} of class {label}": value for name, value in shapes.items() if value != total}
+    return found
+
+
+def numbers_of(records):
+    """(place, number) of every number in a message: in arrays, lists, scalars and texts."""
+    for name, record in records.items():
+        for key, value in record.items():
+            if isinstance(record, ArrayRecord):
+                values = value.numpy().astype(np.float64).ravel().tolist()
+            else:
+                values = [number for item in (value if isinstance(value, list) else [value]) for number in _read(item)]
+            yield from ((f"{name}/{key}", number) for number in values)
+
+
+def _read(item):
+    if isinstance(item, str):
+        return [float(number) for number in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.]*\w)", item)]
+    return [] if isinstance(item, bool) else [float(item)]
+
+
+def given_away(records, counts, mu):
+    """[(place, what)] of all numbers of a message that are a count or its disguise, or two of its scalars whose ratio
+    is a count."""
+    known, found = disguises(counts, mu), []
+    numbers = list(numbers_of(records))
+    for place, number in numbers:
+        # float32 rounds by 6e-8
+        found += [(place, what) for what, value in known.items() if math.isclose(number, value, rel_tol=2e-7)]
+    scalars = [number for place, number in numbers if number and not place.startswith("payload/")]
+    for count in counts.values():
+        pairs = ((a, b) for a in scalars for b in scalars)
+        found += [("a ratio", f"{a} / {b}") for a, b in pairs if math.isclose(a / b, count, rel_tol=1e-9)]
+    return found
+
+
+@pytest.fixture
+def sent(run, monkeypatch):
+    """sent(settings) -> (folder, {partition: its messages}) of a run whose clients hold HELD."""
+    whole = client_module.client_data
+
+    def client_data(spec, partition, *rest):
+        data = whole(spec, partition, *rest)
+        chosen = []
+        for label, count in HELD[partition].items():
+            own = (data.train.labels == label).nonzero().flatten()
+            chosen.append(own[torch.arange(count) % len(own)])
+        index = torch.cat(chosen)
+        return replace(data, train=Rows(data.train.inputs[index], data.train.labels[index]))
+
+    def start(settings):
+        monkeypatch.setattr(client_module, "client_data", client_data)
+        config = {"rounds": 2, "partition": "iid", "feature-dim": DIM} | settings
+        folder, _, up = record(run, config)
+        mine = {partition: [] for partition in HELD}
+        for _, records in up:
+            who = records["identity"] if "identity" in records else records["report"]
+            mine[who["partition"]].append(records)
+        return folder, mine
+
+    return start
+
+
+def check_counts(folder):
+    """The clients did hold what this test is about."""
+    for partition, counts in HELD.items():
+        store = folder.parents[1] / "clients" / folder.name / str(partition)
+        kept = load_file(store / "round-000002.safetensors")
+        labels, found = kept["prototypes/labels"].tolist(), kept["prototypes/counts"].tolist()
+        assert dict(zip(labels, found, strict=True)) == counts
+
+
+@pytest.mark.parametrize(("strategy", "codec"), SCALED, ids=map(name_of, SCALED))
+def test_no_message_of_a_scaled_run_holds_a_class_count(sent, strategy, codec):
+    folder, messages = sent({"strategy": strategy} | codec)
+    check_counts(folder)
+    mu = lines(folder)[0]["server"]["mu"]
+    assert mu == pytest.approx(0.06 * 11 / sum(sum(counts.values()) for counts in HELD.values()), rel=1e-12)
+    for partition, counts in HELD.items():
+        # its identity, two rounds and the final evaluation
+        assert len(messages[partition]) == 4
+        assert sum("payload" in records for records in messages[partition]) == 2
+        for records in messages[partition]:
+            assert given_away(records, counts, mu) == []
+
+
+def test_counts_that_a_method_declares_are_found_by_the_same_walk(sent):
+    folder, messages = sent({"strategy": "fedproto"} | WEIGHTED)
+    check_counts(folder)
+    for partition, counts in HELD.items():
+        found = {what for records in messages[partition] for _, what in given_away(records, counts, 0.1)}
+        assert {f"n of class {label}" for label in counts} <= found
+        places = {place for records in messages[partition] for place, _ in given_away(records, counts, 0.1)}
+        assert places == {"payload/counts"}
+
+
+@pytest.mark.parametrize("place", ["array", "list", "scalar", "text", "ratio"])
+def test_the_walk_finds_a_count_in_every_place_and_disguise(sent, place):
+    _, messages = sent({"strategy": "tinyproto-fp", "wire-dtype": "int8"})
+    counts, mu = HELD[1], 0.06 / 250
+    (records,) = [records for records in messages[1] if "payload" in records and records["report"]["round"] == 1]
+    assert given_away(records, counts, mu) == []
+    for what, value in disguises(counts, mu).items():
+        scales, training, report = (dict(records[name]) for name in ("payload", "training", "report"))
+        if place == "array":
+            scales["scales"] = type(scales["scales"])(np.array([1.0, value, 2.0], dtype=np.float32))
+        elif place == "list":
+            training["figures"] = [*training["figures"][:-1], float(value)]
+        elif place == "scalar":
+            report["seconds"] = float(value)
+        elif place == "text":
+            report["problem"] = f"of {value:.17f} rows, none was good."
+        elif what.startswith("n of"):
+            training["figures"] = [0.5, value * 0.321, 0.321, 1.0]
+        else:
+            continue
+        told = {"payload": ArrayRecord(scales), "training": MetricRecord(training), "report": ConfigRecord(report)}
+        found = given_away(told, counts, mu)
+        assert found
+        assert place == "ratio" or what in {name for _, name in found}
