@@ -9,6 +9,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from client_app.client import USER_ERRORS, Client
+from federation.codec import CodecError
 from federation.messages import decode_instruction, encode_identity, encode_report
 from federation.payloads import Identity, Instruction, Report
 from federation.seeds import limited_threads
@@ -55,7 +56,13 @@ def _answer(message: Message, context: Context, act: Callable[[Client, Instructi
     except USER_ERRORS as error:
         report = Report(client.partition, instruction.round, problem=f"client {client.partition}: {error}")
     report = replace(report, seconds=time.perf_counter() - began)
-    return Message(encode_report(report), reply_to=message)
+    try:
+        records = encode_report(report, client.codec)
+    except CodecError as error:
+        # what was trained is kept; only the upload is missing
+        report = replace(report, payload=None, problem=f"client {client.partition}: {error}")
+        records = encode_report(report, client.codec)
+    return Message(records, reply_to=message)
 
 
 def _partition(context: Context) -> int:

@@ -14,8 +14,10 @@ from client_app.store import Stamp, Store, StoreError
 from client_app.trainer import train
 from data import DataError
 from data.client_data import client_data
+from federation.arrays import Limits
+from federation.codec import codec_of
 from federation.data_spec import data_spec
-from federation.payloads import Evaluation, Identity, Instruction, Limits, Report
+from federation.payloads import Evaluation, Identity, Instruction, Report
 from federation.seeds import derive, seed_process
 from federation.settings import SettingError, home
 from models import ModelError, build, model_for
@@ -52,6 +54,7 @@ class Client:
         own_data = str(node.get("data-path", "")) or None
         spec = data_spec(self.settings, self.partitions)
         self.data = client_data(spec, self.partition, home() / "cache", self.device, own_data)
+        self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim)
         self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
 
     def identity(self) -> Identity:
@@ -68,9 +71,11 @@ class Client:
             "seconds",
         ]
         if self.run.method.sends:
-            discloses.append(f"{self.run.method.sends} of its classes")
+            part = f" ({self.codec.width} of their {self.codec.dim} values)" if self.codec.masked else ""
+            discloses.append(f"{self.run.method.sends} of its classes{part}")
         if self.run.method.sends_counts(self.run.options):
             discloses.append("its class counts")
+        discloses += self.run.method.discloses(self.run.options)
         return Identity(
             partition=self.partition,
             partitions=self.partitions,
@@ -81,11 +86,12 @@ class Client:
             classes=tuple(data.train.labels.unique().tolist()),
             rows=(len(data.train), len(data.validation), len(data.test)),
             discloses=tuple(discloses),
+            codec=self.codec.fingerprint,
         )
 
     def limits(self) -> Limits:
         """What a download must keep to."""
-        return Limits(self.data.num_classes, self.settings.feature_dim, self.settings.max_prototype_norm)
+        return Limits(self.codec, self.settings.max_prototype_norm, kind=self.run.method.receives)
 
     def evaluate(self, instruction: Instruction) -> Report:
         """Evaluate the model as the last round left it, with what was just received."""
@@ -132,6 +138,7 @@ class Client:
 
     def _evaluation(self, state: ClientState, instruction: Instruction) -> Evaluation | None:
         """Lay the targets out, and evaluate if that is asked."""
+        state.constants = dict(instruction.constants)
         targets = self.objective.targets(state, instruction.payload)
         state.targets = None if targets is None else targets.to(device=self.device)
         state.table = None if state.targets is None else state.targets.table(self.data.num_classes)
@@ -144,7 +151,7 @@ class Client:
         stamp = store.newest_before(instruction.round, instruction.trained, going_back=trains)
         cached = _states.pop((instruction.run, self.partition, self.device), None)
         if instruction.payload is not None:
-            store.save_received(instruction.payload)
+            store.save_received(instruction.payload, instruction.constants)
         if cached is not None and cached[0] == stamp:
             return cached[1], cached[0]
         state = self._new_state()

@@ -7,7 +7,7 @@ a process's memory and would be gone with it.
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ class Store:
     """The folder of one client in one run.
 
     Holds `round-<r>.safetensors` (weights and buffers, local prototypes with counts, covariance, what the method
-    keeps), `received.safetensors` (the newest targets, for prediction) and `client.json`.
+    keeps), `received.safetensors` (what came last, and the run's constants: for prediction) and `client.json`.
     """
 
     def __init__(self, folder: Path):
@@ -112,9 +112,10 @@ class Store:
         state.kept = parts.get("kept", {})
         state.optimiser = parts.get("optimiser", {})
 
-    def save_received(self, payload: Payload) -> None:
+    def save_received(self, payload: Payload, constants: Mapping[str, float]) -> None:
         """Keep what the server sent last; training never reads it back."""
-        self._write(self.folder / "received.safetensors", to_tensors(payload))
+        numbers = {f"constant/{name}": torch.tensor(value, dtype=torch.float64) for name, value in constants.items()}
+        self._write(self.folder / "received.safetensors", to_tensors(payload) | numbers)
 
     def describe(self, description: dict[str, Any]) -> None:
         """Write client.json once: what prediction needs to know beside the tensors."""

@@ -12,6 +12,7 @@ from data.client_data import ClientData
 from federation.payloads import TrainingFigures
 from federation.seeds import generator
 from strategies.method import Batch, ClientState, Loss, Objective, Phase
+from strategies.optimiser_state import optimiser_tensors, restore_optimiser
 
 
 def train(
@@ -53,7 +54,7 @@ def train(
                     steps[name] = steps.get(name, 0) + 1
             _stop_if_not_finite(sums, phase, epoch)
         if objective.settings.optimizer_state == "persistent":
-            state.optimiser |= _tensors_of(optimiser, phase)
+            state.optimiser |= optimiser_tensors(optimiser, phase.name)
     _stop_if_spoilt(state)
     measure(objective, state, data)
     return TrainingFigures(
@@ -96,23 +97,8 @@ def _optimiser(objective: Objective, state: ClientState, phase: Phase) -> torch.
             momentum=settings.momentum,
             weight_decay=settings.weight_decay,
         )
-    kept: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in state.optimiser.items():
-        phase_name, index, key = name.split("/")
-        if phase_name == phase.name:
-            kept.setdefault(int(index), {})[key] = tensor
-    if kept:
-        optimiser.load_state_dict(optimiser.state_dict() | {"state": kept})
+    restore_optimiser(optimiser, state.optimiser, phase.name)
     return optimiser
-
-
-def _tensors_of(optimiser: torch.optim.Optimizer, phase: Phase) -> dict[str, Tensor]:
-    return {
-        f"{phase.name}/{index}/{key}": value
-        for index, values in optimiser.state_dict()["state"].items()
-        for key, value in values.items()
-        if isinstance(value, Tensor)
-    }
 
 
 def _gradient_ratio(loss: Loss) -> Tensor | None:

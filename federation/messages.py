@@ -2,23 +2,20 @@
 
 Every message holds at most these records, and a test fails on any other:
 
-    instruction  ConfigRecord  run, round, evaluate, trained, payload kind down
-    payload      ArrayRecord   labels, vectors, counts                     both ways
-    report       ConfigRecord  partition, round, problem, names of parts   up
-    training     MetricRecord  counts, figures, parts                      up
-    evaluation   MetricRecord  rows, seconds, [test, validation] by rule   up
-    identity     ConfigRecord  see payloads.Identity                       up, once
+    instruction  ConfigRecord  run, round, evaluate, trained, payload kind, constants, codec   down
+    payload      ArrayRecord   labels, vectors, scales, counts (arrays.py)                     both ways
+    report       ConfigRecord  partition, round, problem, names of parts, codec                up
+    training     MetricRecord  counts, figures, parts                                          up
+    evaluation   MetricRecord  rows, seconds, [test, validation] by rule                       up
+    identity     ConfigRecord  see payloads.Identity                                           up, once
 """
 
-import math
 from dataclasses import fields
-from io import BytesIO
 from typing import Any
 
-import numpy as np
-import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from federation.arrays import Limits, decode_payload, encode_payload
 from federation.checks import (
     LARGEST_FIGURE,
     MessageError,
@@ -31,117 +28,22 @@ from federation.checks import (
     plain,
 )
 from federation.checks import RECORDS as RECORDS
-from federation.payloads import (
-    PAYLOADS,
-    Evaluation,
-    Identity,
-    Instruction,
-    Limits,
-    Payload,
-    Report,
-    TrainingFigures,
-    from_tensors,
-    kind_of,
-    to_tensors,
-)
+from federation.codec import Codec
+from federation.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures, kind_of
 from federation.settings import is_run_name
 
 FIGURES = ("gradient_ratio", "target_norm", "prototype_norm")
-NPY = 10  # bytes of an .npy file before its header: magic, version, the header's length
-
-
-# --- payloads -------------------------------------------------------------------------------------
-
-
-def encode_payload(payload: Payload) -> ArrayRecord:
-    """A payload as one ArrayRecord: an array a field, never an array a class (440 bytes each)."""
-    arrays = {}
-    for name, tensor in to_tensors(payload).items():
-        values = tensor.detach().cpu().numpy()
-        if name == "labels":
-            values = values.astype(_label_dtype(values))
-        arrays[name] = Array(np.ascontiguousarray(values))
-    return ArrayRecord(arrays)
-
-
-def _label_dtype(labels: np.ndarray) -> type[np.signedinteger]:
-    return np.int32 if labels.size and labels.max() > np.iinfo(np.int16).max else np.int16
-
-
-def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
-    """Check a received payload and give it as tensors on the CPU.
-
-    Raises:
-        MessageError: names what is wrong: fields, dtype, rank, size, label, a value that is not finite, a norm.
-    """
-    expected = {"labels", "vectors"} | ({"counts"} if limits.counts else set())
-    if set(record) != expected:
-        raise MessageError(f"the payload holds the arrays {sorted(record)} where {sorted(expected)} belong")
-    arrays = {name: _read(name, record[name]) for name in sorted(expected)}
-    labels, vectors = arrays["labels"], arrays["vectors"]
-    _check_vectors(vectors, limits)
-    _check_labels(labels, len(vectors), limits)
-    tensors = {"labels": torch.from_numpy(labels.astype(np.int64)), "vectors": torch.from_numpy(vectors)}
-    if limits.counts:
-        _check_counts(arrays["counts"], len(vectors))
-        tensors["counts"] = torch.from_numpy(arrays["counts"])
-    return from_tensors(tensors)
-
-
-def _read(name: str, array: Array) -> np.ndarray:
-    """NumPy allocates whatever a header declares: so hold it against the bytes that came first."""
-    try:
-        buffer = BytesIO(array.data)
-        version = np.lib.format.read_magic(buffer)
-        if version != (1, 0):
-            raise ValueError(f"it is of .npy version {version}, (1, 0) was agreed")
-        shape, _, dtype = np.lib.format.read_array_header_1_0(buffer)
-        declared, came = math.prod(shape) * dtype.itemsize, len(array.data) - buffer.tell()
-        if declared != came:
-            raise ValueError(f"it declares {declared} bytes where {came} came")
-        return array.numpy()
-    except Exception as error:
-        # NumPy raises a dozen kinds for bytes made to harm, syntax and recursion errors among them
-        raise MessageError(f"array `{name}` cannot be read ({error})") from None
-
-
-def _check_vectors(vectors: np.ndarray, limits: Limits) -> None:
-    if vectors.dtype != np.float32:
-        raise MessageError(f"the vectors are {vectors.dtype}, float32 was agreed")
-    if vectors.ndim != 2 or vectors.shape[1] != limits.dim or len(vectors) > limits.num_classes:
-        raise MessageError(
-            f"the vectors have shape {vectors.shape}, at most {limits.num_classes} rows of "
-            f"{limits.dim} values were agreed"
-        )
-    if not np.isfinite(vectors).all():
-        raise MessageError("a vector holds NaN or infinity")
-    norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
-    if norms.size and norms.max() > limits.max_norm:
-        raise MessageError(f"a vector has norm {norms.max():.3g}, above `max-prototype-norm` {limits.max_norm:.3g}")
-
-
-def _check_labels(labels: np.ndarray, rows: int, limits: Limits) -> None:
-    if labels.dtype not in (np.int16, np.int32) or labels.shape != (rows,):
-        raise MessageError(f"the labels are {labels.dtype} of shape {labels.shape}, {rows} integers were due")
-    if rows and (labels.min() < 0 or labels.max() >= limits.num_classes):
-        raise MessageError(f"a label lies outside 0 to {limits.num_classes - 1}")
-    if (np.diff(labels) <= 0).any():
-        raise MessageError("the labels are not unique and ascending")
-
-
-def _check_counts(counts: np.ndarray, rows: int) -> None:
-    if counts.dtype != np.int64 or counts.shape != (rows,):
-        raise MessageError(f"the class counts are not {rows} int64 numbers")
-    # so that no sum of counts can overflow and come out as another number
-    if rows and (counts.min() < 1 or counts.max() > np.iinfo(np.int32).max):
-        raise MessageError(f"a class count lies outside 1 to {np.iinfo(np.int32).max}")
 
 
 # --- instructions -----------------------------------------------------------------------------------
 
 
-def encode_instruction(instruction: Instruction) -> RecordDict:
-    """Server to client."""
+def encode_instruction(instruction: Instruction, codec: Codec) -> RecordDict:
+    """Server to client.
+
+    Raises:
+        CodecError: a prototype that the number format cannot hold.
+    """
     payload = instruction.payload
     header = ConfigRecord(
         {
@@ -150,11 +52,14 @@ def encode_instruction(instruction: Instruction) -> RecordDict:
             "evaluate": instruction.evaluate,
             "trained": instruction.trained,
             "payload": "" if payload is None else kind_of(payload),
+            "constants": list(instruction.constants),
+            "values": list(instruction.constants.values()),
+            "codec": codec.fingerprint,
         }
     )
     records = RecordDict({"instruction": header})
     if payload is not None:
-        records["payload"] = encode_payload(payload)
+        records["payload"] = encode_payload(payload, codec)
     return records
 
 
@@ -162,13 +67,15 @@ def decode_instruction(records: RecordDict, limits: Limits) -> Instruction:
     """Client side of `encode_instruction`; a server is checked like anybody else.
 
     Raises:
-        MessageError: when a record is missing, strange or malformed.
+        MessageError: when a record is missing, strange or malformed, or written with another codec.
     """
     check_records(records, "instruction", "payload")
-    header = config_values(records, "instruction", run=str, round=int, evaluate=bool, trained=int, payload=str)
+    texts, lists = dict.fromkeys(("run", "payload", "codec"), str), dict.fromkeys(("constants", "values"), list)
+    header = config_values(records, "instruction", round=int, evaluate=bool, trained=int, **texts, **lists)
+    limits.codec.refuse_other(header["codec"])
     kind, arrays = header["payload"], records.array_records.get("payload")
-    if kind not in ("", *PAYLOADS) or bool(kind) != (arrays is not None):
-        raise MessageError(f"the payload kind {kind!r} is unknown, or does not go with the arrays that came")
+    if kind not in ("", limits.kind) or bool(kind) != (arrays is not None):
+        raise MessageError(f"the payload kind {kind!r} was not agreed on, or does not go with the arrays that came")
     payload = decode_payload(arrays, limits) if arrays is not None else None
     if not is_run_name(header["run"]):
         raise MessageError(f"the run name {header['run']!r} is no plain folder name")
@@ -176,14 +83,27 @@ def decode_instruction(records: RecordDict, limits: Limits) -> Instruction:
         raise MessageError(f"the round {header['round']} is none; they count from 1")
     if not 0 <= header["trained"] < header["round"]:
         raise MessageError(f"round {header['round']} cannot come after training in round {header['trained']}")
-    return Instruction(header["run"], header["round"], header["evaluate"], payload, header["trained"])
+    constants = _constants(header["constants"], header["values"])
+    return Instruction(header["run"], header["round"], header["evaluate"], payload, header["trained"], constants)
+
+
+def _constants(names: list[Any], values: list[Any]) -> dict[str, float]:
+    check_names("constants", names)
+    # a comparison with NaN is false
+    if len(values) != len(names) or not all(type(v) is float and abs(v) <= LARGEST_FIGURE for v in values):
+        raise MessageError(f"the constants {names} have the values {values}, not a finite number each")
+    return dict(zip(names, values, strict=True))
 
 
 # --- reports ------------------------------------------------------------------------------------------
 
 
-def encode_report(report: Report) -> RecordDict:
-    """Client to server."""
+def encode_report(report: Report, codec: Codec) -> RecordDict:
+    """Client to server.
+
+    Raises:
+        CodecError: a prototype that the number format cannot hold.
+    """
     training = report.training
     header: dict[str, Any] = {
         "partition": report.partition,
@@ -191,10 +111,11 @@ def encode_report(report: Report) -> RecordDict:
         "problem": plain(report.problem),
         "seconds": report.seconds,
         "parts": list(training.parts) if training else [],
+        "codec": codec.fingerprint,
     }
     records = RecordDict({"report": ConfigRecord(header)})
     if report.payload is not None:
-        records["payload"] = encode_payload(report.payload)
+        records["payload"] = encode_payload(report.payload, codec)
     if training is not None:
         records["training"] = MetricRecord(
             {
@@ -212,15 +133,17 @@ def encode_report(report: Report) -> RecordDict:
     return records
 
 
-def decode_report(records: RecordDict) -> tuple[Report, ArrayRecord | None]:
+def decode_report(records: RecordDict, codec: Codec) -> tuple[Report, ArrayRecord | None]:
     """Server side of `encode_report`. The payload comes back undecoded: a bad upload is dropped, while the
     evaluation beside it still counts.
 
     Raises:
-        MessageError: when the reply as a whole cannot be used.
+        MessageError: when the reply as a whole cannot be used: malformed, or written with another codec.
     """
     check_records(records, "report", "payload", "training", "evaluation")
-    header = config_values(records, "report", partition=int, round=int, problem=str, seconds=float, parts=list)
+    texts = dict.fromkeys(("problem", "codec"), str)
+    header = config_values(records, "report", partition=int, round=int, seconds=float, parts=list, **texts)
+    codec.refuse_other(header["codec"])
     if not 0 <= header["seconds"] <= LARGEST_FIGURE:
         raise MessageError(f"`seconds` of record `report` is {header['seconds']}, no time that a client takes")
     check_texts("problem", [header["problem"]])
@@ -307,7 +230,7 @@ def decode_identity(records: RecordDict) -> Identity:
     check_records(records, "identity")
     lists = dict.fromkeys(("class_names", "classes", "rows", "discloses"), list)
     scalars = dict.fromkeys(("partition", "partitions", "parameters", "feature_dim"), int)
-    values = config_values(records, "identity", **scalars, **lists, model=str, problem=str)
+    values = config_values(records, "identity", **scalars, **lists, model=str, problem=str, codec=str)
     for name in ("partitions", "parameters", "feature_dim"):
         if values[name] < 0:
             raise MessageError(f"the identity's `{name}` is {values[name]}, which is negative")
@@ -318,7 +241,7 @@ def decode_identity(records: RecordDict) -> Identity:
         raise MessageError(
             f"the identity's `classes` {labels} are no ascending labels of its {len(values['class_names'])} class names"
         )
-    for name in ("model", "problem", "class_names", "discloses"):
+    for name in ("model", "problem", "codec", "class_names", "discloses"):
         check_texts(name, values[name] if isinstance(values[name], list) else [values[name]])
     whole: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     return Identity(**whole)
@@ -340,16 +263,3 @@ def wire_bytes(records: RecordDict, without: tuple[str, ...] = ()) -> int:
 def _object_bytes(item: Any) -> int:
     children = item.children or {}
     return len(item.deflate()) + sum(map(_object_bytes, children.values()))
-
-
-def payload_bytes(records: RecordDict) -> int:
-    """Bytes of prototype values alone, as they came: whatever the arrays declare, and whether or not they decode."""
-    arrays = records.get("payload")
-    if not isinstance(arrays, ArrayRecord):
-        return 0
-    return sum(_value_bytes(array.data) for name, array in arrays.items() if name not in ("labels", "counts"))
-
-
-def _value_bytes(data: bytes) -> int:
-    """What follows the header of an .npy file."""
-    return max(0, len(data) - NPY - int.from_bytes(data[NPY - 2 : NPY], "little"))

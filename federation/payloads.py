@@ -4,6 +4,7 @@ A method may declare the payload kinds of `PAYLOADS` and nothing else: that is h
 leaves a client" can be tested for every method at once.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -33,23 +34,6 @@ def from_tensors(tensors: dict[str, torch.Tensor]) -> Payload:
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a decoded payload must keep to.
-
-    Attributes:
-        num_classes: K; labels lie in [0, K).
-        dim: d; every vector has this many values.
-        max_norm: largest Euclidean norm of a vector. Absolute, so that a hostile majority cannot move it.
-        counts: whether class counts must be there (True) or must not (False).
-    """
-
-    num_classes: int
-    dim: int
-    max_norm: float
-    counts: bool = False
-
-
-@dataclass(frozen=True)
 class Instruction:
     """Server to client: what one message of a round asks for.
 
@@ -60,6 +44,7 @@ class Instruction:
         trained: the last round whose training the server took from this client, 0 if none: a client whose store
             does not reach that far has lost it, and must not start again unnoticed.
         payload: what the method sends down, or None (round 1, or nothing aggregated yet).
+        constants: numbers that the method's server half worked out once for the run, by name (TinyProto's mu).
     """
 
     run: str
@@ -67,6 +52,7 @@ class Instruction:
     evaluate: bool
     payload: Payload | None = None
     trained: int = 0
+    constants: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -136,6 +122,7 @@ class Identity:
         classes: labels held in its training rows, ascending.
         rows: (training, validation, test) row counts.
         discloses: what leaves this client, in words, for the roster.
+        codec: fingerprint of the codec that it derived.
         problem: one sentence when the client cannot take part.
     """
 
@@ -148,4 +135,5 @@ class Identity:
     classes: tuple[int, ...] = ()
     rows: tuple[int, int, int] = (0, 0, 0)
     discloses: tuple[str, ...] = ()
+    codec: str = ""
     problem: str = ""

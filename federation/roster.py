@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -12,6 +13,7 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from federation.checks import plain
+from federation.codec import REMEDY, Codec
 from federation.messages import MessageError, decode_identity
 from federation.payloads import Identity
 from federation.settings import Settings, shown
@@ -171,6 +173,38 @@ def check(identities: dict[int, Identity], expected: int) -> None:
                 f"client {partition} has another class list than the others ({_difference(identity, usual_names)}); "
                 "give every client the same classes.txt, in the same order."
             )
+
+
+def refuse_other_codecs(identities: Mapping[int, Identity], codec: Codec) -> None:
+    """Stop before round 1 where a client would write its prototypes otherwise than the server reads them.
+
+    Raises:
+        RosterError: names the first such client, what differs and the remedy.
+    """
+    for partition, identity in sorted(identities.items()):
+        if difference := codec.difference(identity.codec):
+            raise RosterError(
+                f"client {partition} writes its prototypes with another codec than the server ({difference}); {REMEDY}."
+            )
+
+
+def refuse_too_few(settings: Settings, identities: Mapping[int, Identity], asked: int) -> None:
+    """Stop before round 1 where a round could never close as the settings want it.
+
+    Args:
+        asked: how many clients train in a round.
+
+    Raises:
+        RosterError: names the numbers and the remedy.
+    """
+    if asked >= max(settings.min_train_clients, settings.min_replies):
+        return
+    able = sum(identity.rows[0] > 0 for identity in identities.values())
+    raise RosterError(
+        f"{able} clients have training rows and {asked} of them train in a round, fewer than "
+        f"`min-train-clients` {settings.min_train_clients} or `min-replies` {settings.min_replies} "
+        "asks for; lower that, or raise `fraction-train`."
+    )
 
 
 def _check_number(identity: Identity, expected: int) -> None:

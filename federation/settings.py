@@ -88,6 +88,9 @@ class Settings(BaseModel):
     prototype_weight: NotNegative = 1.0
     prototype_loss: Literal["mse", "l2", "l2-squared"] = "mse"
 
+    sparsity_dim: Count = 0
+    wire_dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
+
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_train_clients: AtLeastOne = 1
     evaluate_every: AtLeastOne = 1
@@ -126,6 +129,11 @@ class Settings(BaseModel):
             raise ValueError(
                 f"`min-replies` {self.min_replies} can never come, since `fraction-train` {self.fraction_train} of "
                 f"`clients` {self.clients} asks {sampled}; lower it, or raise `fraction-train`"
+            )
+        if self.sparsity_dim > self.feature_dim:
+            raise ValueError(
+                f"`sparsity-dim` {self.sparsity_dim} exceeds `feature-dim` {self.feature_dim}: a prototype has no more "
+                "values to send; 0 sends all of them"
             )
         if self.precision == "bf16" and self.device == "cpu":
             raise ValueError('`precision` "bf16" is autocast on CUDA; with `device` "cpu" use "float32"')

@@ -1,5 +1,5 @@
-"""The registry of methods: strategy name -> module. A module is imported only when asked for, since a deployment
-starts a process a message."""
+"""The registry of methods: strategy name -> module (`module:NAME` where a module holds two, else METHOD). A module is
+imported only when asked for, since a deployment starts a process a message."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -12,6 +12,9 @@ from strategies.method import Method, Options
 METHODS = {
     "fedproto": "strategies.fedproto",
     "protonorm": "strategies.protonorm",
+    "fedtgp": "strategies.fedtgp",
+    "tinyproto-fp": "strategies.tinyproto:FP",
+    "tinyproto-ft": "strategies.tinyproto:FT",
     "local": "strategies.local",
 }
 
@@ -41,7 +44,8 @@ def load_method(name: str) -> Method:
         raise SettingError(
             f"setting `strategy` is {shown(name)}{nearest(name, METHODS)}; one of {', '.join(METHODS)} is allowed."
         )
-    method: Method = import_module(METHODS[name]).METHOD
+    module, _, attribute = METHODS[name].partition(":")
+    method: Method = getattr(import_module(module), attribute or "METHOD")
     return method
 
 

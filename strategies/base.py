@@ -4,25 +4,24 @@ A method overrides `aggregate`, rarely more.
 """
 
 import logging
-import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from federation import figures
-from federation.messages import encode_instruction, payload_bytes, wire_bytes
-from federation.payloads import Instruction, Limits, Payload
+from federation.arrays import Limits, payload_bytes
+from federation.codec import Codec, CodecError, codec_of
+from federation.messages import encode_instruction, wire_bytes
+from federation.payloads import Instruction, Payload
 from federation.record import RunFolder
-from federation.roster import Roster, RosterError, refuse_changes
+from federation.roster import Roster, refuse_changes, refuse_other_codecs, refuse_too_few
 from federation.seeds import generator, limited_threads
-from prototypes.aggregation import aggregate as mean_of
-from prototypes.prototype_set import PrototypeSet
 from strategies import Run
 from strategies.exchange import LATE, Bytes, Reply, RunError, exchange
 from strategies.lines import (
@@ -30,11 +29,13 @@ from strategies.lines import (
     console_line,
     evaluations,
     final_line,
+    opening_lines,
     summarise,
     times,
     training_line,
 )
 from strategies.outcome import EVERYONE, Outcome, State, pack, unpack
+from strategies.watch import collapse, is_infinite, mean_norm, refuse_non_finite, warn_of_problems
 
 log = logging.getLogger("protosphere")
 
@@ -51,13 +52,13 @@ class PrototypeStrategy(Strategy):
         self.settings = run.settings
         self.folder = folder
         self.roster = Roster(run.settings)
-        self.num_classes = 0
-        self.dim = 0
+        self.codec: Codec  # known when the clients are: see `_meet`
         self.state: State = {}
         self.downloads: Mapping[int, Payload] = {}
         self.last_round = 0
         self.failed_in_a_row = 0
         self.first_norm: float | None = None
+        self.constants: Mapping[str, float] = {}
         self.timeout = run.settings.round_timeout
         self._silent: set[int] = set()
         self._trained: dict[int, int] = {}
@@ -66,10 +67,24 @@ class PrototypeStrategy(Strategy):
         self._figures: dict[str, Any] = {}
         self._round_seconds: list[float] = []
 
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return self.codec.num_classes
+
+    @property
+    def dim(self) -> int:
+        """d."""
+        return self.codec.dim
+
     # --- what a method overrides ------------------------------------------------------------------
 
     def check(self, num_classes: int, dim: int) -> None:
         """Refuse, before round 1, a K or d that the method cannot work with (raise SettingError)."""
+
+    def derive_constants(self) -> Mapping[str, float]:
+        """Numbers to work out once for the run, from the roster; every message carries them to the clients."""
+        return {}
 
     @abstractmethod
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
@@ -118,7 +133,7 @@ class PrototypeStrategy(Strategy):
         train = list(self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid))
         evaluate = list(self.configure_evaluate(server_round, ArrayRecord(), ConfigRecord(), grid))
         replies = self._exchange(grid, train + evaluate, server_round)
-        self._warn_of_problems(replies, server_round)
+        warn_of_problems(replies, server_round)
         server_began = time.monotonic()
         self._figures = {}
         _, metrics = self.aggregate_train(server_round, _messages_of(r for r in replies if r.trains))
@@ -148,7 +163,7 @@ class PrototypeStrategy(Strategy):
         partitions = sorted(self.roster.nodes) if everyone else self.sample(rounds)
         messages = self._messages(partitions, MessageType.EVALUATE, rounds + 1, True)
         replies = self._exchange(grid, messages, rounds + 1)
-        self._warn_of_problems(replies, rounds + 1)
+        warn_of_problems(replies, rounds + 1)
         line = final_line(rounds + 1, replies, self._sent)
         self._close(line, replies, rounds, rounds, began, result)
 
@@ -213,15 +228,15 @@ class PrototypeStrategy(Strategy):
             return None, None
         with limited_threads(self.settings.server_threads):
             outcome = self.aggregate(uploads, self.state, server_round)
-            norm = _mean_norm(uploads)
-        _refuse_non_finite(outcome.downloads, server_round)
+            norm = mean_norm(uploads)
+        refuse_non_finite(outcome.downloads, server_round)
         self.state, self.downloads = outcome.state, outcome.downloads
         recorded = dict(outcome.figures) | {"prototype_norm": norm}
         # JSON has no infinity, which an energy may be
-        self._figures = {name: None if _is_infinite(value) else value for name, value in recorded.items()}
-        for warning in outcome.warnings:
+        self._figures = {name: None if is_infinite(value) else value for name, value in recorded.items()}
+        self.first_norm = norm if self.first_norm is None else self.first_norm
+        for warning in (*outcome.warnings, *collapse(norm, self.first_norm)):
             log.warning("warning: round %d: %s", server_round, warning)
-        self._warn_of_collapse(norm, server_round)
         numbers: dict[str, Any] = {
             name: value for name, value in self._figures.items() if isinstance(value, int | float)
         }
@@ -235,29 +250,8 @@ class PrototypeStrategy(Strategy):
 
     def summary(self) -> None:
         """Say what is about to run."""
-        settings, identities = self.settings, self.roster.identities
-        log.info(
-            "%s on %s: %d clients, %d classes, d = %d, %d rounds, prediction by %s",
-            settings.strategy,
-            settings.dataset,
-            len(identities),
-            self.num_classes,
-            self.dim,
-            settings.rounds,
-            self.run.inference,
-        )
-        for partition, identity in sorted(identities.items()):
-            log.info(
-                "  client %d: %s (%s parameters), %d + %d + %d rows (train + validation + test), classes %s%s",
-                partition,
-                identity.model,
-                f"{identity.parameters:,}",
-                *identity.rows,
-                " ".join(map(str, identity.classes)) or "none",
-                "" if identity.rows[0] else ": it has no training row and takes part in evaluation only",
-            )
-        disclosed = sorted({item for identity in identities.values() for item in identity.discloses})
-        log.info("  the server learns of each client: %s", ", ".join(disclosed))
+        for line in opening_lines(self.run, self.roster.identities, self.codec):
+            log.info(line)
 
     # --- messages -----------------------------------------------------------------------------------
 
@@ -271,14 +265,21 @@ class PrototypeStrategy(Strategy):
             trained = self._trained.get(partition, 0)
             if (key, trained) not in encoded:
                 payload = self.downloads.get(key)
-                instruction = Instruction(self.folder.name, server_round, evaluate, payload, trained)
-                records = encode_instruction(instruction)
+                name, constants = self.folder.name, self.constants
+                instruction = Instruction(name, server_round, evaluate, payload, trained, constants)
+                records = self._encoded(instruction)
                 encoded[key, trained] = records, Bytes(payload_bytes(records), wire_bytes(records))
             records, size = encoded[key, trained]
             self._sent[partition] = size
             node = self.roster.nodes[partition]
             messages.append(Message(records, node, message_type, ttl=self.timeout + 60))
         return messages
+
+    def _encoded(self, instruction: Instruction) -> RecordDict:
+        try:
+            return encode_instruction(instruction, self.codec)
+        except CodecError as error:
+            raise RunError(f"round {instruction.round}: {error}") from None
 
     def _exchange(self, grid: Grid, messages: Sequence[Message], server_round: int) -> list[Reply]:
         of_node = {node: partition for partition, node in self.roster.nodes.items()}
@@ -298,12 +299,11 @@ class PrototypeStrategy(Strategy):
         self._replies = {id(reply.message): reply for reply in replies if reply.message is not None}
         return replies
 
-    def _limits(self) -> Limits | None:
+    def _limits(self) -> Limits:
         method = self.run.method
-        if method.sends is None:
-            return None
-        counts = method.sends_counts(self.run.options)
-        return Limits(self.num_classes, self.dim, self.settings.max_prototype_norm, counts)
+        return Limits(
+            self.codec, self.settings.max_prototype_norm, method.sends_counts(self.run.options), kind=method.sends
+        )
 
     def _read(self, replies: Iterable[Message]) -> list[Reply]:
         """The checked form of reply messages, in partition order; the round's own are checked already."""
@@ -315,6 +315,7 @@ class PrototypeStrategy(Strategy):
         meta = {
             "round": self.last_round,
             "first_norm": self.first_norm,
+            "constants": dict(self.constants),
             "trained": {str(partition): made_in for partition, made_in in sorted(self._trained.items())},
         }
         self.folder.save_checkpoint(pack(self.state, self.downloads), meta)
@@ -326,70 +327,25 @@ class PrototypeStrategy(Strategy):
         self.last_round = meta["round"]
         self.folder.refuse_fewer_rounds(rounds, self.last_round)
         self.first_norm = meta["first_norm"]
+        self.constants = meta["constants"]
         self._trained = {int(partition): made_in for partition, made_in in meta["trained"].items()}
         self.state, self.downloads = unpack(tensors)
 
     def _meet(self) -> None:
         """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
         identity = next(iter(self.roster.identities.values()))
-        self.num_classes, self.dim = len(identity.class_names), identity.feature_dim
-        able = sum(identity.rows[0] > 0 for identity in self.roster.identities.values())
-        asked = len(self.sample(1))
-        if asked < max(self.settings.min_train_clients, self.settings.min_replies):
-            raise RosterError(
-                f"{able} clients have training rows and {asked} of them train in a round, fewer than "
-                f"`min-train-clients` {self.settings.min_train_clients} or `min-replies` {self.settings.min_replies} "
-                "asks for; lower that, or raise `fraction-train`."
-            )
+        self.codec = codec_of(self.settings, len(identity.class_names), identity.feature_dim)
+        refuse_other_codecs(self.roster.identities, self.codec)
+        refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
         self.check(self.num_classes, self.dim)
         if self.settings.resume:
             refuse_changes(self.folder.roster(), self.roster.as_json())
             self.folder.truncate(self.last_round)
             log.info("resuming after round %d", self.last_round)
+        else:
+            self.constants = self.derive_constants()
         self.folder.write_roster(self.roster.as_json())
-
-    # --- watching -----------------------------------------------------------------------------------
-
-    def _warn_of_collapse(self, norm: float | None, server_round: int) -> None:
-        if norm is None:
-            return
-        self.first_norm = norm if self.first_norm is None else self.first_norm
-        if norm < self.first_norm / 3:
-            log.warning(
-                "warning: round %d: the mean norm of the prototypes has fallen from %.3g in round 1 to %.3g: the "
-                "features collapse; lower `prototype-weight`, or spread the targets out",
-                server_round,
-                self.first_norm,
-                norm,
-            )
-
-    def _warn_of_problems(self, replies: Sequence[Reply], server_round: int) -> None:
-        for reply in replies:
-            if reply.problem:
-                log.warning("warning: round %d, client %d: %s", server_round, reply.partition, reply.problem)
 
 
 def _messages_of(replies: Iterable[Reply]) -> list[Message]:
     return [reply.message for reply in replies if reply.message is not None]
-
-
-def _mean_norm(uploads: Mapping[int, Payload]) -> float | None:
-    """Mean Euclidean norm of the class means of the uploads: the scale of the feature space."""
-    sets = [payload for payload in uploads.values() if isinstance(payload, PrototypeSet)]
-    if not any(len(prototypes) for prototypes in sets):
-        return None
-    return float(mean_of(sets, "mean").vectors.double().norm(dim=1).mean())
-
-
-def _is_infinite(value: object) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
-
-
-def _refuse_non_finite(downloads: Mapping[int, Payload], server_round: int) -> None:
-    for payload in downloads.values():
-        bad = ~payload.vectors.isfinite().all(dim=1)
-        if bad.any():
-            raise RunError(
-                f"round {server_round}: the global prototype of class {int(payload.labels[bad][0])} is not "
-                "finite; lower `learning-rate` or the method's scale and resume from the round before."
-            )

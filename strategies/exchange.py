@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 
-from federation.messages import MessageError, decode_payload, decode_report, payload_bytes, wire_bytes
-from federation.payloads import Identity, Limits, Report
+from federation.arrays import Limits, decode_payload, payload_bytes
+from federation.messages import MessageError, decode_report, wire_bytes
+from federation.payloads import Identity, Report
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
 LATE = "no reply in time"
@@ -69,7 +70,7 @@ def exchange(
     partitions: Sequence[int],
     *,
     round_number: int,
-    limits: Limits | None,
+    limits: Limits,
     min_replies: int,
     timeout: float,
     patience: float,
@@ -135,7 +136,7 @@ def _reply(
     partition: int,
     trains: bool,
     round_number: int,
-    limits: Limits | None,
+    limits: Limits,
     roster: Mapping[int, Identity],
 ) -> Reply:
     reply = _checked(message, partition, trains, round_number, limits)
@@ -144,7 +145,7 @@ def _reply(
     return replace(reply, message=message, problem=_one_line(reply.problem) if reply.problem else "")
 
 
-def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits | None) -> Reply:
+def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits) -> Reply:
     if message.has_error():
         if message.error.code == ACTOR_DIED:
             raise RunError(
@@ -155,26 +156,26 @@ def _checked(message: Message, partition: int, trains: bool, round_number: int, 
     records = message.content
     size = Bytes(payload_bytes(records), wire_bytes(records))
     try:
-        report, upload = decode_report(records)
+        report, upload = decode_report(records, limits.codec)
         if (report.partition, report.round) != (partition, round_number):
             raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
         if report.evaluation is not None:
             size = replace(size, evaluation=size.wire - wire_bytes(records, without=("evaluation",)))
     except MessageError as error:
-        return Reply(partition, trains, problem=str(error), size=size)
+        return Reply(partition, trains, problem=str(error), dropped=trains and "payload" in records, size=size)
     try:
         return _with_upload(Reply(partition, trains, report, report.problem, size=size), upload, limits)
     except MessageError as error:
         return Reply(partition, trains, report, f"upload dropped: {error}", dropped=True, size=size)
 
 
-def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits | None) -> Reply:
+def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits) -> Reply:
     assert reply.report is not None
     if not reply.trains or reply.problem:
         if upload is not None:
             raise MessageError("nothing was to be uploaded here")
         return reply
-    if limits is None:
+    if limits.kind is None:
         if upload is not None:
             raise MessageError("this method uploads nothing")
         return reply

@@ -9,11 +9,32 @@ from importlib.metadata import version
 from typing import Any
 
 from federation import figures
-from federation.payloads import Evaluation
+from federation.codec import Codec
+from federation.payloads import Evaluation, Identity
 from strategies import Run
 from strategies.exchange import Bytes, Reply
 
 Line = dict[str, Any]
+
+
+def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) -> list[str]:
+    """What is about to run: the task, what crosses, each client, what the server learns."""
+    settings = run.settings
+    lines = [
+        f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {codec.num_classes} classes, "
+        f"d = {codec.dim}, {settings.rounds} rounds, prediction by {run.inference}"
+    ]
+    if codec.masked or codec.wire_dtype != "float32":
+        lines.append(f"  of each prototype {codec.width} of {codec.dim} values cross, as {codec.wire_dtype}")
+    for partition, identity in sorted(identities.items()):
+        train, validation, test = identity.rows
+        able = "" if train else ": it has no training row and takes part in evaluation only"
+        lines.append(
+            f"  client {partition}: {identity.model} ({identity.parameters:,} parameters), {train} + {validation} + "
+            f"{test} rows (train + validation + test), classes {' '.join(map(str, identity.classes)) or 'none'}{able}"
+        )
+    disclosed = sorted({item for identity in identities.values() for item in identity.discloses})
+    return [*lines, f"  the server learns of each client: {', '.join(disclosed)}"]
 
 
 def training_line(

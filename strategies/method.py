@@ -4,7 +4,7 @@ The Objective tells the one training loop what is special about the method. Its 
 training with the prototypes of section 0 of the methods page: a method overrides what its paper changes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -45,6 +45,7 @@ class ClientState:
         module: the nn.Module that `Objective.build` returned; only its own objective knows more of it.
         prototypes: local prototypes p_ij with their counts, over the training rows after training.
         covariance: (d, d) float64, the discriminant's, over the same rows. None without training rows.
+        constants: the numbers that the server works out once for the run; they come with every message.
         targets: what was received, as the loss uses it (scaled, masked); None before the first.
         table: the same as (vectors (K, d), present (K,)) on the device, laid out once a message.
         kept: further tensors that a method keeps between rounds.
@@ -54,6 +55,7 @@ class ClientState:
     module: Any
     prototypes: PrototypeSet | None = None
     covariance: Tensor | None = None
+    constants: Mapping[str, float] = field(default_factory=dict)
     targets: PrototypeSet | None = None
     table: tuple[Tensor, Tensor] | None = None
     kept: dict[str, Tensor] = field(default_factory=dict)
@@ -178,6 +180,7 @@ class Method:
         settings: prefix of the setting names -> the dataclass that checks them.
         sends, receives: payload kind (federation.payloads.PAYLOADS) up and down; None for nothing.
         sends_counts: whether class counts go up with the prototypes, under these options.
+        discloses: what else the server can learn from the uploads, in words, under these options.
         inference: the method's own rule, for `inference = "auto"`.
         rules: all rules that it reports.
     """
@@ -188,5 +191,6 @@ class Method:
     sends: str | None = "prototypes"
     receives: str | None = "prototypes"
     sends_counts: Callable[[Options], bool] = lambda options: False
+    discloses: Callable[[Options], Sequence[str]] = lambda options: ()
     inference: str = "local-prototypes"
     rules: tuple[str, ...] = RULES

@@ -1,0 +1,107 @@
+"""What a byte buys: accuracy and bytes a round of the methods and of TinyProto's compression, on one partition a seed.
+
+    python -m benchmarks.bytes_and_accuracy --dataset ../cifar10 --workers 2      (a folder with train.parquet)
+    python -m benchmarks.bytes_and_accuracy --dataset ../cifar10 \\
+        -c 'device="cuda" models="papers-protonorm" max-samples=0 rounds=300'     (the paper's protocol, on a GPU)
+
+The first 12,000 images of CIFAR-10, 20 clients, Dirichlet 0.1, ResNet-8 and the 4-layer CNN in turn, d = 500, s = 50,
+SGD 0.01. Test accuracy by the nearest local prototype (the papers' rule): `best` is the highest over the rounds, chosen
+on the test set as TinyProto's table does; `selected` is at the round with the best validation mean. Bytes are of the
+last round, both directions: payload is prototype values alone; wire is the serialised messages without the evaluation's
+figures.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import own_home, where
+from experiments.local_grid import run_in_process
+from experiments.run_config import plan
+
+TASK = (
+    'models="resnet8,cnn4" max-samples=12000 partition="dirichlet" alpha=0.1 feature-dim=500 rounds=10 '
+    "learning-rate=0.01 batch-size=32"
+)
+MASKS = "sparsity-dim=50"
+ROWS = {
+    "Local": 'strategy="local"',
+    "FedProto": 'strategy="fedproto"',
+    "FedTGP": 'strategy="fedtgp"',
+    "TinyProto-FP": f'strategy="tinyproto-fp" {MASKS}',
+    "TinyProto-FT": f'strategy="tinyproto-ft" {MASKS}',
+    "ProtoNorm": 'strategy="protonorm"',
+    "ProtoNorm + masks": f'strategy="protonorm" {MASKS}',
+    "ProtoNorm + masks + int8": f'strategy="protonorm" {MASKS} wire-dtype="int8"',
+}
+FIGURES = ("best", "selected", "final")
+
+
+def main() -> None:
+    """Run every row on every seed and print the table as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="cifar10", help="a name, hub id or folder, as the setting `dataset`")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    parser.add_argument("-c", "--set", action="append", default=[], help="settings that go before the ones above")
+    options = parser.parse_args()
+    settings = [TASK, f'dataset="{options.dataset}"', *options.set]
+    print(where(), f"| {options.clients} clients, seeds {options.seeds}, {' '.join(settings)}\n", flush=True)
+    found = {name: [] for name in options.rows}
+    for seed in options.seeds:
+        for name in options.rows:
+            began = time.monotonic()
+            run = _run([*settings, f"{ROWS[name]} seed={seed}"], options.clients, options.workers)
+            found[name].append(run)
+            best = run["rules"]["local-prototypes"]["best"]
+            print(f"seed {seed}, {name}: {100 * best:.1f} % best, {time.monotonic() - began:.0f} s", flush=True)
+    print("\n| |", " | ".join(FIGURES), "| discriminant, final | payload a round | of FedProto's | wire a round |")
+    print("|---|" + "---|" * (len(FIGURES) + 4))
+    reference = found.get("FedProto", [{}])[0].get("payload")
+    for name, runs in found.items():
+        print(f"| {name} |", " | ".join(_cells(runs, reference)), "|")
+    floors = [run["floor"]["majority-class"] for runs in found.values() for run in runs]
+    print(f"\nalways the client's majority class: {_percent(floors)}")
+
+
+def _run(settings: list[str], clients: int, workers: int) -> dict[str, Any]:
+    """The run's summary, and what its last training round took in bytes."""
+    wanted = plan(settings, clients=clients)
+    with own_home():
+        folder = run_in_process(wanted.run_config, clients=clients, workers=workers, show=lambda line: None)
+        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+        sizes = _last_round(folder)
+    wire = sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"]
+    return summary | {"payload": sizes["payload_up"] + sizes["payload_down"], "wire": wire}
+
+
+def _last_round(folder: Path) -> dict[str, int]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    sizes: dict[str, int] = [line for line in lines if not line.get("final")][-1]["bytes"]
+    return sizes
+
+
+def _cells(runs: list[dict[str, Any]], reference: int | None) -> list[str]:
+    rules = [run["rules"] for run in runs]
+    cells = [_percent([rule["local-prototypes"][figure] for rule in rules]) for figure in FIGURES]
+    cells.append(_percent([rule["discriminant"]["final"] for rule in rules]))
+    payload, wire = (statistics.mean(run[size] for run in runs) for size in ("payload", "wire"))
+    share = f"{runs[0]['payload'] / reference:.3f}" if reference else "-"
+    return [*cells, f"{payload / 1e3:.1f} kB", share, f"{wire / 1e3:.1f} kB"]
+
+
+def _percent(values: list[float | None]) -> str:
+    known = [100 * value for value in values if value is not None]
+    if not known:
+        return "-"
+    spread = f" ± {statistics.stdev(known):.1f}" if len(known) > 1 else ""
+    return f"{statistics.mean(known):.1f}{spread}"
+
+
+if __name__ == "__main__":
+    main()

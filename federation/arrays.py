@@ -1,0 +1,153 @@
+"""A payload <-> one ArrayRecord, by the run's codec; what a received one must keep to; and its bytes."""
+
+import math
+from dataclasses import dataclass
+from io import BytesIO
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, RecordDict
+from torch import Tensor
+
+from federation.checks import MessageError
+from federation.codec import Codec
+from federation.payloads import Payload, from_tensors
+
+# NumPy has no bfloat16: its bits travel as whole numbers
+STORED = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
+BESIDE = ("labels", "scales", "counts")  # no prototype values: they count as wire, not as payload
+NPY = 10  # bytes of an .npy file before its header: magic, version, the header's length
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a payload from the other side must keep to.
+
+    Attributes:
+        codec: K, d and how vectors are written.
+        max_norm: largest Euclidean norm of a vector as it comes. Absolute, so that a hostile majority cannot move it.
+        counts: whether class counts must be there (True) or must not (False).
+        kind: the payload kind that may come; None: none may.
+    """
+
+    codec: Codec
+    max_norm: float
+    counts: bool = False
+    kind: str | None = "prototypes"
+
+
+def encode_payload(payload: Payload, codec: Codec) -> ArrayRecord:
+    """A payload as one ArrayRecord: an array a field, never an array a class (440 bytes each).
+
+    Raises:
+        CodecError: a value that the number format cannot hold.
+    """
+    labels = payload.labels.cpu().numpy()
+    values, scales = codec.write(payload.to(device="cpu"))
+    arrays = {"labels": labels.astype(_label_dtype(labels)), "vectors": values.detach().numpy()}
+    if scales is not None:
+        arrays["scales"] = scales.detach().numpy()
+    if payload.counts is not None:
+        arrays["counts"] = payload.counts.cpu().numpy()
+    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
+
+
+def _label_dtype(labels: np.ndarray) -> type[np.signedinteger]:
+    return np.int32 if labels.size and labels.max() > np.iinfo(np.int16).max else np.int16
+
+
+def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
+    """Check a received payload and give it as tensors on the CPU, in R^d.
+
+    Raises:
+        MessageError: names what is wrong: fields, dtype, rank, size, label, a value or scale that is not finite, a
+            negative scale, a norm.
+    """
+    codec = limits.codec
+    expected = {"labels", "vectors"} | ({"scales"} if codec.wire_dtype == "int8" else set())
+    expected |= {"counts"} if limits.counts else set()
+    if set(record) != expected:
+        raise MessageError(f"the payload holds the arrays {sorted(record)} where {sorted(expected)} belong")
+    arrays = {name: _read(name, record[name]) for name in sorted(expected)}
+    rows = _check_shape(arrays["vectors"], codec)
+    _check_labels(arrays["labels"], rows, codec.num_classes)
+    labels = torch.from_numpy(arrays["labels"].astype(np.int64))
+    values = _values(arrays, rows, codec)
+    _check_norms(values, limits.max_norm)
+    tensors = {"labels": labels, "vectors": codec.expand(values, labels)}
+    if limits.counts:
+        _check_counts(arrays["counts"], rows)
+        tensors["counts"] = torch.from_numpy(arrays["counts"])
+    return from_tensors(tensors)
+
+
+def _read(name: str, array: Array) -> np.ndarray:
+    """NumPy allocates whatever a header declares: so hold it against the bytes that came first."""
+    try:
+        buffer = BytesIO(array.data)
+        version = np.lib.format.read_magic(buffer)
+        if version != (1, 0):
+            raise ValueError(f"it is of .npy version {version}, (1, 0) was agreed")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(buffer)
+        declared, came = math.prod(shape) * dtype.itemsize, len(array.data) - buffer.tell()
+        if declared != came:
+            raise ValueError(f"it declares {declared} bytes where {came} came")
+        return array.numpy()
+    except Exception as error:
+        # NumPy raises a dozen kinds for bytes made to harm, syntax and recursion errors among them
+        raise MessageError(f"array `{name}` cannot be read ({error})") from None
+
+
+def _check_shape(vectors: np.ndarray, codec: Codec) -> int:
+    stored = np.dtype(STORED[codec.wire_dtype])
+    if vectors.dtype != stored:
+        raise MessageError(f"the vectors are {vectors.dtype}, {stored} was agreed")
+    if vectors.ndim != 2 or vectors.shape[1] != codec.width or len(vectors) > codec.num_classes:
+        raise MessageError(
+            f"the vectors have shape {vectors.shape}, at most {codec.num_classes} rows of "
+            f"{codec.width} values were agreed"
+        )
+    return len(vectors)
+
+
+def _values(arrays: dict[str, np.ndarray], rows: int, codec: Codec) -> Tensor:
+    scales = arrays.get("scales")
+    if scales is not None and (scales.dtype != np.float32 or scales.shape != (rows,)):
+        raise MessageError(f"the scales are {scales.dtype} of shape {scales.shape}, {rows} float32 numbers were due")
+    return codec.read(torch.from_numpy(arrays["vectors"]), None if scales is None else torch.from_numpy(scales))
+
+
+def _check_norms(values: Tensor, max_norm: float) -> None:
+    norms = values.double().norm(dim=1)
+    if len(norms) and float(norms.max()) > max_norm:
+        raise MessageError(f"a vector has norm {float(norms.max()):.3g}, above `max-prototype-norm` {max_norm:.3g}")
+
+
+def _check_labels(labels: np.ndarray, rows: int, num_classes: int) -> None:
+    if labels.dtype not in (np.int16, np.int32) or labels.shape != (rows,):
+        raise MessageError(f"the labels are {labels.dtype} of shape {labels.shape}, {rows} integers were due")
+    if rows and (labels.min() < 0 or labels.max() >= num_classes):
+        raise MessageError(f"a label lies outside 0 to {num_classes - 1}")
+    if (np.diff(labels) <= 0).any():
+        raise MessageError("the labels are not unique and ascending")
+
+
+def _check_counts(counts: np.ndarray, rows: int) -> None:
+    if counts.dtype != np.int64 or counts.shape != (rows,):
+        raise MessageError(f"the class counts are not {rows} int64 numbers")
+    # so that no sum of counts can overflow and come out as another number
+    if rows and (counts.min() < 1 or counts.max() > np.iinfo(np.int32).max):
+        raise MessageError(f"a class count lies outside 1 to {np.iinfo(np.int32).max}")
+
+
+def payload_bytes(records: RecordDict) -> int:
+    """Bytes of prototype values alone, as they came: whatever the arrays declare, and whether or not they decode."""
+    arrays = records.get("payload")
+    if not isinstance(arrays, ArrayRecord):
+        return 0
+    return sum(_value_bytes(array.data) for name, array in arrays.items() if name not in BESIDE)
+
+
+def _value_bytes(data: bytes) -> int:
+    """What follows the header of an .npy file."""
+    return max(0, len(data) - NPY - int.from_bytes(data[NPY - 2 : NPY], "little"))

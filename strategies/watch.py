@@ -1,0 +1,57 @@
+"""What the server keeps an eye on: features that collapse, prototypes that are not finite, clients with problems."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+
+from federation.payloads import Payload
+from prototypes.aggregation import aggregate
+from prototypes.prototype_set import PrototypeSet
+from strategies.exchange import Reply, RunError
+
+log = logging.getLogger("protosphere")
+
+
+def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
+    """Mean Euclidean norm of the class means of the uploads: the scale of the feature space."""
+    sets = [payload for payload in uploads.values() if isinstance(payload, PrototypeSet)]
+    if not any(len(prototypes) for prototypes in sets):
+        return None
+    return float(aggregate(sets, "mean").vectors.double().norm(dim=1).mean())
+
+
+def collapse(norm: float | None, first: float | None) -> list[str]:
+    """A sentence when the mean norm has fallen below a third of round 1's."""
+    if norm is None or first is None or norm >= first / 3:
+        return []
+    return [
+        f"the mean norm of the prototypes has fallen from {first:.3g} in round 1 to {norm:.3g}: the features collapse; "
+        "lower `prototype-weight`, or spread the targets out"
+    ]
+
+
+def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int) -> None:
+    """Stop before prototypes go down that are not finite.
+
+    Raises:
+        RunError: names the round and the class.
+    """
+    for payload in downloads.values():
+        bad = ~payload.vectors.isfinite().all(dim=1)
+        if bad.any():
+            raise RunError(
+                f"round {server_round}: the global prototype of class {int(payload.labels[bad][0])} is not "
+                "finite; lower `learning-rate` or the method's scale and resume from the round before."
+            )
+
+
+def is_infinite(value: object) -> bool:
+    """Whether JSON could not hold the figure."""
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def warn_of_problems(replies: Sequence[Reply], server_round: int) -> None:
+    """Say which clients did not answer as asked, and why."""
+    for reply in replies:
+        if reply.problem:
+            log.warning("warning: round %d, client %d: %s", server_round, reply.partition, reply.problem)
