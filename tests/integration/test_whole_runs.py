@@ -14,6 +14,8 @@ from strategies import METHODS, load_method
 from strategies.base import PrototypeStrategy
 from strategies.exchange import RunError
 
+SPARSE = {"sparsity-dim": 5, "wire-dtype": "int8"}
+EVERY_METHOD = [*((name, {}) for name in METHODS), *((name, SPARSE) for name in METHODS)]
 HEADLINES = {"selected", "selected_round", "best", "client-best", "last-5", "final"}
 
 
@@ -58,9 +60,11 @@ def summary(folder):
 # --- every method ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", METHODS)
-def test_every_method_makes_its_way(run, metrics, strategy):
-    settings = {"strategy": strategy, "rounds": 3, "models": "tiny"}
+@pytest.mark.parametrize(
+    ("strategy", "codec"), EVERY_METHOD, ids=[name + "-sparse" * bool(codec) for name, codec in EVERY_METHOD]
+)
+def test_every_method_makes_its_way(run, metrics, strategy, codec):
+    settings = {"strategy": strategy, "rounds": 3, "models": "tiny"} | codec
     folder = run(settings)
     lines, method = metrics(folder), load_method(strategy)
     assert [line["round"] for line in lines] == [1, 2, 3, 4]
