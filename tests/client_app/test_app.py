@@ -14,7 +14,9 @@ from federation.messages import decode_identity, decode_report, encode_instructi
 from federation.payloads import Instruction
 from federation.settings import SettingError
 from models.split import SplitModel
+from prototypes.prototype_set import PrototypeSet
 from strategies import known_settings
+from strategies.method import PullObjective
 
 CODEC = Codec(10, 8)
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}
@@ -110,6 +112,58 @@ def test_a_damaged_store_is_the_clients_problem_in_its_reply(call, home):
     report, upload = decode_report(call(MessageType.TRAIN, instruction(2)).content, CODEC)
     assert report.problem.startswith(f"client 1: {path} cannot be read")
     assert (report.round, report.training, report.evaluation, upload) == (2, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (Codec(9, 8, 3), "K is 9 there and 10 here"),
+        (Codec(10, 7, 3), "d is 7 there and 8 here"),
+        (Codec(10, 8, 4), "s is 4 there and 3 here"),
+        (Codec(10, 8, 3, seed=1), "seed is 1 there and 0 here"),
+        (Codec(10, 8, 3, "float16"), "format is float16 there and float32 here"),
+    ],
+)
+def test_a_server_of_another_codec_is_refused_before_anything_is_done(call, home, other, named):
+    payload = PrototypeSet(torch.tensor([1, 4]), torch.ones(2, other.dim))
+    records = encode_instruction(Instruction("a-run", 1, True, payload), other)
+    with pytest.raises(MessageError, match=named):
+        call(MessageType.TRAIN, records, {"sparsity-dim": 3})
+    assert not (home / "clients").exists()
+
+
+def test_a_prototype_that_the_format_cannot_hold_costs_the_upload_alone(call, home, monkeypatch):
+    codec = Codec(10, 8, 0, "float16")
+    whole = PullObjective.upload
+    held = []
+
+    def grown(self, state, round_number):
+        payload = whole(self, state, round_number)
+        held.extend(payload.labels.tolist())
+        vectors = payload.vectors.clone()
+        vectors[1, 0] = 7e4
+        return payload.with_vectors(vectors)
+
+    settings = {"wire-dtype": "float16"}
+    with monkeypatch.context() as patch:
+        patch.setattr(PullObjective, "upload", grown)
+        reply = call(MessageType.TRAIN, encode_instruction(Instruction("a-run", 1, True), codec), settings)
+    report, upload = decode_report(reply.content, codec)
+    assert upload is None
+    assert report.problem == (
+        f"client 1: a prototype cannot be sent (class {held[1]}): Row 1 of the prototypes holds 70000, beyond 65504, "
+        "the largest number of float16; choose the wire-dtype bfloat16, int8 or float32."
+    )
+    assert (report.partition, report.round) == (1, 1)
+    assert report.training.steps > 0
+    assert report.evaluation.correct
+    assert report.seconds > report.training.seconds > 0
+    # what was trained is kept, and is where the next round starts
+    assert list((home / "clients" / "a-run" / "1").glob("round-000001*"))
+    reply = call(MessageType.TRAIN, encode_instruction(Instruction("a-run", 2, False, None, 1), codec), settings)
+    report, upload = decode_report(reply.content, codec)
+    assert report.problem == ""
+    assert upload["vectors"].numpy().dtype == "float16"
 
 
 def test_a_message_that_nobody_agreed_on_is_refused(call):

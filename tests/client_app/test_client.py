@@ -69,6 +69,30 @@ def test_what_was_received_is_pulled_towards_and_kept_for_prediction(client, hom
     assert torch.equal(kept["vectors"], targets().vectors)
 
 
+def test_constants_are_there_for_the_method_and_kept_for_prediction(client, home, monkeypatch):
+    made = client()
+    seen = []
+    whole = made.objective.targets
+
+    def note(state, received):
+        seen.append(dict(state.constants))
+        return whole(state, received)
+
+    monkeypatch.setattr(made.objective, "targets", note)
+    first, second = {"mu": 0.1 + 0.2}, {"mu": 1.5e-4, "other": 2.0}
+    made.train(replace(ask(1), constants=first))
+    made.train(replace(ask(2, targets()), constants=first))
+    made.evaluate(replace(ask(3, targets()), constants=second))
+    made.evaluate(ask(4, targets()))
+    assert seen == [first, first, second, {}]
+    path = home / "clients" / "a-run" / "0" / "received.safetensors"
+    assert set(load_file(path)) == {"labels", "vectors"}
+    made.evaluate(replace(ask(5, targets()), constants=first))
+    kept = load_file(path)
+    assert {name: float(tensor) for name, tensor in kept.items() if "constant" in name} == {"constant/mu": 0.1 + 0.2}
+    assert torch.equal(kept["vectors"], targets().vectors)
+
+
 def test_targets_are_those_of_this_message_alone(client):
     """A state in memory must not remember the last message's targets."""
     client().train(ask(1))

@@ -8,6 +8,7 @@ import torch
 
 from client_app import client as client_module
 from data.client_data import Rows
+from federation.codec import Codec
 from federation.payloads import Instruction
 from federation.settings import SettingError
 from models import ModelError
@@ -39,6 +40,22 @@ def test_what_is_disclosed_follows_the_method(client):
     assert client(0, weighted).train(ask(1)).payload.counts is not None
     assert not [item for item in client(0, {"strategy": "local"}).identity().discloses if "prototypes" in item]
     assert client(0, {"strategy": "local"}).train(ask(1)).payload is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "codec"),
+    [
+        ({}, Codec(10, 8)),
+        ({"sparsity-dim": 3, "seed": 5}, Codec(10, 8, 3, seed=5)),
+        ({"sparsity-dim": 8, "seed": 5}, Codec(10, 8)),
+        ({"wire-dtype": "int8", "feature-dim": 6}, Codec(10, 6, 0, "int8")),
+    ],
+)
+def test_a_client_names_its_codec_and_how_much_of_a_prototype_it_sends(client, settings, codec):
+    who = client(0, settings).identity()
+    assert who.codec == codec.fingerprint
+    part = " (3 of their 8 values)" if codec.masked else ""
+    assert f"prototypes of its classes{part}" in who.discloses
 
 
 def test_a_node_may_name_its_own_model(client):

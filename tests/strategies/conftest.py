@@ -118,7 +118,7 @@ class Federation:
             Report is encoded).
         rows: partition -> (training, validation, test) rows.
         held: partition -> classes that it uploads.
-        codec: how the clients write; CODEC by default, which is the server's unless its settings say otherwise.
+        codec: how the clients write, and the server unless `start` is given other settings.
     """
 
     def __init__(self, clock, clients=4, tamper=None, rows=None, held=None, codec=CODEC):
@@ -186,6 +186,7 @@ class Federation:
             "feature-dim": self.codec.dim,
             "clients": self.clients,
         }
+        config |= {"sparsity-dim": self.codec.ones, "wire-dtype": self.codec.wire_dtype, "seed": self.codec.seed}
         config |= {"start-timeout": 2.0}
         config |= settings or {}
         run = read_settings(config)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from flwr.app import Error
 
+from federation.codec import Codec
 from prototypes.prototype_set import PrototypeSet
 from strategies import load_method
 from strategies.base import PrototypeStrategy
@@ -135,23 +136,35 @@ def test_lines_hold_the_rounds_training_and_the_evaluation_before_it(federation)
     assert strategy.result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(sum(right) / 18)
 
 
-def test_bytes_are_those_of_the_formula(federation):
+@pytest.mark.parametrize(
+    ("codec", "size"),
+    [
+        (Codec(4, 3), 4 * 3),
+        (Codec(4, 11, 2), 4 * 2),
+        (Codec(4, 11, 5, "bfloat16"), 2 * 5),
+        (Codec(4, 11, 5, "int8", seed=1), 5),
+        (Codec(4, 3, wire_dtype="float16"), 2 * 3),
+    ],
+    ids=lambda value: value.fingerprint if isinstance(value, Codec) else "",
+)
+def test_bytes_are_those_of_the_formula(federation, codec, size):
+    """size: bytes of one prototype's values, s of them."""
     held = {0: (0,), 1: (0, 2), 2: (2,), 3: (1, 2)}
-    group = federation(4, held=held)
+    group = federation(4, held=held, codec=codec)
     strategy = group.start({"rounds": 3, "fraction-train": 0.5})
     known = set()
     for line in lines_of(strategy)[:3]:
         trained = [p for p, r in asked(group, "train") if r == line["round"]]
         # sum over the sampled of (K_i + K_r) s values, K_r the classes with a prototype when the round starts
         up, down = sum(len(held[p]) for p in trained), len(trained) * len(known)
-        assert (line["bytes"]["payload_up"], line["bytes"]["payload_down"]) == (4 * 3 * up, 4 * 3 * down)
+        assert (line["bytes"]["payload_up"], line["bytes"]["payload_down"]) == (size * up, size * down)
         others = [p for p, r in asked(group, "evaluate") if r == line["round"]]
-        assert line["bytes"]["evaluate_only_payload_down"] == 4 * 3 * len(others) * len(known)
+        assert line["bytes"]["evaluate_only_payload_down"] == size * len(others) * len(known)
         assert line["bytes"]["evaluate_only_payload_up"] == 0
         known |= {label for p in trained for label in held[p]}
     final = lines_of(strategy)[3]["bytes"]
     assert final["payload_up"] == final["wire_up"] == final["payload_down"] == final["wire_down"] == 0
-    assert final["evaluate_only_wire_down"] > final["evaluate_only_payload_down"] == 4 * 3 * 4 * len(known)
+    assert final["evaluate_only_wire_down"] > final["evaluate_only_payload_down"] == size * 4 * len(known)
     summary = json.loads((strategy.folder.path / "summary.json").read_text())
     assert summary["bytes"] == {
         name: sum(line["bytes"][name] for line in lines_of(strategy)) for name in summary["bytes"]

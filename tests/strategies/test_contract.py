@@ -12,7 +12,9 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import Result, Strategy
 
+from federation.codec import Codec
 from federation.settings import SettingError
+from prototypes.masks import class_masks
 from strategies import METHODS, load_method
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,6 +94,41 @@ def test_the_start_is_told(federation, say):
     assert said[1] == "  client 0: scripted (7 parameters), 20 + 4 + 6 rows (train + validation + test), classes 1 3"
     assert said[2].endswith("classes none: it has no training row and takes part in evaluation only")
     assert said[4] == "  the server learns of each client: nothing true"
+
+
+def test_what_crosses_of_a_prototype_is_told_where_it_is_not_all(federation, say):
+    federation(2, codec=Codec(4, 7, 2, "int8")).start()
+    assert say()[1] == "  of each prototype 2 of 7 values cross, as int8"
+    federation(2, codec=Codec(4, 3, 0, "bfloat16")).start()
+    assert "  of each prototype 3 of 3 values cross, as bfloat16" in say()
+
+
+@pytest.mark.parametrize("codec", [Codec(4, 11, 3, "int8", seed=2), Codec(4, 13, 2)], ids=["int8", "float32"])
+@pytest.mark.parametrize("name", [name for name in METHODS if load_method(name).sends == "prototypes"])
+def test_every_method_works_with_every_codec_by_settings_alone(federation, monkeypatch, name, codec):
+    """It aggregates what the masks let through, and no array of size d is in any message."""
+    seen = []
+    strategy = load_method(name).strategy
+    whole = strategy.aggregate
+
+    def spy(self, uploads, state, server_round):
+        seen.extend(uploads.values())
+        return whole(self, uploads, state, server_round)
+
+    monkeypatch.setattr(strategy, "aggregate", spy)
+    group = federation(3, codec=codec)
+    run = group.start({"strategy": name, "rounds": 3})
+    assert [line["training"]["valid"] for line in lines_of(run)[:3]] == [3, 3, 3]
+    masks = class_masks(4, codec.dim, codec.ones, codec.seed)
+    downloads = [instruction.payload for *_, instruction in group.asked if instruction.payload is not None]
+    assert (len(seen), len(downloads)) == (9, 9)
+    for payload in (*seen, *downloads):
+        assert payload.vectors.any()
+        assert not payload.vectors[~masks[payload.labels]].any()
+    messages = [message.content for message in group.grid.sent]
+    arrays = [array.numpy() for records in messages for r in records.array_records.values() for array in r.values()]
+    assert len(arrays) >= 9 * 2
+    assert not any(codec.dim in array.shape for array in arrays)
 
 
 def test_no_deprecated_call_of_flower(run):

@@ -149,6 +149,22 @@ def test_an_upload_where_none_is_due_is_dropped(ask):
     assert local.problem == "upload dropped: this method uploads nothing"
 
 
+def test_a_reply_of_another_codec_is_not_used_though_its_shapes_fit(ask):
+    here, there = Codec(4, 3, 2), Codec(4, 3, 2, seed=1)
+    answers = {p: messages.encode_report(trained(p), codec) for p, codec in enumerate((here, there))}
+    answers[2] = messages.encode_report(trained(2, payload=None), there)
+    answers[3] = messages.encode_report(evaluated(3), there)
+    good, bad, without, only = ask(answers, evaluate_only=(3,), limits=Limits(here, 1e6))
+    assert good.valid
+    for reply in (bad, without, only):
+        assert reply.report is None
+        assert not reply.valid
+        assert "seed is 1 there and 0 here" in reply.problem
+    # an upload that came was dropped; where none came there was none to drop
+    assert (bad.dropped, without.dropped, only.dropped) == (True, False, False)
+    assert bad.size.payload == good.size.payload == 2 * 2 * 4
+
+
 def test_a_missing_upload_is_a_problem_where_one_is_due(ask):
     (missing,) = ask({0: trained(0, payload=None)})
     assert (missing.problem, missing.valid) == ("upload dropped: the prototypes are missing", False)

@@ -8,11 +8,15 @@ import torch
 from flwr.app import Error
 
 from experiments.local_grid import LocalGrid
+from federation.codec import Codec
 from federation.record import RunFolder
 from federation.roster import RosterError
 from federation.settings import SettingError
+from strategies import load_method
 from strategies.exchange import RunError
 from strategies.outcome import pack
+
+CONSTANTS = {"mu": 0.1 + 0.2, "other": -1e-300}
 
 
 class Cut(BaseException):
@@ -31,6 +35,7 @@ SETTINGS = [
     {"strategy": "protonorm", "fraction-train": 0.5},
     {"strategy": "protonorm", "protonorm.alignment": "riesz", "evaluate-every": 2},
     {"strategy": "local"},
+    {"strategy": "fedproto", "sparsity-dim": 2, "wire-dtype": "int8"},
 ]
 
 
@@ -53,13 +58,14 @@ def cut_at(round_number, before=None):
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(map(str, settings.values())))
 def test_cut_and_resumed_is_the_same_as_whole(federation, settings):
     tamper = silent_about_uploads(settings)
-    whole = federation(4, tamper=tamper).start(settings | {"rounds": 6})
-    group = federation(4, tamper=cut_at(4, tamper))
+    codec = Codec(4, 3, settings.get("sparsity-dim", 0), settings.get("wire-dtype", "float32"))
+    whole = federation(4, tamper=tamper, codec=codec).start(settings | {"rounds": 6})
+    group = federation(4, tamper=cut_at(4, tamper), codec=codec)
     with pytest.raises(Cut):
         group.start(settings | {"rounds": 6})
     folder = group.strategy.folder
     assert [line["round"] for line in folder.lines()] == [1, 2, 3]
-    again = federation(4, tamper=tamper)
+    again = federation(4, tamper=tamper, codec=codec)
     resumed = again.start(settings | {"rounds": 6, "resume": str(folder.path)})
     assert resumed.folder.path == folder.path
     assert {round_number for _, round_number, *_ in again.asked} == {4, 5, 6, 7}
@@ -68,6 +74,40 @@ def test_cut_and_resumed_is_the_same_as_whole(federation, settings):
     for summary in summaries:
         del summary["seconds"], summary["settings"]["resume"]
     assert summaries[0] == summaries[1]
+
+
+def test_constants_are_worked_out_once_and_sent_with_every_message_also_after_a_resume(federation, monkeypatch):
+    strategy = load_method("fedproto").strategy
+    rosters = []
+
+    def derive(self):
+        rosters.append(sorted(self.roster.identities))
+        return dict(CONSTANTS)
+
+    def again(self):
+        raise AssertionError("the constants of a resumed run are those of its start")
+
+    monkeypatch.setattr(strategy, "derive_constants", derive)
+    group = federation(4, tamper=cut_at(4))
+    with pytest.raises(Cut):
+        group.start({"rounds": 6, "fraction-train": 0.5})
+    assert rosters == [[0, 1, 2, 3]]
+    assert group.strategy.folder.load_checkpoint()[1]["constants"] == CONSTANTS
+    monkeypatch.setattr(strategy, "derive_constants", again)
+    resumed = federation(4)
+    resumed.start({"rounds": 6, "fraction-train": 0.5, "resume": "latest"})
+    kinds = {kind for _, _, kind, _ in group.asked + resumed.asked}
+    assert kinds == {"train", "evaluate"}
+    assert {round_number for _, round_number, *_ in resumed.asked} == {4, 5, 6, 7}
+    # to the bit
+    assert all(instruction.constants == CONSTANTS for *_, instruction in group.asked + resumed.asked)
+
+
+def test_a_method_without_constants_sends_none(federation):
+    group = federation(2)
+    strategy = group.start({"rounds": 1})
+    assert all(instruction.constants == {} for *_, instruction in group.asked)
+    assert strategy.folder.load_checkpoint()[1]["constants"] == {}
 
 
 def test_cut_between_line_and_checkpoint_runs_the_round_again(federation, monkeypatch):
@@ -155,6 +195,9 @@ def other_identity(**changes):
         ),
         ({}, other_identity(classes=(0,)), RosterError, r"client 1 .* its classes was"),
         ({"learning-rate": 0.5}, None, SettingError, "`learning-rate` was 0.01 and is now 0.5"),
+        ({"sparsity-dim": 2}, None, SettingError, "`sparsity-dim` was 0 and is now 2"),
+        ({"wire-dtype": "int8"}, None, SettingError, '`wire-dtype` was "float32" and is now "int8"'),
+        ({}, other_identity(codec="K=4 d=3"), RosterError, r"client 1 .* another codec .*s is none there and 3 here"),
         (
             {"fedproto.aggregation": "median"},
             None,
