@@ -47,11 +47,14 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
     headline, sizes = summary["headline"], summary["bytes"]
     floor = summary["floor"]["majority-class"]
     where = f" (round {headline['of_round']}, {headline['clients']} clients)" if headline.get("clients") else ""
+    payload, wire = (sizes[f"{name}_up"] + sizes[f"{name}_down"] for name in ("payload", "wire"))
+    above = wire - sizes["evaluation_wire_up"] - payload
     return [
         f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %; "
         f"always answering a client's majority class: {_percent(floor)} %",
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
-        f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down",
+        f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, of which "
+        f"{readable_size(above)} around the payload and {readable_size(sizes['evaluation_wire_up'])} for evaluation",
         f"time: {summary['seconds']:.1f} s",
     ]
 

@@ -11,7 +11,7 @@ from flwr.app import Context
 
 from client_app.evaluation import DivergenceError, evaluate, measure
 from client_app.store import Stamp, Store, StoreError
-from client_app.trainer import train
+from client_app.trainer import mean_norm, train
 from data import DataError
 from data.client_data import client_data
 from federation.arrays import Limits
@@ -21,6 +21,7 @@ from federation.payloads import Evaluation, Identity, Instruction, Report
 from federation.seeds import derive, seed_process
 from federation.settings import SettingError, home
 from models import ModelError, build, model_for
+from prototypes.prototype_set import PrototypeSet
 from strategies import Run, read_settings
 from strategies.method import ClientState
 
@@ -116,11 +117,11 @@ class Client:
             return replace(report, problem=problem)
         stamp = self._store(instruction.run).save(instruction.round, state)
         self._keep(instruction.run, stamp, state)
-        return replace(
-            report,
-            payload=self.objective.upload(state, instruction.round),
-            training=replace(figures, seconds=time.perf_counter() - began),
-        )
+        upload = self.objective.upload(state, instruction.round)
+        if isinstance(upload, PrototypeSet):
+            # of scaled prototypes the norm without the scale would give the scale away
+            figures = replace(figures, prototype_norm=mean_norm(upload))
+        return replace(report, payload=upload, training=replace(figures, seconds=time.perf_counter() - began))
 
     def restore(self, run: str) -> ClientState:
         """The newest state that this client left in a run, for looking at it from outside.

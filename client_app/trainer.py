@@ -11,6 +11,7 @@ from client_app.evaluation import DivergenceError, autocast, measure
 from data.client_data import ClientData
 from federation.payloads import TrainingFigures
 from federation.seeds import generator
+from prototypes.prototype_set import PrototypeSet
 from strategies.method import Batch, ClientState, Loss, Objective, Phase
 from strategies.optimiser_state import optimiser_tensors, restore_optimiser
 
@@ -62,10 +63,16 @@ def train(
         steps=steps.get("loss", 0),
         parts={name: float(total) / steps[name] for name, total in sums.items()},
         gradient_ratio=0.0 if ratio is None else float(ratio),
-        target_norm=_mean_norm(state.targets.vectors if state.targets is not None else None),
-        prototype_norm=_mean_norm(state.prototypes.vectors if state.prototypes is not None else None),
+        target_norm=mean_norm(state.targets),
+        prototype_norm=mean_norm(state.prototypes),
         seconds=time.perf_counter() - began,
     )
+
+
+def mean_norm(prototypes: PrototypeSet | None) -> float:
+    """Mean Euclidean norm; 0 where there are none."""
+    # squares of what float32 can hold overflow it
+    return float(prototypes.vectors.double().norm(dim=1).mean()) if prototypes else 0.0
 
 
 def batches(rows: int, size: int, order: torch.Generator, device: torch.device) -> Iterator[Tensor]:
@@ -129,8 +136,3 @@ def _stop_if_spoilt(state: ClientState) -> None:
     for name, good in zip(tensors, finite, strict=True):
         if not good:
             raise DivergenceError(f"`{name}` is not finite after training; lower `learning-rate`")
-
-
-def _mean_norm(vectors: Tensor | None) -> float:
-    # squares of what float32 can hold overflow it
-    return 0.0 if vectors is None or not len(vectors) else float(vectors.double().norm(dim=1).mean())

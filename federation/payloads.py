@@ -80,8 +80,8 @@ class TrainingFigures:
         parts: mean over the steps of each part of the loss; `loss` is their weighted total.
         gradient_ratio: norm of the gradient on z of all that the method adds to the cross-entropy, over the
             norm of the cross-entropy's own, on the first batch; 0 where the method adds nothing.
-        target_norm, prototype_norm: mean Euclidean norm of the targets and of the local prototypes
-            (0 where there are none).
+        target_norm, prototype_norm: mean Euclidean norm of the targets and of the uploaded prototypes, or of the
+            local ones where a method uploads none (0 where there are none at all).
         seconds: training, prototypes and store included.
     """
 

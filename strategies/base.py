@@ -86,6 +86,10 @@ class PrototypeStrategy(Strategy):
         """Numbers to work out once for the run, from the roster; every message carries them to the clients."""
         return {}
 
+    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+        """The scale of the feature space, watched for collapse; None where the uploads do not tell it."""
+        return mean_norm(uploads)
+
     @abstractmethod
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """From the round's uploads, by partition in ascending order, to the next round's downloads."""
@@ -228,7 +232,7 @@ class PrototypeStrategy(Strategy):
             return None, None
         with limited_threads(self.settings.server_threads):
             outcome = self.aggregate(uploads, self.state, server_round)
-            norm = mean_norm(uploads)
+            norm = self.feature_norm(uploads)
         refuse_non_finite(outcome.downloads, server_round)
         self.state, self.downloads = outcome.state, outcome.downloads
         recorded = dict(outcome.figures) | {"prototype_norm": norm}

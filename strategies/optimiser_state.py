@@ -23,6 +23,7 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Te
         whose, _, rest = name.partition("/")
         if whose == prefix:
             index, _, key = rest.partition("/")
-            kept.setdefault(int(index), {})[key] = tensor
+            # the optimiser takes tensors over and writes into them
+            kept.setdefault(int(index), {})[key] = tensor.clone()
     if kept:
         optimiser.load_state_dict(optimiser.state_dict() | {"state": kept})

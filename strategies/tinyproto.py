@@ -84,6 +84,10 @@ class TinyProto(PrototypeStrategy):
             or MU_TIMES_MEAN_COUNT / mean_class_count(self.roster.identities)
         }
 
+    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+        """Norms of scaled prototypes tell who was sampled, not how long features are."""
+        return None if _scales(self.run.options) else super().feature_norm(uploads)
+
     def summary(self) -> None:
         """Say, too, when nothing is sparse."""
         super().summary()

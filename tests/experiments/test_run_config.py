@@ -158,12 +158,24 @@ def test_presets_are_whole(name):
 
 
 def test_presets_hold_the_papers_values():
-    assert preset_names() == ["protonorm-cifar10", "protonorm-cifar100", "spiral"]
-    table = {"clients": 20, "alpha": 0.1, "rounds": 300, "feature-dim": 512, "learning-rate": 0.01, "batch-size": 32}
+    assert preset_names() == [
+        "protonorm-cifar10",
+        "protonorm-cifar100",
+        "spiral",
+        "tinyproto-cifar10",
+        "tinyproto-cifar100",
+    ]
+    table = {"clients": 20, "alpha": 0.1, "rounds": 300, "learning-rate": 0.01, "batch-size": 32}
     table |= {"models": "papers-protonorm", "split": "pooled", "test-share": 0.25, "validation-share": 0.0}
     for classes, gamma in ((10, 100.0), (100, 200.0)):
         made = plan(preset=f"protonorm-cifar{classes}").run_config
-        wanted = table | {"dataset": f"cifar{classes}", "protonorm.gamma": gamma, "protonorm.alignment": "thomson"}
+        wanted = table | {"dataset": f"cifar{classes}", "feature-dim": 512}
+        wanted |= {"protonorm.gamma": gamma, "protonorm.alignment": "thomson"}
+        assert {name: made[name] for name in wanted} == wanted
+    for classes, mu in ((10, 1.5e-4), (100, 1.5e-3)):
+        made = plan(preset=f"tinyproto-cifar{classes}").run_config
+        wanted = table | {"dataset": f"cifar{classes}", "feature-dim": 500, "sparsity-dim": 50}
+        wanted |= {"strategy": "tinyproto-fp", "tinyproto.mu": mu, "tinyproto.scaling": True}
         assert {name: made[name] for name in wanted} == wanted
 
 

@@ -224,9 +224,10 @@ def test_the_state_survives_the_checkpoint_to_the_bit(halves, settings):
     assert buffers == ({f"optimiser/{i}/momentum_buffer" for i in range(5)} if settings is MOMENTUM else set())
 
 
-def test_the_state_that_is_given_stays_as_it_is(halves):
+@pytest.mark.parametrize("settings", [QUICK, MOMENTUM])
+def test_the_state_that_is_given_stays_as_it_is(halves, settings):
     """A round that fails is tried again from it."""
-    strategy = strategy_of(halves)
+    strategy = strategy_of(halves, settings)
     first = strategy.aggregate(uploads(0), {}, 1)
     before = {name: tensor.clone() for name, tensor in first.state.items()}
     second = strategy.aggregate(uploads(1), first.state, 2)
