@@ -46,7 +46,13 @@ SUMMARY = {
             "final": 0.94,
         },
     },
-    "bytes": {"payload_up": 12_800, "payload_down": 2_500_000, "wire_up": 28_444, "wire_down": 900},
+    "bytes": {
+        "payload_up": 12_800,
+        "payload_down": 2_500_000,
+        "wire_up": 28_444,
+        "wire_down": 2_600_000,
+        "evaluation_wire_up": 5_000,
+    },
     "seconds": 61.25,
 }
 
@@ -153,7 +159,8 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
     assert ["local-prototypes", "*", "91.1", "95.0", "96.0", "90.0", "94.0"] in rows
     assert lines[-4:] == [
         "* headline: selected (round 2, 3 clients) 91.1 %; always answering a client's majority class: 31.8 %",
-        "payload: 12.8 kB up, 2.50 MB down; on the wire: 28.4 kB up, 0.9 kB down",
+        "payload: 12.8 kB up, 2.50 MB down; on the wire: 28.4 kB up, 2.60 MB down, of which 110.6 kB around the payload "
+        "and 5.0 kB for evaluation",
         "time: 61.2 s",
         f"results: {folder}",
     ]
@@ -271,8 +278,8 @@ def test_a_real_run_in_process(invoke, home):
         ),
         (
             ["--preset", "spirale"],
-            "unknown preset `spirale` (did you mean `spiral`?); one of protonorm-cifar10, protonorm-cifar100, spiral "
-            "is allowed.",
+            "unknown preset `spirale` (did you mean `spiral`?); one of protonorm-cifar10, protonorm-cifar100, spiral, "
+            "tinyproto-cifar10, tinyproto-cifar100 is allowed.",
         ),
         (["--clients", "0"], "--clients is 0, but a run needs at least 1."),
         (
