@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from federation.checks import MessageError, plain
-from federation.settings import Settings
+from federation.settings import SettingError, Settings
 from prototypes.masks import class_masks, compress, expand
 from prototypes.prototype_set import PrototypeSet
 from prototypes.quantisation import QuantisationError, dequantise, quantise
@@ -113,7 +113,16 @@ class Codec:
 
 
 def codec_of(settings: Settings, num_classes: int, dim: int) -> Codec:
-    """The codec of a run."""
+    """The codec of a run.
+
+    Raises:
+        SettingError: the clients' prototypes have fewer values than `sparsity-dim` asks for, or no class.
+    """
+    if settings.sparsity_dim > dim or num_classes < 1:
+        raise SettingError(
+            f"`sparsity-dim` is {settings.sparsity_dim}, but the clients have {num_classes} classes and features of "
+            f"width {dim}; give every client `feature-dim` {settings.feature_dim} and the class list."
+        )
     return Codec(num_classes, dim, settings.sparsity_dim, settings.wire_dtype, settings.seed)
 
 

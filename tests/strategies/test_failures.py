@@ -143,7 +143,6 @@ def test_a_server_whose_settings_differ_names_its_first_client(federation):
     assert not group.asked
 
 
-@pytest.mark.xfail(raises=ValueError, strict=True, reason="the masks are derived before the width is held against s")
 def test_features_too_narrow_for_the_masks_end_the_run_with_a_sentence(federation):
     """Their settings would never allow it, but what nodes say is theirs to make up."""
     group = federation(3, codec=Codec(4, 8))
