@@ -62,7 +62,7 @@ def main() -> None:
             print(f"seed {seed}, {name}: {100 * best:.1f} % best, {time.monotonic() - began:.0f} s", flush=True)
     print("\n| |", " | ".join(FIGURES), "| discriminant, final | payload a round | of FedProto's | wire a round |")
     print("|---|" + "---|" * (len(FIGURES) + 4))
-    reference = found.get("FedProto", [{}])[0].get("payload")
+    reference = statistics.mean(run["payload"] for run in found["FedProto"]) if "FedProto" in found else None
     for name, runs in found.items():
         print(f"| {name} |", " | ".join(_cells(runs, reference)), "|")
     floors = [run["floor"]["majority-class"] for runs in found.values() for run in runs]
@@ -86,12 +86,12 @@ def _last_round(folder: Path) -> dict[str, int]:
     return sizes
 
 
-def _cells(runs: list[dict[str, Any]], reference: int | None) -> list[str]:
+def _cells(runs: list[dict[str, Any]], reference: float | None) -> list[str]:
     rules = [run["rules"] for run in runs]
     cells = [_percent([rule["local-prototypes"][figure] for rule in rules]) for figure in FIGURES]
     cells.append(_percent([rule["discriminant"]["final"] for rule in rules]))
     payload, wire = (statistics.mean(run[size] for run in runs) for size in ("payload", "wire"))
-    share = f"{runs[0]['payload'] / reference:.3f}" if reference else "-"
+    share = f"{payload / reference:.3f}" if reference else "-"
     return [*cells, f"{payload / 1e3:.1f} kB", share, f"{wire / 1e3:.1f} kB"]
 
 

@@ -32,6 +32,7 @@ from federation.codec import Codec
 from federation.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures, kind_of
 from federation.settings import is_run_name
 
+MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
 FIGURES = ("gradient_ratio", "target_norm", "prototype_norm")
 
 
@@ -240,6 +241,12 @@ def decode_identity(records: RecordDict) -> Identity:
     if not are_counts(labels) or sorted(set(labels)) != labels or (labels and labels[-1] >= len(values["class_names"])):
         raise MessageError(
             f"the identity's `classes` {labels} are no ascending labels of its {len(values['class_names'])} class names"
+        )
+    rows = values["rows"]
+    if max(rows) > MOST_ROWS or bool(rows[0]) != bool(labels) or len(labels) > rows[0]:
+        raise MessageError(
+            f"the identity has {rows} rows and holds {len(labels)} classes: each class needs a training row, and none "
+            f"has more than {MOST_ROWS}"
         )
     for name in ("model", "problem", "codec", "class_names", "discloses"):
         check_texts(name, values[name] if isinstance(values[name], list) else [values[name]])

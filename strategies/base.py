@@ -283,7 +283,7 @@ class PrototypeStrategy(Strategy):
         try:
             return encode_instruction(instruction, self.codec)
         except CodecError as error:
-            raise RunError(f"round {instruction.round}: {error}") from None
+            raise RunError(f"round {instruction.round}: {error} A run keeps its settings: start a new one.") from None
 
     def _exchange(self, grid: Grid, messages: Sequence[Message], server_round: int) -> list[Reply]:
         of_node = {node: partition for partition, node in self.roster.nodes.items()}

@@ -23,6 +23,7 @@ from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
 from prototypes.trainable import TrainablePrototypes, adaptive_margin, collapsed_loss, train_prototypes
 from strategies.base import PrototypeStrategy
+from strategies.exchange import RunError
 from strategies.method import Method, PullObjective, method_settings
 from strategies.optimiser_state import optimiser_tensors, restore_optimiser
 from strategies.outcome import EVERYONE, Figure, Outcome, State
@@ -78,6 +79,11 @@ class FedTGP(PrototypeStrategy):
         with torch.no_grad():
             classes = present.nonzero().flatten()
             prototypes = PrototypeSet(classes, module()[classes])
+        if not bool(prototypes.vectors.isfinite().all()):
+            raise RunError(
+                f"round {server_round}: the server's contrastive training diverged; start a new run with a lower "
+                "`fedtgp.server-learning-rate`."
+            )
         kept = {f"module/{name}": tensor for name, tensor in module.state_dict().items()}
         kept |= optimiser_tensors(optimiser, "optimiser") | {"present": present}
         return Outcome(kept, {EVERYONE: prototypes}, figures)

@@ -11,22 +11,29 @@
 Departures. The masks are the run's codec (`sparsity-dim`), which works under every method: here is the scaling alone.
 So `sparsity-dim = 0` is the paper's row without sparsification, `tinyproto.scaling = false` the one without scaling.
 The paper's mu (1.5e-4 on CIFAR-10, 1.5e-3 on CIFAR-100 and Tiny ImageNet) has the unit 1/images and is about 0.06 over
-the mean number of images of a held class: that is what `tinyproto.mu = 0` means.
+the mean number of images of a held class: that is what `tinyproto.mu = 0` means. Uploads are rounded to 16 significant
+bits, since a product n p in full precision tells n.
 """
 
 import logging
+import math
 from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
 
 from federation.payloads import Identity, Payload
-from federation.settings import NotNegative
+from federation.settings import SettingError
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
+from prototypes.quantisation import to_significant_bits
 from strategies.base import PrototypeStrategy
 from strategies.fedtgp import FedTGP, FedTGPSettings
 from strategies.method import ClientState, Method, Options, PullObjective, method_settings
 from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, remembered
 
 MU_TIMES_MEAN_COUNT = 0.06
+UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n
 
 log = logging.getLogger("protosphere")
 
@@ -42,7 +49,7 @@ class TinyProtoSettings:
     """
 
     scaling: bool = True
-    mu: NotNegative = 0.0
+    mu: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
         if self.mu and not self.scaling:
@@ -55,21 +62,32 @@ class TinyProtoObjective(PullObjective):
     """Client half of both."""
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
-        """n_ij p_ij, and n_ij itself never."""
+        """n_ij p_ij, and n_ij itself never: nor by the products' last digits, which are rounded away."""
         local = state.prototypes
         if local is None or local.counts is None or not _scales(self.options):
             return super().upload(state, round_number)
-        return local.with_vectors(local.counts.unsqueeze(1) * local.vectors).without_counts()
+        scaled = local.counts.unsqueeze(1) * local.vectors
+        return local.with_vectors(to_significant_bits(scaled, UPLOADED_BITS)).without_counts()
 
 
 class TinyProtoFPObjective(TinyProtoObjective):
     """Client half on FedProto."""
 
     def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
-        """Eq. 11: the client multiplies by mu."""
+        """Eq. 11: the client multiplies by mu.
+
+        Raises:
+            SettingError: the server sent none, or one that no server works out.
+        """
         if received is None or not _scales(self.options):
             return received
-        return received.with_vectors(state.constants["mu"] * received.vectors)
+        mu = state.constants.get("mu")
+        if mu is None or not 0 < mu <= 1:
+            raise SettingError(
+                f"the server sent the `mu` {mu} where a number in (0, 1] belongs; start it with the same version and "
+                "settings as this client."
+            )
+        return received.with_vectors(mu * received.vectors)
 
 
 class TinyProto(PrototypeStrategy):
@@ -85,8 +103,11 @@ class TinyProto(PrototypeStrategy):
         }
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
-        """Norms of scaled prototypes tell who was sampled, not how long features are."""
-        return None if _scales(self.run.options) else super().feature_norm(uploads)
+        """Mean norm of p over images, sum ||n_ij p_ij|| / sum n_i: it does not depend on who was sampled."""
+        if not _scales(self.run.options):
+            return super().feature_norm(uploads)
+        total = math.fsum(float(upload.vectors.double().norm(dim=1).sum()) for upload in uploads.values())
+        return total / sum(self.roster.identities[partition].rows[0] for partition in uploads)
 
     def summary(self) -> None:
         """Say, too, when nothing is sparse."""
@@ -138,7 +159,7 @@ def _scales(options: Options) -> bool:
 
 
 def _discloses(options: Options) -> tuple[str, ...]:
-    return ("by the norm of its uploads roughly how many rows each class has",) if _scales(options) else ()
+    return ("by the norms of its uploads about how many rows each class has",) if _scales(options) else ()
 
 
 FP = Method(

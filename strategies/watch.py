@@ -41,7 +41,7 @@ def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int) -> No
         if bad.any():
             raise RunError(
                 f"round {server_round}: the global prototype of class {int(payload.labels[bad][0])} is not "
-                "finite; lower `learning-rate` or the method's scale and resume from the round before."
+                "finite; start a new run with a lower `learning-rate` or a smaller scale of the method."
             )
 
 

@@ -188,7 +188,8 @@ def test_bad_reports(records, named, refused):
         Identity(-1, 0, problem="client None: there is no data"),
         Identity(0, 1),
         replace(IDENTITY, classes=(), rows=(0, 0, 12)),
-        replace(IDENTITY, class_names=tuple(map(str, range(1000))), classes=tuple(range(1000))),
+        replace(IDENTITY, class_names=tuple(map(str, range(1000))), classes=tuple(range(1000)), rows=(1000, 0, 0)),
+        replace(IDENTITY, rows=(2**31 - 1, 0, 0)),
     ],
 )
 def test_an_identity_crosses_unchanged(identity, crossed):
@@ -223,6 +224,11 @@ BAD_IDENTITIES = [
             ({"rows": [True, True, False]}, "`rows`"),
             ({"rows": ["90", "10", "30"]}, "`rows`"),
             ({"rows": 90}, "`rows`"),
+            ({"rows": [2**31, 10, 30]}, "none has more than 2147483647"),
+            ({"rows": [90, 10, 2**62]}, "none has more than 2147483647"),
+            ({"rows": [1, 10, 30]}, "each class needs a training row"),
+            ({"rows": [0, 10, 30]}, "each class needs a training row"),
+            ({"classes": []}, "holds 0 classes"),
             ({"classes": ["0"]}, "`classes`"),
             ({"classes": [0.0]}, "`classes`"),
             ({"classes": [True]}, "`classes`"),

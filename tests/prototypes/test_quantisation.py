@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from prototypes.quantisation import FORMATS, QuantisationError, dequantise, quantise
+from prototypes.quantisation import FORMATS, QuantisationError, dequantise, quantise, to_significant_bits
 
 STORED = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.uint16, "int8": torch.int8}
 LARGEST = torch.finfo(torch.float32).max
@@ -375,3 +375,48 @@ def test_rows_that_decode_to_no_number_are_refused(wire_dtype, values, scales):
     with pytest.raises(QuantisationError, match=f"Row 1 of the {wire_dtype} .* not finite") as raised:
         dequantise(values, scales, wire_dtype)
     assert raised.value.row == 1
+
+
+# --- significant bits -------------------------------------------------------------------------------------
+
+
+def test_significant_bits_by_hand():
+    # 1.0001b: the half goes to the even neighbour, more than a half goes up
+    values = torch.tensor([[1.0, 1 + 2**-4, 1 + 3 * 2**-4, 1 + 2**-4 + 2**-20, -(1 + 3 * 2**-4), 0.0, -0.0]])
+    expected = [1.0, 1.0, 1 + 2**-2, 1 + 2**-3, -(1 + 2**-2), 0.0, -0.0]
+    assert to_significant_bits(values, 4).tolist() == [expected]
+
+
+@pytest.mark.parametrize("bits", [1, 8, 16, 23, 24])
+def test_significant_bits_are_numpys_rounding_of_mantissas(bits):
+    vectors = rows_of_many_magnitudes(-30, 30)
+    before = vectors.clone()
+    rounded = to_significant_bits(vectors, bits)
+    mantissas, exponents = np.frexp(vectors.double().numpy())
+    expected = np.ldexp(np.round(mantissas * 2**bits) / 2**bits, exponents).astype(np.float32)
+    np.testing.assert_array_equal(rounded.numpy(), expected)
+    assert bool(((rounded - vectors).abs().double() <= vectors.abs().double() * 2.0**-bits).all())
+    assert torch.equal(to_significant_bits(rounded, bits), rounded)
+    assert torch.equal(vectors, before)
+    assert (bits == 24) == torch.equal(rounded, vectors)
+
+
+def test_bfloat16_is_eight_significant_bits():
+    vectors = rows_of_many_magnitudes(-30, 30)
+    assert torch.equal(to_significant_bits(vectors, 8), vectors.to(torch.bfloat16).float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_significant_bits_keep_dtype_shape_and_what_is_not_finite(dtype):
+    odd = torch.tensor([[math.inf, -math.inf, math.nan, 5.0]], dtype=dtype)
+    rounded = to_significant_bits(odd, 2)
+    assert rounded.dtype == dtype
+    assert torch.equal(
+        rounded.nan_to_num(7.0), torch.tensor([[math.inf, -math.inf, 7.0, 4.0]], dtype=dtype).nan_to_num(7.0)
+    )
+    assert to_significant_bits(torch.empty(0, 3, dtype=dtype), 2).shape == (0, 3)
+
+
+def test_no_bits_are_refused():
+    with pytest.raises(ValueError, match="rounded to 0 significant bits"):
+        to_significant_bits(torch.ones(1, 1), 0)

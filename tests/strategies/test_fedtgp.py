@@ -13,6 +13,7 @@ from federation.seeds import derive, generator
 from federation.settings import SettingError
 from prototypes.prototype_set import PrototypeSet
 from prototypes.trainable import TrainablePrototypes
+from strategies.exchange import RunError
 from strategies.method import ClientState
 from strategies.outcome import EVERYONE, pack, unpack
 
@@ -222,6 +223,12 @@ def test_the_state_survives_the_checkpoint_to_the_bit(halves, settings):
     assert same(strategy_of(halves, settings).aggregate(uploads(1), state, 2).state, second.state)
     buffers = {name for name in first.state if name.startswith("optimiser/")}
     assert buffers == ({f"optimiser/{i}/momentum_buffer" for i in range(5)} if settings is MOMENTUM else set())
+
+
+def test_a_server_that_diverges_names_its_own_learning_rate(halves):
+    strategy = strategy_of(halves, {"fedtgp.server-learning-rate": 1e6})
+    with pytest.raises(RunError, match=r"^round 2: .*start a new run with a lower `fedtgp\.server-learning-rate`\.$"):
+        strategy.aggregate(uploads(0), {}, 2)
 
 
 @pytest.mark.parametrize("settings", [QUICK, MOMENTUM])

@@ -21,6 +21,7 @@ from strategies.tinyproto import mean_class_count
 K, D = 5, 9
 BOTH = ("tinyproto-fp", "tinyproto-ft")
 QUICK = {"fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4}
+HARD = {"max-samples": 600, "sparsity-dim": 6, "feature-dim": 64}
 
 
 def local_prototypes(seed=0, clients=4):
@@ -74,7 +75,7 @@ def test_the_upload_is_scaled_by_the_counts_and_does_not_hold_them(halves, strat
     assert sent.labels.tolist() == own.labels.tolist()
     for row, count in enumerate(own.counts.tolist()):
         assert sent.vectors[row].tolist() == [
-            pytest.approx(count * value, rel=1e-7) for value in own.vectors[row].tolist()
+            pytest.approx(count * value, rel=2**-16) for value in own.vectors[row].tolist()
         ]
     # the client goes on predicting with its own whole p_ij
     assert torch.equal(own.vectors, before)
@@ -123,7 +124,8 @@ def test_fp_s_target_is_mu_times_the_mean_of_what_was_scaled(halves, ones):
             ]
             crosses = not ones or bool(codec.masks[label, c])
             expected = mu * sum(scaled) / len(scaled) if crosses else 0.0
-            assert float(targets.vectors[row, c]) == pytest.approx(expected, rel=1e-5, abs=0 if not crosses else 1e-6)
+            # uploads are rounded to 16 bits
+            assert float(targets.vectors[row, c]) == pytest.approx(expected, rel=2**-13, abs=0 if not crosses else 1e-5)
     assert int((targets.vectors != 0).sum()) == 4 * (ones or D)
 
 
@@ -345,12 +347,68 @@ def test_a_client_tells_the_norm_of_what_it_uploads_and_no_other(run, strategy, 
             assert told == pytest.approx(norms.mean(), rel=1e-12)
 
 
+def test_the_watched_norm_is_a_mean_over_images_whoever_was_sampled(halves):
+    """All features have norm 5: so has what is watched, for every set of clients, though n p has other norms."""
+    strategy = both_halves(halves, "tinyproto-fp").strategy
+    counts = {0: (3, 40), 1: (500,), 2: (1, 2)}
+    strategy.roster.identities = {p: identity(p, sum(n), range(len(n))) for p, n in counts.items()}
+    vector = torch.tensor([3.0, 4.0] + [0.0] * (D - 2))
+    uploads = {
+        p: PrototypeSet(torch.arange(len(n)), torch.tensor(n, dtype=torch.float32).unsqueeze(1) * vector)
+        for p, n in counts.items()
+    }
+    for sampled in ({0}, {1}, {2}, {0, 2}, {0, 1, 2}):
+        assert strategy.feature_norm({p: uploads[p] for p in sampled}) == pytest.approx(5)
+    unscaled = both_halves(halves, "tinyproto-fp", {"tinyproto.scaling": False}).strategy
+    assert unscaled.feature_norm({1: PrototypeSet(torch.tensor([0]), vector.unsqueeze(0))}) == 5
+
+
 @pytest.mark.parametrize("scaling", [True, False])
-def test_scaled_uploads_are_not_watched_for_collapse(halves, scaling):
-    """Their norms tell who was sampled."""
-    strategy = both_halves(halves, "tinyproto-fp", {"tinyproto.scaling": scaling}).strategy
-    norm = strategy.feature_norm({0: PrototypeSet(torch.tensor([1]), torch.tensor([[3.0, 4.0] + [0.0] * (D - 2)]))})
-    assert norm == (None if scaling else 5.0)
+def test_features_that_collapse_are_warned_of_scaled_or_not(run, scaling):
+    """A pull a hundred times as strong, to targets near zero."""
+    run({"strategy": "tinyproto-fp", "rounds": 6, "prototype-weight": 100.0, "tinyproto.scaling": scaling} | HARD)
+    assert any("the features collapse" in line for line in run.said)
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+def test_no_upload_excludes_any_class_count(halves, strategy):
+    """Products fl(n p) reach part of the float32 numbers alone, and which part tells n: of 63 values in full
+    precision a quarter of the counts at most could have made them all."""
+    own = PrototypeSet(
+        torch.arange(3), torch.randn(3, 63, generator=torch.Generator().manual_seed(5)), torch.tensor([37, 100, 187])
+    )
+    objective = both_halves(halves, strategy).objective
+    for row, sent in enumerate(uploaded(objective, own).vectors.double().numpy()):
+        possible = [n for n in range(1, 400) if reached(sent, n, lambda product: rounded(product, 16))]
+        assert possible == list(range(1, 400))
+        whole = (own.counts[row] * own.vectors[row]).double().numpy()
+        control = [n for n in range(1, 400) if reached(whole, n, lambda product: product)]
+        assert int(own.counts[row]) in control
+        assert len(control) < 100
+
+
+def rounded(values, bits):
+    mantissas, exponents = np.frexp(values)
+    return np.ldexp(np.round(mantissas * 2**bits) / 2**bits, exponents)
+
+
+def reached(values, n, upload):
+    """Whether each value is the upload of some float32 p and this n; float32 products, exact in float64 before."""
+    nearest = (values / n).astype(np.float32)
+    found = np.zeros(len(values), dtype=bool)
+    for p in (nearest, np.nextafter(nearest, np.float32(np.inf)), np.nextafter(nearest, np.float32(-np.inf))):
+        found |= upload((p.astype(np.float64) * n).astype(np.float32).astype(np.float64)) == values
+    return found.all()
+
+
+@pytest.mark.parametrize("constants", [{}, {"mu": 0.0}, {"mu": -5e99}, {"mu": 1.5}, {"other": 0.1}])
+def test_a_server_that_sends_no_usable_mu_is_named(halves, constants):
+    objective = both_halves(halves, "tinyproto-fp").objective
+    state = ClientState(torch.nn.Identity(), constants=constants)
+    with pytest.raises(
+        SettingError, match=r"^the server sent the `mu` .* where a number in \(0, 1\] belongs; start it"
+    ):
+        objective.targets(state, local_prototypes()[1].without_counts())
 
 
 # --- settings and warnings --------------------------------------------------------------------------------------
@@ -394,7 +452,7 @@ def test_prototypes_that_cross_whole_are_warned_of(run, strategy, ones):
 def test_what_scaling_discloses_is_said(run, scaling):
     run({"strategy": "tinyproto-fp", "rounds": 1, "sparsity-dim": 2, "tinyproto.scaling": scaling})
     (told,) = [line for line in run.said if line.startswith("  the server learns")]
-    assert ("by the norm of its uploads roughly how many rows each class has" in told) == scaling
+    assert ("by the norms of its uploads about how many rows each class has" in told) == scaling
     assert "its class counts" not in told
     assert "prototypes of its classes (2 of their 12 values)" in told
 
