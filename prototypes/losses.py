@@ -1,11 +1,15 @@
-"""What draws features towards prototypes in training: the prototype pull, in its three reductions."""
+"""What draws features towards prototypes in training: the prototype pull in its three reductions, the contrast
+against prototypes on the sphere, and what keeps its answers from collapsing.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, log_softmax
 
 PULLS = ("mse", "l2", "l2-squared")
+CONTRASTS = ("mean", "none")
 
 
 def prototype_pull(
@@ -34,3 +38,47 @@ def prototype_pull(
         distances = offsets.square().mean(dim=1)
     weights = present[labels].to(distances.dtype)
     return (distances * weights).sum() / weights.sum().clamp(min=1)
+
+
+def prototype_contrast(
+    features: Tensor, labels: Tensor, prototypes: Tensor, present: Tensor, temperature: float, reduction: str = "mean"
+) -> Tensor:
+    """L_global of FedPAGR (section 3.6) and FedProc's contrastive term: CE(ẑ·Pᵀ / temperature, y).
+
+    features: ẑ, (n, d) unit rows. labels: (n,) int64 in 0..K-1. prototypes: (K, d) unit rows; rows of absent
+    classes hold any finite value. present: (K,) bool, the classes that the softmax runs over; the others get
+    neither probability nor gradient. temperature: β of FedPAGR, τ of FedProc; above 0.
+
+    reduction: `mean`, a scalar over the samples whose class is present, 0 without any; `none`, a value for each
+    sample (n,), 0 with a zero gradient for those whose class is absent. Nothing here waits for the device. Raises
+    ValueError for an unknown reduction and a temperature that is not above 0.
+    """
+    if reduction not in CONTRASTS:
+        raise ValueError(f"The reduction {reduction!r} is unknown; choose one of {', '.join(CONTRASTS)}.")
+    logits = _cosine_logits(features, prototypes, present, temperature)
+    covered = present[labels]
+    values = torch.where(covered, cross_entropy(logits, labels, reduction="none"), 0.0)
+    return values if reduction == "none" else values.sum() / covered.sum().clamp(min=1)
+
+
+def entropy_spread(features: Tensor, prototypes: Tensor, present: Tensor, temperature: float) -> Tensor:
+    """L_ent of FedPAGR: -mean_x (1/K) Σ_c log softmax(ẑ·Pᵀ / temperature)_c over the K present classes; a scalar.
+
+    Its least value, ln K, is reached where every sample is equally near to all prototypes. Arguments as for
+    `prototype_contrast`; without a present class it is 0 and so is its gradient. Raises ValueError for a
+    temperature that is not above 0.
+    """
+    logs = log_softmax(_cosine_logits(features, prototypes, present, temperature), dim=1)
+    total = logs.masked_fill(~present, 0.0).sum()
+    return -total / (present.sum().clamp(min=1) * max(len(features), 1))
+
+
+def _cosine_logits(features: Tensor, prototypes: Tensor, present: Tensor, temperature: float) -> Tensor:
+    """(n, K) in the prototypes' dtype; absent classes are as low as it goes, since a row of -inf alone gives NaN."""
+    if not temperature > 0:
+        raise ValueError(
+            f"The temperature of the prototype logits is {temperature}; it must be above 0, "
+            "and who wants no such term leaves it out of the loss."
+        )
+    cosines = (features.to(prototypes.dtype) @ prototypes.T).to(prototypes.dtype)
+    return (cosines / temperature).masked_fill(~present, torch.finfo(prototypes.dtype).min)

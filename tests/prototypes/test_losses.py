@@ -1,9 +1,12 @@
-"""The prototype pull against a loop over samples, its gradients, and what it must not do."""
+"""The pull, the contrast and the entropy against loops over samples, their gradients, and what they must not do."""
+
+import math
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy, normalize
 
-from prototypes.losses import PULLS, prototype_pull
+from prototypes.losses import PULLS, entropy_spread, prototype_contrast, prototype_pull
 
 D = 5
 
@@ -104,3 +107,180 @@ def test_half_precision_features_against_float32_targets(reduction):
 def test_an_unknown_reduction_is_named():
     with pytest.raises(ValueError, match=r"'sum'.*mse, l2, l2-squared"):
         prototype_pull(*batch(), "sum")
+
+
+# --- the contrast against prototypes and the entropy of its answers -----------------------------------
+
+
+def unit_batch(n=12, K=4, seed=0, absent=(1,)):
+    """Unit features and prototypes with labels; the rows of absent classes are far too long."""
+    generator = torch.Generator().manual_seed(seed)
+    features = normalize(torch.randn(n, D, generator=generator, dtype=torch.float64))
+    prototypes = normalize(torch.randn(K, D, generator=generator, dtype=torch.float64))
+    present = torch.ones(K, dtype=torch.bool)
+    present[list(absent)] = False
+    prototypes[~present] = 77.0
+    return features, torch.arange(n) % K, prototypes, present
+
+
+def log_probabilities(z, prototypes, present, temperature):
+    """Class -> log softmax, from plain floats, over the present classes."""
+    scores = {
+        c: sum(a * b for a, b in zip(z.tolist(), prototypes[c].tolist(), strict=True)) / temperature
+        for c in present.nonzero().flatten().tolist()
+    }
+    top = max(scores.values())
+    total = top + math.log(sum(math.exp(score - top) for score in scores.values()))
+    return {c: score - total for c, score in scores.items()}
+
+
+@pytest.mark.parametrize("temperature", [0.01, 0.1, 0.5, 3.0])
+def test_contrast_is_a_loop_over_samples(temperature):
+    features, labels, prototypes, present = unit_batch()
+    expected = [
+        -log_probabilities(z, prototypes, present, temperature)[y] if present[y] else 0.0
+        for z, y in zip(features, labels.tolist(), strict=True)
+    ]
+    each = prototype_contrast(features, labels, prototypes, present, temperature, "none")
+    assert each.tolist() == pytest.approx(expected, rel=1e-11, abs=1e-14)
+    mean = prototype_contrast(features, labels, prototypes, present, temperature)
+    assert float(mean) == pytest.approx(sum(expected) / int(present[labels].sum()), rel=1e-11)
+
+
+@pytest.mark.parametrize("temperature", [0.01, 0.1, 0.5, 3.0])
+def test_entropy_spread_is_a_loop_over_samples(temperature):
+    features, _, prototypes, present = unit_batch()
+    terms = [log_probabilities(z, prototypes, present, temperature).values() for z in features]
+    expected = -sum(sum(logs) / len(logs) for logs in terms) / len(features)
+    assert float(entropy_spread(features, prototypes, present, temperature)) == pytest.approx(expected, rel=1e-11)
+
+
+def test_with_all_classes_both_are_torchs_cross_entropies():
+    features, labels, prototypes, everywhere = unit_batch(absent=())
+    logits = features @ prototypes.T / 0.1
+    torch.testing.assert_close(
+        prototype_contrast(features, labels, prototypes, everywhere, 0.1), cross_entropy(logits, labels)
+    )
+    uniform = torch.full_like(logits, 1 / 4)
+    torch.testing.assert_close(entropy_spread(features, prototypes, everywhere, 0.1), cross_entropy(logits, uniform))
+
+
+def test_contrast_in_closed_form_on_orthogonal_prototypes():
+    everywhere = torch.ones(D, dtype=torch.bool)
+    features = prototypes = torch.eye(D, dtype=torch.float64)
+    loss = prototype_contrast(features, torch.arange(D), prototypes, everywhere, 0.5)
+    assert float(loss) == pytest.approx(math.log(1 + (D - 1) * math.exp(-2)), rel=1e-14)
+    spread = entropy_spread(features, prototypes, everywhere, 0.5)
+    assert float(spread) == pytest.approx(math.log(math.e**2 + D - 1) - 2 / D, rel=1e-14)
+
+
+@pytest.mark.parametrize("K", [1, 2, 5])
+def test_entropy_spread_is_least_and_ln_k_where_all_prototypes_are_equally_near(K):
+    prototypes = torch.eye(K, K + 1, dtype=torch.float64)
+    everywhere = torch.ones(K, dtype=torch.bool)
+    centre = normalize(torch.ones(1, K + 1, dtype=torch.float64)).requires_grad_()
+    spread = entropy_spread(centre, prototypes, everywhere, 0.1)
+    assert spread.item() == pytest.approx(math.log(K), abs=1e-14)
+    spread.backward()
+    torch.testing.assert_close(centre.grad, torch.zeros_like(centre), rtol=0, atol=1e-14)
+    elsewhere = normalize(torch.randn(1, K + 1, generator=torch.Generator().manual_seed(K)).double())
+    assert float(entropy_spread(elsewhere, prototypes, everywhere, 0.1)) >= math.log(K)
+
+
+def test_their_gradients_equal_finite_differences():
+    features, labels, prototypes, present = unit_batch()
+    features.requires_grad_()
+    for loss in (
+        lambda z: prototype_contrast(z, labels, prototypes, present, 0.5),
+        lambda z: prototype_contrast(z, labels, prototypes, present, 0.5, "none"),
+        lambda z: entropy_spread(z, prototypes, present, 0.5),
+    ):
+        assert torch.autograd.gradcheck(loss, (features,))
+
+
+def test_a_rotation_or_another_order_of_classes_changes_neither():
+    features, labels, prototypes, present = unit_batch()
+    generator = torch.Generator().manual_seed(1)
+    rotation = torch.linalg.qr(torch.randn(D, D, dtype=torch.float64, generator=generator)).Q
+    order = torch.randperm(len(present), generator=generator)
+    turned = (features @ rotation, order.argsort()[labels], (prototypes @ rotation)[order], present[order])
+    torch.testing.assert_close(prototype_contrast(*turned, 0.2), prototype_contrast(*unit_batch(), 0.2))
+    expected = entropy_spread(features, prototypes, present, 0.2)
+    torch.testing.assert_close(entropy_spread(turned[0], *turned[2:], 0.2), expected)
+
+
+def test_samples_of_an_absent_class_cost_nothing_and_get_no_gradient_from_the_contrast():
+    features, labels, prototypes, present = unit_batch()
+    covered = present[labels]
+    features.requires_grad_()
+    loss = prototype_contrast(features, labels, prototypes, present, 0.1)
+    loss.backward()
+    assert not features.grad[~covered].any()
+    assert features.grad[covered].any(dim=1).all()
+    torch.testing.assert_close(
+        loss, prototype_contrast(features[covered], labels[covered], prototypes, present, 0.1), rtol=1e-14, atol=0
+    )
+
+
+def test_absent_classes_are_as_if_they_did_not_exist():
+    features, labels, prototypes, present = unit_batch()
+    covered = present[labels]
+    fewer = (features[covered], (labels - (labels > 1).long())[covered], prototypes[present], present[present])
+    torch.testing.assert_close(
+        prototype_contrast(*fewer, 0.1), prototype_contrast(features, labels, prototypes, present, 0.1)
+    )
+    torch.testing.assert_close(
+        entropy_spread(features, prototypes[present], present[present], 0.1),
+        entropy_spread(features, prototypes, present, 0.1),
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_any_prototype_both_are_zero_with_a_zero_gradient(dtype):
+    features, labels, prototypes, _ = unit_batch()
+    nowhere = torch.zeros(4, dtype=torch.bool)
+    features = features.to(dtype).requires_grad_()
+    nothing = torch.zeros_like(prototypes, dtype=dtype)
+    for loss in (
+        prototype_contrast(features, labels, nothing, nowhere, 0.1),
+        prototype_contrast(features, labels, nothing, nowhere, 0.1, "none").sum(),
+        entropy_spread(features, nothing, nowhere, 0.1),
+    ):
+        assert loss.item() == 0
+        with torch.autograd.set_detect_anomaly(True):  # no NaN on the way back either
+            (gradient,) = torch.autograd.grad(loss, features)
+        assert torch.equal(gradient, torch.zeros_like(features))
+
+
+def test_they_never_wait_for_a_device():
+    features, labels, prototypes, present = (each.to("meta") for each in unit_batch())
+    features.requires_grad_()
+    each = prototype_contrast(features, labels, prototypes, present, 0.1, "none")
+    loss = prototype_contrast(features, labels, prototypes, present, 0.1)
+    (each.sum() + loss + entropy_spread(features, prototypes, present, 0.1)).backward()
+    assert features.grad.shape == features.shape
+
+
+def test_half_precision_features_against_float32_prototypes():
+    features, labels, prototypes, present = unit_batch()
+    low = (features.bfloat16(), prototypes.float())
+    contrast = prototype_contrast(low[0], labels, low[1], present, 0.5)
+    spread = entropy_spread(*low, present, 0.5)
+    assert contrast.dtype == spread.dtype == torch.float32
+    expected = prototype_contrast(features, labels, prototypes, present, 0.5)
+    assert float(contrast) == pytest.approx(float(expected), rel=0.02)
+    assert float(spread) == pytest.approx(float(entropy_spread(features, prototypes, present, 0.5)), rel=0.02)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -0.1, float("nan")])
+def test_a_temperature_that_is_not_above_zero_is_named(temperature):
+    features, labels, prototypes, present = unit_batch()
+    with pytest.raises(ValueError, match=f"temperature of the prototype logits is {temperature}; it must be above 0"):
+        prototype_contrast(features, labels, prototypes, present, temperature)
+    with pytest.raises(ValueError, match=f"temperature of the prototype logits is {temperature}"):
+        entropy_spread(features, prototypes, present, temperature)
+
+
+def test_an_unknown_reduction_of_the_contrast_is_named():
+    with pytest.raises(ValueError, match="'sum' is unknown; choose one of mean, none"):
+        prototype_contrast(*unit_batch(), 0.1, "sum")

@@ -1,0 +1,95 @@
+"""FedPAGR's client model: any SplitModel with a consensus projection head and a classifier that prototypes anchor."""
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from models.split import ModelError, SplitModel
+from prototypes.prototype_set import PrototypeSet
+
+# Features shorter than this are divided by it instead of their norm: no NaN, and no float16 underflow.
+SHORTEST = 1e-6
+
+
+def projection_head(dim: int, dropout: float = 0.1) -> nn.Sequential:
+    """g of FedPAGR (section 3.2): Linear(d, 2d), LayerNorm, ReLU, Dropout, Linear(2d, d), LayerNorm; (n, d) -> (n, d).
+
+    Args:
+        dim: d.
+        dropout: probability in [0, 1); the paper names none.
+    """
+    return nn.Sequential(
+        OrderedDict(
+            widen=nn.Linear(dim, 2 * dim),
+            wide_norm=nn.LayerNorm(2 * dim),
+            activation=nn.ReLU(),
+            dropout=nn.Dropout(dropout),
+            narrow=nn.Linear(2 * dim, dim),
+            norm=nn.LayerNorm(dim),
+        )
+    )
+
+
+class ConsensusModel(nn.Module):
+    """ẑ = Normalize(g(f(x))) in the consensus space (FedPAGR, Eq. 1), then W ẑ + b.
+
+    It has a SplitModel's methods, and `anchor`. It takes the SplitModel over, whatever its own features are, and
+    drops its classifier. Head and classifier are drawn from `seed` alone, equally for all architectures; torch's
+    global random state stays as it was.
+
+    Args:
+        model: the client's network, f and K; changed in place, not to be used further by itself.
+        seed: of the new layers.
+        dropout: of the head, in [0, 1).
+
+    Raises:
+        ModelError: a dropout out of range.
+    """
+
+    def __init__(self, model: SplitModel, seed: int, dropout: float = 0.1) -> None:
+        super().__init__()
+        if not 0 <= dropout < 1:
+            raise ModelError(f"the dropout of the projection head is {dropout}; it must be at least 0 and below 1.")
+        self.feature_dim = model.feature_dim
+        self.num_classes = model.num_classes
+        del model.classifier
+        self.network = model
+        with torch.random.fork_rng(devices=[]):
+            # not torch.manual_seed, which reseeds the GPUs, too
+            torch.default_generator.manual_seed(seed)
+            self.head = projection_head(self.feature_dim, dropout)
+            self.classifier = nn.Linear(self.feature_dim, self.num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """ẑ: (n, *input_shape) float -> (n, d) unit rows; a row of zeros where g(f(x)) is zero."""
+        return normalize(self.head(self.network.features(x)), dim=1, eps=SHORTEST)
+
+    def classify(self, z: Tensor) -> Tensor:
+        """W ẑ + b: (n, d) -> (n, K) logits."""
+        logits: Tensor = self.classifier(z)
+        return logits
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, *input_shape) -> (n, K) logits."""
+        return self.classify(self.features(x))
+
+    @torch.no_grad()
+    def anchor(self, prototypes: PrototypeSet) -> None:
+        """Overwrite W_c with the unit prototype of each class given, and b with 0 (FedPAGR, section 3.6), in place.
+
+        Rows of other classes stay as they are. Right after it the logits are cosines.
+
+        Raises:
+            ValueError: prototypes of another dimension than d, or a label of K or more.
+        """
+        if prototypes.dim != self.feature_dim:
+            raise ValueError(
+                f"Prototypes of {prototypes.dim} dimensions cannot anchor a classifier of {self.feature_dim}; "
+                "every client and the server must use the same feature-dim."
+            )
+        vectors, present = prototypes.to(self.classifier.weight.device).table(self.num_classes)
+        rows = normalize(vectors[present], dim=1).to(self.classifier.weight.dtype)
+        self.classifier.weight[present] = rows
+        self.classifier.bias.zero_()

@@ -1,0 +1,193 @@
+"""The consensus head on every kind of model, against its arithmetic written out, and what anchoring overwrites."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm, normalize
+
+import models
+from models.heads import ConsensusModel, projection_head
+from models.split import ModelError, SplitModel
+from prototypes.prototype_set import PrototypeSet
+
+D = 6
+K = 4
+
+
+def consensus(seed: int = 0, dropout: float = 0.1, activation: str = "linear") -> ConsensusModel:
+    model = models.build("tiny_perceptron", (1, 8, 8), D, K, 1, activation)
+    return ConsensusModel(model, seed, dropout)
+
+
+def images(rows: int = 7, seed: int = 0) -> Tensor:
+    return torch.randn(rows, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def prototypes(*labels: int, dim: int = D) -> PrototypeSet:
+    vectors = torch.randn(len(labels), dim, generator=torch.Generator().manual_seed(5))
+    return PrototypeSet(torch.tensor(labels, dtype=torch.int64), vectors)
+
+
+def test_the_head_is_the_papers_layers_at_the_papers_widths() -> None:
+    head = projection_head(D)
+    kinds = [nn.Linear, nn.LayerNorm, nn.ReLU, nn.Dropout, nn.Linear, nn.LayerNorm]
+    assert [type(layer) for layer in head] == kinds
+    assert head.dropout.p == 0.1
+    shapes = [tuple(parameter.shape) for parameter in head.parameters()]
+    assert shapes == [(2 * D, D), (2 * D,), (2 * D,), (2 * D,), (D, 2 * D), (D,), (D,), (D,)]
+
+
+def test_features_are_the_arithmetic_written_out() -> None:
+    model = consensus().eval()
+    x = images()
+    z = model.network.extractor(x)
+    wide = layer_norm(z @ model.head.widen.weight.T + model.head.widen.bias, (2 * D,)).clamp(min=0)
+    out = layer_norm(wide @ model.head.narrow.weight.T + model.head.narrow.bias, (D,))
+    expected = out / out.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(model.features(x), expected)
+    torch.testing.assert_close(model(x), expected @ model.classifier.weight.T + model.classifier.bias)
+    assert torch.equal(model(x), model.classify(model.features(x)))
+
+
+def test_dropout_acts_in_training_alone() -> None:
+    model, x = consensus(dropout=0.5), images()
+    assert not torch.equal(model.features(x), model.features(x))
+    without = consensus(dropout=0.0)
+    assert torch.equal(without.features(x), without.features(x))
+    assert torch.equal(without.features(x), model.eval().features(x))
+
+
+def test_the_split_models_own_features_and_activation_hold() -> None:
+    class Doubled(SplitModel):
+        def features(self, x: Tensor) -> Tensor:
+            return 2 * super().features(x) - 1
+
+    torch.manual_seed(0)
+    own = Doubled(nn.Sequential(nn.Flatten(), nn.Linear(64, D)), D, K, "relu")
+    expected = 2 * own.extractor(images()).clamp(min=0) - 1
+    model = ConsensusModel(own, 0).eval()
+    torch.testing.assert_close(model.features(images()), normalize(model.head(expected), dim=1))
+
+
+NAMES = [*models.FAMILIES["tiny"], "cnn2", "perceptron", "resnet8", "mobilenet_v2"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_architecture_gets_unit_features_and_trains_throughout(name: str) -> None:
+    model = ConsensusModel(models.build(name, (1, 8, 8), D, K, 0), seed=0)
+    x = images()
+    z = model.features(x)
+    assert z.shape == (7, D)
+    torch.testing.assert_close(z.norm(dim=1), torch.ones(7))
+    logits = model.classify(z)
+    assert logits.shape == (7, K)
+    assert (model.feature_dim, model.num_classes) == (D, K)
+    nn.functional.cross_entropy(logits, torch.arange(7) % K).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    one = model.eval()(x[:1])
+    torch.testing.assert_close(one, model(x)[:1], rtol=1e-4, atol=1e-5)
+
+
+def test_head_and_classifier_come_from_the_seed_alone_whatever_the_architecture() -> None:
+    before = torch.get_rng_state()
+    own = {
+        name: ConsensusModel(models.build(name, (1, 8, 8), D, K, number), seed=3)
+        for number, name in enumerate(models.FAMILIES["tiny"])
+    }
+    assert torch.equal(torch.get_rng_state(), before)
+    states = [head.head.state_dict() | head.classifier.state_dict() for head in own.values()]
+    for state in states[1:]:
+        assert all(torch.equal(state[key], states[0][key]) for key in states[0])
+    other = consensus(seed=4)
+    assert not torch.equal(other.head.widen.weight, states[0]["widen.weight"])
+
+
+def test_the_extractor_keeps_its_weights_and_the_old_classifier_is_gone() -> None:
+    split = models.build("tiny_cnn", (1, 8, 8), D, K, 2)
+    weights = {key: value.clone() for key, value in split.extractor.state_dict().items()}
+    model = ConsensusModel(split, 0)
+    kept = {key.removeprefix("network.extractor."): value for key, value in model.state_dict().items()}
+    assert all(torch.equal(kept[key], value) for key, value in weights.items())
+    added = sum(p.numel() for p in model.head.parameters()) + K * D + K
+    assert models.num_parameters(model) == sum(p.numel() for p in split.extractor.parameters()) + added
+
+
+def test_state_dict_round_trip() -> None:
+    model, other = consensus(seed=0), consensus(seed=9)
+    model.anchor(prototypes(0, 2))
+    assert not torch.equal(model.eval()(images()), other.eval()(images()))
+    other.load_state_dict(copy.deepcopy(model.state_dict()))
+    assert torch.equal(model(images()), other(images()))
+
+
+def test_anchoring_overwrites_the_classes_given_and_the_whole_bias_in_place() -> None:
+    model = consensus()
+    weight, bias = model.classifier.weight, model.classifier.bias
+    before = weight.detach().clone()
+    assert bias.any()
+    given = prototypes(0, 2)
+    vectors = given.vectors.clone()
+    model.anchor(given)
+    assert model.classifier.weight is weight
+    assert model.classifier.bias is bias
+    torch.testing.assert_close(weight[[0, 2]], vectors / vectors.norm(dim=1, keepdim=True))
+    assert torch.equal(weight[[1, 3]], before[[1, 3]])
+    assert not bias.any()
+    assert torch.equal(given.vectors, vectors)
+    assert weight.requires_grad
+    assert bias.requires_grad
+    assert weight.grad is None
+
+
+def test_right_after_anchoring_the_logits_are_cosines() -> None:
+    model = consensus().eval()
+    given = prototypes(0, 1, 2, 3)
+    model.anchor(given.with_vectors(40 * given.vectors.double()))
+    cosines = nn.functional.cosine_similarity(model.features(images())[:, None], given.vectors[None], dim=2)
+    torch.testing.assert_close(model(images()), cosines)
+
+
+def test_an_anchored_classifier_trains_on_in_an_optimiser_made_before() -> None:
+    model = consensus()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    model.anchor(prototypes(0, 1, 2, 3))
+    before = model.classifier.weight.detach().clone()
+    nn.functional.cross_entropy(model(images()), torch.arange(7) % K).backward()
+    optimiser.step()
+    assert (model.classifier.weight != before).any(dim=1).all()
+
+
+def test_anchoring_with_nothing_sets_the_bias_alone() -> None:
+    model = consensus()
+    before = model.classifier.weight.detach().clone()
+    model.anchor(PrototypeSet.empty(D))
+    assert torch.equal(model.classifier.weight, before)
+    assert not model.classifier.bias.any()
+
+
+def test_features_without_a_length_and_a_prototype_of_zeros_give_no_nan() -> None:
+    model = consensus(dropout=0.0)
+    with torch.no_grad():
+        model.head.norm.weight.zero_()
+    model.anchor(PrototypeSet(torch.tensor([1]), torch.zeros(1, D)))
+    assert not model.classifier.weight[1].any()
+    z = model.features(images())
+    assert torch.equal(z, torch.zeros(7, D))
+    nn.functional.cross_entropy(model.classify(z), torch.arange(7) % K).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_prototypes_that_do_not_fit_are_refused() -> None:
+    model = consensus()
+    with pytest.raises(ValueError, match=r"of 5 dimensions cannot anchor a classifier of 6; .* same feature-dim"):
+        model.anchor(prototypes(0, dim=5))
+    with pytest.raises(ValueError, match="has the label 4, but there are 4 classes"):
+        model.anchor(prototypes(1, 4))
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
+def test_a_dropout_out_of_range_is_named(dropout: float) -> None:
+    with pytest.raises(ModelError, match=f"dropout of the projection head is {dropout}; it must be at least 0"):
+        consensus(dropout=dropout)

@@ -1,0 +1,411 @@
+"""FedPAGR's refinement against loops over clients and class pairs, finite differences and plain numpy."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from prototypes.prototype_set import PrototypeSet
+from prototypes.refinement import (
+    agreement,
+    class_sums,
+    mean_directions,
+    refine,
+    refinement_loss,
+    separation,
+)
+
+D = 6
+K = 5
+NOBODYS = K - 1
+
+
+def random_units(rows, dim=D, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(rows, dim, generator=generator, dtype=torch.float64))
+
+
+def client_sets(clients=7, seed=0, dtype=torch.float64, length=1.0):
+    """Ragged uploads around one direction, so that cosines exceed the margins; the last class is nobody's."""
+    generator = torch.Generator().manual_seed(seed)
+    sets = []
+    for _ in range(clients):
+        held = torch.rand(K, generator=generator) < 0.6
+        held[0], held[NOBODYS] = True, False
+        labels = held.nonzero().flatten()
+        noise = torch.randn(len(labels), D, generator=generator, dtype=torch.float64)
+        sets.append(PrototypeSet(labels, (length * normalize(noise + 1)).to(dtype)))
+    return sets
+
+
+def problem(seed=0, clients=7):
+    """Start, sums and counts of a round; the class that nobody reported starts at its previous prototype."""
+    sums, counts = class_sums(client_sets(clients, seed), K)
+    return mean_directions(sums, counts, normalize(random_units(K, seed=seed + 50) + 0.2)), sums, counts
+
+
+def naive_loss(points, sets, weight, margin):
+    """Eq. 4 as it is printed, over clients and ordered pairs of classes."""
+    total = points.new_zeros(())
+    for each in sets:
+        for label, vector in zip(each.labels.tolist(), each.vectors, strict=True):
+            total = total + 1 - (vector * points[label]).sum()
+    for c in range(len(points)):
+        for other in range(len(points)):
+            if c != other:
+                total = total + weight * ((points[c] * points[other]).sum() - margin).clamp(min=0)
+    return total
+
+
+# --- sums and means of the uploads ----------------------------------------------------------------------
+
+
+def test_sums_are_a_loop_over_clients_whatever_the_lengths_of_their_prototypes():
+    sets = client_sets(length=3.7)
+    sums, counts = class_sums(sets, K)
+    expected, numbers = np.zeros((K, D)), [0] * K
+    for each in sets:
+        for label, vector in zip(each.labels.tolist(), each.vectors.numpy(), strict=True):
+            expected[label] += vector / np.linalg.norm(vector)
+            numbers[label] += 1
+    np.testing.assert_allclose(sums.numpy(), expected, rtol=0, atol=1e-14)
+    assert counts.tolist() == numbers
+    assert counts.dtype == torch.int64
+    assert not sums[NOBODYS].any()
+
+
+def test_sums_of_float32_uploads_are_float64_and_the_uploads_stay_as_they_were():
+    sets = client_sets(dtype=torch.float32)
+    before = [each.vectors.clone() for each in sets]
+    sums, _ = class_sums(sets, K)
+    assert sums.dtype == torch.float64
+    torch.testing.assert_close(sums, class_sums(client_sets(), K)[0], rtol=0, atol=1e-6)
+    assert all(torch.equal(each.vectors, old) for each, old in zip(sets, before, strict=True))
+
+
+def test_a_row_of_zeros_counts_as_not_reported():
+    labels = torch.tensor([0, 2])
+    first = PrototypeSet(labels, torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
+    sums, counts = class_sums([first, PrototypeSet(labels[:1], torch.tensor([[0.0, -2.0]]))], 3)
+    assert counts.tolist() == [1, 0, 1]
+    torch.testing.assert_close(sums, torch.tensor([[0.0, -1.0], [0.0, 0.0], [0.6, 0.8]]).double())
+
+
+@pytest.mark.parametrize("sets", [[PrototypeSet.empty(D)], [PrototypeSet(torch.tensor([1]), torch.zeros(1, D))]])
+def test_sums_of_uploads_without_a_direction_are_zero(sets):
+    sums, counts = class_sums(sets, K)
+    assert torch.equal(sums, torch.zeros(K, D, dtype=torch.float64))
+    assert not counts.any()
+
+
+def test_means_are_normalised_sums_and_the_previous_prototype_where_nobody_reported():
+    sums, counts = class_sums(client_sets(), K)
+    previous = random_units(K).float()
+    means = mean_directions(sums, counts, previous)
+    assert means.dtype == torch.float32
+    expected = (sums[:NOBODYS] / sums[:NOBODYS].norm(dim=1, keepdim=True)).float()
+    torch.testing.assert_close(means[:NOBODYS], expected)
+    assert torch.equal(means[NOBODYS], previous[NOBODYS])
+
+
+def test_clients_that_contradict_each_other_leave_the_previous_prototype_where_it_was():
+    vector = random_units(1, seed=3).float()
+    apart = [PrototypeSet(torch.tensor([1]), vector), PrototypeSet(torch.tensor([1]), -vector)]
+    # three at 120 degrees: float32 leaves a sum of about 1e-8, whose direction means nothing
+    angles = torch.tensor([0.3 + 2 * math.pi * third / 3 for third in range(3)])
+    rows = torch.nn.functional.pad(torch.stack([angles.cos(), angles.sin()], dim=1), (0, D - 2))
+    star = [PrototypeSet(torch.tensor([2]), row[None]) for row in rows]
+    sums, counts = class_sums(apart + star, 3)
+    assert counts.tolist() == [0, 2, 3]
+    assert sums[2].any()
+    previous = random_units(3).float()
+    start = mean_directions(sums, counts, previous)
+    assert torch.equal(start, previous)
+    # no point agrees with both better than another: the term is constant, without a gradient
+    alone = refine(start[1:2], sums[1:2], counts[1:2], steps=20)
+    torch.testing.assert_close(alone.points, start[1:2])
+    assert alone.before.agreement == alone.after.agreement == 2
+
+
+def test_a_weak_majority_does_have_a_direction():
+    vector = random_units(1)
+    labels = torch.tensor([0])
+    sums, counts = class_sums([PrototypeSet(labels, row[None]) for row in (vector[0], -vector[0], vector[0])], 1)
+    torch.testing.assert_close(mean_directions(sums, counts, random_units(1, seed=9)), vector)
+
+
+# --- the loss -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize("margin", [-0.2, 0.1, 0.3, 0.9])
+def test_loss_and_gradient_are_those_of_a_loop_over_clients_and_ordered_pairs(weight, margin):
+    sets = client_sets()
+    sums, counts = class_sums(sets, K)
+    points = normalize(random_units(K) + 0.3).requires_grad_()
+    loss = refinement_loss(points, sums, counts, weight, margin)
+    expected = naive_loss(points, sets, weight, margin)
+    assert loss.shape == ()
+    torch.testing.assert_close(loss, expected, rtol=1e-13, atol=0)
+    (gradient,) = torch.autograd.grad(loss, points)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, points)[0], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("margin", [-0.2, 0.3])
+def test_gradient_through_the_normalisation_equals_finite_differences(margin):
+    start, sums, counts = problem()
+    lengths = torch.linspace(0.5, 2, K, dtype=torch.float64)[:, None]
+    free = (start * lengths).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda w: refinement_loss(normalize(w, dim=1), sums, counts, 0.5, margin), (free,), eps=1e-6, atol=1e-8
+    )
+
+
+def test_both_terms_in_closed_form():
+    points = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]], dtype=torch.float64)
+    # cosines 0.6, 0 and 0.8; two pairs above 0.3, each in both orders
+    assert float(separation(points, 0.3)) == pytest.approx(2 * (0.3 + 0.5), rel=1e-14)
+    sums = torch.tensor([[0.0, 2.0], [0.6, 0.8], [0.0, 0.0]], dtype=torch.float64)
+    counts = torch.tensor([2, 1, 0])
+    assert float(agreement(points, sums, counts)) == pytest.approx(2, rel=1e-14)
+    assert float(refinement_loss(points, sums, counts, 0.25, 0.3)) == pytest.approx(2 + 0.25 * 1.6, rel=1e-14)
+
+
+def test_prototypes_below_the_margin_cost_exactly_nothing():
+    points = torch.eye(40, dtype=torch.float64)
+    assert float(separation(points, 0.3)) == 0
+
+
+# --- the refinement -----------------------------------------------------------------------------------
+
+
+def numpy_refinement(start, sums, steps, learning_rate, momentum, weight, margin):
+    """SGD with momentum as torch defines it (v = mu v + g, w -= lr v) by the hand-derived gradient."""
+    free, velocity = np.array(start), 0.0
+    for _ in range(steps):
+        lengths = np.linalg.norm(free, axis=1, keepdims=True)
+        points = free / lengths
+        above = points @ points.T > margin
+        np.fill_diagonal(above, False)
+        outer = -sums + 2 * weight * above @ points
+        tangent = outer - (outer * points).sum(axis=1, keepdims=True) * points
+        velocity = momentum * velocity + tangent / lengths
+        free = free - learning_rate * velocity
+    return free / np.linalg.norm(free, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("steps", "learning_rate", "momentum", "weight", "margin"),
+    [(1, 0.01, 0.9, 0.5, 0.3), (5, 0.01, 0.9, 0.5, 0.3), (3, 0.01, 0.9, 0.5, 0.1), (40, 0.05, 0.5, 2.0, -0.1)],
+)
+def test_refinement_is_numpys_gradient_descent(seed, steps, learning_rate, momentum, weight, margin):
+    start, sums, counts = problem(seed)
+    found = refine(
+        start,
+        sums,
+        counts,
+        steps=steps,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        separation_weight=weight,
+        margin=margin,
+    )
+    expected = numpy_refinement(start.numpy(), sums.numpy(), steps, learning_rate, momentum, weight, margin)
+    np.testing.assert_allclose(found.points.numpy(), expected, rtol=0, atol=1e-12)
+    assert float((found.points - start).norm()) > 1e-3
+
+
+def test_the_papers_values_are_the_defaults():
+    start, sums, counts = problem()
+    expected = numpy_refinement(start.numpy(), sums.numpy(), 5, 0.01, 0.9, 0.5, 0.3)
+    np.testing.assert_allclose(refine(start, sums, counts).points.numpy(), expected, rtol=0, atol=1e-12)
+
+
+def test_figures_are_those_of_the_points_before_and_after():
+    start, sums, counts = problem()
+    found = refine(start, sums, counts)
+    for points, figures in ((start, found.before), (found.points, found.after)):
+        assert figures.agreement == pytest.approx(float(agreement(points, sums, counts)), rel=1e-13)
+        assert figures.separation == pytest.approx(float(separation(points, 0.3)), rel=1e-13)
+        pairs = [float(points[c] @ points[k]) for c in range(K) for k in range(c)]
+        assert figures.largest_cosine == pytest.approx(max(pairs), rel=1e-13)
+
+
+@pytest.mark.parametrize("clients", [1, 7, 300])
+def test_without_separation_the_mean_directions_stay(clients):
+    start, sums, counts = problem(clients=clients)
+    found = refine(start, sums, counts, steps=20, separation_weight=0)
+    torch.testing.assert_close(found.points, start, rtol=0, atol=1e-14)
+
+
+def test_without_separation_other_points_go_to_the_mean_directions():
+    start, sums, counts = problem()
+    moved = refine(normalize(start + 0.5 * random_units(K, seed=8)), sums, counts, steps=2000, separation_weight=0)
+    torch.testing.assert_close(moved.points[:NOBODYS], start[:NOBODYS], rtol=0, atol=1e-9)
+
+
+def test_zero_steps_give_the_start_on_the_sphere():
+    start, sums, counts = problem()
+    found = refine(3 * start, sums, counts, steps=0)
+    torch.testing.assert_close(found.points, start, rtol=0, atol=1e-15)
+    assert found.after.agreement == pytest.approx(found.before.agreement, rel=1e-12)
+    assert found.after.separation == pytest.approx(found.before.separation, rel=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 40.0])
+def test_the_lengths_of_the_starts_rows_do_not_matter(scale):
+    start, sums, counts = problem()
+    torch.testing.assert_close(refine(scale * start, sums, counts).points, refine(start, sums, counts).points)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_steps_lower_the_loss(seed):
+    start, sums, counts = problem(seed)
+    found = [refine(start, sums, counts, steps=steps, learning_rate=1e-3) for steps in range(0, 60, 10)]
+    losses = [each.after.agreement + 0.5 * each.after.separation for each in found]
+    assert all(later < earlier for earlier, later in pairwise(losses))
+    assert found[-1].after.agreement > found[0].after.agreement  # the price of it
+
+
+@pytest.mark.parametrize(("clients", "smaller"), [(100, True), (1000, False)])
+def test_the_papers_steps_overshoot_where_very_many_clients_agree(clients, smaller):
+    # beyond 2 (1 + 0.9) / 0.01 = 380 clients a class the step is too long for the agreement's curvature
+    start = normalize(random_units(10, 64) + 0.2)
+    found = refine(start, clients * start, torch.full((10,), clients), steps=10)
+    before, after = (each.agreement + 0.5 * each.separation for each in (found.before, found.after))
+    assert (after < before) == smaller
+
+
+@pytest.mark.parametrize("dim", [8, 64])
+def test_separation_brings_the_largest_cosine_down_to_the_margin_where_clients_do_not_hold_on(dim):
+    start = normalize(torch.ones(6, dim, dtype=torch.float64) + random_units(6, dim))
+    nobody = torch.zeros_like(start), torch.zeros(6, dtype=torch.int64)
+    found = refine(start, *nobody, steps=3000, learning_rate=1e-3, momentum=0.0)
+    assert found.before.largest_cosine > 0.8
+    assert 0.25 < found.after.largest_cosine < 0.301
+    assert refine(start, *nobody).after.largest_cosine < found.before.largest_cosine
+
+
+def test_a_class_that_nobody_reported_is_moved_by_separation_alone():
+    start = torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64)
+    sums, counts = torch.tensor([[3.0, 0.0], [0.0, 0.0]]), torch.tensor([3, 0])
+    found = refine(start, sums, counts)
+    assert found.before.agreement == 0
+    assert found.points[1, 0] < 0.6
+    # the clients of the other class hold it back
+    assert (found.points[0] - start[0]).norm() < (found.points[1] - start[1]).norm()
+    far = refine(start.flip(1) * torch.tensor([1.0, -1.0]), sums, counts, margin=0.9)
+    torch.testing.assert_close(far.points[1], torch.tensor([0.8, -0.6], dtype=torch.float64))
+
+
+def test_sums_alone_count_not_the_clients_behind_them():
+    start, sums, _ = problem()
+    few, many = torch.full((K,), 3), torch.full((K,), 3000)
+    one, other = refine(start, sums, few), refine(start, sums, many)
+    assert torch.equal(one.points, other.points)
+    assert other.after.agreement - one.after.agreement == pytest.approx(K * 2997)
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_one_class_alone_goes_nowhere_and_has_no_cosine(count):
+    start = random_units(1)
+    found = refine(start, count * start, torch.tensor([count]), steps=30, margin=-1)
+    torch.testing.assert_close(found.points, start)
+    assert found.after.separation == 0
+    assert found.after.agreement == pytest.approx(0, abs=1e-14)
+    assert found.after.largest_cosine is None
+
+
+def test_no_class_at_all():
+    found = refine(torch.empty(0, D), torch.empty(0, D), torch.empty(0, dtype=torch.int64))
+    assert found.points.shape == (0, D)
+    assert (found.after.agreement, found.after.separation, found.after.largest_cosine) == (0, 0, None)
+
+
+def test_classes_that_coincide_stay_finite():
+    start = random_units(1).expand(3, D)
+    found = refine(start, start.clone(), torch.ones(3, dtype=torch.int64))
+    torch.testing.assert_close(found.points, start)
+    assert found.after.separation == pytest.approx(6 * 0.7)
+
+
+def test_a_rotation_and_another_order_of_classes_rotate_and_reorder_the_result():
+    start, sums, counts = problem()
+    generator = torch.Generator().manual_seed(4)
+    rotation = torch.linalg.qr(torch.randn(D, D, dtype=torch.float64, generator=generator)).Q
+    order = torch.randperm(K, generator=generator)
+    expected = refine(start, sums, counts)
+    turned = refine((start @ rotation)[order], (sums @ rotation)[order], counts[order])
+    torch.testing.assert_close(turned.points, (expected.points @ rotation)[order], rtol=0, atol=1e-13)
+    assert turned.after.agreement == pytest.approx(expected.after.agreement, rel=1e-12)
+
+
+def test_same_bits_again_arguments_untouched_the_starts_dtype_and_no_graph():
+    start, sums, counts = problem()
+    start = start.float().requires_grad_()
+    copies = [each.detach().clone() for each in (start, sums, counts)]
+    found = refine(start, sums, counts)
+    with torch.no_grad():  # as a caller may have it
+        again = refine(start, sums, counts)
+    assert torch.equal(found.points, again.points)
+    assert found.points.dtype == torch.float32
+    assert not found.points.requires_grad
+    assert start.grad is None
+    assert all(torch.equal(each.detach(), copy) for each, copy in zip((start, sums, counts), copies, strict=True))
+    exact = refine(start.detach().double(), sums, counts).points
+    assert torch.equal(found.points, exact.float())
+
+
+# --- errors -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"steps": -1}, "-1 steps; it needs 0 or more"),
+        ({"learning_rate": 0.0}, "learning rate is 0.0; it must be a number above 0"),
+        ({"learning_rate": math.inf}, "learning rate is inf"),
+        ({"momentum": 1.0}, "momentum is 1.0; it must be at least 0 and below 1"),
+        ({"momentum": -0.1}, "momentum is -0.1"),
+        ({"separation_weight": -0.5}, "weight of the separation is -0.5; it must be a number of at least 0"),
+        ({"separation_weight": math.nan}, "weight of the separation is nan"),
+        ({"margin": 1.5}, r"margin of the separation is 1.5; it is a cosine and must lie in \[-1, 1\]"),
+        ({"margin": math.nan}, "margin of the separation is nan"),
+    ],
+)
+def test_settings_out_of_range_are_named(settings, words):
+    with pytest.raises(ValueError, match=words):
+        refine(*problem(), **settings)
+
+
+def test_rows_without_a_direction_and_broken_rows_are_named():
+    start, sums, counts = problem()
+    for what in (0.0, math.nan, math.inf):
+        broken = start.clone()
+        broken[2] = what
+        with pytest.raises(ValueError, match="Row 2 of the 5 prototypes to refine is zero or not finite"):
+            refine(broken, sums, counts)
+    sums = sums.clone()
+    sums[1, 3] = math.nan
+    with pytest.raises(ValueError, match=r"Row 1 of the 5 prototypes to refine .* or its sum is not finite"):
+        refine(start, sums, counts)
+
+
+def test_parts_that_do_not_fit_are_named_by_their_shapes():
+    start, sums, counts = problem()
+    for parts in ((start, sums[1:], counts), (start, sums, counts[1:]), (start.long(), sums, counts), (start[0],) * 3):
+        with pytest.raises(ValueError, match=r"do not go with sums of shape .* one row a class"):
+            refine(*parts)
+
+
+def test_uploads_that_cannot_be_summed_are_refused():
+    with pytest.raises(ValueError, match="no prototype sets"):
+        class_sums([], K)
+    with pytest.raises(ValueError, match="there are 3 classes, labelled 0 to 2"):
+        class_sums([PrototypeSet(torch.tensor([3]), torch.ones(1, D))], 3)
+    with pytest.raises(ValueError, match="same feature-dim"):
+        class_sums([PrototypeSet(torch.tensor([0]), torch.ones(1, d)) for d in (2, 3)], 3)
