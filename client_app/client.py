@@ -110,6 +110,8 @@ class Client:
         began = time.perf_counter()
         try:
             self.objective.receive(state, instruction.payload, instruction.round)
+            # what was received may be the new targets
+            self._lay_out(state, instruction)
             figures = train(self.objective, state, self.data, stream, instruction.round)
         except DivergenceError as error:
             # the state in memory is spoilt; the store still holds the last good one
@@ -140,10 +142,13 @@ class Client:
     def _evaluation(self, state: ClientState, instruction: Instruction) -> Evaluation | None:
         """Lay the targets out, and evaluate if that is asked."""
         state.constants = dict(instruction.constants)
+        self._lay_out(state, instruction)
+        return evaluate(self.objective, state, self.data) if instruction.evaluate else None
+
+    def _lay_out(self, state: ClientState, instruction: Instruction) -> None:
         targets = self.objective.targets(state, instruction.payload)
         state.targets = None if targets is None else targets.to(device=self.device)
         state.table = None if state.targets is None else state.targets.table(self.data.num_classes)
-        return evaluate(self.objective, state, self.data) if instruction.evaluate else None
 
     def _take(self, instruction: Instruction, trains: bool) -> tuple[ClientState, Stamp]:
         """The state from which a round starts: from memory if it is the store's newest, else from the store, else

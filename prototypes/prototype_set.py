@@ -123,6 +123,10 @@ class PrototypeSet:
         """The same classes and counts with other vectors (k, any d)."""
         return replace(self, vectors=vectors)
 
+    def on_sphere(self) -> PrototypeSet:
+        """The same classes and counts with rows of length 1; a row of zeros stays one."""
+        return replace(self, vectors=torch.nn.functional.normalize(self.vectors, dim=1))
+
     def without_counts(self) -> PrototypeSet:
         """The same classes and vectors, with the counts left out."""
         return replace(self, counts=None)

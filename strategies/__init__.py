@@ -15,6 +15,8 @@ METHODS = {
     "fedtgp": "strategies.fedtgp",
     "tinyproto-fp": "strategies.tinyproto:FP",
     "tinyproto-ft": "strategies.tinyproto:FT",
+    "fedpagr": "strategies.fedpagr",
+    "fedproc": "strategies.fedproc",
     "local": "strategies.local",
 }
 

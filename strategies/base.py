@@ -22,6 +22,7 @@ from federation.payloads import Instruction, Payload
 from federation.record import RunFolder
 from federation.roster import Roster, refuse_changes, refuse_other_codecs, refuse_too_few
 from federation.seeds import generator, limited_threads
+from federation.settings import SettingError
 from strategies import Run
 from strategies.exchange import LATE, Bytes, Reply, RunError, exchange
 from strategies.lines import (
@@ -90,6 +91,10 @@ class PrototypeStrategy(Strategy):
         """The scale of the feature space, watched for collapse; None where the uploads do not tell it."""
         return mean_norm(uploads)
 
+    def begin(self) -> Outcome:
+        """What the server has, and sends in round 1, before anything was uploaded; nothing by default."""
+        return Outcome({}, {})
+
     @abstractmethod
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """From the round's uploads, by partition in ascending order, to the next round's downloads."""
@@ -117,6 +122,7 @@ class PrototypeStrategy(Strategy):
         if initial_arrays or train_config or evaluate_config or evaluate_fn:
             raise ValueError("a prototype strategy has no global weights and reads its settings from the run")
         rounds = num_rounds or self.settings.rounds
+        self._refuse_other_rounds(rounds)
         self.timeout = timeout or self.settings.round_timeout
         result = Result()
         self._resume(rounds)
@@ -324,6 +330,14 @@ class PrototypeStrategy(Strategy):
         }
         self.folder.save_checkpoint(pack(self.state, self.downloads), meta)
 
+    def _refuse_other_rounds(self, rounds: int) -> None:
+        planned = self.folder.settings()["rounds"] if self.settings.resume else self.settings.rounds
+        if self.run.method.fixed_rounds and rounds != planned:
+            raise SettingError(
+                f"setting `rounds` is {rounds}, but the run was started for {planned}, and the loss of "
+                f"`{self.settings.strategy}` depends on that; give the old value, or start a new run."
+            )
+
     def _resume(self, rounds: int) -> None:
         if not self.settings.resume:
             return
@@ -348,6 +362,8 @@ class PrototypeStrategy(Strategy):
             log.info("resuming after round %d", self.last_round)
         else:
             self.constants = self.derive_constants()
+            beginning = self.begin()
+            self.state, self.downloads = beginning.state, beginning.downloads
         self.folder.write_roster(self.roster.as_json())
 
 

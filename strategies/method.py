@@ -183,6 +183,7 @@ class Method:
         discloses: what else the server can learn from the uploads, in words, under these options.
         inference: the method's own rule, for `inference = "auto"`.
         rules: all rules that it reports.
+        fixed_rounds: whether a resumed run must keep its `rounds`, since the loss depends on them.
     """
 
     strategy: "type[PrototypeStrategy]"
@@ -194,3 +195,4 @@ class Method:
     discloses: Callable[[Options], Sequence[str]] = lambda options: ()
     inference: str = "local-prototypes"
     rules: tuple[str, ...] = RULES
+    fixed_rounds: bool = False

@@ -1,0 +1,161 @@
+"""FedPAGR (Prasad, Khan): a consensus space that all architectures share, its prototypes refined by geometry.
+
+    client   z = Normalize(g(f(x))), a projection head g on any extractor f                              (Eq. 1)
+             each round W <- P, b <- 0;  L = CE(Wz + b, y) + CE(z P^T / beta, y) + lambda_E L_ent        (3.6)
+             uploads p_kc = Normalize(mean z)                                                            (Eq. 2)
+    server   Pbar_c = Normalize(mean over K_c of p_kc)                                                   (Eq. 3)
+             T steps of SGD from Pbar on agreement + lambda_S separation, projected to the sphere        (Eq. 4-7)
+    predict  argmax_c z . P_c                                                                            (Eq. 8)
+
+Departures. W and b train within a round, as the text on anchoring implies. A client predicts with the P that it trained
+with, which it keeps, not with the newest one. The paper's "beta = 0" removes the terms of beta: that is
+`fedpagr.alignment = false`. Dropout is 0.1 (the paper gives none). Under masks rows are made unit vectors again on
+arrival.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated
+
+import torch
+from pydantic import AfterValidator, Field
+from torch import nn
+from torch.nn.functional import normalize
+
+from federation.payloads import Payload
+from federation.seeds import generator
+from federation.settings import NotNegative, Positive, Share
+from models.heads import ConsensusModel
+from models.split import SplitModel
+from prototypes.losses import entropy_spread, prototype_contrast
+from prototypes.prototype_set import PrototypeSet
+from prototypes.refinement import class_sums, mean_directions, refine
+from strategies.base import PrototypeStrategy
+from strategies.method import Batch, ClientState, Loss, Method, Objective, Phase, method_settings
+from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, remembered
+
+log = logging.getLogger("protosphere")
+
+
+def _temperature(value: float) -> float:
+    if value == 0:
+        raise ValueError(
+            "should be above 0; to remove the terms that it divides (the paper's beta = 0) set "
+            "`fedpagr.alignment` to false"
+        )
+    return value
+
+
+@method_settings
+class FedPAGRSettings:
+    """`fedpagr.*`.
+
+    Attributes:
+        temperature: beta, of the prototype logits. Paper: 0.1.
+        alignment: whether the two terms of beta are in the loss; false is the paper's beta = 0.
+        entropy_weight: lambda_E. Paper: 0.1.
+        separation_weight: lambda_S. Paper: 0.5.
+        margin: m, the cosine above which two prototypes repel each other. Paper: 0.3 (CIFAR-100, Tiny ImageNet 0.1).
+        steps: T, of the refinement. Paper: 5 (CIFAR-100, Tiny ImageNet 3).
+        server_learning_rate, server_momentum: of the refinement's SGD. Paper: 0.01, 0.9.
+        dropout: of the projection head. The paper gives none.
+    """
+
+    temperature: Annotated[float, Field(ge=0), AfterValidator(_temperature)] = 0.1
+    alignment: bool = True
+    entropy_weight: NotNegative = 0.1
+    separation_weight: NotNegative = 0.5
+    margin: Annotated[float, Field(ge=-1, le=1)] = 0.3
+    steps: Annotated[int, Field(ge=0, lt=2**31)] = 5
+    server_learning_rate: Positive = 0.01
+    server_momentum: Share = 0.9
+    dropout: Share = 0.1
+
+
+class FedPAGRObjective(Objective):
+    """Client half."""
+
+    def build(self, model: SplitModel, seed: int) -> nn.Module:
+        """The consensus projection head, and a classifier in the consensus space."""
+        return ConsensusModel(model, seed, self.options[FedPAGRSettings].dropout)
+
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+        """The prototypes that the model was trained with; before its first round, those that came."""
+        if state.kept:
+            return remembered(state.kept)
+        return None if received is None else received.on_sphere()
+
+    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+        """Classifier anchoring: W <- P, b <- 0."""
+        if received is not None:
+            state.kept = as_state(received.on_sphere())
+            state.module.anchor(received)
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """L = L_local + L_global + lambda_E L_ent."""
+        plain = super().loss(state, batch, phase, round_number)
+        options = self.options[FedPAGRSettings]
+        if state.table is None or not options.alignment:
+            return plain
+        contrast = prototype_contrast(plain.features, batch.labels, *state.table, temperature=options.temperature)
+        spread = entropy_spread(plain.features, *state.table, temperature=options.temperature)
+        total = plain.total + contrast + options.entropy_weight * spread
+        return Loss(total, plain.parts | {"prototype-contrast": contrast, "entropy-spread": spread}, plain.features)
+
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+        """p_kc: the normalised means."""
+        return None if state.prototypes is None else state.prototypes.without_counts().on_sphere()
+
+
+class FedPAGR(PrototypeStrategy):
+    """Server half."""
+
+    def begin(self) -> Outcome:
+        """Random unit vectors for all classes: round 1 has targets, and a class never reported keeps its own."""
+        random = generator(self.settings.seed, "fedpagr", "prototypes")
+        vectors = normalize(torch.randn(self.num_classes, self.dim, generator=random, dtype=torch.float64), dim=1)
+        return _outcome(PrototypeSet(torch.arange(self.num_classes), vectors.float()))
+
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+        """Eq. 3, then the refinement (Eq. 4-7)."""
+        options = self.run.options[FedPAGRSettings]
+        previous = remembered(state)
+        sums, counts = class_sums(list(uploads.values()), self.num_classes)
+        refined = refine(
+            mean_directions(sums, counts, previous.vectors),
+            sums,
+            counts,
+            steps=options.steps,
+            learning_rate=options.server_learning_rate,
+            momentum=options.server_momentum,
+            separation_weight=options.separation_weight,
+            margin=options.margin,
+        )
+        figures = {f"{name}_before": value for name, value in asdict(refined.before).items()}
+        figures |= {f"{name}_after": value for name, value in asdict(refined.after).items()}
+        return _outcome(previous.with_vectors(refined.points), figures)
+
+    def summary(self) -> None:
+        """Say, too, when masks leave nothing to separate."""
+        super().summary()
+        if self.codec.masked and self.num_classes * self.codec.width <= self.dim:
+            log.warning(
+                "warning: %d classes of %d values fit into d = %d without overlap: every two prototypes are "
+                "perpendicular as they arrive, and the separation does nothing",
+                self.num_classes,
+                self.codec.width,
+                self.dim,
+            )
+
+
+def _outcome(prototypes: PrototypeSet, figures: Mapping[str, Figure] | None = None) -> Outcome:
+    return Outcome(as_state(prototypes), {EVERYONE: prototypes}, figures or {})
+
+
+METHOD = Method(
+    strategy=FedPAGR,
+    objective=FedPAGRObjective,
+    settings={"fedpagr": FedPAGRSettings},
+    inference="global-prototypes",
+)

@@ -1,0 +1,88 @@
+"""FedProc (Mu et al., FGCS 2023): a curriculum from contrast against prototypes to cross-entropy; FedPAGR's baseline.
+
+    client   alpha_t CE(Wz + b, y) + (1 - alpha_t) CE(z P^T / tau, y),  alpha_t = t / T, t = 0 .. T - 1
+    server   P_c = mean over K_c of the clients' mean z; clients use its direction
+    predict  argmax of the classifier
+
+z are unit vectors of the same consensus space as FedPAGR's. A sample whose class has no prototype gets cross-entropy
+with weight 1, so without prototypes (round 1) the loss is plain cross-entropy. T is the run's `rounds`: a resumed run
+cannot change it. Under masks rows are made unit vectors again on arrival.
+"""
+
+from collections.abc import Mapping
+
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from federation.payloads import Payload
+from federation.settings import Positive, Share
+from models.heads import ConsensusModel
+from models.split import SplitModel
+from prototypes.aggregation import aggregate
+from prototypes.losses import prototype_contrast
+from prototypes.prototype_set import PrototypeSet
+from strategies.base import PrototypeStrategy
+from strategies.method import Batch, ClientState, Loss, Method, Objective, Phase, method_settings
+from strategies.outcome import EVERYONE, Outcome, State, as_state, remembered
+
+
+@method_settings
+class FedProcSettings:
+    """`fedproc.*`.
+
+    Attributes:
+        temperature: tau, of the prototype logits: 0.5.
+        dropout: of the projection head.
+    """
+
+    temperature: Positive = 0.5
+    dropout: Share = 0.1
+
+
+class FedProcObjective(Objective):
+    """Client half."""
+
+    def build(self, model: SplitModel, seed: int) -> nn.Module:
+        """FedPAGR's consensus projection head."""
+        return ConsensusModel(model, seed, self.options[FedProcSettings].dropout)
+
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+        """The directions of the global prototypes."""
+        return None if received is None else received.on_sphere()
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """The curriculum: from the contrast alone to nearly the cross-entropy alone."""
+        plain = super().loss(state, batch, phase, round_number)
+        if state.table is None:
+            return plain
+        temperature = self.options[FedProcSettings].temperature
+        contrast = prototype_contrast(plain.features, batch.labels, *state.table, temperature, reduction="none")
+        own = cross_entropy(self.logits(state, plain.features), batch.labels, reduction="none")
+        alpha = (round_number - 1) / self.settings.rounds
+        covered = state.table[1][batch.labels]
+        total = (own + covered * (1 - alpha) * (contrast - own)).mean()
+        mean_contrast = contrast.sum() / covered.sum().clamp(min=1)
+        return Loss(total, plain.parts | {"prototype-contrast": mean_contrast}, plain.features)
+
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+        """The local prototypes in the consensus space."""
+        return None if state.prototypes is None else state.prototypes.without_counts()
+
+
+class FedProc(PrototypeStrategy):
+    """Server half: the class-wise mean; a class that nobody reported keeps its prototype."""
+
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+        """The mean of what came."""
+        fresh = aggregate(list(uploads.values()), "mean")
+        prototypes = remembered(state).updated_by(fresh) if state else fresh
+        return Outcome(as_state(prototypes), {EVERYONE: prototypes})
+
+
+METHOD = Method(
+    strategy=FedProc,
+    objective=FedProcObjective,
+    settings={"fedproc": FedProcSettings},
+    inference="classifier",
+    fixed_rounds=True,
+)
