@@ -17,6 +17,7 @@ from data.client_data import Rows
 from experiments.local_grid import LocalGrid
 from prototypes.masks import class_masks
 from strategies import METHODS, load_method, read_settings
+from strategies.base import PrototypeStrategy
 
 # a feature-dim that is no other number of these runs; K of the digits
 DIM, CLASSES, CLIENTS = 23, 10, 4
@@ -67,6 +68,8 @@ HEADERS = {
         "codec",
     },
 }
+# what a method's loss adds to the cross-entropy, where it is no pull
+PARTS = {"fedpagr": ("prototype-contrast", "entropy-spread"), "fedproc": ("prototype-contrast",)}
 RULES = {"local-prototypes", "global-prototypes", "classifier", "discriminant", "majority-class"}
 
 
@@ -171,6 +174,11 @@ def scales(run):
     return any(getattr(option, "scaling", False) for option in run.options.values.values())
 
 
+def begins(run):
+    """Whether the method has prototypes of all classes before anything was uploaded."""
+    return run.method.strategy.begin is not PrototypeStrategy.begin
+
+
 def test_what_goes_down_is_what_the_method_declares(recorded):
     run, folder, down, _ = recorded
     method = run.method
@@ -186,7 +194,7 @@ def test_what_goes_down_is_what_the_method_declares(recorded):
         assert header["constants"] == (["mu"] if scales(run) else [])
         assert len(header["values"]) == len(header["constants"])
         assert re.fullmatch(fingerprint_of(run.settings), header["codec"])
-        if method.receives is None or header["round"] == 1:
+        if method.receives is None or (header["round"] == 1 and not begins(run)):
             assert set(records) == {"instruction"}
             assert header["payload"] == ""
             continue
@@ -194,7 +202,7 @@ def test_what_goes_down_is_what_the_method_declares(recorded):
         assert header["payload"] == method.receives
         check_payload(records["payload"], method.receives, run, counts=False, most=CLASSES)
         with_payload += 1
-    assert with_payload == (0 if method.receives is None else 4 * CLIENTS)
+    assert with_payload == (0 if method.receives is None else (5 if begins(run) else 4) * CLIENTS)
 
 
 def test_what_goes_up_is_what_the_method_declares(recorded):
@@ -209,8 +217,9 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
             assert re.fullmatch(fingerprint_of(run.settings), records["identity"]["codec"])
             continue
         # no list is as long as a client's classes but the loss's parts, which are named
-        check_scalars(records["report"], ConfigRecord, HEADERS["report"], longest=3)
-        assert set(records["report"]["parts"]) <= {"cross-entropy", "prototype-pull", "loss"}
+        parts = {"cross-entropy", *PARTS.get(run.settings.strategy, ("prototype-pull",)), "loss"}
+        check_scalars(records["report"], ConfigRecord, HEADERS["report"], longest=len(parts))
+        assert set(records["report"]["parts"]) <= parts
         assert re.fullmatch(fingerprint_of(run.settings), records["report"]["codec"])
         allowed = {"report", "evaluation"}
         if kind == MessageType.TRAIN:
@@ -277,7 +286,7 @@ def decoded(payload, wire_dtype):
 
 
 def test_an_upload_is_the_prototypes_that_the_client_keeps(recorded):
-    """Under the masks, in the number format; times the counts where the method scales."""
+    """Under the masks, in the number format; times the counts where the method scales, or of length 1."""
     run, folder, _, up = recorded
     if run.method.sends is None:
         return
@@ -292,6 +301,8 @@ def test_an_upload_is_the_prototypes_that_the_client_keeps(recorded):
         assert np.array_equal(payload["labels"].numpy(), labels)
         whole = kept["prototypes/vectors"].numpy()
         whole = whole * counts[:, None].astype(np.float32) if scales(run) else whole
+        if run.settings.strategy == "fedpagr":
+            whole = torch.nn.functional.normalize(torch.from_numpy(whole)).numpy()
         if ones:
             masks = class_masks(CLASSES, DIM, ones, seed=0).numpy()
             whole = np.stack([vector[masks[label]] for vector, label in zip(whole, labels, strict=True)])
@@ -307,7 +318,7 @@ def test_an_upload_is_the_prototypes_that_the_client_keeps(recorded):
 def test_the_payload_is_the_formulas_to_the_byte(recorded):
     """Sum over the sampled of (K_i + K_r) s values; K_r, the classes with a prototype when the round starts."""
     run, folder, _, _ = recorded
-    classes, known = classes_of(folder), set()
+    classes, known = classes_of(folder), set(range(CLASSES)) if begins(run) else set()
     sends, receives = run.method.sends is not None, run.method.receives is not None
     row, sizes = (run.settings.sparsity_dim or DIM) * BYTES[run.settings.wire_dtype], []
     for line in lines(folder):
@@ -319,6 +330,9 @@ def test_the_payload_is_the_formulas_to_the_byte(recorded):
         assert line["bytes"]["evaluate_only_payload_down"] == receives * others * len(known) * row
         sizes.append(len(known))
         known |= {label for partition in sampled for label in classes[partition]}
+    if begins(run):
+        assert sizes == [CLASSES] * 5
+        return
     assert sizes[0] == 0
     assert 0 < sizes[1] < CLASSES, "a first round that reports every class tests too little"
     assert sizes[1] < sizes[-1]

@@ -110,6 +110,22 @@ def test_with_vectors_without_counts_and_to():
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_on_sphere_keeps_directions_and_what_has_none(dtype):
+    rows = torch.tensor([[3.0, 0.0, -4.0], [0.0, 0.0, 0.0], [1e-8, 0.0, 0.0], [1e6, 1e6, 0.0]], dtype=dtype)
+    some = PrototypeSet(torch.tensor([0, 2, 3, 7]), rows, torch.tensor([4, 5, 6, 7]))
+    on_it = some.on_sphere()
+    root = 0.5**0.5
+    expected = torch.tensor([[0.6, 0, -0.8], [0, 0, 0], [1, 0, 0], [root, root, 0]], dtype=dtype)
+    torch.testing.assert_close(on_it.vectors, expected, rtol=1e-6, atol=0)
+    assert on_it.labels is some.labels
+    assert on_it.counts is some.counts
+    assert float(some.vectors[0, 0]) == 3
+    assert len(PrototypeSet.empty(3).on_sphere()) == 0
+    # once is enough
+    torch.testing.assert_close(on_it.on_sphere().vectors, on_it.vectors, rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_class_means_equal_a_loop_over_samples(dtype):
     generator = torch.Generator().manual_seed(0)
