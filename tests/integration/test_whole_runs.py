@@ -16,6 +16,10 @@ from strategies.exchange import RunError
 
 SPARSE = {"sparsity-dim": 5, "wire-dtype": "int8"}
 EVERY_METHOD = [*((name, {}) for name in METHODS), *((name, SPARSE) for name in METHODS)]
+# Methods of the sphere start with all features close together and are slower to tell classes apart. Seen: 0.80 to 0.93
+# after these rounds, 0.16 to 0.47 after three with the other methods' settings, over a floor of 0.4.
+ON_SPHERE = {"rounds": 6, "local-epochs": 3, "feature-dim": 64, "momentum": 0.9}
+OWN = {"fedpagr": ON_SPHERE, "fedproc": ON_SPHERE}
 HEADLINES = {"selected", "selected_round", "best", "client-best", "last-5", "final"}
 
 
@@ -64,12 +68,12 @@ def summary(folder):
     ("strategy", "codec"), EVERY_METHOD, ids=[name + "-sparse" * bool(codec) for name, codec in EVERY_METHOD]
 )
 def test_every_method_makes_its_way(run, metrics, strategy, codec):
-    settings = {"strategy": strategy, "rounds": 3, "models": "tiny"} | codec
-    folder = run(settings)
+    settings = {"strategy": strategy, "rounds": 3, "models": "tiny"} | OWN.get(strategy, {}) | codec
+    folder, rounds = run(settings), settings["rounds"]
     lines, method = metrics(folder), load_method(strategy)
-    assert [line["round"] for line in lines] == [1, 2, 3, 4]
-    assert [line["evaluation"]["of_round"] for line in lines] == [0, 1, 2, 3]
-    assert [line.get("final", False) for line in lines] == [False, False, False, True]
+    assert [line["round"] for line in lines] == [*range(1, rounds + 2)]
+    assert [line["evaluation"]["of_round"] for line in lines] == [*range(rounds + 1)]
+    assert [line.get("final", False) for line in lines] == [False] * rounds + [True]
     for line in lines[:-1]:
         assert (line["training"]["asked"], line["training"]["valid"], line["training"]["dropped"]) == (4, 4, 0)
         assert line["problems"] == {}
@@ -79,7 +83,7 @@ def test_every_method_makes_its_way(run, metrics, strategy, codec):
     assert set(lines[-1]["evaluation"]["rules"]) == rules
     found = summary(folder)
     assert found["status"] == "completed"
-    assert (found["strategy"], found["clients"], found["rounds"], found["seed"]) == (strategy, 4, 3, 0)
+    assert (found["strategy"], found["clients"], found["rounds"], found["seed"]) == (strategy, 4, rounds, 0)
     assert found["headline"]["rule"] == method.inference
     primary = found["rules"][method.inference]
     assert (found["headline"]["figure"], found["headline"]["accuracy"]) == ("selected", primary["selected"])
@@ -88,7 +92,7 @@ def test_every_method_makes_its_way(run, metrics, strategy, codec):
     assert set(found["rules"]) == rules - {"majority-class"}
     assert all(set(figures) == HEADLINES for figures in found["rules"].values())
     assert all(figures["final"] <= figures["best"] for figures in found["rules"].values())
-    assert found["settings"]["rounds"] == 3
+    assert found["settings"]["rounds"] == rounds
     assert found["problems"] == 0
     assert found["seconds"] > 0
     assert {"python", "flwr", "torch", "numpy"} <= found["versions"].keys()
