@@ -1,0 +1,237 @@
+"""FedProc against a loop over samples: the curriculum by round, who gets which term, and that its length is fixed."""
+
+import json
+import math
+import statistics
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from federation.arrays import Limits, decode_payload, encode_payload
+from federation.settings import SettingError
+from models import build
+from prototypes.prototype_set import PrototypeSet
+from strategies.method import Batch, ClientState, Phase
+from strategies.outcome import EVERYONE
+
+K, D = 5, 8
+FEDPROC = {"strategy": "fedproc"}
+
+
+def client_half(halves, settings=None, received=None):
+    """An objective and its state in eval mode, as a client has them once it received."""
+    objective = halves(FEDPROC | (settings or {}), K, D).objective
+    state = ClientState(objective.build(build("tiny_perceptron", (1, 8, 8), D, K, 0), 3))
+    objective.receive(state, received, 1)
+    state.targets = objective.targets(state, received)
+    state.table = None if state.targets is None else state.targets.table(K)
+    state.module.eval()
+    return objective, state
+
+
+def batch_of(labels):
+    random = torch.Generator().manual_seed(4)
+    return Batch(torch.randn(len(labels), 1, 8, 8, generator=random), torch.tensor(labels))
+
+
+def received(labels):
+    random = torch.Generator().manual_seed(5)
+    return PrototypeSet(torch.tensor(labels), 0.3 * torch.randn(len(labels), D, generator=random))
+
+
+def log_softmax_at(logits, index):
+    return logits[index] - math.log(sum(math.exp(value) for value in logits.values()))
+
+
+def naive_terms(state, given, z, label, temperature):
+    """A sample's cross-entropy, and its contrast against the directions that came; None without its prototype."""
+    module = state.module
+    w, b = module.classifier.weight.detach().double().tolist(), module.classifier.bias.detach().tolist()
+    own = {c: sum(x * y for x, y in zip(w[c], z, strict=True)) + b[c] for c in range(K)}
+    plain, labels = -log_softmax_at(own, label), given.labels.tolist()
+    if label not in labels:
+        return plain, None
+    cosines = {}
+    for c, vector in zip(labels, given.vectors.double().tolist(), strict=True):
+        length = math.sqrt(sum(value * value for value in vector))
+        cosines[c] = sum(x * y for x, y in zip(vector, z, strict=True)) / length / temperature
+    return plain, -log_softmax_at(cosines, label)
+
+
+# --- the loss -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("round_number", [1, 2, 5, 8])
+@pytest.mark.parametrize("options", [{}, {"fedproc.temperature": 0.07}], ids=["paper", "sharp"])
+@pytest.mark.parametrize("held", [(0, 1, 2, 3, 4), (0, 3), (2,)], ids=["all", "some", "one"])
+def test_the_loss_is_the_curriculum_by_a_loop_over_samples(halves, round_number, options, held):
+    """alpha_t = t / T with t = 0 in round 1; cross-entropy with weight 1 for a sample without a prototype."""
+    given, labels = received(held), [0, 1, 2, 3, 4, 0, 1, 2, 2, 4, 3]
+    objective, state = client_half(halves, options | {"rounds": 8}, given)
+    loss = objective.loss(state, batch_of(labels), Phase("train", []), round_number)
+    alpha, total, plains, contrasts = (round_number - 1) / 8, [], [], []
+    for z, label in zip(loss.features.detach().double().tolist(), labels, strict=True):
+        plain, contrast = naive_terms(state, given, z, label, options.get("fedproc.temperature", 0.5))
+        plains.append(plain)
+        contrasts += [] if contrast is None else [contrast]
+        total.append(plain if contrast is None else alpha * plain + (1 - alpha) * contrast)
+    assert loss.total.item() == pytest.approx(statistics.mean(total), rel=1e-5)
+    expected = {"cross-entropy": statistics.mean(plains), "prototype-contrast": statistics.mean(contrasts)}
+    assert {name: part.item() for name, part in loss.parts.items()} == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_batch_without_any_prototype_of_its_own_is_plain_cross_entropy(halves):
+    objective, state = client_half(halves, {}, received((0, 3)))
+    batch = batch_of([1, 2, 4, 1])
+    loss = objective.loss(state, batch, Phase("train", []), 3)
+    expected = cross_entropy(state.module.classify(loss.features), batch.labels)
+    torch.testing.assert_close(loss.total, expected)
+    assert loss.parts["prototype-contrast"].item() == 0
+    gradients = torch.autograd.grad(loss.total, loss.features, retain_graph=True)[0]
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected, loss.features)[0])
+
+
+def test_without_prototypes_it_is_plain_cross_entropy(halves):
+    objective, state = client_half(halves)
+    batch = batch_of([0, 1, 2, 3])
+    loss = objective.loss(state, batch, Phase("train", []), 1)
+    assert set(loss.parts) == {"cross-entropy"}
+    assert torch.equal(loss.total, cross_entropy(state.module(batch.inputs), batch.labels))
+
+
+def test_clients_use_directions(halves):
+    """Whatever the length of a mean; and the loss does not change with it."""
+    given, labels = received((0, 1, 3)), [0, 1, 2, 3]
+    losses = []
+    for length in (1.0, 40.0):
+        objective, state = client_half(halves, {}, given.with_vectors(length * given.vectors))
+        torch.testing.assert_close(state.targets.vectors.norm(dim=1), torch.ones(3))
+        losses.append(objective.loss(state, batch_of(labels), Phase("train", []), 2).total.item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("wire_dtype", ["float32", "int8"])
+def test_masked_rows_are_unit_vectors_again_at_the_client(halves, wire_dtype):
+    codec = halves(FEDPROC | {"sparsity-dim": 3, "wire-dtype": wire_dtype}, K, D).strategy.codec
+    came = decode_payload(encode_payload(received((0, 1, 3)), codec), Limits(codec, 1e6))
+    _, state = client_half(halves, {}, came)
+    torch.testing.assert_close(state.table[0].norm(dim=1), torch.tensor([1.0, 1, 0, 1, 0]))
+    assert not state.targets.vectors[~codec.masks[came.labels]].any()
+    torch.testing.assert_close(state.targets.vectors * came.vectors.norm(dim=1, keepdim=True), came.vectors)
+
+
+def test_uploads_are_the_means_as_they_are_without_counts(halves):
+    objective, state = client_half(halves)
+    own = PrototypeSet(torch.tensor([1, 4]), torch.tensor([[0.1] * D, [0.0] * D]), torch.tensor([3, 9]))
+    state.prototypes = own
+    sent = objective.upload(state, 1)
+    assert sent.counts is None
+    assert sent.labels.tolist() == [1, 4]
+    assert torch.equal(sent.vectors, own.vectors)
+    state.prototypes = None
+    assert objective.upload(state, 1) is None
+
+
+# --- the server ---------------------------------------------------------------------------------------------------
+
+
+def test_the_server_takes_means_and_keeps_what_nobody_reported(halves):
+    strategy = halves(FEDPROC, K, D).strategy
+    assert not strategy.begin().downloads
+    rng = np.random.default_rng(3)
+    held = {1: {0: (0, 1), 1: (1, 2), 2: (1,)}, 2: {0: (0, 2), 3: (0,)}}
+    state, expected = {}, {}
+    for number, of_client in held.items():
+        sets = {
+            p: PrototypeSet(torch.tensor(labels), torch.from_numpy(rng.standard_normal((len(labels), D))).float())
+            for p, labels in of_client.items()
+        }
+        outcome = strategy.aggregate(sets, state, number)
+        for label in {label for labels in of_client.values() for label in labels}:
+            rows = [s.vectors[s.labels.tolist().index(label)].tolist() for s in sets.values() if label in s.labels]
+            expected[label] = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+        state, download = outcome.state, outcome.downloads[EVERYONE]
+        assert download.labels.tolist() == [0, 1, 2]
+        np.testing.assert_allclose(download.vectors, [expected[label] for label in (0, 1, 2)], rtol=1e-6, atol=1e-7)
+
+
+# --- settings and whole runs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "value"), [("temperature", 0.0), ("temperature", -1.0), ("dropout", 1.0)])
+def test_wrong_settings_are_named(halves, name, value):
+    with pytest.raises(SettingError, match=f"`fedproc.{name}` is "):
+        halves(FEDPROC | {f"fedproc.{name}": value}, K, D)
+
+
+def test_dropout_reaches_the_head(halves):
+    for dropout in (0.0, 0.4):
+        _, state = client_half(halves, {"fedproc.dropout": dropout})
+        assert state.module.head.dropout.p == dropout
+
+
+def test_a_run_goes_from_contrast_to_cross_entropy(run, metrics):
+    """With every class at every client the loss of a round is the two terms by alpha_t; round 1 has one alone."""
+    settings = FEDPROC | {"rounds": 4, "partition": "iid", "momentum": 0.9}
+    folder = run(settings)
+    losses = [line["training"]["loss"] for line in metrics(folder)[:-1]]
+    assert set(losses[0]) == {"cross-entropy", "loss"}
+    assert losses[0]["loss"] == losses[0]["cross-entropy"]
+    for t, loss in enumerate(losses[1:], start=1):
+        assert set(loss) == {"cross-entropy", "prototype-contrast", "loss"}
+        expected = t / 4 * loss["cross-entropy"] + (1 - t / 4) * loss["prototype-contrast"]
+        assert loss["loss"] == pytest.approx(expected, rel=1e-5)
+        assert abs(loss["cross-entropy"] - loss["prototype-contrast"]) > 1e-3
+    found = json.loads((folder / "summary.json").read_text())
+    assert found["headline"]["rule"] == "classifier"
+
+
+def snapshot(path):
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+@pytest.mark.parametrize("rounds", [2, 4, 9])
+@pytest.mark.parametrize("way", ["setting", "argument"])
+def test_a_resumed_run_keeps_its_rounds(federation, rounds, way):
+    first = federation(3).start(FEDPROC | {"rounds": 3})
+    before = snapshot(first.folder.path)
+    again = federation(3)
+    settings, arguments = ({"rounds": rounds}, {}) if way == "setting" else ({"rounds": 3}, {"num_rounds": rounds})
+    with pytest.raises(SettingError) as raised:
+        again.start(FEDPROC | {"resume": str(first.folder.path)} | settings, **arguments)
+    sentence = str(raised.value)
+    assert f"setting `rounds` is {rounds}, but the run was started for 3" in sentence
+    assert "`fedproc`" in sentence
+    assert "\n" not in sentence
+    assert not again.asked
+    assert snapshot(first.folder.path) == before
+
+
+def test_a_new_run_of_other_rounds_than_its_setting_is_refused(federation):
+    """Clients read T from the settings."""
+    group = federation(3)
+    with pytest.raises(SettingError, match=r"`rounds` is 5, but the run was started for 3, and the loss of `fedproc`"):
+        group.start(FEDPROC | {"rounds": 3}, num_rounds=5)
+    assert not group.asked
+    strategy = federation(3).start(FEDPROC | {"rounds": 3}, num_rounds=3)
+    assert len(strategy.folder.lines()) == 4
+
+
+def test_a_resumed_run_that_keeps_its_rounds_goes_on(federation):
+    class Cut(BaseException):
+        """The server's end."""
+
+    def cut(partition, round_number, kind, report):
+        if round_number == 3:
+            raise Cut
+        return report
+
+    group = federation(3, tamper=cut)
+    with pytest.raises(Cut):
+        group.start(FEDPROC | {"rounds": 4})
+    resumed = federation(3).start(FEDPROC | {"rounds": 4, "resume": str(group.strategy.folder.path)})
+    whole = federation(3).start(FEDPROC | {"rounds": 4})
+    assert torch.equal(resumed.state["vectors"], whole.state["vectors"])
+    assert [line["round"] for line in resumed.folder.lines()] == [1, 2, 3, 4, 5]
