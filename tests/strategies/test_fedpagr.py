@@ -327,9 +327,9 @@ def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, options):
         "prototype-contrast": sum(contrast) / len(contrast),
         "entropy-spread": sum(spread) / len(spread),
     }
-    assert {name: float(part) for name, part in loss.parts.items()} == pytest.approx(expected, rel=1e-5)
+    assert {name: part.item() for name, part in loss.parts.items()} == pytest.approx(expected, rel=1e-5)
     whole = expected["cross-entropy"] + expected["prototype-contrast"] + weight * expected["entropy-spread"]
-    assert float(loss.total) == pytest.approx(whole, rel=1e-5)
+    assert loss.total.item() == pytest.approx(whole, rel=1e-5)
     torch.testing.assert_close(loss.features.norm(dim=1), torch.ones(len(batch.labels)))
 
 
