@@ -89,7 +89,7 @@ class ConsensusModel(nn.Module):
                 f"Prototypes of {prototypes.dim} dimensions cannot anchor a classifier of {self.feature_dim}; "
                 "every client and the server must use the same feature-dim."
             )
-        vectors, present = prototypes.to(self.classifier.weight.device).table(self.num_classes)
-        rows = normalize(vectors[present], dim=1).to(self.classifier.weight.dtype)
-        self.classifier.weight[present] = rows
+        weight = self.classifier.weight
+        vectors, present = prototypes.on_sphere().to(weight.device, weight.dtype).table(self.num_classes)
+        weight[present] = vectors[present]
         self.classifier.bias.zero_()

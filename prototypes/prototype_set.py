@@ -125,7 +125,9 @@ class PrototypeSet:
 
     def on_sphere(self) -> PrototypeSet:
         """The same classes and counts with rows of length 1; a row of zeros stays one."""
-        return replace(self, vectors=torch.nn.functional.normalize(self.vectors, dim=1))
+        # in float64, where neither squares overflow nor short rows vanish
+        units = torch.nn.functional.normalize(self.vectors.double(), dim=1, eps=torch.finfo(torch.float64).tiny)
+        return replace(self, vectors=units.to(self.vectors.dtype))
 
     def without_counts(self) -> PrototypeSet:
         """The same classes and vectors, with the counts left out."""

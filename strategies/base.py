@@ -332,11 +332,13 @@ class PrototypeStrategy(Strategy):
 
     def _refuse_other_rounds(self, rounds: int) -> None:
         planned = self.folder.settings()["rounds"] if self.settings.resume else self.settings.rounds
-        if self.run.method.fixed_rounds and rounds != planned:
-            raise SettingError(
-                f"setting `rounds` is {rounds}, but the run was started for {planned}, and the loss of "
-                f"`{self.settings.strategy}` depends on that; give the old value, or start a new run."
-            )
+        # clients read the setting, whatever the server was told
+        for asked in (rounds, self.settings.rounds) if self.run.method.fixed_rounds else ():
+            if asked != planned:
+                raise SettingError(
+                    f"setting `rounds` is {asked}, but the run was started for {planned}, and the loss of "
+                    f"`{self.settings.strategy}` depends on that; give the old value, or start a new run."
+                )
 
     def _resume(self, rounds: int) -> None:
         if not self.settings.resume:

@@ -39,7 +39,7 @@ log = logging.getLogger("protosphere")
 
 
 def _temperature(value: float) -> float:
-    if value == 0:
+    if value <= 0:
         raise ValueError(
             "should be above 0; to remove the terms that it divides (the paper's beta = 0) set "
             "`fedpagr.alignment` to false"
@@ -62,7 +62,7 @@ class FedPAGRSettings:
         dropout: of the projection head. The paper gives none.
     """
 
-    temperature: Annotated[float, Field(ge=0), AfterValidator(_temperature)] = 0.1
+    temperature: Annotated[float, AfterValidator(_temperature)] = 0.1
     alignment: bool = True
     entropy_weight: NotNegative = 0.1
     separation_weight: NotNegative = 0.5
@@ -135,6 +135,10 @@ class FedPAGR(PrototypeStrategy):
         figures = {f"{name}_before": value for name, value in asdict(refined.before).items()}
         figures |= {f"{name}_after": value for name, value in asdict(refined.after).items()}
         return _outcome(previous.with_vectors(refined.points), figures)
+
+    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+        """None: on the sphere nothing collapses to shorter features."""
+        return None
 
     def summary(self) -> None:
         """Say, too, when masks leave nothing to separate."""

@@ -126,6 +126,14 @@ def test_on_sphere_keeps_directions_and_what_has_none(dtype):
     torch.testing.assert_close(on_it.on_sphere().vectors, on_it.vectors, rtol=1e-6, atol=0)
 
 
+def test_on_sphere_at_the_ends_of_a_dtype():
+    for dtype, values in ((torch.float16, [6e4, 6e-8, 0.0]), (torch.float32, [3e38, 1e-44, 0.0])):
+        rows = torch.tensor(values, dtype=dtype).unsqueeze(1) * torch.tensor([[1.0, 0.0]], dtype=dtype)
+        units = PrototypeSet(torch.arange(3), rows).on_sphere().vectors
+        assert units.tolist() == [[1, 0], [1, 0], [0, 0]]
+        assert units.dtype == dtype
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_class_means_equal_a_loop_over_samples(dtype):
     generator = torch.Generator().manual_seed(0)

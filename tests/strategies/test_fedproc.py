@@ -193,12 +193,16 @@ def snapshot(path):
 
 
 @pytest.mark.parametrize("rounds", [2, 4, 9])
-@pytest.mark.parametrize("way", ["setting", "argument"])
+@pytest.mark.parametrize("way", ["setting", "argument", "setting beside an argument"])
 def test_a_resumed_run_keeps_its_rounds(federation, rounds, way):
     first = federation(3).start(FEDPROC | {"rounds": 3})
     before = snapshot(first.folder.path)
     again = federation(3)
-    settings, arguments = ({"rounds": rounds}, {}) if way == "setting" else ({"rounds": 3}, {"num_rounds": rounds})
+    settings, arguments = {"rounds": rounds}, {}
+    if way == "argument":
+        settings, arguments = {"rounds": 3}, {"num_rounds": rounds}
+    elif way != "setting":
+        arguments = {"num_rounds": 3}
     with pytest.raises(SettingError) as raised:
         again.start(FEDPROC | {"resume": str(first.folder.path)} | settings, **arguments)
     sentence = str(raised.value)
