@@ -23,7 +23,7 @@ from prototypes.losses import prototype_contrast
 from prototypes.prototype_set import PrototypeSet
 from strategies.base import PrototypeStrategy
 from strategies.method import Batch, ClientState, Loss, Method, Objective, Phase, method_settings
-from strategies.outcome import EVERYONE, Outcome, State, as_state, remembered
+from strategies.outcome import EVERYONE, Outcome, State, as_state, carried_on
 
 
 @method_settings
@@ -75,7 +75,7 @@ class FedProc(PrototypeStrategy):
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """The mean of what came."""
         fresh = aggregate(list(uploads.values()), "mean")
-        prototypes = remembered(state).updated_by(fresh) if state else fresh
+        prototypes = carried_on(state, fresh)
         return Outcome(as_state(prototypes), {EVERYONE: prototypes})
 
 

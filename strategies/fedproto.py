@@ -16,10 +16,9 @@ from pydantic import Field
 
 from federation.payloads import Payload
 from prototypes.aggregation import aggregate
-from prototypes.prototype_set import PrototypeSet
 from strategies.base import PrototypeStrategy
 from strategies.method import ClientState, Method, Options, PullObjective, method_settings
-from strategies.outcome import EVERYONE, Outcome, State, as_state, remembered
+from strategies.outcome import EVERYONE, Outcome, State, as_state, carried_on
 
 
 @method_settings
@@ -50,7 +49,7 @@ class FedProto(PrototypeStrategy):
         """Class-wise aggregation by `fedproto.aggregation`."""
         options = self.run.options[FedProtoSettings]
         fresh = aggregate(list(uploads.values()), options.aggregation, trim=options.trim)
-        prototypes: PrototypeSet = remembered(state).updated_by(fresh) if state else fresh
+        prototypes = carried_on(state, fresh)
         return Outcome(as_state(prototypes), {EVERYONE: prototypes})
 
 

@@ -60,3 +60,8 @@ def as_state(prototypes: PrototypeSet) -> State:
 def remembered(state: State) -> PrototypeSet:
     """Inverse of `as_state`."""
     return PrototypeSet(state["labels"], state["vectors"])
+
+
+def carried_on(state: State, fresh: PrototypeSet) -> PrototypeSet:
+    """This round's prototypes, and the remembered ones of the classes that nobody reported."""
+    return remembered(state).updated_by(fresh) if state else fresh

@@ -29,7 +29,7 @@ from prototypes.prototype_set import PrototypeSet
 from prototypes.sphere import directions as unit_directions
 from strategies.base import PrototypeStrategy
 from strategies.method import ClientState, Method, PullObjective, method_settings
-from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, remembered
+from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, carried_on
 
 
 @method_settings
@@ -79,7 +79,7 @@ class ProtoNorm(PrototypeStrategy):
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Algorithm 1 on the directions of all classes ever reported."""
         fresh = aggregate(list(uploads.values()), "mean")
-        directions = remembered(state).updated_by(fresh) if state else fresh
+        directions = carried_on(state, fresh)
         options = self.run.options[ProtoNormSettings]
         seed = derive(self.settings.seed, "round", server_round, "alignment")
         figures: Mapping[str, Figure] = {}

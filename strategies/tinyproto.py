@@ -30,7 +30,7 @@ from prototypes.quantisation import to_significant_bits
 from strategies.base import PrototypeStrategy
 from strategies.fedtgp import FedTGP, FedTGPSettings
 from strategies.method import ClientState, Method, Options, PullObjective, method_settings
-from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, remembered
+from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, carried_on
 
 MU_TIMES_MEAN_COUNT = 0.06
 UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n
@@ -133,7 +133,7 @@ class TinyProtoFP(TinyProto):
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Eq. 10: the plain mean of what came; a class that nobody reported keeps its prototype."""
         fresh = aggregate(list(uploads.values()), "mean")
-        prototypes = remembered(state).updated_by(fresh) if state else fresh
+        prototypes = carried_on(state, fresh)
         return Outcome(as_state(prototypes), {EVERYONE: prototypes}, self.figures())
 
 

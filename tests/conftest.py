@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from experiments import local_grid
+from strategies.base import PrototypeStrategy
 
 # Small and quick: 400 of the digits, narrow features, models without convolutions unless a test asks for others.
 QUICK = {"rounds": 2, "max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu"}
@@ -57,3 +58,27 @@ def metrics():
         return [{name: value for name, value in line.items() if name != "time"} for line in lines]
 
     return read
+
+
+class CutError(RuntimeError):
+    """Stands for whatever ends a process in the middle of a round."""
+
+
+@pytest.fixture
+def cut(run, monkeypatch):
+    """cut(settings, method, when): a run that ends when the strategy enters `method` and `when(its arguments)`."""
+
+    def start(settings, method, when):
+        whole = getattr(PrototypeStrategy, method)
+
+        def entered(*arguments):
+            if when(*arguments):
+                raise CutError
+            return whole(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PrototypeStrategy, method, entered)
+            with pytest.raises(CutError):
+                run(settings)
+
+    return start

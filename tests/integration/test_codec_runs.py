@@ -14,17 +14,12 @@ from experiments.local_grid import LocalGrid
 from federation.record import RunFolder
 from federation.roster import RosterError
 from prototypes.masks import class_masks
-from strategies.base import PrototypeStrategy
 from strategies.fedproto import FedProtoObjective
 
 DIM, CLASSES = 24, 10
 SPARSE = {"strategy": "protonorm", "sparsity-dim": 6, "wire-dtype": "int8", "feature-dim": DIM}
 SERVER_MOMENTUM = {"fedtgp.server-momentum": 0.9, "fedtgp.server-epochs": 3}
 DISAGREEING = 2
-
-
-class CutError(RuntimeError):
-    """Stands for whatever ends a process in the middle of a round."""
 
 
 def summary(folder):
@@ -66,20 +61,10 @@ def test_neither_workers_nor_a_resumption_change_a_sparse_run(run, metrics):
     ],
     ids=lambda settings: settings["strategy"],
 )
-def test_a_sparse_run_cut_and_resumed_is_as_never_cut(run, metrics, monkeypatch, settings):
+def test_a_sparse_run_cut_and_resumed_is_as_never_cut(run, metrics, cut, settings):
     settings = settings | {"rounds": 4, "fraction-train": 0.75, "momentum": 0.9, "optimizer-state": "persistent"}
     whole = run(settings)
-    entered = PrototypeStrategy.aggregate_train
-
-    def aggregate_train(strategy, server_round, replies):
-        if server_round == 3:
-            raise CutError
-        return entered(strategy, server_round, replies)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PrototypeStrategy, "aggregate_train", aggregate_train)
-        with pytest.raises(CutError):
-            run(settings)
+    cut(settings, "aggregate_train", lambda strategy, server_round, replies: server_round == 3)
     (folder,) = set(whole.parent.iterdir()) - {whole}
     client_module._states.clear()
     assert run(settings | {"resume": str(folder)}) == folder

@@ -11,7 +11,6 @@ from data.client_data import Rows
 from experiments.local_grid import LocalGrid
 from federation.settings import RULES, SettingError
 from strategies import METHODS, load_method
-from strategies.base import PrototypeStrategy
 from strategies.exchange import RunError
 
 SPARSE = {"sparsity-dim": 5, "wire-dtype": "int8"}
@@ -31,30 +30,6 @@ class OtherOrder(LocalGrid):
 
     def pull_messages(self, message_ids):
         return super().pull_messages(list(message_ids)[::-1])
-
-
-class CutError(RuntimeError):
-    """Stands for whatever ends a process in the middle of a round."""
-
-
-@pytest.fixture
-def cut(run, monkeypatch):
-    """cut(settings, method, when): a run that ends when the strategy enters `method` and `when(its arguments)`."""
-
-    def start(settings, method, when):
-        whole = getattr(PrototypeStrategy, method)
-
-        def entered(*arguments):
-            if when(*arguments):
-                raise CutError
-            return whole(*arguments)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(PrototypeStrategy, method, entered)
-            with pytest.raises(CutError):
-                run(settings)
-
-    return start
 
 
 def summary(folder):

@@ -25,7 +25,6 @@ from prototypes.masks import class_masks
 from prototypes.nearest import nearest_scores
 from prototypes.prototype_set import PrototypeSet
 from prototypes.refinement import class_sums, mean_directions, refine
-from strategies.base import PrototypeStrategy
 from strategies.method import Batch, ClientState, Phase
 from strategies.outcome import EVERYONE, as_state, pack, unpack
 
@@ -568,24 +567,10 @@ def left_by(folder):
     return {name: (tensor.dtype, tensor.numpy().tobytes()) for name, tensor in found.items()}
 
 
-class CutError(RuntimeError):
-    """Stands for whatever ends a process in the middle of a round."""
-
-
 @pytest.mark.parametrize("codec", [{}, {"sparsity-dim": 4, "wire-dtype": "int8"}], ids=["plain", "masked-int8"])
-def test_cut_and_resumed_is_as_never_cut_to_the_bit(run, metrics, monkeypatch, codec):
+def test_cut_and_resumed_is_as_never_cut_to_the_bit(run, metrics, cut, codec):
     whole = run(WHOLE | codec)
-    entered = PrototypeStrategy.aggregate_train
-
-    def aggregate_train(strategy, server_round, replies):
-        if server_round == 3:
-            raise CutError
-        return entered(strategy, server_round, replies)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PrototypeStrategy, "aggregate_train", aggregate_train)
-        with pytest.raises(CutError):
-            run(WHOLE | codec)
+    cut(WHOLE | codec, "aggregate_train", lambda strategy, server_round, replies: server_round == 3)
     (folder,) = set(whole.parent.iterdir()) - {whole}
     client_module._states.clear()
     assert run(WHOLE | codec | {"resume": str(folder)}) == folder
