@@ -11,12 +11,13 @@ import numpy as np
 from filelock import FileLock
 
 from data import DataError
+from data.content import occurs_once
 from data.decoded import Decoded, decoded
 from data.partitions import class_counts, deal_test_rows, partition_rows, split_rows
 from data.sources import is_path
 
 SPLITS = ("pooled", "official")
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,8 @@ class DataSpec:
     `split`: `pooled` puts train and test rows together, deals them to the clients, and each client splits its own
     (ProtoNorm, TinyProto); `official` deals the training rows and gives each client its share of the official test
     rows. `max_samples`: 0 for all; else the first rows only, train first (`official`: the first training rows and the
-    same share of the test rows).
+    same share of the test rows). `shared_test_share` of those rows (`official`: of the test rows) belongs to no client:
+    it is the shared test set of the ensemble.
     """
 
     dataset: str
@@ -39,6 +41,7 @@ class DataSpec:
     split: str = "pooled"
     test_share: float = 0.25
     validation_share: float = 0.1
+    shared_test_share: float = 0.0
     seed: int = 0
     spiral_noise: float = 0.2
     spiral_points: int = 1000
@@ -46,11 +49,13 @@ class DataSpec:
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """For every client the rows of the decoded data set that it trains, tests and validates on, sorted."""
+    """For every client the rows of the decoded data set that it trains, tests and validates on, sorted; and those of
+    the shared test set, which no client holds."""
 
     train: list[np.ndarray]
     test: list[np.ndarray]
     validation: list[np.ndarray]
+    shared: np.ndarray
 
     @property
     def held(self) -> list[np.ndarray]:
@@ -77,13 +82,19 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     Kept in `cache_dir` under the data's and the settings' hash; the first process works it out, others wait.
 
     Raises:
-        DataError: what partition_rows and split_rows raise, an unknown `split`, a data set without official test rows.
+        DataError: what partition_rows and split_rows raise, an unknown `split`, a data set without official test rows,
+            a shared test set out of a single site's own data.
     """
     if spec.split not in SPLITS:
         raise DataError(f"split is {spec.split!r}, but it must be one of {', '.join(SPLITS)}.")
     if spec.max_samples < 0 or spec.seed < 0:
         name, value = ("max-samples", spec.max_samples) if spec.max_samples < 0 else ("seed", spec.seed)
         raise DataError(f"{name} is {value}, but it must be 0 or more.")
+    if own and spec.shared_test_share:
+        raise DataError(
+            "a client with its own data-path cannot set rows aside for the others: set shared-test-path to a shared test "
+            "set that every client and the server have, or ensemble-every = 0."
+        )
     content = json.dumps([FORMAT, data.key, own, asdict(spec)], sort_keys=True)
     file = Path(cache_dir) / "assignments" / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
     found = _read(file, len(data.labels))
@@ -113,12 +124,17 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
         )
     available = train_rows if official else total
     used = min(spec.max_samples, available) if spec.max_samples else available
-    pool = data.labels[:used]
+    # as large a part of the test rows as of the training rows; a site may have no training row at all
+    tested = round((total - train_rows) * (used / train_rows if train_rows else 1)) if official else 0
+    pool, official_test = np.arange(used), np.arange(train_rows, train_rows + tested)
+    shared = _set_aside(data, official_test if official else pool, np.concatenate([pool, official_test]), spec)
+    pool, official_test = np.setdiff1d(pool, shared), np.setdiff1d(official_test, shared)
+    labels = data.labels[pool]
     if own:
-        parts = [np.arange(used)]
+        parts = [np.arange(pool.size)]
     else:
         parts = partition_rows(
-            pool,
+            labels,
             spec.clients,
             spec.partition,
             alpha=spec.alpha,
@@ -132,23 +148,37 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     validation: list[np.ndarray] = []
     for client, part in enumerate(parts):
         seed = int(np.random.SeedSequence([spec.seed, client]).generate_state(1)[0])
-        rows = [part[chosen] for chosen in split_rows(pool[part], test_share, spec.validation_share, seed)]
+        rows = [part[chosen] for chosen in split_rows(labels[part], test_share, spec.validation_share, seed)]
         for kept, chosen in zip((train, test, validation), rows, strict=True):
-            kept.append(chosen)
+            kept.append(pool[chosen])
     if official:
-        # as large a part of the test rows as of the training rows; a site may have no training row at all
-        tested = round((total - train_rows) * (used / train_rows if train_rows else 1))
-        labels = data.labels[train_rows : train_rows + tested]
+        test_labels = data.labels[official_test]
         if own:
-            dealt = [np.arange(tested)]
+            dealt = [np.arange(official_test.size)]
         else:
-            dealt = deal_test_rows(labels, class_counts(pool, parts, len(data.class_names)), spec.seed)
-        test = [train_rows + rows for rows in dealt]
-    return Assignment(train, test, validation)
+            dealt = deal_test_rows(test_labels, class_counts(labels, parts, len(data.class_names)), spec.seed)
+        test = [official_test[rows] for rows in dealt]
+    return Assignment(train, test, validation, shared)
+
+
+def _set_aside(data: Decoded, among: np.ndarray, used: np.ndarray, spec: DataSpec) -> np.ndarray:
+    """The rows of the shared test set: a stratified share of the rows `among`, of those whose content no other row
+    that is `used` repeats, so that no client trains on a copy either."""
+    if not spec.shared_test_share:
+        return np.empty(0, dtype=np.int64)
+    fresh = among[np.isin(among, used[occurs_once(data.inputs[used])])]
+    seed = int(np.random.SeedSequence([spec.seed, 0, 1]).generate_state(1)[0])
+    chosen = split_rows(data.labels[fresh], spec.shared_test_share, 0.0, seed)[1]
+    if not chosen.size:
+        raise DataError(
+            f"shared-test-share = {spec.shared_test_share} of {among.size} rows is not one row for the shared test set: "
+            "raise it, or max-samples."
+        )
+    return fresh[chosen]
 
 
 def _write(file: Path, result: Assignment) -> None:
-    parts = [*result.train, *result.test, *result.validation]
+    parts = [*result.train, *result.test, *result.validation, result.shared]
     partial = file.with_suffix(".partial")
     with partial.open("wb") as stream:
         np.savez(stream, rows=np.concatenate(parts), lengths=np.array([len(part) for part in parts]))
@@ -162,8 +192,8 @@ def _read(file: Path, total: int) -> Assignment | None:
             rows, lengths = stored["rows"], stored["lengths"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
-    if lengths.sum() != rows.size or lengths.size % 3 or (rows.size and rows.max() >= total):
+    if lengths.sum() != rows.size or lengths.size % 3 != 1 or (rows.size and rows.max() >= total):
         return None
-    parts = np.split(rows, np.cumsum(lengths)[:-1])
+    *parts, shared = np.split(rows, np.cumsum(lengths)[:-1])
     clients = len(parts) // 3
-    return Assignment(parts[:clients], parts[clients : 2 * clients], parts[2 * clients :])
+    return Assignment(parts[:clients], parts[clients : 2 * clients], parts[2 * clients :], shared)

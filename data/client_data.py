@@ -3,6 +3,7 @@
 import functools
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,22 @@ from data.assignment import DataSpec, assignment, open_data
 from data.decoded import Decoded
 from data.partitions import class_counts
 
-__all__ = ["ClientData", "DataSpec", "InputTransform", "Rows", "class_names", "client_data", "partition_labels"]
+__all__ = [
+    "ClientData",
+    "DataSpec",
+    "Encode",
+    "InputTransform",
+    "Rows",
+    "class_names",
+    "client_data",
+    "partition_labels",
+    "rows_of",
+]
 
 _CACHE_BYTES = 2**30
+
+# What makes token ids (n, length) of n texts; equal ones give equal ids.
+Encode = Callable[[Sequence[str]], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,15 +174,16 @@ def _load(spec: DataSpec, partition: int, cache_dir: Path, device: torch.device,
     who = assignment(spec, data, cache_dir, own=own)
     client = 0 if own else partition
     return ClientData(
-        train=_rows(data, who.train[client], device),
-        test=_rows(data, who.test[client], device),
-        validation=_rows(data, who.validation[client], device),
+        train=rows_of(data, who.train[client], device),
+        test=rows_of(data, who.test[client], device),
+        validation=rows_of(data, who.validation[client], device),
         class_names=data.class_names,
         transform=_transform(data),
     )
 
 
-def _rows(data: Decoded, rows: np.ndarray, device: torch.device) -> Rows:
+def rows_of(data: Decoded, rows: np.ndarray, device: torch.device, encode: Encode | None = None) -> Rows:
+    """Some rows of a decoded data set as tensors on a device."""
     # indexing with an array copies out of the memory map
     inputs, labels = torch.from_numpy(np.asarray(data.inputs[rows])), torch.from_numpy(data.labels[rows])
     return Rows(inputs.to(device), labels.to(device))

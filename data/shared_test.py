@@ -1,0 +1,95 @@
+"""The shared test set of the ensemble: rows that every client predicts and none trains on."""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from data import DataError
+from data.assignment import DataSpec, assignment, open_data
+from data.client_data import Encode, Rows, rows_of
+from data.content import content_hashes, fingerprint
+from data.decoded import Decoded
+
+
+@dataclass(frozen=True)
+class SharedTestSpec:
+    """Where the shared test set comes from: the rows that `spec` sets aside, or, if given, the data set at `path` (its
+    test table where it has one, else all of it)."""
+
+    spec: DataSpec
+    cache_dir: Path
+    path: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SharedLabels:
+    """What the server needs: the right answers (n,) int64, K, and the fingerprint of rows and labels."""
+
+    labels: torch.Tensor
+    num_classes: int
+    fingerprint: int
+
+
+def shared_labels(where: SharedTestSpec) -> SharedLabels:
+    """The right answers of the shared test set.
+
+    Raises:
+        DataError: the data set cannot be used, or there is no shared test set in it.
+    """
+    data, rows = _open(where)
+    return SharedLabels(torch.from_numpy(data.labels[rows]), len(data.class_names), _fingerprint(where))
+
+
+@functools.lru_cache(maxsize=8)
+def shared_rows(where: SharedTestSpec, device: torch.device, encode: Encode | None = None) -> tuple[Rows, int]:
+    """The shared test set as a client's model takes it, and its fingerprint. A process keeps the last ones.
+
+    Raises:
+        DataError: as `shared_labels`.
+    """
+    data, rows = _open(where)
+    return rows_of(data, rows, device, encode), _fingerprint(where)
+
+
+def refuse_overlap(where: SharedTestSpec, partition: int, data_path: str | None = None) -> None:
+    """Hold the content of the shared test set against one client's training rows, and its classes against the client's.
+
+    Raises:
+        DataError: a row is in both, or the classes differ.
+    """
+    shared, rows = _open(where)
+    own = open_data(where.spec, where.cache_dir, data_path)
+    source = f"the shared test set {where.path!r}" if where.path else "the shared test set"
+    if shared.class_names != own.class_names:
+        raise DataError(
+            f"{source} has the classes {', '.join(shared.class_names)}, but this client's data "
+            f"{', '.join(own.class_names)}: give both the same classes.txt."
+        )
+    who = assignment(where.spec, own, where.cache_dir, own=data_path is not None)
+    train = who.train[0 if data_path is not None else partition]
+    copies = np.flatnonzero(np.isin(content_hashes(shared.inputs[rows]), content_hashes(own.inputs[train])))
+    if copies.size:
+        raise DataError(
+            f"{source} overlaps this client's training rows: {copies.size} of its {rows.size} rows are copies of one, the "
+            f"first in row {rows[copies[0]]}; take those rows out of one of the two, or the ensemble is scored on what it "
+            "was trained with."
+        )
+
+
+def _open(where: SharedTestSpec) -> tuple[Decoded, np.ndarray]:
+    """The decoded data set and which of its rows are the shared test set."""
+    if where.path is None:
+        data = open_data(where.spec, where.cache_dir)
+        return data, assignment(where.spec, data, where.cache_dir).shared
+    data = open_data(where.spec, where.cache_dir, where.path)
+    total = len(data.labels)
+    return data, np.arange(data.train_rows if data.train_rows < total else 0, total)
+
+
+@functools.lru_cache(maxsize=8)
+def _fingerprint(where: SharedTestSpec) -> int:
+    data, rows = _open(where)
+    return fingerprint(data.inputs[rows], data.labels[rows])
