@@ -70,11 +70,11 @@ def refuse_overlap(where: SharedTestSpec, partition: int, data_path: str | None 
         )
     who = assignment(where.spec, own, where.cache_dir, own=data_path is not None)
     train = who.train[0 if data_path is not None else partition]
-    copies = np.flatnonzero(np.isin(content_hashes(shared.inputs[rows]), content_hashes(own.inputs[train])))
+    copies = np.flatnonzero(np.isin(content_hashes(shared.inputs, rows), content_hashes(own.inputs, train)))
     if copies.size:
         raise DataError(
-            f"{source} overlaps this client's training rows: {copies.size} of its {rows.size} rows are copies of one, the "
-            f"first in row {rows[copies[0]]}; take those rows out of one of the two, or the ensemble is scored on what it "
+            f"{source} overlaps this client's training rows: {copies.size} of its {rows.size} rows are copies of some, "
+            f"row {rows[copies[0]]} first; take them out of one of the two, or the ensemble would be scored on what it "
             "was trained with."
         )
 
@@ -92,4 +92,4 @@ def _open(where: SharedTestSpec) -> tuple[Decoded, np.ndarray]:
 @functools.lru_cache(maxsize=8)
 def _fingerprint(where: SharedTestSpec) -> int:
     data, rows = _open(where)
-    return fingerprint(data.inputs[rows], data.labels[rows])
+    return fingerprint(data.inputs, data.labels, rows)
