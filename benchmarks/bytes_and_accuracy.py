@@ -12,15 +12,11 @@ figures.
 """
 
 import argparse
-import json
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks.common import own_home, where
-from experiments.local_grid import run_in_process
-from experiments.run_config import plan
+from benchmarks.common import percent, summary_of, where
 
 TASK = (
     'models="resnet8,cnn4" max-samples=12000 partition="dirichlet" alpha=0.1 feature-dim=500 rounds=10 '
@@ -56,51 +52,36 @@ def main() -> None:
     for seed in options.seeds:
         for name in options.rows:
             began = time.monotonic()
-            run = _run([*settings, f"{ROWS[name]} seed={seed}"], options.clients, options.workers)
+            run = summary_of([*settings, f"{ROWS[name]} seed={seed}"], options.clients, options.workers)
             found[name].append(run)
             best = run["rules"]["local-prototypes"]["best"]
             print(f"seed {seed}, {name}: {100 * best:.1f} % best, {time.monotonic() - began:.0f} s", flush=True)
     print("\n| |", " | ".join(FIGURES), "| discriminant, final | payload a round | of FedProto's | wire a round |")
     print("|---|" + "---|" * (len(FIGURES) + 4))
-    reference = statistics.mean(run["payload"] for run in found["FedProto"]) if "FedProto" in found else None
+    reference = statistics.mean(map(_payload, found["FedProto"])) if "FedProto" in found else None
     for name, runs in found.items():
         print(f"| {name} |", " | ".join(_cells(runs, reference)), "|")
     floors = [run["floor"]["majority-class"] for runs in found.values() for run in runs]
-    print(f"\nalways the client's majority class: {_percent(floors)}")
-
-
-def _run(settings: list[str], clients: int, workers: int) -> dict[str, Any]:
-    """The run's summary, and what its last training round took in bytes."""
-    wanted = plan(settings, clients=clients)
-    with own_home():
-        folder = run_in_process(wanted.run_config, clients=clients, workers=workers, show=lambda line: None)
-        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-        sizes = _last_round(folder)
-    wire = sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"]
-    return summary | {"payload": sizes["payload_up"] + sizes["payload_down"], "wire": wire}
-
-
-def _last_round(folder: Path) -> dict[str, int]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    sizes: dict[str, int] = [line for line in lines if not line.get("final")][-1]["bytes"]
-    return sizes
+    print(f"\nalways the client's majority class: {percent(floors)}")
 
 
 def _cells(runs: list[dict[str, Any]], reference: float | None) -> list[str]:
     rules = [run["rules"] for run in runs]
-    cells = [_percent([rule["local-prototypes"][figure] for rule in rules]) for figure in FIGURES]
-    cells.append(_percent([rule["discriminant"]["final"] for rule in rules]))
-    payload, wire = (statistics.mean(run[size] for run in runs) for size in ("payload", "wire"))
+    cells = [percent([rule["local-prototypes"][figure] for rule in rules]) for figure in FIGURES]
+    cells.append(percent([rule["discriminant"]["final"] for rule in rules]))
+    payload, wire = statistics.mean(map(_payload, runs)), statistics.mean(map(_wire, runs))
     share = f"{payload / reference:.3f}" if reference else "-"
     return [*cells, f"{payload / 1e3:.1f} kB", share, f"{wire / 1e3:.1f} kB"]
 
 
-def _percent(values: list[float | None]) -> str:
-    known = [100 * value for value in values if value is not None]
-    if not known:
-        return "-"
-    spread = f" ± {statistics.stdev(known):.1f}" if len(known) > 1 else ""
-    return f"{statistics.mean(known):.1f}{spread}"
+def _payload(run: dict[str, Any]) -> int:
+    sizes: dict[str, int] = run["last_round"]
+    return sizes["payload_up"] + sizes["payload_down"]
+
+
+def _wire(run: dict[str, Any]) -> int:
+    sizes: dict[str, int] = run["last_round"]
+    return sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"]
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """What the benchmarks share: quiet runs in a folder of their own, and a line that says where they ran."""
 
+import json
 import os
 import platform
+import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,29 @@ def preset(name: str) -> dict[str, Any]:
     from experiments.run_config import PRESETS, read_toml
 
     return read_toml(PRESETS / f"{name}.toml")
+
+
+def summary_of(settings: list[str], clients: int, workers: int) -> dict[str, Any]:
+    """Run in this process, without a word and in a folder of its own; the run's summary, and under `last_round` what
+    its last training round took in bytes."""
+    from experiments.local_grid import run_in_process
+    from experiments.run_config import plan
+
+    wanted = plan(settings, clients=clients)
+    with own_home():
+        folder = run_in_process(wanted.run_config, clients=clients, workers=workers, show=lambda line: None)
+        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return summary | {"last_round": [line for line in lines if not line.get("final")][-1]["bytes"]}
+
+
+def percent(values: Sequence[float | None]) -> str:
+    """Mean and standard deviation over seeds of shares, as percentages."""
+    known = [100 * value for value in values if value is not None]
+    if not known:
+        return "-"
+    spread = f" ± {statistics.stdev(known):.1f}" if len(known) > 1 else ""
+    return f"{statistics.mean(known):.1f}{spread}"
 
 
 def where() -> str:

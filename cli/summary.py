@@ -55,8 +55,18 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
         f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, of which "
         f"{readable_size(above)} around the payload and {readable_size(sizes['evaluation_wire_up'])} for evaluation",
+        *_ensemble_lines(summary),
         f"time: {summary['seconds']:.1f} s",
     ]
+
+
+def _ensemble_lines(summary: Mapping[str, Any]) -> list[str]:
+    ensemble = summary.get("ensemble")
+    if ensemble is None:
+        return []
+    accuracies = ", ".join(f"{name} {_percent(ensemble[name])} %" for name in ("best", "last-5", "final"))
+    size = readable_size(summary["bytes"]["ensemble_wire_up"])
+    return [f"ensemble of all clients on {ensemble['rows']} shared test rows: {accuracies} ({size} of answers)"]
 
 
 def _percent(value: float | None) -> str:

@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from flwr.app import Context
 
-from client_app.evaluation import DivergenceError, evaluate, measure
+from client_app.evaluation import DivergenceError, evaluate, measure, predict
 from client_app.store import Stamp, Store, StoreError
 from client_app.trainer import mean_norm, train
 from data import DataError
 from data.client_data import client_data
+from data.shared_test import refuse_overlap, shared_rows
 from federation.arrays import Limits
 from federation.codec import codec_of
-from federation.data_spec import data_spec
-from federation.payloads import Evaluation, Identity, Instruction, Report
+from federation.data_spec import data_spec, shared_test_spec
+from federation.payloads import Answers, Identity, Instruction, Report
 from federation.seeds import derive, seed_process
 from federation.settings import SettingError, home
 from models import ModelError, build, model_for
@@ -52,14 +53,16 @@ class Client:
             raise SettingError(
                 'setting `precision` is "bf16", which needs CUDA, and this machine has none; use "float32".'
             )
-        own_data = str(node.get("data-path", "")) or None
+        self.own_data = str(node.get("data-path", "")) or None
         spec = data_spec(self.settings, self.partitions)
-        self.data = client_data(spec, self.partition, home() / "cache", self.device, own_data)
+        self.data = client_data(spec, self.partition, home() / "cache", self.device, self.own_data)
+        self.shared = shared_test_spec(self.settings, self.partitions, str(node.get("shared-test-path", "")))
         self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim)
         self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
 
     def identity(self) -> Identity:
-        """Who this client is. Builds the model once, so that one that does not fit is found before training."""
+        """Who this client is. Builds the model once, so that one that does not fit is found before training; so is a
+        shared test set that it trains on."""
         state = self._new_state()
         data = self.data
         discloses = [
@@ -71,6 +74,9 @@ class Client:
             "accuracy",
             "seconds",
         ]
+        if self.settings.ensemble_every:
+            refuse_overlap(self.shared, self.partition, self.own_data)
+            discloses.append("its class probabilities for every row of the shared test set")
         if self.run.method.sends:
             part = f" ({self.codec.width} of their {self.codec.dim} values)" if self.codec.masked else ""
             discloses.append(f"{self.run.method.sends} of its classes{part}")
@@ -97,14 +103,14 @@ class Client:
     def evaluate(self, instruction: Instruction) -> Report:
         """Evaluate the model as the last round left it, with what was just received."""
         state, stamp = self._take(instruction, trains=False)
-        report = Report(self.partition, instruction.round, evaluation=self._evaluation(state, instruction))
+        report = self._arrival(state, instruction)
         self._keep(instruction.run, stamp, state)
         return report
 
     def train(self, instruction: Instruction) -> Report:
         """Evaluate (when asked), train, measure, save, upload."""
         state, _ = self._take(instruction, trains=True)
-        report = Report(self.partition, instruction.round, evaluation=self._evaluation(state, instruction))
+        report = self._arrival(state, instruction)
         stream = (self.settings.seed, "client", self.partition, "round", instruction.round)
         seed_process(*stream, "process")
         began = time.perf_counter()
@@ -139,11 +145,20 @@ class Client:
         store.load_into(state, stamp, self.device)
         return state
 
-    def _evaluation(self, state: ClientState, instruction: Instruction) -> Evaluation | None:
-        """Lay the targets out, and evaluate if that is asked."""
+    def _arrival(self, state: ClientState, instruction: Instruction) -> Report:
+        """Lay the targets out; evaluate, and answer for the ensemble, if that is asked."""
         state.constants = dict(instruction.constants)
         self._lay_out(state, instruction)
-        return evaluate(self.objective, state, self.data) if instruction.evaluate else None
+        evaluation = evaluate(self.objective, state, self.data) if instruction.evaluate else None
+        answers = self._answers(state) if instruction.ensemble else None
+        return Report(self.partition, instruction.round, evaluation=evaluation, answers=answers)
+
+    def _answers(self, state: ClientState) -> Answers | None:
+        if not self.settings.ensemble_every:
+            raise SettingError("the server asks for the ensemble's answers, but this run's `ensemble-every` is 0.")
+        rows, fingerprint = shared_rows(self.shared, self.device)
+        probabilities = predict(self.objective, state, rows, self.data.transform)
+        return None if probabilities is None else Answers(probabilities, fingerprint)
 
     def _lay_out(self, state: ClientState, instruction: Instruction) -> None:
         targets = self.objective.targets(state, instruction.payload)

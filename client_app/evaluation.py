@@ -52,6 +52,12 @@ def evaluate(objective: Objective, state: ClientState, data: ClientData) -> Eval
     return Evaluation(rows, correct, time.perf_counter() - began)
 
 
+@torch.no_grad()
+def predict(objective: Objective, state: ClientState, rows: Rows, transform: InputTransform) -> Tensor | None:
+    """Class probabilities of all rows for the ensemble, (n, K); None where the method can predict no class yet."""
+    return objective.probabilities(state, features_of(objective, state, rows, transform))
+
+
 def features_of(objective: Objective, state: ClientState, rows: Rows, transform: InputTransform) -> Tensor:
     """z of all rows in eval mode, (n, d) float32."""
     state.module.eval()

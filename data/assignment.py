@@ -92,8 +92,8 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
         raise DataError(f"{name} is {value}, but it must be 0 or more.")
     if own and spec.shared_test_share:
         raise DataError(
-            "a client with its own data-path cannot set rows aside for the others: set shared-test-path to a test set that "
-            "every client and the server have, or ensemble-every = 0."
+            "a client with its own data-path cannot set rows aside for the others: set shared-test-path to a test "
+            "set that every client and the server have, or ensemble-every to 0."
         )
     content = json.dumps([FORMAT, data.key, own, asdict(spec)], sort_keys=True)
     file = Path(cache_dir) / "assignments" / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
@@ -171,8 +171,8 @@ def _set_aside(data: Decoded, among: np.ndarray, used: np.ndarray, spec: DataSpe
     chosen = split_rows(data.labels[fresh], spec.shared_test_share, 0.0, seed)[1]
     if not chosen.size:
         raise DataError(
-            f"shared-test-share = {spec.shared_test_share} of {among.size} rows gives the shared test set no row: raise it, "
-            "or max-samples."
+            f"shared-test-share = {spec.shared_test_share} of {among.size} rows gives the shared test set no row: "
+            "raise it, or max-samples."
         )
     return fresh[chosen]
 

@@ -14,6 +14,7 @@ from federation.record import RunFolder, results_root
 from federation.settings import SettingError, Settings, home
 from models import model_names
 from strategies import Run
+from strategies.ensemble import shared_test_set
 
 
 def check(run: Run, clients: int, folder: Path | None = None) -> None:
@@ -38,6 +39,7 @@ def check(run: Run, clients: int, folder: Path | None = None) -> None:
     cache, spec = home() / "cache", data_spec(settings, clients)
     data = open_data(spec, cache)
     assignment(spec, data, cache)
+    shared_test_set(settings, clients, len(data.class_names))
     run.method.strategy(run, RunFolder(folder)).check(len(data.class_names), settings.feature_dim)
 
 

@@ -16,6 +16,7 @@ from strategies import known_settings, load_method, read_settings, refuse_foreig
 
 PRESETS = Path(__file__).parent / "presets"
 DEFAULT_CLIENTS = 10
+PLACES = ("results-dir", "shared-test-path")
 # one `key=value`: the value in quotes of either kind, or up to the next space
 ASSIGNMENT = re.compile(r"""\s*([A-Za-z0-9_.-]+)=("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"']\S*)(?=\s|$)""")
 RunConfig = dict[str, Scalar]
@@ -165,7 +166,7 @@ def _maybe_here(name: str) -> str:
 
 def _absolute(name: str, value: Scalar) -> Scalar:
     """Flower's processes run elsewhere: what is a path must not depend on the working directory."""
-    if isinstance(value, str) and value and (name == "results-dir" or (name == "dataset" and is_path(value))):
+    if isinstance(value, str) and value and (name in PLACES or (name == "dataset" and is_path(value))):
         return os.path.abspath(Path(value).expanduser())
     return value
 

@@ -9,13 +9,15 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
+from data.shared_test import SharedLabels
 from federation.checks import MessageError
 from federation.codec import Codec
-from federation.payloads import Payload, from_tensors
+from federation.payloads import Answers, Payload, from_tensors
 
 # NumPy has no bfloat16: its bits travel as whole numbers
 STORED = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
 BESIDE = ("labels", "scales", "counts")  # no prototype values: they count as wire, not as payload
+SUM_TOLERANCE = 0.01  # float16 rounds each of K probabilities to 11 bits, or to 6e-8 where they are small
 NPY = 10  # bytes of an .npy file before its header: magic, version, the header's length
 
 
@@ -138,6 +140,40 @@ def _check_counts(counts: np.ndarray, rows: int) -> None:
     # so that no sum of counts can overflow and come out as another number
     if rows and (counts.min() < 1 or counts.max() > np.iinfo(np.int32).max):
         raise MessageError(f"a class count lies outside 1 to {np.iinfo(np.int32).max}")
+
+
+def encode_answers(answers: Answers) -> ArrayRecord:
+    """The ensemble's answers: probabilities as float16, and which test set they are of."""
+    probabilities = answers.probabilities.detach().cpu().to(torch.float16).numpy()
+    fingerprint = np.array([answers.fingerprint], dtype=np.uint64)
+    return ArrayRecord({"probabilities": Array(probabilities), "fingerprint": Array(fingerprint)})
+
+
+def decode_answers(record: ArrayRecord, shared: SharedLabels) -> Tensor:
+    """Check received answers and give their probabilities, (n, K) float64.
+
+    Raises:
+        MessageError: names what is wrong: fields, dtype, shape, another test set, no probabilities.
+    """
+    if set(record) != {"probabilities", "fingerprint"}:
+        raise MessageError(f"it holds the arrays {sorted(record)} where ['fingerprint', 'probabilities'] belong")
+    fingerprint, values = _read("fingerprint", record["fingerprint"]), _read("probabilities", record["probabilities"])
+    if fingerprint.dtype != np.uint64 or fingerprint.shape != (1,) or int(fingerprint[0]) != shared.fingerprint:
+        raise MessageError(
+            "it is of another shared test set than the server's; give client and server the same rows in the same order"
+        )
+    agreed = (len(shared.labels), shared.num_classes)
+    if values.dtype != np.float16 or values.shape != agreed:
+        raise MessageError(
+            f"its probabilities are {values.dtype} of shape {values.shape}, float16 of {agreed} were agreed"
+        )
+    probabilities = torch.from_numpy(values).double()
+    # a comparison with NaN is false
+    if not bool(((probabilities >= 0) & (probabilities <= 1)).all()):
+        raise MessageError("a probability of it lies outside 0 to 1")
+    if not bool(((probabilities.sum(dim=1) - 1).abs() <= SUM_TOLERANCE).all()):
+        raise MessageError("the probabilities of a row of it do not add up to 1")
+    return probabilities
 
 
 def payload_bytes(records: RecordDict) -> int:

@@ -12,6 +12,7 @@ RECORDS: dict[str, type[ArrayRecord] | type[ConfigRecord] | type[MetricRecord]] 
     "report": ConfigRecord,
     "training": MetricRecord,
     "evaluation": MetricRecord,
+    "ensemble": ArrayRecord,
     "identity": ConfigRecord,
 }
 LARGEST_FIGURE = 1e100  # beyond it a mean over clients could overflow

@@ -1,7 +1,8 @@
 """The settings that decide who holds which rows, for the data floor: clients and `protosphere run` ask alike."""
 
 from data.assignment import DataSpec
-from federation.settings import Settings
+from data.shared_test import SharedTestSpec
+from federation.settings import Settings, home
 
 
 def data_spec(settings: Settings, clients: int) -> DataSpec:
@@ -17,7 +18,17 @@ def data_spec(settings: Settings, clients: int) -> DataSpec:
         split=settings.split,
         test_share=settings.test_share,
         validation_share=settings.validation_share,
+        # whoever brings a test set need not give up rows for one
+        shared_test_share=settings.shared_test_share
+        if settings.ensemble_every and not settings.shared_test_path
+        else 0.0,
         seed=settings.seed,
         spiral_noise=settings.spiral_noise,
         spiral_points=settings.spiral_points,
     )
+
+
+def shared_test_spec(settings: Settings, clients: int, here: str = "") -> SharedTestSpec:
+    """Where the ensemble's shared test set comes from; `here` says where `shared-test-path` lies on this machine."""
+    path = (here or settings.shared_test_path) if settings.shared_test_path else None
+    return SharedTestSpec(data_spec(settings, clients), home() / "cache", path)

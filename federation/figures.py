@@ -90,6 +90,24 @@ def headlines(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float |
     return {rule: _headline(rule, evaluations, clients) for rule in rules}
 
 
+def ensemble_headline(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int]]:
+    """`ensemble`: accuracy of the clients' mean class probabilities on the shared test set, as best, last-5 (mean
+    of the last five times, FedPAGR's) and final, with the number of rows; nothing where it was never asked for."""
+    measured = [line["ensemble"] for line in lines if "ensemble" in line]
+    if not measured:
+        return {}
+    accuracies = [ensemble["accuracy"] for ensemble in measured]
+    last = accuracies[-5:]
+    return {
+        "ensemble": {
+            "best": max(accuracies),
+            "last-5": math.fsum(last) / len(last),
+            "final": accuracies[-1],
+            "rows": measured[-1]["rows"],
+        }
+    }
+
+
 def _headline(
     rule: str, evaluations: Sequence[Mapping[str, Any]], clients: Sequence[Mapping[str, Any]]
 ) -> dict[str, float | int | None]:

@@ -2,11 +2,13 @@
 
 Every message holds at most these records, and a test fails on any other:
 
-    instruction  ConfigRecord  run, round, evaluate, trained, payload kind, constants, codec   down
+    instruction  ConfigRecord  run, round, evaluate, trained, payload kind, constants, codec,
+                               ensemble                                                        down
     payload      ArrayRecord   labels, vectors, scales, counts (arrays.py)                     both ways
     report       ConfigRecord  partition, round, problem, names of parts, codec                up
     training     MetricRecord  counts, figures, parts                                          up
     evaluation   MetricRecord  rows, seconds, [test, validation] by rule                       up
+    ensemble     ArrayRecord   class probabilities for the shared test set (arrays.py)         up, where asked for
     identity     ConfigRecord  see payloads.Identity                                           up, once
 """
 
@@ -15,7 +17,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from federation.arrays import Limits, decode_payload, encode_payload
+from federation.arrays import Limits, decode_payload, encode_answers, encode_payload
 from federation.checks import (
     LARGEST_FIGURE,
     MessageError,
@@ -51,6 +53,7 @@ def encode_instruction(instruction: Instruction, codec: Codec) -> RecordDict:
             "run": instruction.run,
             "round": instruction.round,
             "evaluate": instruction.evaluate,
+            "ensemble": instruction.ensemble,
             "trained": instruction.trained,
             "payload": "" if payload is None else kind_of(payload),
             "constants": list(instruction.constants),
@@ -72,7 +75,9 @@ def decode_instruction(records: RecordDict, limits: Limits) -> Instruction:
     """
     check_records(records, "instruction", "payload")
     texts, lists = dict.fromkeys(("run", "payload", "codec"), str), dict.fromkeys(("constants", "values"), list)
-    header = config_values(records, "instruction", round=int, evaluate=bool, trained=int, **texts, **lists)
+    header = config_values(
+        records, "instruction", round=int, evaluate=bool, ensemble=bool, trained=int, **texts, **lists
+    )
     limits.codec.refuse_other(header["codec"])
     kind, arrays = header["payload"], records.array_records.get("payload")
     if kind not in ("", limits.kind) or bool(kind) != (arrays is not None):
@@ -85,7 +90,8 @@ def decode_instruction(records: RecordDict, limits: Limits) -> Instruction:
     if not 0 <= header["trained"] < header["round"]:
         raise MessageError(f"round {header['round']} cannot come after training in round {header['trained']}")
     constants = _constants(header["constants"], header["values"])
-    return Instruction(header["run"], header["round"], header["evaluate"], payload, header["trained"], constants)
+    evaluate, ensemble = header["evaluate"], header["ensemble"]
+    return Instruction(header["run"], header["round"], evaluate, payload, header["trained"], constants, ensemble)
 
 
 def _constants(names: list[Any], values: list[Any]) -> dict[str, float]:
@@ -131,17 +137,19 @@ def encode_report(report: Report, codec: Codec) -> RecordDict:
         metrics: dict[str, Any] = {rule: list(right) for rule, right in evaluation.correct.items()}
         metrics |= {"rows": list(evaluation.rows), "seconds": evaluation.seconds}
         records["evaluation"] = MetricRecord(metrics)
+    if report.answers is not None:
+        records["ensemble"] = encode_answers(report.answers)
     return records
 
 
 def decode_report(records: RecordDict, codec: Codec) -> tuple[Report, ArrayRecord | None]:
     """Server side of `encode_report`. The payload comes back undecoded: a bad upload is dropped, while the
-    evaluation beside it still counts.
+    evaluation beside it still counts; the ensemble's answers are left to `decode_answers` for the same reason.
 
     Raises:
         MessageError: when the reply as a whole cannot be used: malformed, or written with another codec.
     """
-    check_records(records, "report", "payload", "training", "evaluation")
+    check_records(records, "report", "payload", "training", "evaluation", "ensemble")
     texts = dict.fromkeys(("problem", "codec"), str)
     header = config_values(records, "report", partition=int, round=int, seconds=float, parts=list, **texts)
     codec.refuse_other(header["codec"])

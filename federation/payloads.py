@@ -45,6 +45,7 @@ class Instruction:
             does not reach that far has lost it, and must not start again unnoticed.
         payload: what the method sends down, or None (round 1, or nothing aggregated yet).
         constants: numbers that the method's server half worked out once for the run, by name (TinyProto's mu).
+        ensemble: whether to predict the shared test set, with the model and the targets of the evaluation.
     """
 
     run: str
@@ -53,6 +54,16 @@ class Instruction:
     payload: Payload | None = None
     trained: int = 0
     constants: Mapping[str, float] = field(default_factory=dict)
+    ensemble: bool = False
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A client's class probabilities for the shared test set, (n, K), which cross as float16; and the fingerprint of
+    the test set that it predicted, so that copies which differ are found out."""
+
+    probabilities: torch.Tensor
+    fingerprint: int
 
 
 @dataclass(frozen=True)
@@ -102,6 +113,7 @@ class Report:
         problem: one sentence for a person when training failed (a loss that is not finite, say). The
             evaluation still counts then; there is no upload.
         seconds: time from the message's arrival to the reply, so that the server can tell overhead from work.
+        answers: for the ensemble, where they were asked for.
     """
 
     partition: int
@@ -111,6 +123,7 @@ class Report:
     evaluation: Evaluation | None = None
     problem: str = ""
     seconds: float = 0.0
+    answers: Answers | None = None
 
 
 @dataclass(frozen=True)

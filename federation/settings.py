@@ -96,6 +96,9 @@ class Settings(BaseModel):
     evaluate_every: AtLeastOne = 1
     evaluate_clients: Literal["all", "sampled"] = "all"
     inference: str = "auto"
+    ensemble_every: Count = 0
+    shared_test_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    shared_test_path: str = ""
     disclose_class_counts: bool = False
 
     start_timeout: Positive = 300.0
@@ -134,6 +137,10 @@ class Settings(BaseModel):
             raise ValueError(
                 f"`sparsity-dim` {self.sparsity_dim} exceeds `feature-dim` {self.feature_dim}: a prototype has no more "
                 "values to send; 0 sends all of them"
+            )
+        if self.shared_test_path and not is_path(self.shared_test_path):
+            raise ValueError(
+                f"`shared-test-path` {shown(self.shared_test_path)} names no folder: a path starts with /, ./, ../ or ~"
             )
         if self.precision == "bf16" and self.device == "cpu":
             raise ValueError('`precision` "bf16" is autocast on CUDA; with `device` "cpu" use "float32"')
@@ -198,6 +205,7 @@ def refuse_relative_paths(settings: Settings) -> None:
     """A relative path would be sought from the SuperLink's or a Ray worker's folder, not the user's."""
     candidates = {
         "dataset": settings.dataset if is_path(settings.dataset) else "",
+        "shared-test-path": settings.shared_test_path,
         "results-dir": settings.results_dir,
     }
     for name, value in candidates.items():

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import cross_entropy, log_softmax, softmax
 
 PULLS = ("mse", "l2", "l2-squared")
 CONTRASTS = ("mean", "none")
@@ -71,6 +71,15 @@ def entropy_spread(features: Tensor, prototypes: Tensor, present: Tensor, temper
     logs = log_softmax(_cosine_logits(features, prototypes, present, temperature), dim=1)
     total = logs.masked_fill(~present, 0.0).sum()
     return -total / (present.sum().clamp(min=1) * max(len(features), 1))
+
+
+def prototype_probabilities(features: Tensor, prototypes: Tensor, present: Tensor, temperature: float) -> Tensor:
+    """softmax(ẑ·Pᵀ / temperature) over the present classes, (n, K): FedPAGR's and FedProc's class probabilities.
+
+    An absent class has probability 0 (without a present one all are equal). Arguments as for `prototype_contrast`.
+    Raises ValueError for a temperature that is not above 0.
+    """
+    return softmax(_cosine_logits(features, prototypes, present, temperature), dim=1)
 
 
 def _cosine_logits(features: Tensor, prototypes: Tensor, present: Tensor, temperature: float) -> Tensor:

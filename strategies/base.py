@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from data.shared_test import SharedLabels
 from federation import figures
 from federation.arrays import Limits, payload_bytes
 from federation.codec import Codec, CodecError, codec_of
@@ -24,6 +25,7 @@ from federation.roster import Roster, refuse_changes, refuse_other_codecs, refus
 from federation.seeds import generator, limited_threads
 from federation.settings import SettingError
 from strategies import Run
+from strategies.ensemble import score, shared_test_set
 from strategies.exchange import LATE, Bytes, Reply, RunError, exchange
 from strategies.lines import (
     add_evaluation,
@@ -54,6 +56,7 @@ class PrototypeStrategy(Strategy):
         self.folder = folder
         self.roster = Roster(run.settings)
         self.codec: Codec  # known when the clients are: see `_meet`
+        self.shared: SharedLabels | None = None  # of the ensemble
         self.state: State = {}
         self.downloads: Mapping[int, Payload] = {}
         self.last_round = 0
@@ -61,6 +64,7 @@ class PrototypeStrategy(Strategy):
         self.first_norm: float | None = None
         self.constants: Mapping[str, float] = {}
         self.timeout = run.settings.round_timeout
+        self._rounds = run.settings.rounds
         self._silent: set[int] = set()
         self._trained: dict[int, int] = {}
         self._sent: dict[int, Bytes] = {}
@@ -121,7 +125,7 @@ class PrototypeStrategy(Strategy):
         """
         if initial_arrays or train_config or evaluate_config or evaluate_fn:
             raise ValueError("a prototype strategy has no global weights and reads its settings from the run")
-        rounds = num_rounds or self.settings.rounds
+        rounds = self._rounds = num_rounds or self.settings.rounds
         self._refuse_other_rounds(rounds)
         self.timeout = timeout or self.settings.round_timeout
         result = Result()
@@ -170,8 +174,11 @@ class PrototypeStrategy(Strategy):
         began = time.monotonic()
         self.roster.refresh(grid)
         everyone = self.settings.evaluate_clients == "all"
-        partitions = sorted(self.roster.nodes) if everyone else self.sample(rounds)
-        messages = self._messages(partitions, MessageType.EVALUATE, rounds + 1, True)
+        asked = sorted(self.roster.nodes) if everyone else self.sample(rounds)
+        messages = self._messages(asked, MessageType.EVALUATE, rounds + 1, True)
+        if self._ensemble_due(rounds + 1):
+            rest = [partition for partition in sorted(self.roster.nodes) if partition not in asked]
+            messages += self._messages(rest, MessageType.EVALUATE, rounds + 1, False)
         replies = self._exchange(grid, messages, rounds + 1)
         warn_of_problems(replies, rounds + 1)
         line = final_line(rounds + 1, replies, self._sent)
@@ -188,6 +195,9 @@ class PrototypeStrategy(Strategy):
     ) -> None:
         """Add the evaluation that rode along, write the line, say it."""
         add_evaluation(line, replies, of_round)
+        answers = {reply.partition: reply.probabilities for reply in replies if reply.probabilities is not None}
+        if answers and self.shared is not None:
+            line["ensemble"] = {"of_round": of_round, **score(answers, self.shared)}
         metrics = self.aggregate_evaluate(of_round, _messages_of(replies))
         if metrics is not None:
             result.evaluate_metrics_clientapp[of_round] = metrics
@@ -206,13 +216,18 @@ class PrototypeStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Evaluate-only messages to the clients that are not sampled, when evaluation is due."""
-        due = (server_round - 1) % self.settings.evaluate_every == 0
-        if not due or self.settings.evaluate_clients == "sampled":
+        """Evaluate-only messages to the clients that are not sampled, when evaluation or the ensemble is due."""
+        due = (server_round - 1) % self.settings.evaluate_every == 0 and self.settings.evaluate_clients == "all"
+        if not due and not self._ensemble_due(server_round):
             return []
         sampled = set(self.sample(server_round))
         rest = [partition for partition in sorted(self.roster.nodes) if partition not in sampled]
-        return self._messages(rest, MessageType.EVALUATE, server_round, True)
+        return self._messages(rest, MessageType.EVALUATE, server_round, due)
+
+    def _ensemble_due(self, server_round: int) -> bool:
+        """In every n-th round from the first on, and after the last."""
+        every = self.settings.ensemble_every
+        return every > 0 and ((server_round - 1) % every == 0 or server_round == self._rounds + 1)
 
     def sample(self, server_round: int) -> list[int]:
         """Partition ids that train in this round: round(rho M) of the M clients with training rows.
@@ -276,7 +291,8 @@ class PrototypeStrategy(Strategy):
             if (key, trained) not in encoded:
                 payload = self.downloads.get(key)
                 name, constants = self.folder.name, self.constants
-                instruction = Instruction(name, server_round, evaluate, payload, trained, constants)
+                ensemble = self._ensemble_due(server_round)
+                instruction = Instruction(name, server_round, evaluate, payload, trained, constants, ensemble)
                 records = self._encoded(instruction)
                 encoded[key, trained] = records, Bytes(payload_bytes(records), wire_bytes(records))
             records, size = encoded[key, trained]
@@ -304,6 +320,7 @@ class PrototypeStrategy(Strategy):
             patience=self.settings.query_timeout,
             not_waited_for=self._silent,
             roster=self.roster.identities,
+            shared=self.shared if self._ensemble_due(server_round) else None,
         )
         self._silent = {reply.partition for reply in replies if not reply.trains and reply.problem == LATE}
         self._replies = {id(reply.message): reply for reply in replies if reply.message is not None}
@@ -358,6 +375,7 @@ class PrototypeStrategy(Strategy):
         refuse_other_codecs(self.roster.identities, self.codec)
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
         self.check(self.num_classes, self.dim)
+        self.shared = shared_test_set(self.settings, identity.partitions, self.num_classes)
         if self.settings.resume:
             refuse_changes(self.folder.roster(), self.roster.as_json())
             self.folder.truncate(self.last_round)

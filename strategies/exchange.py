@@ -3,12 +3,14 @@
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 
 from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
+from torch import Tensor
 
-from federation.arrays import Limits, decode_payload, payload_bytes
+from data.shared_test import SharedLabels
+from federation.arrays import Limits, decode_answers, decode_payload, payload_bytes
 from federation.messages import MessageError, decode_report, wire_bytes
 from federation.payloads import Identity, Report
 
@@ -27,15 +29,17 @@ class RunError(RuntimeError):
 class Bytes:
     """Sizes of one message or a sum of them: prototype values alone, and the serialised records.
 
-    `evaluation` is the part of `wire` that the evaluation's figures take.
+    `evaluation` is the part of `wire` that the evaluation's figures take; `ensemble`, the answers for the shared test
+    set, is no part of it.
     """
 
     payload: int = 0
     wire: int = 0
     evaluation: int = 0
+    ensemble: int = 0
 
     def __add__(self, other: "Bytes") -> "Bytes":
-        return Bytes(self.payload + other.payload, self.wire + other.wire, self.evaluation + other.evaluation)
+        return Bytes(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class Reply:
         problem: why the reply, or its upload, was dropped; empty when all is well.
         dropped: whether its upload was refused, or was missing where one was due.
         message: as it arrived; None when nothing did.
+        probabilities: its checked answers for the ensemble, (n, K) float64.
+        refused: why those were dropped; that spoils nothing else of the reply.
     """
 
     partition: int
@@ -57,6 +63,13 @@ class Reply:
     dropped: bool = False
     size: Bytes = field(default_factory=Bytes)
     message: Message | None = None
+    probabilities: Tensor | None = None
+    refused: str = ""
+
+    @property
+    def problems(self) -> str:
+        """All that was wrong with it, in words."""
+        return "; ".join(filter(None, (self.problem, self.refused)))
 
     @property
     def valid(self) -> bool:
@@ -76,6 +89,7 @@ def exchange(
     patience: float,
     not_waited_for: Iterable[int] = (),
     roster: Mapping[int, Identity] | None = None,
+    shared: SharedLabels | None = None,
 ) -> list[Reply]:
     """Send one message a client and collect the replies, in partition order.
 
@@ -85,6 +99,7 @@ def exchange(
     on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead). Where
     nobody trains they get `timeout`. A train reply that comes while others are waited for still counts.
     What a reply says of its rows is held against the `roster`, if there is one: weights in means come from it.
+    Answers for the ensemble are legal where `shared` says what was to be predicted.
 
     Raises:
         RunError: when a simulation worker died, or Flower refused the messages.
@@ -105,7 +120,9 @@ def exchange(
     pause = POLL[0]
     while pending:
         arrived = [
-            _reply(message, *pending.pop(message.metadata.reply_to_message_id), round_number, limits, roster or {})
+            _reply(
+                message, *pending.pop(message.metadata.reply_to_message_id), round_number, limits, roster or {}, shared
+            )
             for message in grid.pull_messages(list(pending))
             if message.metadata.reply_to_message_id in pending
         ]
@@ -138,8 +155,11 @@ def _reply(
     round_number: int,
     limits: Limits,
     roster: Mapping[int, Identity],
+    shared: SharedLabels | None,
 ) -> Reply:
     reply = _checked(message, partition, trains, round_number, limits)
+    if reply.report is not None:
+        reply = _with_answers(reply, message.content.array_records.get("ensemble"), shared)
     if reply.report is not None and partition in roster:
         reply = _held_against(roster[partition], reply)
     return replace(reply, message=message, problem=_one_line(reply.problem) if reply.problem else "")
@@ -154,13 +174,14 @@ def _checked(message: Message, partition: int, trains: bool, round_number: int, 
             )
         return Reply(partition, trains, problem=_last_line(message.error.reason or "unknown error"))
     records = message.content
-    size = Bytes(payload_bytes(records), wire_bytes(records))
+    whole, wire = wire_bytes(records), wire_bytes(records, without=("ensemble",))
+    size = Bytes(payload_bytes(records), wire, ensemble=whole - wire)
     try:
         report, upload = decode_report(records, limits.codec)
         if (report.partition, report.round) != (partition, round_number):
             raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
         if report.evaluation is not None:
-            size = replace(size, evaluation=size.wire - wire_bytes(records, without=("evaluation",)))
+            size = replace(size, evaluation=whole - wire_bytes(records, without=("evaluation",)))
     except MessageError as error:
         return Reply(partition, trains, problem=str(error), dropped=trains and "payload" in records, size=size)
     try:
@@ -184,6 +205,18 @@ def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits) -> Re
     return replace(reply, report=replace(reply.report, payload=decode_payload(upload, limits)))
 
 
+def _with_answers(reply: Reply, answers: ArrayRecord | None, shared: SharedLabels | None) -> Reply:
+    """Answers that cannot be used are dropped by themselves."""
+    if answers is None:
+        return reply
+    if shared is None:
+        return replace(reply, refused="ensemble answer dropped: nobody asked for one")
+    try:
+        return replace(reply, probabilities=decode_answers(answers, shared))
+    except MessageError as error:
+        return replace(reply, refused=f"ensemble answer dropped: {error}")
+
+
 def _held_against(identity: Identity, reply: Reply) -> Reply:
     """Drop a reply that claims other rows than the client said it has: a forged number would weigh in every mean."""
     report = reply.report
@@ -200,7 +233,8 @@ def _held_against(identity: Identity, reply: Reply) -> Reply:
         return reply
     report = replace(report, evaluation=None, training=None, payload=None)
     dropped = reply.dropped or payload is not None
-    return replace(reply, report=report, problem=f"reply dropped: it claims {claim}", dropped=dropped)
+    problem = f"reply dropped: it claims {claim}"
+    return replace(reply, report=report, problem=problem, dropped=dropped, probabilities=None)
 
 
 def _last_line(reason: str) -> str:

@@ -20,7 +20,7 @@ from typing import Annotated
 
 import torch
 from pydantic import AfterValidator, Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from federation.payloads import Payload
@@ -28,7 +28,7 @@ from federation.seeds import generator
 from federation.settings import NotNegative, Positive, Share
 from models.heads import ConsensusModel
 from models.split import SplitModel
-from prototypes.losses import entropy_spread, prototype_contrast
+from prototypes.losses import entropy_spread, prototype_contrast, prototype_probabilities
 from prototypes.prototype_set import PrototypeSet
 from prototypes.refinement import class_sums, mean_directions, refine
 from strategies.base import PrototypeStrategy
@@ -102,6 +102,12 @@ class FedPAGRObjective(Objective):
         spread = entropy_spread(plain.features, *state.table, temperature=options.temperature)
         total = plain.total + contrast + options.entropy_weight * spread
         return Loss(total, plain.parts | {"prototype-contrast": contrast, "entropy-spread": spread}, plain.features)
+
+    def probabilities(self, state: ClientState, z: Tensor) -> Tensor | None:
+        """The softmax of z · P / beta, with the prototypes that it predicts with."""
+        if state.table is None:
+            return None
+        return prototype_probabilities(z, *state.table, temperature=self.options[FedPAGRSettings].temperature)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """p_kc: the normalised means."""

@@ -11,7 +11,7 @@ cannot change it. Under masks rows are made unit vectors again on arrival.
 
 from collections.abc import Mapping
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from federation.payloads import Payload
@@ -19,7 +19,7 @@ from federation.settings import Positive, Share
 from models.heads import ConsensusModel
 from models.split import SplitModel
 from prototypes.aggregation import aggregate
-from prototypes.losses import prototype_contrast
+from prototypes.losses import prototype_contrast, prototype_probabilities
 from prototypes.prototype_set import PrototypeSet
 from strategies.base import PrototypeStrategy
 from strategies.method import Batch, ClientState, Loss, Method, Objective, Phase, method_settings
@@ -63,6 +63,12 @@ class FedProcObjective(Objective):
         total = (own + covered * (1 - alpha) * (contrast - own)).mean()
         mean_contrast = contrast.sum() / covered.sum().clamp(min=1)
         return Loss(total, plain.parts | {"prototype-contrast": mean_contrast}, plain.features)
+
+    def probabilities(self, state: ClientState, z: Tensor) -> Tensor | None:
+        """The softmax of z · P / tau."""
+        if state.table is None:
+            return None
+        return prototype_probabilities(z, *state.table, temperature=self.options[FedProcSettings].temperature)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """The local prototypes in the consensus space."""

@@ -80,7 +80,8 @@ def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
             f"{prefix}wire_down": down.wire,
             f"{prefix}evaluation_wire_up": up.evaluation,
         }
-    return {"bytes": sums, "problems": {str(r.partition): r.problem for r in replies if r.problem}}
+    sums["ensemble_wire_up"] = sum(reply.size.ensemble for reply in replies)
+    return {"bytes": sums, "problems": {str(r.partition): r.problems for r in replies if r.problems}}
 
 
 def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
@@ -123,6 +124,8 @@ def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -
             f"accuracy after round {line['evaluation']['of_round']}: {100 * test['mean']:5.1f} % mean, "
             f"{100 * test['worst']:5.1f} % worst client, {100 * test['std']:4.1f} % spread"
         )
+    if "ensemble" in line:
+        parts.append(f"ensemble {100 * line['ensemble']['accuracy']:5.1f} %")
     sizes = line["bytes"]
     prefix = "evaluate_only_" if final else ""
     up, down = (readable_size(sizes[f"{prefix}payload_{way}"]) for way in ("up", "down"))
@@ -183,6 +186,7 @@ def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clie
         },
         "floor": {figures.MAJORITY: shown.get(figures.MAJORITY, {}).get("test", {}).get("mean")},
         "rules": {rule: values for rule, values in rules.items() if rule != figures.MAJORITY},
+        **figures.ensemble_headline(lines),
         "bytes": sizes,
         "problems": sum(len(line["problems"]) for line in lines),
         "seconds": sum(line["time"]["round"] for line in lines),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
+from torch.nn.functional import softmax
 
 from federation.payloads import Payload
 from federation.settings import RULES, STRICT, Settings
@@ -144,6 +145,11 @@ class Objective:
         """The classifier's answer: (n, d) -> (n, K)."""
         logits: Tensor = state.module.classify(z)
         return logits
+
+    def probabilities(self, state: ClientState, z: Tensor) -> Tensor | None:
+        """Class probabilities for the ensemble, (n, d) -> (n, K): the softmax of the classifier. A class that a method
+        cannot predict has probability 0; None where it can predict none yet."""
+        return softmax(self.logits(state, z).float(), dim=1)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """What leaves the client after training; nothing by default."""

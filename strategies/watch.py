@@ -53,5 +53,5 @@ def is_infinite(value: object) -> bool:
 def warn_of_problems(replies: Sequence[Reply], server_round: int) -> None:
     """Say which clients did not answer as asked, and why."""
     for reply in replies:
-        if reply.problem:
-            log.warning("warning: round %d, client %d: %s", server_round, reply.partition, reply.problem)
+        if reply.problems:
+            log.warning("warning: round %d, client %d: %s", server_round, reply.partition, reply.problems)
