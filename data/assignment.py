@@ -13,6 +13,7 @@ from filelock import FileLock
 from data import DataError
 from data.content import occurs_once
 from data.decoded import Decoded, decoded
+from data.groups import Units, shared_group, units_of
 from data.partitions import class_counts, deal_test_rows, partition_rows, split_rows
 from data.sources import is_path
 
@@ -29,6 +30,9 @@ class DataSpec:
     rows. `max_samples`: 0 for all; else the first rows only, train first (`official`: the first training rows and the
     same share of the test rows). `shared_test_share` of those rows (`official`: of the test rows) belongs to no client:
     it is the shared test set of the ensemble.
+
+    Where the data have groups (patients), the rows of a group stay together on every side of every split: shares and
+    `min_samples` then count groups, each of which has a row at least, and a group counts as of its most frequent class.
     """
 
     dataset: str
@@ -82,8 +86,8 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     Kept in `cache_dir` under the data's and the settings' hash; the first process works it out, others wait.
 
     Raises:
-        DataError: what partition_rows and split_rows raise, an unknown `split`, a data set without official test rows,
-            a shared test set out of a single site's own data.
+        DataError: what partition_rows and split_rows raise, an unknown `split`, a data set without official test rows
+            or with a group on both sides of its official split, a shared test set out of a single site's own data.
     """
     if spec.split not in SPLITS:
         raise DataError(f"split is {spec.split!r}, but it must be one of {', '.join(SPLITS)}.")
@@ -122,6 +126,7 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
         raise DataError(
             f'data set {data.name!r} has no official test rows: set split = "pooled", and each client splits its own.'
         )
+    _refuse_shared_groups(data, official)
     available = train_rows if official else total
     used = min(spec.max_samples, available) if spec.max_samples else available
     # as large a part of the test rows as of the training rows; a site may have no training row at all
@@ -129,12 +134,35 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     pool, official_test = np.arange(used), np.arange(train_rows, train_rows + tested)
     shared = _set_aside(data, official_test if official else pool, np.concatenate([pool, official_test]), spec)
     pool, official_test = np.setdiff1d(pool, shared), np.setdiff1d(official_test, shared)
-    labels = data.labels[pool]
-    if own:
-        parts = [np.arange(pool.size)]
-    else:
-        parts = partition_rows(
-            labels,
+    units = _units(data, pool)
+    parts = [np.arange(len(units))] if own else _dealt(spec, units)
+    test_share = 0.0 if official else spec.test_share
+    train: list[np.ndarray] = []
+    test: list[np.ndarray] = []
+    validation: list[np.ndarray] = []
+    for client, part in enumerate(parts):
+        seed = int(np.random.SeedSequence([spec.seed, client]).generate_state(1)[0])
+        rows = [part[chosen] for chosen in split_rows(units.labels[part], test_share, spec.validation_share, seed)]
+        for kept, chosen in zip((train, test, validation), rows, strict=True):
+            kept.append(pool[units.rows(chosen)])
+    if official:
+        tests = _units(data, official_test)
+        if own:
+            dealt = [np.arange(len(tests))]
+        else:
+            dealt = deal_test_rows(tests.labels, class_counts(units.labels, parts, len(data.class_names)), spec.seed)
+        test = [official_test[tests.rows(chosen)] for chosen in dealt]
+    return Assignment(train, test, validation, shared)
+
+
+def _units(data: Decoded, rows: np.ndarray) -> Units:
+    return units_of(data.labels[rows], None if data.groups is None else data.groups[rows])
+
+
+def _dealt(spec: DataSpec, units: Units) -> list[np.ndarray]:
+    try:
+        return partition_rows(
+            units.labels,
             spec.clients,
             spec.partition,
             alpha=spec.alpha,
@@ -142,39 +170,37 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
             min_samples=spec.min_samples,
             seed=spec.seed,
         )
-    test_share = 0.0 if official else spec.test_share
-    train: list[np.ndarray] = []
-    test: list[np.ndarray] = []
-    validation: list[np.ndarray] = []
-    for client, part in enumerate(parts):
-        seed = int(np.random.SeedSequence([spec.seed, client]).generate_state(1)[0])
-        rows = [part[chosen] for chosen in split_rows(labels[part], test_share, spec.validation_share, seed)]
-        for kept, chosen in zip((train, test, validation), rows, strict=True):
-            kept.append(pool[chosen])
-    if official:
-        test_labels = data.labels[official_test]
-        if own:
-            dealt = [np.arange(official_test.size)]
-        else:
-            dealt = deal_test_rows(test_labels, class_counts(labels, parts, len(data.class_names)), spec.seed)
-        test = [official_test[rows] for rows in dealt]
-    return Assignment(train, test, validation, shared)
+    except DataError as error:
+        if units.of_row is None:
+            raise
+        raise DataError(f"{str(error).rstrip('.')}; rows that share a group count as one here.") from error
+
+
+def _refuse_shared_groups(data: Decoded, official: bool) -> None:
+    shared = shared_group(data.groups, data.train_rows) if official and data.groups is not None else None
+    if shared is not None:
+        raise DataError(
+            f"row {shared[1] - data.train_rows} of the test table of {data.name!r} has the group of row {shared[0]} of "
+            'the train table: drop the rows of that group from one of them, or set split = "pooled", where each client '
+            "splits its own groups."
+        )
 
 
 def _set_aside(data: Decoded, among: np.ndarray, used: np.ndarray, spec: DataSpec) -> np.ndarray:
     """The rows of the shared test set: a stratified share of the rows `among`, of those whose content no other row
-    that is `used` repeats, so that no client trains on a copy either."""
+    that is `used` repeats (of a group's rows: of any of them), so that no client trains on a copy either."""
     if not spec.shared_test_share:
         return np.empty(0, dtype=np.int64)
-    fresh = among[np.isin(among, used[occurs_once(data.inputs, used)])]
+    units = _units(data, among)
+    fresh = units.whole(np.flatnonzero(np.isin(among, used[occurs_once(data.inputs, used)])))
     seed = int(np.random.SeedSequence([spec.seed, 0, 1]).generate_state(1)[0])
-    chosen = split_rows(data.labels[fresh], spec.shared_test_share, 0.0, seed)[1]
+    chosen = split_rows(units.labels[fresh], spec.shared_test_share, 0.0, seed)[1]
     if not chosen.size:
         raise DataError(
             f"shared-test-share = {spec.shared_test_share} of {among.size} rows gives the shared test set no row: "
             "raise it, or max-samples."
         )
-    return fresh[chosen]
+    return among[units.rows(fresh[chosen])]
 
 
 def _write(file: Path, result: Assignment) -> None:

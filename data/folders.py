@@ -1,22 +1,27 @@
-"""What lies in a local folder: parquet files or images, for training and for test, and the classes' names."""
+"""What lies in a local folder: tables or images, for training and for test, and the classes' names."""
 
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from data import DataError
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
+TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
+# What the Hugging Face hub puts beside the tables.
+_ABOUT = ("dataset_infos.json", "dataset_info.json")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A local folder: its training and test files, parquet or images, and when they last changed."""
+    """A local folder: its training and test files, of one format (that of its tables, or "images"), and when they last
+    changed."""
 
     root: Path
-    parquet: bool
+    format: str
     train: tuple[Path, ...]
     test: tuple[Path, ...]
     class_names: tuple[str, ...]
@@ -28,10 +33,11 @@ class Folder:
 
 
 def read_folder(root: Path) -> Folder:
-    """Find the parquet files or the images in a folder, without reading them.
+    """Find the tables or the images in a folder, without reading them.
 
     Raises:
-        DataError: the folder does not exist, holds no images, or does not fit its `classes.txt`.
+        DataError: the folder does not exist, holds neither tables nor images or both, tables of several formats, or
+            does not fit its `classes.txt`.
     """
     if not root.exists():
         raise DataError(f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.")
@@ -45,13 +51,24 @@ def read_folder(root: Path) -> Folder:
     class_names = tuple(line.strip() for line in listed if line.strip())
     if len(set(class_names)) < len(class_names):
         raise DataError(f"{str(names)!r} names a class twice: give each class one line, in label order.")
-    tables = sorted(root.glob("*.parquet")) or sorted(root.glob("data/*.parquet"))
-    if tables:
-        return _parquet_folder(root, tables, class_names)
-    return _image_folder(root, class_names)
+    tables = _tables(root) or _tables(root / "data")
+    if not tables:
+        return _image_folder(root, class_names)
+    picture = next((path for path in _image_files(root) if path.parent != root), None)
+    if picture is not None and tables[0].suffix != ".parquet":
+        raise DataError(
+            f"{str(root)!r} holds a table, {tables[0].name}, and images, {picture.relative_to(root)}: move one of the "
+            "two elsewhere."
+        )
+    return _table_folder(root, tables, class_names)
 
 
-def _parquet_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) -> Folder:
+def _tables(root: Path) -> list[Path]:
+    found = [path for path in root.glob("*.*") if path.suffix in TABLE_SUFFIXES and path.name not in _ABOUT]
+    return sorted(path for path in found if _seen(path))
+
+
+def _table_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) -> Folder:
     def of_split(*prefixes: str) -> list[Path]:
         return [path for path in tables if re.split(r"[^a-z]", path.stem.lower())[0] in prefixes]
 
@@ -59,8 +76,17 @@ def _parquet_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]
     train = of_split("train") or [path for path in tables if path not in of_split(*TEST_SPLITS)]
     if not train:
         found = ", ".join(path.name for path in tables)
-        raise DataError(f"{str(root)!r} has no training table, only {found}: name one train.parquet.")
-    return Folder(root, True, tuple(train), tuple(test), class_names)
+        raise DataError(f"{str(root)!r} has no training table, only {found}: name one train{tables[0].suffix}.")
+    first = train[0]
+    other = next(
+        (path for path in [*train, *test] if TABLE_SUFFIXES[path.suffix] != TABLE_SUFFIXES[first.suffix]), None
+    )
+    if other is not None:
+        raise DataError(
+            f"{str(root)!r} holds tables of several formats ({first.name}, {other.name}): write them all in one, or "
+            "move away what is no table of the data set."
+        )
+    return Folder(root, TABLE_SUFFIXES[first.suffix], tuple(train), tuple(test), class_names)
 
 
 def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
@@ -72,7 +98,8 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
     if not any(images.values()):
         raise DataError(
             f"{str(root)!r} holds no images: expected train.parquet and test.parquet, or image files as "
-            "train/<class>/<image> and test/<class>/<image>, or as <class>/<image>."
+            "train/<class>/<image> and test/<class>/<image>, or as <class>/<image>, or texts as train.csv, train.jsonl "
+            "or train.parquet."
         )
     # An empty class folder counts: so a site can say that it lacks a class that others have.
     folders = sorted({path.name for each in roots for path in each.iterdir() if path.is_dir() and _seen(path)})
@@ -83,20 +110,22 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
             "the folder."
         )
     test = images[test_root] if test_root is not None else ()
-    return Folder(root, False, images[train_root], test, class_names or tuple(folders))
+    return Folder(root, "images", images[train_root], test, class_names or tuple(folders))
 
 
 def _seen(path: Path) -> bool:
     return not path.name.startswith((".", "__"))
 
 
+def _image_files(root: Path) -> Iterator[Path]:
+    for path in root.rglob("*"):
+        if path.suffix.lower() in IMAGE_SUFFIXES and all(map(_seen, map(Path, path.relative_to(root).parts))):
+            yield path
+
+
 def _images(root: Path) -> tuple[Path, ...]:
     """The image files below the class folders of `root`, in an order that mixes the classes but never changes."""
-    files = [
-        path
-        for path in root.rglob("*")
-        if path.suffix.lower() in IMAGE_SUFFIXES and all(map(_seen, map(Path, path.relative_to(root).parts)))
-    ]
+    files = list(_image_files(root))
     loose = [path for path in files if path.parent == root]
     if loose:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Data sets by name, hub id or local path, each as a train and a test table of inputs and labels."""
+"""Data sets by name, hub id or local path, each as a train and a test table of inputs, labels and groups."""
 
 from __future__ import annotations
 
@@ -9,16 +9,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from data import DataError
+from data.columns import (
+    USUAL,
+    Columns,
+    check_alike,
+    check_groups,
+    check_labels,
+    check_strings,
+    number_labels,
+    refuse_many,
+    roles,
+)
 from data.folders import TEST_SPLITS, Folder, read_folder
 from data.spiral import NUM_CLASSES, spiral
+from data.text_files import batches, column_types
 
 if TYPE_CHECKING:
     import datasets
+
+__all__ = ["BUILT_IN", "HUB", "Columns", "Source", "is_path", "load_source", "locate"]
 
 BUILT_IN = ("digits", "spiral")
 # Short names for the papers' data sets: hub id and, where the hub has several, the configuration.
@@ -34,24 +48,23 @@ HUB = {
     "mnist-m": ("Mike0307/MNIST-M", None),
     "femnist": ("flwrlabs/femnist", None),
 }
-IMAGE_COLUMNS = ("image", "img")
-LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "character")
 
 
 @dataclass(frozen=True)
 class Source:
     """A data set, not decoded yet.
 
-    Both tables have the columns `inputs` and `label` (int, 0..K−1). `inputs` is an encoded image, struct{bytes,
-    path}, where `encoded`, else an array of one shape: uint8 (C, H, W) or float32 (F,). `scale` is the value that a
-    full-scale input has (255 for images, 16 for digits, 1 for plain numbers).
+    Both tables have the columns `inputs`, `label` (int, 0..K−1) and, where asked for, `group` (int or string). `kind`
+    says what `inputs` is: "image", encoded as struct{bytes, path}; "number", an array of one shape, uint8 (C, H, W) or
+    float32 (F,); "text", a string. `scale` is the value that a full-scale input has (255 for images, 16 for digits, 1
+    for plain numbers and texts).
     """
 
     name: str
     train: datasets.Dataset
     test: datasets.Dataset | None
     class_names: tuple[str, ...]
-    encoded: bool
+    kind: str
     scale: float
 
 
@@ -84,32 +97,44 @@ def locate(dataset: str) -> str | Folder:
 
 
 def load_source(
-    dataset: str, cache_dir: Path, *, spiral_noise: float = 0.2, spiral_points: int = 1000, seed: int = 0
+    dataset: str,
+    cache_dir: Path,
+    *,
+    columns: Columns = USUAL,
+    spiral_noise: float = 0.2,
+    spiral_points: int = 1000,
+    seed: int = 0,
 ) -> Source:
     """Open a data set.
 
     Args:
-        dataset: `digits`, `spiral`, a short name of HUB, a hub id owner/name, or the path of a folder: of parquet
-            files (train*.parquet, test*.parquet; an image and a label column) or of images
-            (train/<class>/*.png and test/<class>/*.png, or <class>/*.png). `classes.txt` in a folder names the
-            classes, one a line, in label order. Splits other than train and test (without one: validation) are
-            left out.
+        dataset: `digits`, `spiral`, a short name of HUB, a hub id owner/name, or the path of a folder: of tables
+            (train* and test*, all .parquet with images or texts, all .csv or all .json/.jsonl with texts; a label
+            column) or of images (train/<class>/*.png and test/<class>/*.png, or <class>/*.png). `classes.txt` in a
+            folder names the classes, one a line, in label order. Splits other than train and test (without one:
+            validation) are left out.
         cache_dir: where `datasets` keeps what it downloads and unpacks.
+        columns: the names of the columns, where they are not the usual ones.
         spiral_noise, spiral_points, seed: of the spiral (spiral.py).
 
     Raises:
-        DataError: the data set is unknown, cannot be fetched, or lacks images or usable labels.
+        DataError: the data set is unknown, cannot be fetched or read, or lacks inputs, usable labels or groups.
     """
     place = locate(dataset)
+    if columns.named and (place in BUILT_IN or (isinstance(place, Folder) and place.format == "images")):
+        setting, column = next(iter(columns.named.items()))
+        raise DataError(f"{setting} is {column!r}, but {dataset!r} is no table: leave {setting} empty.")
     if place == "digits":
         return _digits()
     if place == "spiral":
         return _spiral(spiral_points, spiral_noise, seed)
     if isinstance(place, str):
-        splits = _from_hub(place, cache_dir)
-        return _source(place, splits, ())
-    splits = _from_parquet(place, cache_dir) if place.parquet else _from_images(place)
-    return _source(str(place.root), splits, place.class_names)
+        return _source(place, _from_hub(place, cache_dir), (), columns)
+    if place.format in ("csv", "json"):
+        splits = _from_text_files(place, columns, cache_dir)
+    else:
+        splits = _from_parquet(place, cache_dir) if place.format == "parquet" else _from_images(place)
+    return _source(str(place.root), splits, place.class_names, columns, place.format)
 
 
 def _digits() -> Source:
@@ -122,7 +147,7 @@ def _digits() -> Source:
         {"inputs": datasets.Array3D(images.shape[1:], "uint8"), "label": datasets.Value("int64")}
     )
     table = datasets.Dataset.from_dict({"inputs": images, "label": bunch.target}, features=features)
-    return Source("digits", table, None, tuple(str(k) for k in range(10)), False, 16.0)
+    return Source("digits", table, None, tuple(str(k) for k in range(10)), "number", 16.0)
 
 
 def _spiral(points: int, noise: float, seed: int) -> Source:
@@ -133,7 +158,7 @@ def _spiral(points: int, noise: float, seed: int) -> Source:
         {"inputs": datasets.List(datasets.Value("float32"), 2), "label": datasets.Value("int64")}
     )
     table = datasets.Dataset.from_dict({"inputs": positions, "label": arms}, features=features)
-    return Source("spiral", table, None, tuple(f"arm {k}" for k in range(NUM_CLASSES)), False, 1.0)
+    return Source("spiral", table, None, tuple(f"arm {k}" for k in range(NUM_CLASSES)), "number", 1.0)
 
 
 def _from_parquet(folder: Folder, cache_dir: Path) -> dict[str, datasets.Dataset]:
@@ -159,6 +184,37 @@ def _from_parquet(folder: Folder, cache_dir: Path) -> dict[str, datasets.Dataset
             f"the parquet files in {str(folder.root)!r} cannot be read ({_first_line(error)}): write them anew; all "
             "files of a table must have the same columns."
         ) from error
+    return tables
+
+
+def _from_text_files(folder: Folder, columns: Columns, cache_dir: Path) -> dict[str, datasets.Dataset]:
+    """The columns that matter, strictly read (text_files.py), as tables in memory maps of `cache_dir`."""
+    import datasets
+    import pyarrow
+
+    name = str(folder.root)
+    held = {path: column_types(path) for path in (*folder.train, *folder.test)}
+    first = held[folder.train[0]]
+    schema = pyarrow.schema([(column, first[column]) for column in roles(name, first, columns, True)[1]])
+    for path, types in held.items():
+        lacking = [column for column in schema.names if column not in types]
+        # a JSON file without rows has no columns either
+        if lacking and (types or folder.format == "csv"):
+            raise DataError(
+                f"{str(path)!r} has the columns {', '.join(types)}, but {folder.train[0].name} "
+                f"{' and '.join(schema.names)}: give all files the same columns."
+            )
+    tables = {}
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    for split, paths in (("train", folder.train), ("test", folder.test)):
+        if not paths:
+            continue
+        file = cache_dir / f"{split}.arrow"
+        with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_stream(sink, schema) as writer:
+            for path in paths:
+                for batch in batches(path, schema):
+                    writer.write_batch(batch)
+        tables[split] = datasets.Dataset.from_file(str(file))
     return tables
 
 
@@ -219,84 +275,34 @@ def _first_line(error: BaseException) -> str:
     return f"{type(reason).__name__}: {(str(reason).strip().splitlines() or ['no reason given'])[0]}"
 
 
-def _source(name: str, splits: dict[str, datasets.Dataset], class_names: tuple[str, ...]) -> Source:
-    """The tables of `splits` cut down to `inputs` and `label`, their labels checked."""
+def _source(
+    name: str, splits: dict[str, datasets.Dataset], class_names: tuple[str, ...], columns: Columns, form: str = "hub"
+) -> Source:
+    """The tables of `splits` cut down to `inputs`, `label` and `group`, their labels and groups checked."""
     import datasets
 
     train = splits["train"] if "train" in splits else next(iter(splits.values()))
     test = next((splits[key] for key in TEST_SPLITS if key in splits and splits[key] is not train), None)
-    image, label = _image_column(name, train), _label_column(name, train)
+    kind, found = roles(name, train.features, columns, form in ("csv", "json"))
+    tables = {"train": train} if test is None else {"train": train, "test": test}
+    inputs, label, *groups = found
     feature = train.features[label]
     if not class_names and isinstance(feature, datasets.ClassLabel):
         class_names = tuple(feature.names)
-    tables = {"train": train} if test is None else {"train": train, "test": test}
-    largest = max(_check_labels(name, split, table, label, class_names) for split, table in tables.items())
+    check_alike(name, tables, found)
+    if kind == "text":
+        tables, class_names = number_labels(name, tables, label, class_names, form == "csv")
+    largest = max(check_labels(name, split, table, label, class_names) for split, table in tables.items())
+    if kind == "text" and not class_names:
+        refuse_many(name, label, largest + 1)
     chosen = {}
     for split, table in tables.items():
-        columns = {image: "inputs", label: "label"}
-        if not set(columns) <= set(table.column_names):
-            raise DataError(
-                f"the {split} table of {name!r} has the columns {', '.join(table.column_names)}, but the train table "
-                f"{image} and {label}: give both tables the same columns."
-            )
-        renamed = table.select_columns(list(columns)).rename_columns(columns)
-        chosen[split] = renamed.cast_column("inputs", datasets.Image(decode=False))
+        for group in groups:
+            check_groups(name, split, table, group)
+        if kind == "text":
+            check_strings(name, split, table, inputs)
+        renamed = table.select_columns(list(found)).rename_columns(found)
+        chosen[split] = renamed if kind == "text" else renamed.cast_column("inputs", datasets.Image(decode=False))
     class_names = class_names or tuple(str(k) for k in range(largest + 1))
-    return Source(name, chosen["train"], chosen.get("test"), class_names, True, 255.0)
-
-
-def _image_column(name: str, table: datasets.Dataset) -> str:
-    import datasets
-
-    typed = [column for column, feature in table.features.items() if isinstance(feature, datasets.Image)]
-    named = [column for column in IMAGE_COLUMNS if _holds_images(table.features.get(column))]
-    if not typed and not named:
-        raise DataError(
-            f"{name!r} has no image column; its columns are {', '.join(table.column_names)}: name "
-            f"one {IMAGE_COLUMNS[0]} with encoded images as struct{{bytes, path}}."
-        )
-    return (typed or named)[0]
-
-
-def _holds_images(feature: Any) -> bool:
-    return isinstance(feature, dict) and "bytes" in feature
-
-
-def _label_column(name: str, table: datasets.Dataset) -> str:
-    column = next((column for column in LABEL_COLUMNS if column in table.column_names), None)
-    if column is None:
-        raise DataError(
-            f"{name!r} has no label column; its columns are {', '.join(table.column_names)}: name the one with the "
-            f"class numbers {LABEL_COLUMNS[0]}."
-        )
-    return column
-
-
-def column_values(table: datasets.Dataset, column: str) -> Any:
-    """One column of a table as it lies in memory: a pyarrow ChunkedArray."""
-    return table.select_columns([column]).with_format("arrow")[:].column(column)
-
-
-def _check_labels(name: str, split: str, table: datasets.Dataset, column: str, class_names: tuple[str, ...]) -> int:
-    """The largest label of a table (−1 for an empty one); an error names the first row with an unusable label."""
-    if column not in table.column_names or not len(table):
-        return -1
-    values = column_values(table, column)
-    if not str(values.type).startswith(("int", "uint")):
-        raise DataError(
-            f"column {column!r} of {name!r} holds {values.type}, but labels must be class numbers 0, 1, 2, …."
-        )
-    missing = np.flatnonzero(values.is_null().to_numpy())
-    if missing.size:
-        raise DataError(f"row {missing[0]} of the {split} table of {name!r} has no label: give it one or drop the row.")
-    labels = values.to_numpy()
-    allowed = (
-        f"0 to {len(class_names) - 1}, since there are {len(class_names)} class names" if class_names else "0 or more"
-    )
-    wrong = np.flatnonzero((labels < 0) | (labels >= len(class_names) if class_names else False))
-    if wrong.size:
-        raise DataError(
-            f"row {wrong[0]} of the {split} table of {name!r} has the label {labels[wrong[0]]}, but labels must be "
-            f"{allowed}: correct the row or the class names."
-        )
-    return int(labels.max())
+    scale = 1.0 if kind == "text" else 255.0
+    return Source(name, chosen["train"], chosen.get("test"), class_names, kind, scale)

@@ -1,0 +1,288 @@
+"""Which columns of a table are a data set's inputs, labels and groups, and whether their values can be used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from data import DataError
+
+if TYPE_CHECKING:
+    import datasets
+
+IMAGE_COLUMNS = ("image", "img")
+TEXT_COLUMNS = ("text", "sentence", "content", "document", "note", "input")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "character")
+# More classes than this are no classes: texts, or the ids of rows.
+MOST_NAMES = 10_000
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of a table's columns. `text`, `label`: "" for the usual names; `group`: "" for no groups.
+
+    Rows that share a value in the column `group` (a patient's id) never come to two sides of a split.
+    """
+
+    text: str = ""
+    label: str = ""
+    group: str = ""
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Setting to column, for those that are named."""
+        pairs = {"text-column": self.text, "label-column": self.label, "group-column": self.group}
+        return {setting: column for setting, column in pairs.items() if column}
+
+
+USUAL = Columns()
+
+
+def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: bool) -> tuple[str, dict[str, str]]:
+    """What a table holds, "image" or "text", and its columns' parts: {column: "inputs", "label" or "group"}.
+
+    A table is text if `columns.text` is named or `texts_only`, or if it has no image column and has a text column of a
+    usual name.
+
+    Args:
+        name: the data set's, for errors.
+        features: column to its Hugging Face feature.
+        columns: what the settings name.
+        texts_only: the format holds no images.
+
+    Raises:
+        DataError: a column that does not exist, one named twice, no column of inputs or of labels.
+    """
+    has = f"its columns are {', '.join(features)}" if features else "it has no columns"
+    for setting, column in columns.named.items():
+        if column not in features:
+            raise DataError(f"{setting} is {column!r}, but {name!r} has no such column; {has}: name one of them.")
+    chosen = list(columns.named.values())
+    if len(set(chosen)) < len(chosen):
+        given = ", ".join(f"{setting} = {column!r}" for setting, column in columns.named.items())
+        raise DataError(f"{given} name one column of {name!r} twice: name a column for each.")
+    free = {column: feature for column, feature in features.items() if column not in chosen}
+    image = None if columns.text or texts_only else _image_column(free)
+    strings = [column for column in TEXT_COLUMNS if column in free and (texts_only or _is_string(free[column]))]
+    text = columns.text or next(iter(strings), "")
+    if texts_only and not text:
+        raise DataError(f"{name!r} has no text column; {has}: name it {TEXT_COLUMNS[0]} or set text-column.")
+    if not image and not text:
+        raise DataError(
+            f"{name!r} has no image column; {has}: name one {IMAGE_COLUMNS[0]} with encoded images as "
+            "struct{bytes, path}, or set text-column to the one with texts."
+        )
+    inputs = image or text
+    label = columns.label or next((column for column in LABEL_COLUMNS if column in free and column != inputs), "")
+    if not label:
+        raise DataError(
+            f"{name!r} has no label column; {has}: name the one with the class numbers {LABEL_COLUMNS[0]}, or set "
+            "label-column."
+        )
+    found = {inputs: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
+    return "image" if image else "text", found
+
+
+def _image_column(features: Mapping[str, Any]) -> str | None:
+    import datasets
+
+    typed = [column for column, feature in features.items() if isinstance(feature, datasets.Image)]
+    named = [column for column in IMAGE_COLUMNS if _holds_images(features.get(column))]
+    return next(iter(typed or named), None)
+
+
+def _holds_images(feature: Any) -> bool:
+    return isinstance(feature, dict) and "bytes" in feature
+
+
+def _is_string(feature: Any) -> bool:
+    return getattr(feature, "dtype", None) in ("string", "large_string", "string_view")
+
+
+def column_values(table: datasets.Dataset, column: str) -> Any:
+    """One column of a table as it lies in memory: a pyarrow ChunkedArray."""
+    return table.select_columns([column]).with_format("arrow")[:].column(column)
+
+
+def check_alike(name: str, tables: Mapping[str, datasets.Dataset], found: Mapping[str, str]) -> None:
+    """Refuse tables that lack one of the columns `found`, or hold labels or groups of another type.
+
+    Raises:
+        DataError: the first table and column of which that is so.
+    """
+    train = tables["train"]
+    for split, table in tables.items():
+        if not set(found) <= set(table.column_names):
+            raise DataError(
+                f"the {split} table of {name!r} has the columns {', '.join(table.column_names)}, but the train table "
+                f"{' and '.join(found)}: give both tables the same columns."
+            )
+        for column in [column for column, role in found.items() if role != "inputs"]:
+            types = [_kind(each.features[column]) for each in (table, train)]
+            if types[0] != types[1] and len(table) and len(train):
+                raise DataError(
+                    f"column {column!r} holds {types[0]} in the {split} table of {name!r}, but {types[1]} in the "
+                    "train table: write both alike."
+                )
+
+
+def _kind(feature: Any) -> str:
+    if _is_string(feature):
+        return "strings"
+    dtype = str(getattr(feature, "dtype", "values of several parts"))
+    return "whole numbers" if dtype.startswith(("int", "uint")) else dtype
+
+
+def check_strings(name: str, split: str, table: datasets.Dataset, column: str) -> None:
+    """Refuse a column of texts that holds no strings; a table without rows may be of any type.
+
+    Raises:
+        DataError: it holds something else.
+    """
+    if len(table) and not _is_string(table.features[column]):
+        held = _kind(table.features[column])
+        raise DataError(f"column {column!r} of the {split} table of {name!r} holds {held}, but texts must be strings.")
+
+
+def check_groups(name: str, split: str, table: datasets.Dataset, column: str) -> None:
+    """Refuse groups that are neither whole numbers nor strings, and rows without one.
+
+    Raises:
+        DataError: the column's type, or the first such row.
+    """
+    if not len(table):
+        return
+    held = _kind(table.features[column])
+    if held not in ("strings", "whole numbers"):
+        raise DataError(f"column {column!r} of {name!r} holds {held}, but groups must be whole numbers or strings.")
+    _refuse_missing(name, split, column_values(table, column), f"no group in column {column!r}")
+
+
+def _refuse_missing(name: str, split: str, values: Any, what: str) -> None:
+    import pyarrow
+    import pyarrow.compute as pc
+
+    try:
+        values.validate(full=True)
+    except pyarrow.ArrowInvalid:
+        row = next(row for row, value in enumerate(values) if not _is_utf8(value))
+        raise DataError(
+            f"row {row} of the {split} table of {name!r} has a label or group that is not UTF-8: write it in UTF-8."
+        ) from None
+    missing = values.is_null()
+    if pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type):
+        missing = pc.or_kleene(missing, pc.equal(pc.utf8_trim_whitespace(values), ""))
+    rows = np.flatnonzero(missing.to_numpy())
+    if rows.size:
+        raise DataError(f"row {rows[0]} of the {split} table of {name!r} has {what}: give it one or drop the row.")
+
+
+def _is_utf8(value: Any) -> bool:
+    try:
+        value.as_py()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def check_labels(name: str, split: str, table: datasets.Dataset, column: str, class_names: tuple[str, ...]) -> int:
+    """The largest label of a table of class numbers, −1 for an empty table.
+
+    Raises:
+        DataError: the column holds no whole numbers, or the first row with an unusable one.
+    """
+    if column not in table.column_names or not len(table):
+        return -1
+    values = column_values(table, column)
+    if not str(values.type).startswith(("int", "uint")):
+        raise DataError(
+            f"column {column!r} of {name!r} holds {values.type}, but labels must be class numbers 0, 1, 2, …."
+        )
+    _refuse_missing(name, split, values, "no label")
+    labels = values.to_numpy()
+    allowed = (
+        f"0 to {len(class_names) - 1}, since there are {len(class_names)} class names" if class_names else "0 or more"
+    )
+    wrong = np.flatnonzero((labels < 0) | (labels >= len(class_names) if class_names else False))
+    if wrong.size:
+        raise DataError(
+            f"row {wrong[0]} of the {split} table of {name!r} has the label {labels[wrong[0]]}, but labels must be "
+            f"{allowed}: correct the row or the class names."
+        )
+    return int(labels.max())
+
+
+def number_labels(
+    name: str, tables: Mapping[str, datasets.Dataset], column: str, class_names: tuple[str, ...], untyped: bool
+) -> tuple[dict[str, datasets.Dataset], tuple[str, ...]]:
+    """Tables of texts with class numbers in `column`, which may hold classes' names; and the classes' names.
+
+    Names are numbered in the order of `class_names`, or sorted where there are none.
+
+    Args:
+        name: the data set's, for errors.
+        tables: split to table.
+        column: that of the labels.
+        class_names: those of classes.txt, () for none.
+        untyped: the format knows strings only, so whole numbers written out are class numbers, unless a class has
+            such a name.
+
+    Raises:
+        DataError: the first row without a label or with one that is no class; too many classes.
+    """
+    if not any(_is_string(table.features[column]) and len(table) for table in tables.values()):
+        return dict(tables), class_names
+    values = {split: column_values(table, column) for split, table in tables.items() if len(table)}
+    for split, labels in values.items():
+        _refuse_missing(name, split, labels, "no label")
+    held = sorted({label for labels in values.values() for label in labels.unique().to_pylist()})
+    if untyped and all(map(_NUMBER.fullmatch, held)) and not any(map(_NUMBER.fullmatch, class_names)):
+        return {
+            split: _with_column(table, column, values[split].cast("int64").to_numpy() if split in values else [])
+            for split, table in tables.items()
+        }, class_names
+    if not class_names:
+        refuse_many(name, column, len(held))
+    names = class_names or tuple(held)
+    numbered = {}
+    for split, table in tables.items():
+        codes = _codes(name, split, values[split], names) if split in values else np.empty(0, dtype=np.int64)
+        numbered[split] = _with_column(table, column, codes)
+    return numbered, names
+
+
+def refuse_many(name: str, column: str, count: int) -> None:
+    """Refuse labels that can be no classes.
+
+    Raises:
+        DataError: there are more than MOST_NAMES.
+    """
+    if count > MOST_NAMES:
+        raise DataError(
+            f"column {column!r} of {name!r} would make {count} classes, more than {MOST_NAMES}: set label-column to "
+            "the one with the classes, or list the classes in classes.txt."
+        )
+
+
+def _codes(name: str, split: str, labels: Any, names: tuple[str, ...]) -> np.ndarray:
+    import pyarrow
+    import pyarrow.compute as pc
+
+    codes = pc.index_in(labels, value_set=pyarrow.array(names, labels.type))
+    unknown = np.flatnonzero(codes.is_null().to_numpy())
+    if unknown.size:
+        row = int(unknown[0])
+        raise DataError(
+            f"row {row} of the {split} table of {name!r} has the label {labels[row].as_py()!r}, but classes.txt names "
+            "no such class: add it there or correct the row."
+        )
+    return codes.to_numpy().astype(np.int64)
+
+
+def _with_column(table: datasets.Dataset, column: str, values: Any) -> datasets.Dataset:
+    return table.remove_columns(column).add_column(column, np.asarray(values, dtype=np.int64))
