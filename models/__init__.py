@@ -1,6 +1,6 @@
-"""Model name or family -> SplitModel: ours, any torchvision classifier, or `package.module:callable`.
+"""Model name or family -> SplitModel: ours, any torchvision classifier or text encoder, or `package.module:callable`.
 
-torchvision is imported only for its own models: a deployment starts a process per message.
+torchvision and transformers are imported only for their own models: a deployment starts a process per message.
 """
 
 import difflib
@@ -13,13 +13,24 @@ from torch import nn
 
 from models.small import SMALL
 from models.split import ModelError, SplitModel, check_activation, probe, split
+from models.text import encoder_name, reads_text, text_backbone
 
-__all__ = ["FAMILIES", "ModelError", "SplitModel", "build", "model_for", "model_names", "num_parameters"]
+__all__ = [
+    "FAMILIES",
+    "ModelError",
+    "SplitModel",
+    "build",
+    "model_for",
+    "model_names",
+    "num_parameters",
+    "reads_text",
+]
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "tiny": ("tiny_perceptron", "tiny_cnn", "tiny_cnn4", "tiny_resnet"),
     "papers-protonorm": ("resnet8", "efficientnet_b0", "shufflenet_v2_x1_0", "mobilenet_v2"),
     "papers-fedpagr": ("cnn2", "perceptron", "resnet18", "googlenet", "mobilenet_v2"),
+    "papers-clinical": tuple(f"hf:emilyalsentzer/Bio_ClinicalBERT?trainable={layers}" for layers in (0, 2, 4)),
 }
 SMALLEST_SIDE = 8  # pixels
 
@@ -64,10 +75,10 @@ def build(
     """Build a model on the CPU; the same arguments give the same weights to the bit, in every process.
 
     Args:
-        name: one of ours, a torchvision classifier constructor, or `package.module:callable`, which is called
-            as callable(input_shape=, num_classes=, feature_dim=) and returns a SplitModel, or a backbone that
-            `models.split.split` completes.
-        input_shape: (C, H, W) with sides of 8 pixels or more, or (F,) for flat rows.
+        name: one of ours, a torchvision classifier constructor, `hf:<hub id or path>` (see `models.text`), or
+            `package.module:callable`, which is called as callable(input_shape=, num_classes=, feature_dim=) and
+            returns a SplitModel, or a backbone that `models.split.split` completes.
+        input_shape: (C, H, W) with sides of 8 pixels or more, (F,) for flat rows, (max-tokens,) for texts.
         feature_dim: d. num_classes: K.
         seed: of torch's CPU generator while the model is built; its state outside is left as it was.
         feature_activation: "linear" or "relu" on z; it holds for a callable's SplitModel, too.
@@ -110,6 +121,9 @@ def _check_name(name: str) -> None:
         return
     if name in FAMILIES:
         raise ModelError(f"{name!r} is a family; one client's model is one of {', '.join(FAMILIES[name])}.")
+    if reads_text(name):
+        encoder_name(name)
+        return
     if ":" in name:
         module, _, attribute = name.partition(":")
         if not all(part.isidentifier() for part in [*module.split("."), attribute]):
@@ -121,7 +135,7 @@ def _check_name(name: str) -> None:
         near = difflib.get_close_matches(name, [*SMALL, *FAMILIES, *classifier_names()], n=1, cutoff=0.0)[0]
         raise ModelError(
             f"model {name!r} is unknown; the nearest is {near!r}. Allowed are {', '.join(SMALL)}, the families "
-            f"{', '.join(FAMILIES)}, torchvision's classifiers and package.module:callable."
+            f"{', '.join(FAMILIES)}, torchvision's classifiers, hf:<encoder> and package.module:callable."
         )
 
 
@@ -139,6 +153,8 @@ def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classe
     """What makes the backbone, or a callable's SplitModel."""
     if name in SMALL:
         return partial(SMALL[name], input_shape)
+    if reads_text(name):
+        return partial(text_backbone, name, input_shape)
     if ":" not in name:
         from models.vision import vision_backbone
 
@@ -165,7 +181,9 @@ def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: 
 
 
 def _remedy(name: str) -> str:
-    """What helps against an error in torchvision's or a user's own words."""
+    """What helps against an error in torchvision's, transformers' or a user's own words."""
+    if reads_text(name):
+        return "use a text encoder, one that makes hidden states of token ids alone."
     if ":" in name:
         return (
             "the callable must be importable where the client runs and take the keyword arguments "

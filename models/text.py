@@ -1,0 +1,326 @@
+"""Text: the names `hf:<hub id or path>?trainable=<n>`, their tokenizers, and their encoders as backbones.
+
+transformers, the optional extra `text`, is imported when a tokenizer or an encoder is loaded, not before.
+"""
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.split import ModelError
+
+PREFIX = "hf:"
+PADDING = -1  # no token's id, so that no tokenizer need have a padding token
+BATCH = 256  # texts that are tokenised at a time: long notes are cut only after they are tokenised whole
+HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class EncoderName:
+    """What a model name says.
+
+    Args:
+        place: a hub id, or a path, which starts with /, ./, ../ or ~.
+        trainable: how many of the last layers learn; None for all of the encoder.
+    """
+
+    place: str
+    trainable: int | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether the place is a path."""
+        return self.place.startswith(("/", "./", "../", "~"))
+
+    @property
+    def source(self) -> str:
+        """The place as transformers takes it."""
+        return str(Path(self.place).expanduser()) if self.local else self.place
+
+
+def reads_text(name: str) -> bool:
+    """Whether the model of this name takes rows of token ids, as `Tokens` makes them."""
+    return name.startswith(PREFIX)
+
+
+def encoder_name(name: str) -> EncoderName:
+    """Read `hf:<hub id or path>` with or without `?trainable=<n>`; nothing is loaded or looked for.
+
+    Raises:
+        ModelError: another query, a number of layers that is none, no id, or an id of another form.
+    """
+    place, asked, query = name.removeprefix(PREFIX).partition("?")
+    key, _, value = query.partition("=")
+    if asked and key != "trainable":
+        raise ModelError(f"model {name!r} has the query {query!r}; the only one is ?trainable=<number of layers>.")
+    if asked and not (value.isascii() and value.isdigit()):
+        raise ModelError(
+            f"model {name!r} asks for {value!r} trainable layers; it must be a whole number, 0 for a frozen encoder."
+        )
+    encoder = EncoderName(place, int(value) if asked else None)
+    if not (encoder.local or HUB_ID.fullmatch(place)):
+        raise ModelError(
+            f"model {name!r} names no encoder; after {PREFIX} comes a hub id, as in {PREFIX}owner/encoder, or a path "
+            "that starts with /, ./, ../ or ~."
+        )
+    return encoder
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Texts -> token ids, by the tokenizer of an encoder.
+
+    Args:
+        encoder: a model name, of which the hub id or path is kept: `?trainable=` changes no token.
+        max_tokens: L, the tokens after which a text is cut off, the tokenizer's own (as [CLS], [SEP]) among them.
+    """
+
+    encoder: str
+    max_tokens: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "encoder", encoder_name(self.encoder).place)
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """n texts -> (n, L) int32 on the CPU; shorter texts are followed by -1.
+
+        Raises:
+            ModelError: no transformers, no tokenizer, or no room for a text within L tokens.
+        """
+        tokenizer = _tokenizer(self.encoder)
+        own = tokenizer.num_special_tokens_to_add()
+        if self.max_tokens <= own:
+            raise ModelError(
+                f"max-tokens is {self.max_tokens}, but the tokenizer of {self.encoder!r} adds {own} tokens of its own "
+                "to every text; raise max-tokens."
+            )
+        rows = torch.full((len(texts), self.max_tokens), PADDING, dtype=torch.int32)
+        for start in range(0, len(texts), BATCH):
+            ids = tokenizer(list(texts[start : start + BATCH]), truncation=True, max_length=self.max_tokens).input_ids
+            lengths = torch.tensor([len(row) for row in ids])
+            flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32)
+            rows[start : start + BATCH][torch.arange(self.max_tokens) < lengths[:, None]] = torch.from_numpy(flat)
+        return rows
+
+
+class TextEncoder(nn.Module):
+    """Token ids -> the mean of an encoder's last hidden states over a text's tokens.
+
+    Args:
+        encoder: a transformers model that takes ids and a mask and gives `last_hidden_state`; a pooler on top of
+            that, which nothing would train, is taken off.
+    """
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__()
+        if isinstance(getattr(encoder, "pooler", None), nn.Module):
+            encoder.pooler = None
+        config = encoder.config
+        config.use_cache = False  # of decoders: keys and values for a next token that nobody asks for
+        config.return_dict = True
+        pad = getattr(config, "pad_token_id", None)
+        self.pad = pad if pad is not None and pad >= 0 else 0
+        self.encoder = encoder
+        self.train()  # transformers loads for inference
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(n, L) ids of any number type that holds them, -1 after each text's end -> (n, hidden).
+
+        A row without a token gives zeros. What lies beyond the longest text is left out on the CPU only: on CUDA
+        the host would have to wait for its length.
+        """
+        ids = ids.long()
+        real = ids >= 0
+        if ids.device.type == "cpu":
+            longest = max(1, int(real.any(dim=0).sum()))
+            ids, real = ids[:, :longest], real[:, :longest]
+        attended = real.clone()
+        attended[:, 0] = True  # a softmax over no token at all would be NaN
+        output = self.encoder(input_ids=ids.masked_fill(~real, self.pad), attention_mask=attended.long())
+        hidden: Tensor = output.last_hidden_state
+        return hidden.masked_fill(~real[..., None], 0).sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def text_backbone(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
+    """An encoder with its pretrained weights, in float32 and training mode: (n, L) ids -> (n, hidden).
+
+    With `?trainable=n` its last n layers learn; embeddings, earlier layers and what follows the layers are frozen.
+    An encoder whose layers share their weights (ALBERT) can be had whole or frozen, not with n of its layers.
+    torch's random state stays as it was.
+
+    Args:
+        name: as `encoder_name` reads it.
+        input_shape: (L,), L = max-tokens.
+
+    Raises:
+        ModelError: no transformers; an encoder or tokenizer that cannot be had, or is not whole, or do not belong
+            together; more layers or more positions than it has; an input that is no row.
+    """
+    asked = encoder_name(name)
+    if len(input_shape) != 1:
+        raise ModelError("it reads text, but this data has images; use an image model, or a data set of texts.")
+    with torch.random.fork_rng(devices=[]):  # transformers draws before it loads, each version in its own way
+        encoder = _encoder(asked)
+    _check_positions(encoder, input_shape[0])
+    _check_vocabulary(encoder, asked)
+    _freeze(encoder, asked.trainable)
+    return TextEncoder(encoder)
+
+
+def _freeze(encoder: nn.Module, trainable: int | None) -> None:
+    """Leave the last `trainable` layers to learn, in place; None leaves all."""
+    if trainable is None:
+        return
+    encoder.requires_grad_(False)
+    if trainable == 0:
+        return
+    config: Any = encoder.config
+    depth = getattr(config, "num_hidden_layers", 0)
+    layers = next((m for m in encoder.modules() if isinstance(m, nn.ModuleList) and len(m) == depth), None)
+    if layers is None:
+        raise ModelError(
+            f"trainable={trainable} asks for its last layers, but they share their weights or cannot be told apart; "
+            "use ?trainable=0, or leave it out to train all."
+        )
+    if trainable > depth:
+        raise ModelError(f"trainable={trainable} is more than its {depth} layers; use at most {depth}.")
+    for layer in layers[depth - trainable :]:
+        layer.requires_grad_(True)
+
+
+def _check_positions(encoder: nn.Module, max_tokens: int) -> None:
+    """Raises ModelError where texts of `max_tokens` are longer than the encoder."""
+    config: Any = encoder.config
+    tables = [m for key, m in encoder.named_modules() if key.split(".")[-1] == "position_embeddings"]
+    # RoBERTa counts positions from behind its padding's; and what has no table is held to what it was trained on
+    limits = [
+        m.num_embeddings - (0 if m.padding_idx is None else m.padding_idx + 1)
+        for m in tables
+        if isinstance(m, nn.Embedding)
+    ] or [getattr(config, "max_position_embeddings", None) or 0]
+    if 0 < min(limits) < max_tokens:
+        raise ModelError(
+            f"max-tokens is {max_tokens}, but it has {min(limits)} positions; set max-tokens to {min(limits)} or less."
+        )
+
+
+def _check_vocabulary(encoder: nn.Module, asked: EncoderName) -> None:
+    """Raises ModelError where the tokenizer gives ids that the encoder has no embedding for."""
+    get_embeddings: Any = encoder.get_input_embeddings
+    known = getattr(get_embeddings(), "num_embeddings", None)
+    needed = max(_tokenizer(asked.place).get_vocab().values()) + 1
+    if known is not None and needed > known:
+        raise ModelError(
+            f"its tokenizer has {needed} tokens, but the encoder embeds {known}; save the two that belong together, "
+            "or call resize_token_embeddings on the encoder and train it first."
+        )
+
+
+def _encoder(asked: EncoderName) -> nn.Module:
+    """The encoder in float32, as transformers loads it."""
+    with _loading("encoder", asked) as transformers:
+        encoder, report = _nearest(
+            asked, partial(transformers.AutoModel.from_pretrained, asked.source, output_loading_info=True)
+        )
+    missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
+    if missing:
+        raise ModelError(
+            f"the weights at {asked.place!r} lack {len(missing)} of the encoder's tensors, {missing[0]} among them; "
+            "save it whole with its save_pretrained."
+        )
+    if getattr(encoder.config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{asked.place!r} is an encoder with a decoder, which features need not; use an encoder such as BERT."
+        )
+    network: nn.Module = encoder.float()
+    return network
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(place: str) -> Any:
+    """The tokenizer of a hub id or path, loaded once a process.
+
+    Raises:
+        ModelError: there is none.
+    """
+    asked = EncoderName(place)
+    with _loading("tokenizer", asked) as transformers:
+
+        def load(**where: bool) -> Any:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(asked.source, **where)
+            # transformers 5 makes one of the special tokens alone where the vocabulary is missing
+            if not tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens) - set(tokenizer.get_added_vocab()):
+                files = dict.fromkeys(["tokenizer.json", *tokenizer.vocab_files_names.values()])
+                raise ModelError(f"{' or '.join(files)} is missing")
+            return tokenizer
+
+        return _nearest(asked, load)
+
+
+def _nearest(asked: EncoderName, load: Callable[..., Any]) -> Any:
+    """What `load` finds on this machine, else on the hub.
+
+    A deployment starts a process per message: none of them should ask the hub for what it has, each file with
+    retries where it is out of reach, nor meet another revision in the middle of a run.
+    """
+    try:
+        return load(local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError):
+        if asked.local:
+            raise
+        return load(local_files_only=False, trust_remote_code=False)
+
+
+@contextmanager
+def _loading(what: str, asked: EncoderName) -> Iterator[Any]:
+    """transformers, silent meanwhile; its errors become one sentence.
+
+    Raises:
+        ModelError: it is not installed, the folder is not there, or it raised.
+    """
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError as error:
+        raise ModelError(
+            "text needs transformers, which cannot be imported here; pip install 'protosphere[text]'."
+        ) from error
+    if asked.local and not Path(asked.source).is_dir():
+        raise ModelError(f"there is no folder {asked.source!r} on this machine; {_remedy(what, asked)}")
+    log = transformers.utils.logging
+    verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    if bars:
+        log.disable_progress_bar()
+    try:
+        yield transformers
+    except Exception as error:
+        words = " ".join(str(error).split()).rstrip(".!")
+        raise ModelError(f"the {what} of {asked.place!r} cannot be loaded: {words}; {_remedy(what, asked)}") from error
+    finally:
+        log.set_verbosity(verbosity)
+        if bars:
+            log.enable_progress_bar()
+
+
+def _remedy(what: str, asked: EncoderName) -> str:
+    """How a tokenizer or an encoder comes to where it is missing."""
+    if asked.local:
+        files, kind = {
+            "tokenizer": ("its tokenizer.json", "AutoTokenizer"),
+            "encoder": ("its config.json and its weights", "AutoModel"),
+        }[what]
+        return f"save {files} there by {kind}.from_pretrained(<hub id>).save_pretrained({asked.source!r})."
+    return (
+        f"bring it into this machine's cache while it can reach the hub (hf download {asked.place}), or name a "
+        f"folder that holds encoder and tokenizer, as in {PREFIX}/path/to/encoder."
+    )
