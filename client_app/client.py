@@ -21,7 +21,8 @@ from federation.data_spec import data_spec, shared_test_spec
 from federation.payloads import Answers, Identity, Instruction, Report
 from federation.seeds import derive, seed_process
 from federation.settings import SettingError, home
-from models import ModelError, build, model_for
+from models import ModelError, build, model_for, reads_text, seed_name
+from models.text import Tokens
 from prototypes.prototype_set import PrototypeSet
 from strategies import Run, read_settings
 from strategies.method import ClientState
@@ -55,7 +56,9 @@ class Client:
             )
         self.own_data = str(node.get("data-path", "")) or None
         spec = data_spec(self.settings, self.partitions)
-        self.data = client_data(spec, self.partition, home() / "cache", self.device, self.own_data)
+        self.tokens = Tokens(self.model, self.settings.max_tokens) if reads_text(self.model) else None
+        cache = home() / "cache"
+        self.data = client_data(spec, self.partition, cache, self.device, self.own_data, self.tokens)
         self.shared = shared_test_spec(self.settings, self.partitions, str(node.get("shared-test-path", "")))
         self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim)
         self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
@@ -156,7 +159,7 @@ class Client:
     def _answers(self, state: ClientState) -> Answers | None:
         if not self.settings.ensemble_every:
             raise SettingError("the server asks for the ensemble's answers, but this run's `ensemble-every` is 0.")
-        rows, fingerprint = shared_rows(self.shared, self.device)
+        rows, fingerprint = shared_rows(self.shared, self.device, self.tokens)
         probabilities = predict(self.objective, state, rows, self.data.transform)
         return None if probabilities is None else Answers(probabilities, fingerprint)
 
@@ -194,7 +197,7 @@ class Client:
     def _new_state(self) -> ClientState:
         """The seeded initial model: the same for all clients of one architecture with `shared-init`."""
         whose = () if self.settings.shared_init else (self.partition,)
-        seed = derive(self.settings.seed, "model", self.model, *whose)
+        seed = derive(self.settings.seed, "model", seed_name(self.model), *whose)
         data = self.data
         model = build(
             self.model,

@@ -5,7 +5,7 @@ import time
 import torch
 from torch import Tensor
 
-from data.client_data import ClientData, InputTransform, Rows
+from data.client_data import ClientData, Rows, Transform
 from federation.figures import MAJORITY
 from federation.payloads import Evaluation
 from prototypes.discriminant import discriminant_scores, pooled_covariance
@@ -53,12 +53,12 @@ def evaluate(objective: Objective, state: ClientState, data: ClientData) -> Eval
 
 
 @torch.no_grad()
-def predict(objective: Objective, state: ClientState, rows: Rows, transform: InputTransform) -> Tensor | None:
+def predict(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> Tensor | None:
     """Class probabilities of all rows for the ensemble, (n, K); None where the method can predict no class yet."""
     return objective.probabilities(state, features_of(objective, state, rows, transform))
 
 
-def features_of(objective: Objective, state: ClientState, rows: Rows, transform: InputTransform) -> Tensor:
+def features_of(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> Tensor:
     """z of all rows in eval mode, (n, d) float32."""
     state.module.eval()
     chunks = []
@@ -75,7 +75,7 @@ def autocast(objective: Objective, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=wanted)
 
 
-def _right(objective: Objective, state: ClientState, rows: Rows, transform: InputTransform) -> dict[str, Tensor]:
+def _right(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> dict[str, Tensor]:
     """Rule -> number of right answers, as tensors still on the device."""
     if not len(rows):
         return {}

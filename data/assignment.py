@@ -11,6 +11,7 @@ import numpy as np
 from filelock import FileLock
 
 from data import DataError
+from data.columns import USUAL, Columns
 from data.content import occurs_once
 from data.decoded import Decoded, decoded
 from data.groups import Units, shared_group, units_of
@@ -49,6 +50,7 @@ class DataSpec:
     seed: int = 0
     spiral_noise: float = 0.2
     spiral_points: int = 1000
+    columns: Columns = USUAL
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +76,7 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
     return decoded(
         spec.dataset if data_path is None else data_path,
         Path(cache_dir),
+        columns=spec.columns,
         spiral_noise=spec.spiral_noise,
         spiral_points=spec.spiral_points,
         seed=spec.seed,

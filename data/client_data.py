@@ -3,10 +3,10 @@
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from data import DataError
 from data.assignment import DataSpec, assignment, open_data
 from data.decoded import Decoded
 from data.partitions import class_counts
+from data.texts import Texts
 
 __all__ = [
     "ClientData",
@@ -23,6 +24,8 @@ __all__ = [
     "Encode",
     "InputTransform",
     "Rows",
+    "TokenTransform",
+    "Transform",
     "class_names",
     "client_data",
     "partition_labels",
@@ -31,13 +34,26 @@ __all__ = [
 
 _CACHE_BYTES = 2**30
 
-# What makes token ids (n, length) of n texts; equal ones give equal ids.
-Encode = Callable[[Sequence[str]], Tensor]
+
+class Encode(Protocol):
+    """What makes token ids of texts; hashable, and equal ones give equal ids."""
+
+    @property
+    def encoder(self) -> str:
+        """Whose tokenizer it is."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Ids in a row."""
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """n texts -> (n, max_tokens) int, what is beyond a text's end below 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Inputs (n, C, H, W) uint8 or (n, F) float32 as stored, and labels (n,) int64, on the client's device."""
+    """Inputs (n, C, H, W) uint8 or (n, F) float32 as stored, or token ids (n, L) int32; and labels (n,) int64. On the
+    client's device."""
 
     inputs: Tensor
     labels: Tensor
@@ -84,6 +100,28 @@ class InputTransform:
         return cls(float(stored["scale"]), tuple(stored["mean"]), tuple(stored["std"]), tuple(stored["shape"]))
 
 
+@dataclass(frozen=True)
+class TokenTransform:
+    """Token ids as stored to what a text model sees: the same as int64.
+
+    `shape` is (L,); `tokenizer` says whose ids they are.
+    """
+
+    tokenizer: str
+    shape: tuple[int]
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """(n, L) of any integer type to int64."""
+        return inputs.to(torch.int64)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"tokenizer": self.tokenizer, "shape": list(self.shape)}
+
+
+Transform = InputTransform | TokenTransform
+
+
 # A copy to a GPU in every batch would make the host wait.
 @functools.lru_cache(maxsize=64)
 def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
@@ -100,7 +138,7 @@ class ClientData:
     test: Rows
     validation: Rows
     class_names: tuple[str, ...]
-    transform: InputTransform
+    transform: Transform
 
     @property
     def num_classes(self) -> int:
@@ -143,6 +181,7 @@ def client_data(
     cache_dir: Path,
     device: torch.device | str = "cpu",
     data_path: str | None = None,
+    encode: Encode | None = None,
 ) -> ClientData:
     """The rows of one client, split into train, test and validation.
 
@@ -154,19 +193,28 @@ def client_data(
         cache_dir: where decoded data sets and assignments are kept, shared by the processes of a machine.
         device: where the tensors go.
         data_path: a real client's own folder: its rows all belong to this client and no partitioner runs.
+        encode: what makes token ids of texts; None for a model that takes images or numbers.
 
     Raises:
-        DataError: the data set or a setting cannot be used, or the partition is out of range.
+        DataError: the data set or a setting cannot be used, it holds texts and the model reads none or the other way
+            round, or the partition is out of range.
     """
-    key = (spec, partition, str(cache_dir), str(torch.device(device)), data_path)
+    key = (spec, partition, str(cache_dir), str(torch.device(device)), data_path, encode)
     found = _recent.get(key)
     if found is None:
-        found = _load(spec, partition, Path(cache_dir), torch.device(device), data_path)
+        found = _load(spec, partition, Path(cache_dir), torch.device(device), data_path, encode)
         _recent.put(key, found)
     return found
 
 
-def _load(spec: DataSpec, partition: int, cache_dir: Path, device: torch.device, data_path: str | None) -> ClientData:
+def _load(
+    spec: DataSpec,
+    partition: int,
+    cache_dir: Path,
+    device: torch.device,
+    data_path: str | None,
+    encode: Encode | None,
+) -> ClientData:
     own = data_path is not None
     if not own and not 0 <= partition < spec.clients:
         raise DataError(f"partition {partition} does not exist: {spec.clients} clients are numbered from 0.")
@@ -174,22 +222,36 @@ def _load(spec: DataSpec, partition: int, cache_dir: Path, device: torch.device,
     who = assignment(spec, data, cache_dir, own=own)
     client = 0 if own else partition
     return ClientData(
-        train=rows_of(data, who.train[client], device),
-        test=rows_of(data, who.test[client], device),
-        validation=rows_of(data, who.validation[client], device),
+        train=rows_of(data, who.train[client], device, encode),
+        test=rows_of(data, who.test[client], device, encode),
+        validation=rows_of(data, who.validation[client], device, encode),
         class_names=data.class_names,
-        transform=_transform(data),
+        transform=_transform(data, encode),
     )
 
 
 def rows_of(data: Decoded, rows: np.ndarray, device: torch.device, encode: Encode | None = None) -> Rows:
-    """Some rows of a decoded data set as tensors on a device."""
+    """Some rows of a decoded data set as tensors on a device.
+
+    Raises:
+        DataError: texts without `encode`, or images with it.
+    """
+    if isinstance(data.inputs, Texts) != (encode is not None):
+        held, wanted = ("texts", "images or numbers") if encode is None else ("images or numbers", "texts")
+        remedy = "hf:<encoder>" if encode is None else "one that is no hf:<encoder>"
+        raise DataError(
+            f"{data.name!r} holds {held}, but this client's model takes {wanted}: give it a model {remedy}."
+        )
     # indexing with an array copies out of the memory map
-    inputs, labels = torch.from_numpy(np.asarray(data.inputs[rows])), torch.from_numpy(data.labels[rows])
-    return Rows(inputs.to(device), labels.to(device))
+    chosen = data.inputs[rows]
+    inputs = torch.from_numpy(np.asarray(chosen)) if encode is None else encode(chosen)
+    return Rows(inputs.to(device), torch.from_numpy(data.labels[rows]).to(device))
 
 
-def _transform(data: Decoded) -> InputTransform:
+def _transform(data: Decoded, encode: Encode | None) -> Transform:
+    if isinstance(data.inputs, Texts) or encode is not None:
+        assert encode is not None
+        return TokenTransform(encode.encoder, (encode.max_tokens,))
     shape = tuple(int(size) for size in data.inputs.shape[1:])
     centre = 0.5 if data.inputs.dtype == np.uint8 else 0.0
     spread = 0.5 if data.inputs.dtype == np.uint8 else 1.0

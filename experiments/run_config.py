@@ -12,6 +12,7 @@ from data.sources import is_path
 from experiments.preflight import check, refuse_fewer_rounds
 from federation.record import RunFolder, find_run
 from federation.settings import Scalar, SettingError, nearest, refuse_unknown
+from models.text import PREFIX
 from strategies import known_settings, load_method, read_settings, refuse_foreign
 
 PRESETS = Path(__file__).parent / "presets"
@@ -166,9 +167,17 @@ def _maybe_here(name: str) -> str:
 
 def _absolute(name: str, value: Scalar) -> Scalar:
     """Flower's processes run elsewhere: what is a path must not depend on the working directory."""
+    if name == "models" and isinstance(value, str):
+        return ",".join(_absolute_encoder(item.strip()) for item in value.split(","))
     if isinstance(value, str) and value and (name in PLACES or (name == "dataset" and is_path(value))):
         return os.path.abspath(Path(value).expanduser())
     return value
+
+
+def _absolute_encoder(model: str) -> str:
+    """A text model's name with its local path, if it has one, made absolute."""
+    place = model.removeprefix(PREFIX)
+    return PREFIX + os.path.abspath(Path(place).expanduser()) if model != place and is_path(place) else model
 
 
 def _check(run_config: RunConfig, clients: int, folder: Path | None = None) -> None:

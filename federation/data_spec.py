@@ -1,6 +1,7 @@
 """The settings that decide who holds which rows, for the data floor: clients and `protosphere run` ask alike."""
 
 from data.assignment import DataSpec
+from data.columns import Columns
 from data.shared_test import SharedTestSpec
 from federation.settings import Settings, home
 
@@ -25,6 +26,7 @@ def data_spec(settings: Settings, clients: int) -> DataSpec:
         seed=settings.seed,
         spiral_noise=settings.spiral_noise,
         spiral_points=settings.spiral_points,
+        columns=Columns(settings.text_column, settings.label_column, settings.group_column),
     )
 
 

@@ -73,6 +73,10 @@ class Settings(BaseModel):
     split: Literal["pooled", "official"] = "pooled"
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
     validation_share: Share = 0.1
+    text_column: str = ""
+    label_column: str = ""
+    group_column: str = ""
+    max_tokens: AtLeastOne = 256
     spiral_noise: NotNegative = 0.2
     spiral_points: AtLeastOne = 1000
 
@@ -203,7 +207,9 @@ def is_run_name(name: str) -> bool:
 
 def refuse_relative_paths(settings: Settings) -> None:
     """A relative path would be sought from the SuperLink's or a Ray worker's folder, not the user's."""
+    encoders = [model.strip().removeprefix("hf:") for model in settings.models.split(",") if "hf:" in model]
     candidates = {
+        "models": next((place for place in encoders if place.startswith(".")), ""),
         "dataset": settings.dataset if is_path(settings.dataset) else "",
         "shared-test-path": settings.shared_test_path,
         "results-dir": settings.results_dir,

@@ -13,7 +13,7 @@ from torch import nn
 
 from models.small import SMALL
 from models.split import ModelError, SplitModel, check_activation, probe, split
-from models.text import encoder_name, reads_text, text_backbone
+from models.text import encoder_name, reads_text, seed_name, text_backbone
 
 __all__ = [
     "FAMILIES",
@@ -24,6 +24,7 @@ __all__ = [
     "model_names",
     "num_parameters",
     "reads_text",
+    "seed_name",
 ]
 
 FAMILIES: dict[str, tuple[str, ...]] = {

@@ -48,6 +48,15 @@ class EncoderName:
         return str(Path(self.place).expanduser()) if self.local else self.place
 
 
+def seed_name(name: str) -> str:
+    """What a model's seed is derived from: its name, but of a local encoder only its folder's name, since a run must
+    not depend on where the folder lies."""
+    place, query, trainable = name.partition("?")
+    folder = place.removeprefix(PREFIX)
+    local = reads_text(name) and EncoderName(folder).local
+    return f"{PREFIX}{Path(folder).name}{query}{trainable}" if local else name
+
+
 def reads_text(name: str) -> bool:
     """Whether the model of this name takes rows of token ids, as `Tokens` makes them."""
     return name.startswith(PREFIX)
