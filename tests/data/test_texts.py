@@ -1,7 +1,11 @@
 """Texts from files to the memory map: as they were written, or one sentence on what cannot be used."""
 
 import csv
+import gzip
 import json
+import re
+import runpy
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -17,6 +21,7 @@ from data.sources import load_source, locate
 from data.text_files import column_types
 from data.texts import Texts, write_texts
 
+ROOT = Path(__file__).resolve().parents[2]
 ODD = [
     'a, "b"\nc',
     "None",
@@ -393,3 +398,51 @@ def test_a_shortened_file_of_texts_is_decoded_anew(tmp_path):
     with pytest.raises(ValueError, match=r"inputs\.utf8 does not have the"):
         Texts.open(folder)
     assert everything(opened(tmp_path / "set")) == ODD
+
+
+def write_csv(path, header, *rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([header, *rows])
+
+
+def test_the_page_s_snippet_joins_tables_of_mimic_s_layout(tmp_path, monkeypatch, capsys):
+    snippet = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "text.md").read_text("utf-8"), re.DOTALL)
+    (tmp_path / "join.py").write_text(snippet[1], "utf-8")
+    # by note: patient, stay, location, died there; three stays of patient 00000007
+    made = {
+        "N1": ("00000007", "21", "HOME", "0", "Home"),
+        "N2": ("00000007", "22", "HOME HEALTH CARE", "0", "Home Health"),
+        "N3": ("00000007", "23", "SKILLED NURSING FACILITY", "0", "SNF"),
+        "N4": ("00000008", "24", "REHAB", "0", "Rehab"),
+        "N5": ("00000009", "25", "DIED", "1", "Expired"),
+        "N6": ("00000010", "26", "", "1", "Expired"),
+        "N7": ("00000011", "27", "HOSPICE", "0", "Other"),
+        "N8": ("00000012", "28", "", "0", "Other"),
+    }
+    texts = {note: f'<SEX> F\n<SERVICE> "{note}", stable' for note in made} | {"N8": "None"}
+    bhc = [(note, text, "summary", 12, 3) for note, text in texts.items()]
+    header = ("note_id", "input", "target", "input_tokens", "target_tokens")
+    # one note of which MIMIC-IV-Note knows nothing, and one without a word
+    write_csv(tmp_path / "mimic-iv-bhc.csv", header, *bhc, ("N0", "nobody's", "", 2, 0), ("N9", " \n", "", 0, 0))
+    owners = [(note, row[0], row[1], "DS", 1, "2150-01-01", "2150-01-02", "whole") for note, row in made.items()]
+    owners.append(("N9", "00000012", "28", "DS", 2, "2150-01-01", "2150-01-02", "whole"))
+    header = ("note_id", "subject_id", "hadm_id", "note_type", "note_seq", "charttime", "storetime", "text")
+    write_csv(tmp_path / "note" / "discharge.csv.gz", header, *reversed(owners))
+    stays = [(row[0], row[1], "2150-01-01", row[2], "Medicare", row[3]) for row in made.values()]
+    header = ("subject_id", "hadm_id", "admittime", "discharge_location", "insurance", "hospital_expire_flag")
+    write_csv(tmp_path / "hosp" / "admissions.csv.gz", header, *stays)
+
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path("join.py")
+    assert "8 of 10 notes of 6 patients" in capsys.readouterr().out
+    data = opened(tmp_path / "mimic-discharge", group="subject_id")
+    assert data.class_names == ("Home", "Home Health", "SNF", "Rehab", "Expired", "Other")
+    assert dict(zip(everything(data), [data.class_names[label] for label in data.labels], strict=True)) == {
+        texts[note]: row[4] for note, row in made.items()
+    }
+    patients = [row[0] for row in made.values()]
+    for text, group in zip(everything(data), data.groups, strict=True):
+        own = {text for text, other in zip(everything(data), data.groups, strict=True) if other == group}
+        patient = patients[list(texts.values()).index(text)]
+        assert own == {texts[note] for note, row in made.items() if row[0] == patient}
