@@ -150,15 +150,27 @@ def test_clients_are_a_setting_too(assignments, flag, clients):
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_presets_are_whole(name):
+def test_presets_are_whole(name, tmp_path):
     settings = read_toml(run_config.PRESETS / f"{name}.toml")
-    made = plan(preset=name)
+    given = []
+    if name == "fedpagr-mimic-iv":
+        # its data are those of whoever holds access
+        notes = [f"p{row // 2},note {row},class {row // 2 % 6}" for row in range(6000)]
+        (tmp_path / "notes.csv").write_text("\n".join(["subject_id,text,label", *notes]) + "\n")
+        settings["dataset"] = str(tmp_path)
+        given = [f'dataset="{tmp_path}"']
+    made = plan(given, preset=name)
     assert made.run_config == known_settings() | settings
     assert made.clients == settings["clients"]
 
 
 def test_presets_hold_the_papers_values():
     assert preset_names() == [
+        "fedpagr-cifar10",
+        "fedpagr-cifar100",
+        "fedpagr-fashion-mnist",
+        "fedpagr-mimic-iv",
+        "fedpagr-tiny-imagenet",
         "protonorm-cifar10",
         "protonorm-cifar100",
         "spiral",
@@ -177,6 +189,18 @@ def test_presets_hold_the_papers_values():
         wanted = table | {"dataset": f"cifar{classes}", "feature-dim": 500, "sparsity-dim": 50}
         wanted |= {"strategy": "tinyproto-fp", "tinyproto.mu": mu, "tinyproto.scaling": True}
         assert {name: made[name] for name in wanted} == wanted
+
+
+def test_fedpagrs_presets_hold_the_papers_values():
+    table = {"clients": 20, "alpha": 0.1, "rounds": 400, "fraction-train": 0.5, "momentum": 0.9, "batch-size": 32}
+    table |= {"models": "papers-fedpagr", "feature-dim": 512, "learning-rate": 0.01, "fedpagr.temperature": 0.1}
+    table |= {"fedpagr.entropy-weight": 0.1, "fedpagr.separation-weight": 0.5}
+    for name, margin, steps in (("cifar10", 0.3, 5), ("fashion-mnist", 0.3, 5), ("cifar100", 0.1, 3)):
+        made = plan(preset=f"fedpagr-{name}").run_config
+        wanted = table | {"fedpagr.margin": margin, "fedpagr.steps": steps}
+        assert {setting: made[setting] for setting in wanted} == wanted
+        # its last five evaluations are the paper's: rounds 320 to 400
+        assert (made["rounds"] - 320) / made["evaluate-every"] == 4 == (400 - 320) / made["ensemble-every"]
 
 
 def test_another_strategy_leaves_a_presets_method_behind():
@@ -291,7 +315,8 @@ def test_what_cannot_be_resumed(keywords, sentence, cut_run):
         ),
         (
             {"preset": "spirall"},
-            "unknown preset `spirall` (did you mean `spiral`?); one of protonorm-cifar10, protonorm-cifar100, spiral, "
+            "unknown preset `spirall` (did you mean `spiral`?); one of fedpagr-cifar10, fedpagr-cifar100, "
+            "fedpagr-fashion-mnist, fedpagr-mimic-iv, fedpagr-tiny-imagenet, protonorm-cifar10, protonorm-cifar100, spiral, "
             "tinyproto-cifar10, tinyproto-cifar100 is allowed.",
         ),
         ({"clients": 0}, "--clients is 0, but a run needs at least 1."),
