@@ -137,8 +137,6 @@ class TextEncoder(nn.Module):
         config = encoder.config
         config.use_cache = False  # of decoders: keys and values for a next token that nobody asks for
         config.return_dict = True
-        pad = getattr(config, "pad_token_id", None)
-        self.pad = pad if pad is not None and pad >= 0 else 0
         self.encoder = encoder
         self.train()  # transformers loads for inference
 
@@ -155,7 +153,7 @@ class TextEncoder(nn.Module):
             ids, real = ids[:, :longest], real[:, :longest]
         attended = real.clone()
         attended[:, 0] = True  # a softmax over no token at all would be NaN
-        output = self.encoder(input_ids=ids.masked_fill(~real, self.pad), attention_mask=attended.long())
+        output = self.encoder(input_ids=ids.clamp(min=0), attention_mask=attended.long())
         hidden: Tensor = output.last_hidden_state
         return hidden.masked_fill(~real[..., None], 0).sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
 
