@@ -14,7 +14,7 @@ from client_app.store import Stamp, Store, StoreError
 from client_app.trainer import mean_norm, train
 from data import DataError
 from data.client_data import client_data
-from data.shared_test import refuse_overlap, shared_rows
+from data.shared_set import refuse_overlap, shared_rows
 from federation.arrays import Limits
 from federation.codec import codec_of
 from federation.data_spec import data_spec, shared_test_spec

@@ -9,7 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
-from data.shared_test import SharedLabels
+from data.shared_set import SharedLabels
 from federation.checks import MessageError
 from federation.codec import Codec
 from federation.payloads import Answers, Payload, from_tensors

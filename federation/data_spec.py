@@ -2,7 +2,7 @@
 
 from data.assignment import DataSpec
 from data.columns import Columns
-from data.shared_test import SharedTestSpec
+from data.shared_set import SharedTestSpec
 from federation.settings import Settings, home
 
 

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from data.shared_test import SharedLabels
+from data.shared_set import SharedLabels
 from federation import figures
 from federation.arrays import Limits, payload_bytes
 from federation.codec import Codec, CodecError, codec_of

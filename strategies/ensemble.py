@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from data import DataError
-from data.shared_test import SharedLabels, shared_labels
+from data.shared_set import SharedLabels, shared_labels
 from federation.data_spec import shared_test_spec
 from federation.settings import SettingError, Settings
 

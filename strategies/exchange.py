@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from data.shared_test import SharedLabels
+from data.shared_set import SharedLabels
 from federation.arrays import Limits, decode_answers, decode_payload, payload_bytes
 from federation.messages import MessageError, decode_report, wire_bytes
 from federation.payloads import Identity, Report

@@ -167,6 +167,18 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
     assert "\x1b" not in result.stdout
 
 
+def test_the_table_tells_the_ensemble_where_it_was_measured(invoke, launched, folder):
+    assert "ensemble" not in invoke().stdout
+    ensemble = {"best": 0.4444, "last-5": 0.41, "final": 0.4076, "rows": 180}
+    told = SUMMARY | {"ensemble": ensemble, "bytes": SUMMARY["bytes"] | {"ensemble_wire_up": 45_678}}
+    (folder / "summary.json").write_text(json.dumps(told))
+    lines = invoke().stdout.splitlines()
+    assert lines[-3] == (
+        "ensemble of all clients on 180 shared test rows: best 44.4 %, last-5 41.0 %, final 40.8 % (45.7 kB of answers)"
+    )
+    assert "28.4 kB up" in lines[-4], "its bytes are no part of the wire"
+
+
 def test_a_run_without_validation_has_a_final_headline(invoke, launched, folder):
     bare = SUMMARY | {
         "headline": {"rule": "classifier", "figure": "final", "accuracy": 0.5},
@@ -279,8 +291,8 @@ def test_a_real_run_in_process(invoke, home):
         (
             ["--preset", "spirale"],
             "unknown preset `spirale` (did you mean `spiral`?); one of fedpagr-cifar10, fedpagr-cifar100, "
-            "fedpagr-fashion-mnist, fedpagr-mimic-iv, fedpagr-tiny-imagenet, protonorm-cifar10, protonorm-cifar100, spiral, "
-            "tinyproto-cifar10, tinyproto-cifar100 is allowed.",
+            "fedpagr-fashion-mnist, fedpagr-mimic-iv, fedpagr-tiny-imagenet, protonorm-cifar10, protonorm-cifar100, "
+            "spiral, tinyproto-cifar10, tinyproto-cifar100 is allowed.",
         ),
         (["--clients", "0"], "--clients is 0, but a run needs at least 1."),
         (

@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from federation.figures import headlines, of_client, over_clients, over_trainings
+from federation.figures import ensemble_headline, headlines, of_client, over_clients, over_trainings
 from federation.payloads import Evaluation, TrainingFigures
 
 RULES = ("classifier", "local-prototypes")
@@ -174,3 +174,26 @@ def test_a_client_that_is_always_wrong_has_a_best_of_zero():
 def test_no_lines_no_headlines():
     assert headlines([]) == {}
     assert headlines([LINES[1]]) == {}
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "best", "last_five", "final"),
+    [
+        ([0.25], 0.25, 0.25, 0.25),
+        ([0.5, 0.0], 0.5, 0.25, 0.0),
+        ([1.0, 0.5, 0.25, 0.5, 0.75, 0.5, 0.25], 1.0, 0.45, 0.25),
+    ],
+)
+def test_the_ensembles_headline(accuracies, best, last_five, final):
+    """Rounds without the measurement stand between those with it and count for nothing."""
+    measured = [{"ensemble": {"of_round": 0, "accuracy": a, "clients": 3, "rows": 4}} for a in accuracies]
+    lines = [line for one in measured for line in ({"clients": {}}, one)] + [{"clients": {}}]
+    found = ensemble_headline(lines)
+    assert found == {
+        "ensemble": {"best": best, "last-5": pytest.approx(last_five, abs=1e-15), "final": final, "rows": 4}
+    }
+
+
+def test_an_ensemble_that_was_never_asked_for_has_no_headline():
+    assert ensemble_headline([]) == {}
+    assert ensemble_headline([{"round": 1}, {"round": 2, "evaluation": {}}]) == {}

@@ -50,6 +50,9 @@ RANGES = {
     "fraction-train": ([TINY, 1.0], [0.0, math.nextafter(1, 2)]),
     "min-train-clients": ([1], [0]),
     "evaluate-every": ([1], [0]),
+    "ensemble-every": ([0, 1, 2**31 - 1], [-1, 2**31]),
+    "shared-test-share": ([TINY, math.nextafter(1, 0)], [0.0, 1.0]),
+    "max-tokens": ([1, 2**31 - 1], [0, 2**31]),
     "start-timeout": ([TINY], [0.0]),
     "query-timeout": ([TINY], [0.0]),
     "round-timeout": ([TINY], [0.0]),
@@ -70,7 +73,9 @@ CHOICES = {
     "precision": ("float32", "bf16"),
     "device": ("auto", "cpu", "cuda", "cuda:0", "cuda:13"),
 }
-OPEN = {"strategy", "dataset", "models", "inference", "results-dir", "resume"}  # checked elsewhere, or anything
+# checked elsewhere, or anything
+COLUMNS = {"text-column", "label-column", "group-column"}
+OPEN = {"strategy", "dataset", "models", "inference", "results-dir", "resume", "shared-test-path"} | COLUMNS
 FLAGS = {"shared-init", "disclose-class-counts"}
 
 
@@ -146,7 +151,7 @@ def test_what_must_not_be_empty(name):
 @pytest.mark.parametrize("name", sorted(name for name, value in defaults().items() if type(value) is float))
 def test_an_int_is_taken_for_a_float_and_nothing_else_is(name):
     integer = 0 if name in ("validation-share", "momentum") else 1
-    if name != "test-share":  # no integer lies within its range
+    if name not in ("test-share", "shared-test-share"):  # no integer lies within their range
         value = getattr(check(Settings, {name: integer}), name.replace("-", "_"))
         assert (type(value), value) == (float, integer)
     for wrong in (True, "1", "0.5", None, [0.5]):
@@ -189,6 +194,8 @@ def test_only_a_string_is_a_string(name):
         ({"sparsity-dim": 65}, ["`sparsity-dim` 65", "`feature-dim` 64", "0 sends all"]),
         ({"sparsity-dim": 9, "feature-dim": 8}, ["`sparsity-dim` 9", "`feature-dim` 8"]),
         ({"precision": "bf16", "device": "cpu"}, ["precision", "bf16", "device", "cpu", "float32"]),
+        ({"shared-test-path": "notes"}, ["`shared-test-path` \"notes\" names no folder", "starts with /, ./, ../ or ~"]),
+        ({"shared-test-path": "a/b c"}, ["`shared-test-path` \"a/b c\""]),
     ],
 )
 def test_settings_that_contradict_each_other(values, named):
@@ -198,6 +205,8 @@ def test_settings_that_contradict_each_other(values, named):
 
 def test_neighbours_of_the_contradictions_pass():
     check(Settings, {"test-share": 0.6, "validation-share": 0.39})
+    for path in ("", "/notes", "./notes", "../notes", "~/notes"):
+        check(Settings, {"shared-test-path": path})
     check(Settings, {"clients": 3, "min-replies": 3, "min-train-clients": 3})
     # ⌊0.1·20 + ½⌋ = 2, and 3 are asked where `min-train-clients` says so
     check(Settings, {"clients": 20, "fraction-train": 0.1, "min-replies": 2})
@@ -261,7 +270,15 @@ def test_what_is_no_path(dataset):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("dataset", "./here"), ("dataset", "../up"), ("results-dir", "here"), ("results-dir", "~nobody-of-that-name/x")],
+    [
+        ("dataset", "./here"),
+        ("dataset", "../up"),
+        ("results-dir", "here"),
+        ("results-dir", "~nobody-of-that-name/x"),
+        ("shared-test-path", "./here"),
+        ("shared-test-path", "../up"),
+        ("shared-test-path", "~nobody-of-that-name/x"),
+    ],
 )
 def test_relative_paths_are_refused(name, value):
     with pytest.raises(SettingError) as caught:
@@ -273,7 +290,8 @@ def test_relative_paths_are_refused(name, value):
 
 def test_absolute_paths_and_names_pass(monkeypatch):
     monkeypatch.setenv("HOME", "/somewhere")
-    for values in ({}, {"dataset": "/data"}, {"dataset": "~/data"}, {"dataset": "a/b"}, {"results-dir": "~/r"}):
+    shared = [{"shared-test-path": path} for path in ("/data", "~/data")]
+    for values in ({}, {"dataset": "/data"}, {"dataset": "~/data"}, {"dataset": "a/b"}, {"results-dir": "~/r"}, *shared):
         refuse_relative_paths(check(Settings, values))
 
 

@@ -1,6 +1,7 @@
 """What a person reads while a run runs and after it, from hand-made rounds."""
 
 import json
+import re
 
 import pytest
 
@@ -62,6 +63,7 @@ def test_a_rounds_line():
         "evaluate_only_wire_up": 300,
         "evaluate_only_wire_down": 700,
         "evaluate_only_evaluation_wire_up": 120,
+        "ensemble_wire_up": 0,
     }
     classifier = line["evaluation"]["rules"]["classifier"]["test"]
     assert line["evaluation"]["of_round"] == 2
@@ -72,6 +74,24 @@ def test_a_rounds_line():
     assert line["clients"]["2"]["training"]["loss"] == {"cross-entropy": 3.0, "loss": 6.0}
     assert line["clients"]["2"]["training"]["rows"] == 10
     assert json.loads(json.dumps(line, allow_nan=False)) == line
+
+
+def test_answers_for_the_ensemble_count_apart_and_their_refusal_is_told_beside_other_problems():
+    asked = [
+        reply(0, size=Bytes(payload=1000, wire=1500, evaluation=100, ensemble=70)),
+        reply(1, trains=False, size=Bytes(wire=300, evaluation=120, ensemble=50), refused="ensemble answer dropped: bad"),
+        reply(2, problem="upload dropped: NaN", refused="ensemble answer dropped: worse", dropped=True),
+    ]
+    line = line_of(asked)
+    assert line["bytes"]["ensemble_wire_up"] == 120
+    assert (line["bytes"]["wire_up"], line["bytes"]["evaluate_only_wire_up"]) == (3000, 300)
+    assert (line["bytes"]["evaluation_wire_up"], line["bytes"]["evaluate_only_evaluation_wire_up"]) == (200, 120)
+    assert line["problems"] == {
+        "1": "ensemble answer dropped: bad",
+        "2": "upload dropped: NaN; ensemble answer dropped: worse",
+    }
+    assert (line["training"]["valid"], line["training"]["dropped"]) == (1, 1)
+    assert asked[1].valid, "a refused answer spoils nothing else"
 
 
 def test_times_are_kept_apart():
@@ -103,6 +123,13 @@ def test_the_console_line_of_a_round():
         "round  3/20 | accuracy after round 2:  50.0 % mean,  10.0 % worst client, 28.3 % spread"
         " | payload 3.0 kB up, 1.6 kB down | 13.0 s | 3 min 32 s left"
     )
+
+
+def test_the_console_line_tells_the_ensemble():
+    line = line_of() | {"ensemble": {"accuracy": 0.4076, "clients": 4, "rows": 30}}
+    text = console_line(line, 20, "classifier", [3.0])
+    assert re.search(r"spread \| ensemble  40\.8 % \| payload ", text)
+    assert "ensemble" not in console_line(line_of(), 20, "classifier", [3.0])
 
 
 def test_the_console_line_of_the_end():
@@ -223,3 +250,16 @@ def test_a_run_without_any_evaluation_has_a_summary_all_the_same():
     assert summary["headline"]["of_round"] is None
     assert summary["floor"] == {MAJORITY: None}
     assert summary["rules"] == {}
+
+
+def test_the_summary_has_the_ensemble_where_it_was_measured():
+    run = read_settings({"inference": "classifier", "strategy": "fedproto"})
+    lines = run_of((1, 6, 9, 5), (0, 3, 2, 3))
+    assert "ensemble" not in summarise(run, {}, lines, 1)
+    for index, accuracy in ((0, 0.25), (2, 0.5), (3, 0.375)):
+        lines[index]["ensemble"] = {"of_round": index, "accuracy": accuracy, "clients": 1, "rows": 8}
+        lines[index]["bytes"]["ensemble_wire_up"] = 40 + index
+    summary = summarise(run, {}, lines, 1)
+    assert summary["ensemble"] == {"best": 0.5, "last-5": 0.375, "final": 0.375, "rows": 8}
+    assert summary["bytes"]["ensemble_wire_up"] == 125
+    assert summary["rules"].keys() == summarise(run, {}, run_of((1, 6, 9, 5), (0, 3, 2, 3)), 1)["rules"].keys()

@@ -1,0 +1,166 @@
+"""Whole runs on texts: small random encoders, and notes that the test writes, through the real loading code."""
+
+import json
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from data.assignment import assignment, open_data
+from federation.data_spec import data_spec
+from federation.roster import RosterError
+from federation.settings import home as home_folder
+from strategies import read_settings
+
+transformers = pytest.importorskip("transformers", reason="text needs the extra `text`")
+tokenizers = pytest.importorskip("tokenizers", reason="text needs the extra `text`")
+
+COMMON = ["the", "patient", "was", "admitted", "with", "pain", "and", "treated", "on", "ward"]
+THEMES = {"Expired": ["arrest", "comfort"], "Home": ["walking", "well"], "SNF": ["nursing", "transfer"]}
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *COMMON, *(word for words in THEMES.values() for word in words)]
+CLIENTS = 3
+
+
+def save_model(folder, seed=0):
+    """A BERT of two layers and its tokenizer."""
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+    transformers.set_seed(seed)
+    widths = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=32, pad_token_id=0, **widths)
+    transformers.BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def write_notes(folder, patients=90):
+    """notes.csv: one to three notes a patient."""
+    folder.mkdir()
+    draw = random.Random(0)
+    lines = ["note,where,patient"]
+    for patient in range(patients):
+        where = draw.choice(list(THEMES))
+        for _ in range(draw.randint(1, 3)):
+            words = draw.choices(COMMON, k=6) + draw.choices(THEMES[where], k=3)
+            lines.append(f'"{" ".join(words)}, ""ok""",{where},{patient:05d}')
+    (folder / "notes.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Frozen, half and wholly trained clients of one small encoder on notes, FedPAGR, the ensemble at the end."""
+    encoder, notes = save_model(tmp_path / "encoder"), write_notes(tmp_path / "notes")
+    models = ",".join(f"hf:{encoder}{query}" for query in ("?trainable=0", "?trainable=1", ""))
+    columns = {"text-column": "note", "label-column": "where", "group-column": "patient"}
+    task = {"strategy": "fedpagr", "dataset": str(notes), "models": models, "max-samples": 0, "max-tokens": 12}
+    return task | columns | {"alpha": 2.0, "momentum": 0.9, "rounds": 3, "ensemble-every": 2, "min-samples": 5}
+
+
+def summary_of(folder):
+    return json.loads((folder / "summary.json").read_text())
+
+
+def weights_of(folder, partition):
+    """The client's last weights by the encoder's own names, and those of the rest."""
+    path = max((home_folder() / "clients" / folder.name / str(partition)).glob("round-*.safetensors"))
+    marker = "backbone.encoder."
+    found = {name: tensor for name, tensor in load_file(path).items() if name.startswith("module/")}
+    return {name.partition(marker)[2]: tensor for name, tensor in found.items() if marker in name}
+
+
+def test_clients_of_different_depth_train_on_notes(run, settings, tmp_path):
+    folder = run(settings, clients=CLIENTS)
+    summary = summary_of(folder)
+    assert summary["status"] == "completed"
+    assert summary["problems"] == 0
+    # what the frozen random encoder says of a note suffices for far more than the most frequent class
+    assert summary["rules"]["discriminant"]["final"] > summary["floor"]["majority-class"] + 0.15
+    assert summary["ensemble"]["rows"] > 0
+    assert json.loads((folder / "roster.json").read_text())[0]["class_names"] == ["Expired", "Home", "SNF"]
+    about = json.loads((home_folder() / "clients" / folder.name / "1" / "client.json").read_text())
+    assert about["input"] == {"tokenizer": str(tmp_path / "encoder"), "shape": [12]}
+
+
+def test_only_the_layers_that_are_to_learn_move(run, settings, tmp_path):
+    folder = run(settings, clients=CLIENTS)
+    pretrained = load_file(tmp_path / "encoder" / "model.safetensors")
+    for partition, moving in enumerate((r"^$", r"^encoder\.layer\.1\.", r"^(encoder|embeddings)\.")):
+        trained = weights_of(folder, partition)
+        assert set(trained) == {name for name in pretrained if not name.startswith("pooler")}
+        moved = {name for name, tensor in trained.items() if not tensor.equal(pretrained[name])}
+        # a bias that softmax cancels has no gradient but rounding
+        wanted = {name for name in trained if re.search(moving, name) and not name.endswith("key.bias")}
+        assert wanted - moved <= {"embeddings.token_type_embeddings.weight"}
+        assert moved <= {name for name in trained if re.search(moving, name)}
+
+
+def test_no_patient_is_on_two_sides(settings):
+    spec = data_spec(read_settings(settings).settings, CLIENTS)
+    data = open_data(spec, home_folder() / "cache")
+    who = assignment(spec, data, home_folder() / "cache")
+    sides = [*who.train, *who.test, *who.validation, who.shared]
+    assert sorted(np.concatenate(sides)) == list(range(len(data.labels)))
+    patients = [set(data.groups[rows]) for rows in sides]
+    assert sum(map(len, patients)) == len(set.union(*patients)) == 90
+    # a patient has several notes, so this says more than that no row is on two sides
+    assert len(data.labels) > 120
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_same_metrics_to_the_bit_in_one_process_or_more(run, metrics, settings, workers):
+    assert metrics(run(settings, clients=CLIENTS)) == metrics(run(settings, clients=CLIENTS, workers=workers))
+
+
+def test_another_place_of_the_encoder_changes_nothing(run, metrics, settings, tmp_path):
+    before = metrics(run(settings, clients=CLIENTS))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "encoder").rename(tmp_path / "elsewhere" / "encoder")
+    moved = settings | {"models": settings["models"].replace(str(tmp_path), str(tmp_path / "elsewhere"))}
+    after = metrics(run(moved, clients=CLIENTS))
+    for one, other in zip(before, after, strict=True):
+        # the name is in no line, so only the sizes of what names it may differ
+        assert one == other
+
+
+def test_a_node_without_its_tokenizer_stops_the_run_by_name(run, settings, tmp_path):
+    bare = save_model(tmp_path / "bare")
+    for file in bare.glob("tokenizer*"):
+        file.unlink()
+    models = settings["models"].split(",")
+    models[1] = f"hf:{bare}"
+    with pytest.raises(RosterError, match=rf"client 1: .*tokenizer of '{bare}'.*missing.*save"):
+        run(settings | {"models": ",".join(models)}, clients=CLIENTS)
+
+
+def test_notes_and_image_models_do_not_go_together(run, settings):
+    with pytest.raises(
+        RosterError, match=r"client \d: .*holds texts, but this client's model takes images or numbers: "
+    ):
+        run(settings | {"models": "tiny_perceptron"}, clients=CLIENTS)
+    images = {name: settings[name] for name in ("models", "max-tokens", "strategy")}
+    with pytest.raises(
+        RosterError, match=r"holds images or numbers, but this client's model takes texts: give it a mod"
+    ):
+        run(images, clients=CLIENTS)
+
+
+def test_a_note_without_a_label_stops_the_run(run, settings):
+    notes = Path(settings["dataset"]) / "notes.csv"
+    lines = notes.read_text().splitlines()
+    lines[8] = lines[8].replace(",Home,", ",,").replace(",SNF,", ",,").replace(",Expired,", ",,")
+    notes.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RosterError, match=r"row 7 of the train table of .* has no label: give it one or drop the row"):
+        run(settings, clients=CLIENTS)
