@@ -79,7 +79,9 @@ def test_a_rounds_line():
 def test_answers_for_the_ensemble_count_apart_and_their_refusal_is_told_beside_other_problems():
     asked = [
         reply(0, size=Bytes(payload=1000, wire=1500, evaluation=100, ensemble=70)),
-        reply(1, trains=False, size=Bytes(wire=300, evaluation=120, ensemble=50), refused="ensemble answer dropped: bad"),
+        reply(
+            1, trains=False, size=Bytes(wire=300, evaluation=120, ensemble=50), refused="ensemble answer dropped: bad"
+        ),
         reply(2, problem="upload dropped: NaN", refused="ensemble answer dropped: worse", dropped=True),
     ]
     line = line_of(asked)
