@@ -15,8 +15,9 @@ from data.columns import USUAL, Columns
 from data.content import occurs_once
 from data.decoded import Decoded, decoded
 from data.groups import Units, shared_group, units_of
-from data.partitions import class_counts, deal_test_rows, partition_rows, split_rows
+from data.partitions import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
 from data.sources import is_path
+from data.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
 
 SPLITS = ("pooled", "official")
 FORMAT = 2
@@ -32,6 +33,9 @@ class DataSpec:
     same share of the test rows). `shared_test_share` of those rows (`official`: of the test rows) belongs to no client:
     it is the shared test set of the ensemble.
 
+    The partition `way-shot` leaves most training rows to nobody and needs `official`: a client is tested on all test
+    rows of its own classes, on which other clients may be tested, too.
+
     Where the data have groups (patients), the rows of a group stay together on every side of every split: shares and
     `min_samples` then count groups, each of which has a row at least, and a group counts as of its most frequent class.
     """
@@ -41,6 +45,10 @@ class DataSpec:
     partition: str = "dirichlet"
     alpha: float = 0.1
     classes_per_client: int = 2
+    ways: int = 3
+    ways_spread: int = 1
+    shots: int = 100
+    shots_spread: int = 1
     min_samples: int = 10
     max_samples: int = 0
     split: str = "pooled"
@@ -56,7 +64,10 @@ class DataSpec:
 @dataclass(frozen=True, eq=False)
 class Assignment:
     """For every client the rows of the decoded data set that it trains, tests and validates on, sorted; and those of
-    the shared test set, which no client holds."""
+    the shared test set, which no client holds.
+
+    A row has one place, but for the test rows of `way-shot`, which belong to every client of their class.
+    """
 
     train: list[np.ndarray]
     test: list[np.ndarray]
@@ -89,11 +100,14 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     Kept in `cache_dir` under the data's and the settings' hash; the first process works it out, others wait.
 
     Raises:
-        DataError: what partition_rows and split_rows raise, an unknown `split`, a data set without official test rows
-            or with a group on both sides of its official split, a shared test set out of a single site's own data.
+        DataError: what partition_rows, way_shot_rows and split_rows raise, an unknown `partition` or `split`, a data
+            set without official test rows or with a group on both sides of its official split, `way-shot` with groups
+            or without `official`, a shared test set out of a single site's own data.
     """
     if spec.split not in SPLITS:
         raise DataError(f"split is {spec.split!r}, but it must be one of {', '.join(SPLITS)}.")
+    if spec.partition not in (*PARTITIONS, WAY_SHOT):
+        raise DataError(f"partition is {spec.partition!r}, but it must be one of {', '.join((*PARTITIONS, WAY_SHOT))}.")
     if spec.max_samples < 0 or spec.seed < 0:
         name, value = ("max-samples", spec.max_samples) if spec.max_samples < 0 else ("seed", spec.seed)
         raise DataError(f"{name} is {value}, but it must be 0 or more.")
@@ -125,6 +139,9 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
 def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     total, train_rows = len(data.labels), data.train_rows
     official = spec.split == "official"
+    way_shot = spec.partition == WAY_SHOT and not own
+    if way_shot:
+        _refuse_for_way_shot(data, official)
     if official and train_rows == total:
         raise DataError(
             f'data set {data.name!r} has no official test rows: set split = "pooled", and each client splits its own.'
@@ -138,7 +155,7 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     shared = _set_aside(data, official_test if official else pool, np.concatenate([pool, official_test]), spec)
     pool, official_test = np.setdiff1d(pool, shared), np.setdiff1d(official_test, shared)
     units = _units(data, pool)
-    parts = [np.arange(len(units))] if own else _dealt(spec, units)
+    parts = [np.arange(len(units))] if own else _dealt(spec, units, data.class_names)
     test_share = 0.0 if official else spec.test_share
     train: list[np.ndarray] = []
     test: list[np.ndarray] = []
@@ -150,10 +167,13 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
             kept.append(pool[units.rows(chosen)])
     if official:
         tests = _units(data, official_test)
+        held = class_counts(units.labels, parts, len(data.class_names))
         if own:
             dealt = [np.arange(len(tests))]
+        elif way_shot:
+            dealt = rows_of_held_classes(tests.labels, held)
         else:
-            dealt = deal_test_rows(tests.labels, class_counts(units.labels, parts, len(data.class_names)), spec.seed)
+            dealt = deal_test_rows(tests.labels, held, spec.seed)
         test = [official_test[tests.rows(chosen)] for chosen in dealt]
     return Assignment(train, test, validation, shared)
 
@@ -162,7 +182,18 @@ def _units(data: Decoded, rows: np.ndarray) -> Units:
     return units_of(data.labels[rows], None if data.groups is None else data.groups[rows])
 
 
-def _dealt(spec: DataSpec, units: Units) -> list[np.ndarray]:
+def _dealt(spec: DataSpec, units: Units, class_names: tuple[str, ...]) -> list[np.ndarray]:
+    if spec.partition == WAY_SHOT:
+        return way_shot_rows(
+            units.labels,
+            spec.clients,
+            class_names,
+            ways=spec.ways,
+            ways_spread=spec.ways_spread,
+            shots=spec.shots,
+            shots_spread=spec.shots_spread,
+            seed=spec.seed,
+        )
     try:
         return partition_rows(
             units.labels,
@@ -177,6 +208,23 @@ def _dealt(spec: DataSpec, units: Units) -> list[np.ndarray]:
         if units.of_row is None:
             raise
         raise DataError(f"{str(error).rstrip('.')}; rows that share a group count as one here.") from error
+
+
+def _refuse_for_way_shot(data: Decoded, official: bool) -> None:
+    if not official:
+        raise DataError(
+            f'the {WAY_SHOT} partition tests a client on all official test rows of its classes: set split = "official".'
+        )
+    if data.train_rows == len(data.labels):
+        raise DataError(
+            f"data set {data.name!r} has no official test rows, which the {WAY_SHOT} partition tests on: give one that "
+            "has, or another partition."
+        )
+    if data.groups is not None:
+        raise DataError(
+            f"the {WAY_SHOT} partition gives out single rows, but those of {data.name!r} come in groups: use another "
+            "partition, or no group-column."
+        )
 
 
 def _refuse_shared_groups(data: Decoded, official: bool) -> None:
