@@ -65,9 +65,13 @@ class Settings(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     clients: Count = 0
-    partition: Literal["iid", "dirichlet", "pathological"] = "dirichlet"
+    partition: Literal["iid", "dirichlet", "pathological", "way-shot"] = "dirichlet"
     alpha: Positive = 0.1
     classes_per_client: AtLeastOne = 2
+    ways: AtLeastTwo = 3
+    ways_spread: Count = 1
+    shots: AtLeastOne = 100
+    shots_spread: Count = 1
     min_samples: AtLeastOne = 10
     max_samples: Count = 0
     split: Literal["pooled", "official"] = "pooled"
@@ -125,6 +129,11 @@ class Settings(BaseModel):
             raise ValueError(
                 f"`test-share` {self.test_share} and `validation-share` {self.validation_share} leave no "
                 "training rows; their sum must be below 1"
+            )
+        if self.partition == "way-shot" and self.split != "official":
+            raise ValueError(
+                f'`partition` "way-shot" tests a client on all official test rows of its classes, but `split` is '
+                f'"{self.split}"; set it to "official"'
             )
         if 0 < self.clients < max(self.min_train_clients, self.min_replies):
             raise ValueError(

@@ -33,6 +33,10 @@ RANGES = {
     "clients": ([0], [-1, 2**31]),
     "alpha": ([TINY, 1e300], [0.0, -TINY]),
     "classes-per-client": ([1], [0]),
+    "ways": ([2, 2**31 - 1], [1, 0, 2**31]),
+    "ways-spread": ([0], [-1, 2**31]),
+    "shots": ([1], [0]),
+    "shots-spread": ([0], [-1]),
     "min-samples": ([1], [0]),
     "max-samples": ([0], [-1]),
     "test-share": ([TINY, 0.89], [0.0, 1.0]),
@@ -63,7 +67,7 @@ RANGES = {
     "server-threads": ([1], [0]),
 }
 CHOICES = {
-    "partition": ("iid", "dirichlet", "pathological"),
+    "partition": ("iid", "dirichlet", "pathological", "way-shot"),
     "split": ("pooled", "official"),
     "optimizer-state": ("fresh", "persistent"),
     "feature-activation": ("linear", "relu"),
@@ -130,7 +134,8 @@ def test_ranges(name):
 @pytest.mark.parametrize("name", sorted(CHOICES))
 def test_choices(name):
     for value in CHOICES[name]:
-        assert getattr(check(Settings, {name: value}), name.replace("-", "_")) == value
+        needed = {"split": "official"} if value == "way-shot" else {}
+        assert getattr(check(Settings, {name: value} | needed), name.replace("-", "_")) == value
     for value in ("", "x", CHOICES[name][0].upper(), CHOICES[name][0] + " ", CHOICES[name][0] + "\n"):
         text = refusal({name: value})
         assert f"`{name}` is " in text
@@ -191,6 +196,7 @@ def test_only_a_string_is_a_string(name):
             {"clients": 20, "fraction-train": 0.1, "min-replies": 3},
             ["`min-replies` 3", "`fraction-train` 0.1", "`clients` 20", "asks 2"],
         ),
+        ({"partition": "way-shot"}, ['`partition` "way-shot"', '`split` is "pooled"', 'set it to "official"']),
         ({"sparsity-dim": 65}, ["`sparsity-dim` 65", "`feature-dim` 64", "0 sends all"]),
         ({"sparsity-dim": 9, "feature-dim": 8}, ["`sparsity-dim` 9", "`feature-dim` 8"]),
         ({"precision": "bf16", "device": "cpu"}, ["precision", "bf16", "device", "cpu", "float32"]),
