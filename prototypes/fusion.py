@@ -1,0 +1,187 @@
+"""GFPL's prototype fusion (Algorithm 1): components of one class that are close to each other become one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from prototypes.mixture_set import MixtureSet
+
+WEIGHTINGS = ("uniform", "samples")
+# Entries (pairs x dimensions) that are held at once: as many as stay in a core's cache.
+BLOCK_ENTRIES = 2**17
+# Rows whose distances to all later ones of their class are held at once.
+ROWS_AT_ONCE = 32
+
+
+def bhattacharyya(means: Tensor, variances: Tensor, other_means: Tensor, other_variances: Tensor) -> Tensor:
+    """The Bhattacharyya distances of diagonal Gaussians (Eq. 8 of GFPL), (a, b).
+
+    means, variances: (a, d); other_means, other_variances: (b, d); of one dtype, in which distances are computed;
+    variances above 0, in float64 between 1e-70 and 1e70. Summed over the dimensions, at least 0. Memory grows with
+    the result and one block.
+    """
+    distances = means.new_empty(len(means), len(other_means))
+    size = max(1, BLOCK_ENTRIES // max(1, other_means.numel()))
+    for start in range(0, len(means), size):
+        rows = slice(start, start + size)
+        distances[rows] = _distances(means[rows], variances[rows], other_means, other_variances)
+    return distances
+
+
+def _distances(means: Tensor, variances: Tensor, other_means: Tensor, other_variances: Tensor) -> Tensor:
+    """Σ_d ¼ (μ - μ')² / (v + v') + ½ ln((v + v')/2) - ¼ (ln v + ln v') without a loop, (a, b)."""
+    dim = means.shape[1]
+    apart = means.unsqueeze(1) - other_means
+    pooled = variances.unsqueeze(1) + other_variances
+    distances = apart.square_().div_(pooled).sum(dim=2)
+    logarithms = _log_sum(pooled) - dim * math.log(2)
+    logarithms -= 0.5 * (variances.log().sum(dim=1).unsqueeze(1) + other_variances.log().sum(dim=1))
+    return distances.mul_(0.5).add_(logarithms).mul_(0.5).clamp_(min=0)
+
+
+def _log_sum(values: Tensor) -> Tensor:
+    """Σ ln over the last dimension: logarithms of products of four, as they cost more than all else together."""
+    for _ in range(2):
+        half = values.shape[-1] // 2
+        if values.shape[-1] % 2 or values.dtype != torch.float64:
+            break
+        values = values[..., :half] * values[..., half:]
+    return values.log().sum(dim=-1)
+
+
+def fuse(
+    mixtures: Mapping[int, MixtureSet], threshold: float, per_dimension: bool = True, weighting: str = "uniform"
+) -> MixtureSet:
+    """Algorithm 1 of GFPL: the global mixtures of all classes that any client holds.
+
+    mixtures: by the client's partition, whose order alone breaks ties; that of the mapping does not matter.
+    threshold: S_C, at least 0. Components of a class become one where the Bhattacharyya distance of every two of
+    them (complete linkage) is below it: as the sum over d, or divided by d if `per_dimension`. 0 fuses nothing,
+    infinity leaves one component a class.
+    weighting: a component weighs π (`uniform`) or n_ij·π (`samples`), which needs counts.
+
+    Seeds and candidates are taken heaviest first, then by client and row. A fused component has the mean and the
+    variances of its pooled members (lines 14-16); weights are divided by their class's sum. Computed in float64 on
+    the CPU; the result has the dtype and device of the first client's, and no counts.
+    Raises ValueError for no mixtures, sets that do not fit together, a threshold that is negative or NaN, an unknown
+    weighting, and `samples` without counts.
+    """
+    if not threshold >= 0:
+        raise ValueError(f"The fusion threshold is {threshold}; it must be at least 0.")
+    pool = _pool(mixtures, weighting)
+    limit = threshold * pool.means.shape[1] if per_dimension else threshold
+    clusters = _clusters(pool, limit)
+    # every cluster is of one class, and clusters are numbered class by class
+    labels = pool.labels.new_empty(int(clusters.max()) + 1 if len(clusters) else 0)
+    labels[clusters] = pool.labels
+    weights, means, variances = _moments(pool, clusters, len(labels))
+    classes, owner = labels.unique(return_inverse=True)
+    weights /= weights.new_zeros(len(classes)).index_add_(0, owner, weights)[owner]
+    first = mixtures[min(mixtures)].means
+    return MixtureSet(labels, means, variances, weights).to(device=first.device, dtype=first.dtype)
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """The components of all clients, r rows in float64 on the CPU: by class, in it heaviest first, then by client."""
+
+    labels: Tensor
+    means: Tensor
+    variances: Tensor
+    weights: Tensor
+
+
+def _pool(mixtures: Mapping[int, MixtureSet], weighting: str) -> _Pool:
+    if weighting not in WEIGHTINGS:
+        raise ValueError(f"The weighting {weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
+    if not mixtures:
+        raise ValueError("There are no mixtures to fuse; at least one client must have uploaded its own.")
+    kinds = sorted({(each.dim, str(each.means.dtype)) for each in mixtures.values()})
+    if len(kinds) > 1:
+        raise ValueError(
+            f"Mixtures of different kinds (dimension, dtype) cannot be fused: {kinds}; "
+            "all clients must use the same feature-dim and number format."
+        )
+    sets = [mixtures[partition].to(device="cpu", dtype=torch.float64) for partition in sorted(mixtures)]
+    weights = torch.cat([each.weights for each in sets])
+    if weighting == "samples":
+        weights = weights * _counts(mixtures, sets)
+    labels = torch.cat([each.labels for each in sets])
+    # stable sorts: what they do not tell apart stays in the order of client and row
+    order = weights.argsort(descending=True, stable=True)
+    order = order[labels[order].argsort(stable=True)]
+    means, variances = torch.cat([each.means for each in sets]), torch.cat([each.variances for each in sets])
+    return _Pool(labels[order], means[order], variances[order], weights[order])
+
+
+def _counts(mixtures: Mapping[int, MixtureSet], sets: Sequence[MixtureSet]) -> Tensor:
+    silent = sorted(partition for partition, each in mixtures.items() if each.counts is None)
+    if silent:
+        raise ValueError(
+            f"The weighting 'samples' needs class counts, but the mixtures of the clients {silent} have none; "
+            "let the clients upload them or choose 'uniform'."
+        )
+    return torch.cat([each.counts for each in sets if each.counts is not None])
+
+
+def _clusters(pool: _Pool, limit: float) -> Tensor:
+    """The cluster of each row (r,) int64, numbered class by class in the order of their seeds."""
+    clusters = np.empty(len(pool.labels), dtype=np.int64)
+    found = first = 0
+    for size in pool.labels.unique(return_counts=True)[1].tolist():
+        rows = slice(first, first + size)
+        found += _complete_linkage(_near(pool.means[rows], pool.variances[rows], limit), clusters[rows], found)
+        first += size
+    return torch.from_numpy(clusters)
+
+
+def _near(means: Tensor, variances: Tensor, limit: float) -> NDArray[np.bool_]:
+    """Whether the distance of row i to row j is below the limit, (m, m); only j > i is filled in."""
+    near = np.zeros((len(means), len(means)), dtype=np.bool_)
+    for start in range(0, len(means), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        distances = bhattacharyya(means[rows], variances[rows], means[start:], variances[start:])
+        near[rows, start:] = (distances < limit).numpy()
+    return np.triu(near, 1)
+
+
+def _complete_linkage(near: NDArray[np.bool_], clusters: NDArray[np.int64], first: int) -> int:
+    """Writes each row's cluster, `first` and on, into clusters (m,); returns how many there are.
+
+    Lines 3-12 of Algorithm 1 with one candidate a time, each near every member: line 6 would add a whole set
+    without checking it against itself. Seeds and candidates come in the order of rows, so all rows before a seed
+    or a candidate are settled, and near (m, m) matters only above its diagonal.
+    """
+    free = np.ones(len(near), dtype=np.bool_)
+    found = 0
+    for seed in range(len(near)):
+        if not free[seed]:
+            continue
+        clusters[seed] = first + found
+        candidates = free & near[seed]
+        while candidates.any():
+            joining = int(candidates.argmax())
+            clusters[joining] = first + found
+            free[joining] = False
+            candidates &= near[joining]
+        found += 1
+    return found
+
+
+def _moments(pool: _Pool, clusters: Tensor, found: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Lines 14-16 for each cluster: the summed weights (c,), the pooled means (c, d) and variances (c, d)."""
+
+    def pooled(values: Tensor) -> Tensor:
+        sums = values.new_zeros(found, values.shape[1])
+        return sums.index_add_(0, clusters, pool.weights.unsqueeze(1) * values) / weights.unsqueeze(1)
+
+    weights = pool.weights.new_zeros(found).index_add_(0, clusters, pool.weights)
+    means = pooled(pool.means)
+    return weights, means, pooled(pool.variances + (pool.means - means[clusters]).square())
