@@ -181,7 +181,7 @@ def _checked(message: Message, partition: int, trains: bool, round_number: int, 
         if (report.partition, report.round) != (partition, round_number):
             raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
         if report.evaluation is not None:
-            size = replace(size, evaluation=whole - wire_bytes(records, without=("evaluation",)))
+            size = replace(size, evaluation=wire - wire_bytes(records, without=("evaluation", "ensemble")))
     except MessageError as error:
         return Reply(partition, trains, problem=str(error), dropped=trains and "payload" in records, size=size)
     try:
