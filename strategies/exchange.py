@@ -162,7 +162,8 @@ def _reply(
         reply = _with_answers(reply, message.content.array_records.get("ensemble"), shared)
     if reply.report is not None and partition in roster:
         reply = _held_against(roster[partition], reply)
-    return replace(reply, message=message, problem=_one_line(reply.problem) if reply.problem else "")
+    problem, refused = (_one_line(words) if words else "" for words in (reply.problem, reply.refused))
+    return replace(reply, message=message, problem=problem, refused=refused)
 
 
 def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits) -> Reply:
