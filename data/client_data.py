@@ -29,6 +29,7 @@ __all__ = [
     "class_names",
     "client_data",
     "partition_labels",
+    "refuse_other_inputs",
     "rows_of",
 ]
 
@@ -236,16 +237,24 @@ def rows_of(data: Decoded, rows: np.ndarray, device: torch.device, encode: Encod
     Raises:
         DataError: texts without `encode`, or images with it.
     """
-    if isinstance(data.inputs, Texts) != (encode is not None):
-        held, wanted = ("texts", "images or numbers") if encode is None else ("images or numbers", "texts")
-        remedy = "hf:<encoder>" if encode is None else "one that is no hf:<encoder>"
-        raise DataError(
-            f"{data.name!r} holds {held}, but this client's model takes {wanted}: give it a model {remedy}."
-        )
+    refuse_other_inputs(data, encode is not None)
     # indexing with an array copies out of the memory map
     chosen = data.inputs[rows]
     inputs = torch.from_numpy(np.asarray(chosen)) if encode is None else encode(chosen)
     return Rows(inputs.to(device), torch.from_numpy(data.labels[rows]).to(device))
+
+
+def refuse_other_inputs(data: Decoded, texts: bool) -> None:
+    """Refuse a data set that holds no texts where the model reads `texts`, and the other way round.
+
+    Raises:
+        DataError: names what it holds and which model takes that.
+    """
+    if isinstance(data.inputs, Texts) == texts:
+        return
+    held, wanted = ("images or numbers", "texts") if texts else ("texts", "images or numbers")
+    remedy = "one that is no hf:<encoder>" if texts else "hf:<encoder>"
+    raise DataError(f"{data.name!r} holds {held}, but a client's model takes {wanted}: give it a model {remedy}.")
 
 
 def _transform(data: Decoded, encode: Encode | None) -> Transform:

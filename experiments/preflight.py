@@ -8,11 +8,12 @@ from pathlib import Path
 import torch
 
 from data.assignment import assignment, open_data
+from data.client_data import refuse_other_inputs
 from data.sources import BUILT_IN, is_path, locate
 from federation.data_spec import data_spec
 from federation.record import RunFolder, results_root
 from federation.settings import SettingError, Settings, home
-from models import model_names
+from models import model_names, reads_text
 from strategies import Run
 from strategies.ensemble import shared_test_set
 
@@ -39,6 +40,8 @@ def check(run: Run, clients: int, folder: Path | None = None) -> None:
     cache, spec = home() / "cache", data_spec(settings, clients)
     data = open_data(spec, cache)
     assignment(spec, data, cache)
+    for name in model_names(settings.models):
+        refuse_other_inputs(data, reads_text(name))
     shared_test_set(settings, clients, len(data.class_names))
     run.method.strategy(run, RunFolder(folder)).check(len(data.class_names), settings.feature_dim)
 

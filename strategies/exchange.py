@@ -162,7 +162,8 @@ def _reply(
         reply = _with_answers(reply, message.content.array_records.get("ensemble"), shared)
     if reply.report is not None and partition in roster:
         reply = _held_against(roster[partition], reply)
-    return replace(reply, message=message, problem=_one_line(reply.problem) if reply.problem else "")
+    problem, refused = (_one_line(words) if words else "" for words in (reply.problem, reply.refused))
+    return replace(reply, message=message, problem=problem, refused=refused)
 
 
 def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits) -> Reply:
@@ -181,7 +182,7 @@ def _checked(message: Message, partition: int, trains: bool, round_number: int, 
         if (report.partition, report.round) != (partition, round_number):
             raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
         if report.evaluation is not None:
-            size = replace(size, evaluation=whole - wire_bytes(records, without=("evaluation",)))
+            size = replace(size, evaluation=wire - wire_bytes(records, without=("evaluation", "ensemble")))
     except MessageError as error:
         return Reply(partition, trains, problem=str(error), dropped=trains and "payload" in records, size=size)
     try:

@@ -41,6 +41,35 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path):
     assert "client" not in str(caught.value)
 
 
+def paint(folder, classes):
+    """Two images of each class."""
+    for number in range(2 * classes):
+        (folder / str(number % classes)).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), number).save(folder / str(number % classes) / f"{number}.png")
+    return str(folder)
+
+
+def test_a_shared_test_set_is_opened_before_a_run_starts(tmp_path):
+    settings = {"ensemble-every": 2, "shared-test-path": str(tmp_path / "nowhere")}
+    with pytest.raises(SettingError) as caught:
+        check(read_settings(settings), 4)
+    text = str(caught.value)
+    assert text.startswith("`ensemble-every` is 2, but the server cannot open the shared test set: data path ")
+    assert "nowhere' does not exist" in text
+    check(read_settings(settings | {"ensemble-every": 0}), 4)
+    check(read_settings(settings | {"shared-test-path": paint(tmp_path / "ten", 10)}), 4)
+    with pytest.raises(SettingError, match="the shared test set has 3 classes, but the clients have 10; give both"):
+        check(read_settings(settings | {"shared-test-path": paint(tmp_path / "three", 3)}), 4)
+
+
+def test_rows_are_set_aside_before_a_run_starts():
+    settings = {"max-samples": 400, "ensemble-every": 1}
+    check(read_settings(settings), 4)
+    with pytest.raises(DataError, match=r"shared-test-share = 0.001 of 400 rows gives the shared test set no row"):
+        check(read_settings(settings | {"shared-test-share": 0.001}), 4)
+    check(read_settings(settings | {"shared-test-share": 0.001, "ensemble-every": 0}), 4)
+
+
 def test_the_method_is_asked_about_classes_and_width():
     simplex = {"protonorm.alignment": "simplex"}
     check(read_settings(simplex | {"feature-dim": 9}), 4)

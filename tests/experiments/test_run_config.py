@@ -235,6 +235,23 @@ def test_names_of_data_sets_are_no_paths(tmp_path):
     assert plan(['dataset="digits"']).run_config["dataset"] == "digits"
 
 
+@pytest.mark.parametrize("given", ["./shared", "../{here}/shared", "{absolute}/shared", "~/shared"])
+def test_the_shared_test_set_is_resolved_from_the_working_directory(given, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for number in range(10):
+        (tmp_path / "shared" / str(number)).mkdir(parents=True)
+        Image.new("L", (8, 8), number).save(tmp_path / "shared" / str(number) / "0.png")
+    given = given.format(here=tmp_path.name, absolute=tmp_path)
+    made = plan([f'shared-test-path="{given}" ensemble-every=1'], clients=2).run_config
+    assert made["shared-test-path"] == str(tmp_path / "shared")
+
+
+def test_a_shared_test_set_that_is_not_there_is_sought_here_and_an_empty_one_nowhere(tmp_path):
+    with pytest.raises(SettingError, match=rf"cannot open the shared test set: data path '{tmp_path}/digits' does not"):
+        plan(['shared-test-path="digits" ensemble-every=1'], clients=2)
+    assert plan(["ensemble-every=1"], clients=2).run_config.get("shared-test-path", "") == ""
+
+
 def test_the_results_folder_is_resolved_and_not_made(tmp_path):
     assert plan(results="out").run_config["results-dir"] == str(tmp_path / "out")
     assert plan(['results-dir="more/out"']).run_config["results-dir"] == str(tmp_path / "more" / "out")

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from data import DataError
 from data.assignment import assignment, open_data
+from experiments.run_config import plan
 from federation.data_spec import data_spec
 from federation.roster import RosterError
 from federation.settings import home as home_folder
@@ -146,15 +148,19 @@ def test_a_node_without_its_tokenizer_stops_the_run_by_name(run, settings, tmp_p
 
 
 def test_notes_and_image_models_do_not_go_together(run, settings):
-    with pytest.raises(
-        RosterError, match=r"client \d: .*holds texts, but this client's model takes images or numbers: "
-    ):
+    with pytest.raises(RosterError, match=r"client \d: .*holds texts, but a client's model takes images or numbers: "):
         run(settings | {"models": "tiny_perceptron"}, clients=CLIENTS)
     images = {name: settings[name] for name in ("models", "max-tokens", "strategy")}
-    with pytest.raises(
-        RosterError, match=r"holds images or numbers, but this client's model takes texts: give it a mod"
-    ):
+    with pytest.raises(RosterError, match=r"holds images or numbers, but a client's model takes texts: give it a mod"):
         run(images, clients=CLIENTS)
+
+
+def test_that_is_known_before_the_start(settings):
+    given = " ".join(f'{name}="{settings[name]}"' for name in ("dataset", "text-column", "label-column"))
+    with pytest.raises(DataError, match=r"holds texts, but a client's model takes images or numbers"):
+        plan([given], clients=CLIENTS)
+    with pytest.raises(DataError, match=r"'digits' holds images or numbers, but a client's model takes texts"):
+        plan([f'models="{settings["models"]}"'], clients=CLIENTS)
 
 
 def test_a_note_without_a_label_stops_the_run(run, settings):

@@ -22,6 +22,7 @@ from strategies.base import PrototypeStrategy
 # a feature-dim that is no other number of these runs; K of the digits
 DIM, CLASSES, CLIENTS = 23, 10, 4
 WEIGHTED = {"fedproto.aggregation": "weighted", "disclose-class-counts": True}
+ENSEMBLE = {"ensemble-every": 2}
 SENDING = [name for name in METHODS if load_method(name).sends == "prototypes"]
 # the values that cross with s = 2 have disjoint masks (K s <= d), those with s = 5 have not
 CODECS = [
@@ -37,6 +38,7 @@ CASES = [
     ("fedproto", WEIGHTED | CODECS[1]),
     *((name, codec) for name in SENDING for codec in CODECS),
     ("protonorm", {"wire-dtype": "bfloat16"}),
+    *((name, ENSEMBLE) for name in ("local", "fedproto", "fedpagr", "fedproc")),
     ("tinyproto-fp", {"sparsity-dim": 5, "tinyproto.scaling": False}),
 ]
 STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
@@ -52,7 +54,7 @@ ARRAYS = {
 COUNTS = {"counts": lambda settings, k: ("int64", (k,))}
 SCALES = {"scales": lambda settings, k: ("float32", (k,))}
 HEADERS = {
-    "instruction": {"run", "round", "evaluate", "trained", "payload", "constants", "values", "codec"},
+    "instruction": {"run", "round", "evaluate", "ensemble", "trained", "payload", "constants", "values", "codec"},
     "report": {"partition", "round", "problem", "seconds", "parts", "codec"},
     "identity": {
         "partition",
@@ -99,6 +101,7 @@ def name_of(case):
     """`fedproto-weighted-s5-int8`."""
     name, extra = case
     words = [name, "weighted" * (WEIGHTED.items() <= extra.items()), "unscaled" * ("tinyproto.scaling" in extra)]
+    words += ["ensemble" * ("ensemble-every" in extra)]
     words += [f"s{extra['sparsity-dim']}" if "sparsity-dim" in extra else "", str(extra.get("wire-dtype", ""))]
     return "-".join(word for word in words if word)
 
@@ -174,6 +177,23 @@ def scales(run):
     return any(getattr(option, "scaling", False) for option in run.options.values.values())
 
 
+def asked_for_answers(run, number):
+    """In every n-th round from the first, and after the last of the four."""
+    every = run.settings.ensemble_every
+    return every > 0 and ((number - 1) % every == 0 or number == 5)
+
+
+def check_answers(record):
+    """Probabilities as float16 for each of the shared rows (a tenth of 400), 64 bits of fingerprint, no more."""
+    assert isinstance(record, ArrayRecord)
+    forms = {"probabilities": ("float16", (40, CLASSES)), "fingerprint": ("uint64", (1,))}
+    assert {name: (array.dtype, tuple(array.shape)) for name, array in record.items()} == forms
+    for array in record.values():
+        assert len(array.data) == array.numpy().nbytes + 128
+    sums = record["probabilities"].numpy().astype(np.float64).sum(axis=1)
+    assert np.abs(sums - 1).max() < 0.01
+
+
 def begins(run):
     """Whether the method has prototypes of all classes before anything was uploaded."""
     return run.method.strategy.begin is not PrototypeStrategy.begin
@@ -194,6 +214,7 @@ def test_what_goes_down_is_what_the_method_declares(recorded):
         assert header["constants"] == (["mu"] if scales(run) else [])
         assert len(header["values"]) == len(header["constants"])
         assert re.fullmatch(fingerprint_of(run.settings), header["codec"])
+        assert header["ensemble"] == asked_for_answers(run, header["round"])
         if method.receives is None or (header["round"] == 1 and not begins(run)):
             assert set(records) == {"instruction"}
             assert header["payload"] == ""
@@ -208,7 +229,7 @@ def test_what_goes_down_is_what_the_method_declares(recorded):
 def test_what_goes_up_is_what_the_method_declares(recorded):
     run, folder, _, up = recorded
     method, counts = run.method, run.method.sends_counts(run.options)
-    classes, uploads = classes_of(folder), 0
+    classes, uploads, answers = classes_of(folder), 0, 0
     for kind, records in up:
         if kind == MessageType.QUERY:
             assert set(records) == {"identity"}
@@ -227,6 +248,12 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
             check_scalars(records["training"], MetricRecord, {"counts", "figures", "parts"}, longest=4)
             lengths = {name: len(records["training"][name]) for name in ("counts", "figures", "parts")}
             assert lengths == {"counts": 2, "figures": 4, "parts": len(records["report"]["parts"])}
+        if "ensemble" in records:
+            # legal only where the run asks for it, and in the rounds in which it does
+            assert asked_for_answers(run, records["report"]["round"])
+            check_answers(records["ensemble"])
+            allowed |= {"ensemble"}
+            answers += 1
         assert set(records) == allowed
         check_scalars(records["evaluation"], MetricRecord, RULES | {"rows", "seconds"}, longest=2)
         if "payload" in records:
@@ -234,6 +261,9 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
             assert check_payload(records["payload"], method.sends, run, counts, most=len(held)) == held
             uploads += 1
     assert uploads == (0 if method.sends is None else 4 * CLIENTS // 2)
+    # rounds 1 and 3 and the end; before anything was received FedProc can predict no class
+    rounds = 0 if not run.settings.ensemble_every else 2 if run.settings.strategy == "fedproc" else 3
+    assert answers == rounds * CLIENTS
 
 
 def lengths_in(records):
@@ -263,7 +293,9 @@ def test_what_goes_up_is_small_beside_weights_and_samples(recorded):
         if kind == MessageType.QUERY:
             continue
         client = roster[records["report"]["partition"]]
-        arrays = [array for record in records.array_records.values() for array in record.values()]
+        # answers are a benchmark's measurement, and as large as the shared test set
+        named = records.array_records.items()
+        arrays = [array for name, record in named if name != "ensemble" for array in record.values()]
         values = sum(int(np.prod(array.shape)) for array in arrays)
         numbers = [value for record in records.metric_records.values() for value in record.values()]
         scalars = sum(len(value) if isinstance(value, list) else 1 for value in numbers)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from prototypes.losses import PULLS, entropy_spread, prototype_contrast, prototype_pull
+from prototypes.losses import PULLS, entropy_spread, prototype_contrast, prototype_probabilities, prototype_pull
 
 D = 5
 
@@ -279,8 +279,56 @@ def test_a_temperature_that_is_not_above_zero_is_named(temperature):
         prototype_contrast(features, labels, prototypes, present, temperature)
     with pytest.raises(ValueError, match=f"temperature of the prototype logits is {temperature}"):
         entropy_spread(features, prototypes, present, temperature)
+    with pytest.raises(ValueError, match=f"temperature of the prototype logits is {temperature}"):
+        prototype_probabilities(features, prototypes, present, temperature)
 
 
 def test_an_unknown_reduction_of_the_contrast_is_named():
     with pytest.raises(ValueError, match="'sum' is unknown; choose one of mean, none"):
         prototype_contrast(*unit_batch(), 0.1, "sum")
+
+
+# --- class probabilities ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("absent", [(), (1,), (0, 3), (0, 1, 2)])
+@pytest.mark.parametrize("temperature", [0.01, 0.1, 0.5, 3.0])
+def test_probabilities_are_a_loop_over_classes(temperature, absent):
+    features, _, prototypes, present = unit_batch(absent=absent)
+    found = prototype_probabilities(features, prototypes, present, temperature)
+    for z, row in zip(features, found.tolist(), strict=True):
+        logs = log_probabilities(z, prototypes, present, temperature)
+        expected = [math.exp(logs[c]) if c in logs else 0.0 for c in range(4)]
+        assert row == pytest.approx(expected, rel=1e-11, abs=1e-300)
+        assert sum(row) == pytest.approx(1.0, abs=1e-14)
+        assert [row[c] for c in absent] == [0.0] * len(absent), "exactly"
+
+
+def test_probabilities_where_there_is_no_prototype_are_all_equal():
+    features, _, prototypes, _ = unit_batch()
+    nowhere = torch.zeros(4, dtype=torch.bool)
+    found = prototype_probabilities(features, prototypes, nowhere, 0.1)
+    assert torch.equal(found, torch.full((12, 4), 0.25, dtype=torch.float64))
+
+
+def test_probabilities_keep_to_rotation_and_to_another_order_of_classes():
+    features, _, prototypes, present = unit_batch()
+    rotation = torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(3), dtype=torch.float64)).Q
+    found = prototype_probabilities(features, prototypes, present, 0.1)
+    torch.testing.assert_close(
+        prototype_probabilities(features @ rotation, prototypes @ rotation, present, 0.1), found, rtol=1e-10, atol=1e-12
+    )
+    order = torch.tensor([2, 0, 3, 1])
+    torch.testing.assert_close(
+        prototype_probabilities(features, prototypes[order], present[order], 0.1), found[:, order]
+    )
+    assert prototype_probabilities(features[:0], prototypes, present, 0.1).shape == (0, 4)
+
+
+def test_half_precision_features_give_probabilities_of_the_prototypes_dtype():
+    features, _, prototypes, present = unit_batch()
+    found = prototype_probabilities(features.bfloat16(), prototypes.float(), present, 0.5)
+    assert found.dtype == torch.float32
+    expected = prototype_probabilities(features, prototypes, present, 0.5)
+    torch.testing.assert_close(found.double(), expected, rtol=0.05, atol=0)
+    assert torch.equal(found[:, 1], torch.zeros(12))

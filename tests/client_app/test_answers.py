@@ -1,0 +1,236 @@
+"""What a client answers for the ensemble: by which formula, with which model, on which rows; and what it refuses."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn.functional import normalize
+
+from client_app.evaluation import evaluate, predict
+from data import DataError
+from data.client_data import DataSpec
+from data.shared_set import SharedTestSpec, shared_labels, shared_rows
+from federation.payloads import Instruction
+from federation.settings import SettingError
+from prototypes.prototype_set import PrototypeSet
+from strategies import METHODS
+
+CPU = torch.device("cpu")
+ON_SPHERE = {"fedpagr": "fedpagr.temperature", "fedproc": "fedproc.temperature"}
+ENSEMBLE = {"ensemble-every": 2, "shared-test-share": 0.1}
+
+
+def ask(number, payload=None, evaluate=True, ensemble=True):
+    return Instruction("a-run", number, evaluate, payload, ensemble=ensemble)
+
+
+def targets(labels=(0, 3, 7), dim=8):
+    vectors = torch.randn(len(labels), dim, generator=torch.Generator().manual_seed(5))
+    return PrototypeSet(torch.tensor(labels), normalize(vectors))
+
+
+def softmax_of(scores):
+    """Class -> probability, in plain floats."""
+    top = max(scores.values())
+    weights = {c: math.exp(score - top) for c, score in scores.items()}
+    return {c: weight / math.fsum(weights.values()) for c, weight in weights.items()}
+
+
+def double(tensor):
+    return tensor.detach().double().tolist()
+
+
+def z_alone(made):
+    """Features of each test row by itself, as the method's module gives them: lists of floats."""
+    made.state.module.eval()
+    with torch.no_grad():
+        return [double(made.state.module.features(((x / 2 - 0.5) / 1.5)[None])[0]) for x in made.data.test.inputs]
+
+
+# --- the formula ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.7])
+@pytest.mark.parametrize("labels", [(0, 1, 2, 3), (1, 3)])
+@pytest.mark.parametrize("strategy", ON_SPHERE)
+def test_on_the_sphere_it_is_the_softmax_over_prototypes(parts, strategy, labels, temperature):
+    made = parts({"strategy": strategy, ON_SPHERE[strategy]: temperature}, norm=True)
+    made.state.targets = targets(labels, dim=5)
+    made.state.table = made.state.targets.table(4)
+    found = predict(made.objective, made.state, made.data.test, made.data.transform)
+    prototypes = dict(zip(labels, double(made.state.targets.vectors), strict=True))
+    for z, row in zip(z_alone(made), found.tolist(), strict=True):
+        assert math.hypot(*z) == pytest.approx(1, abs=1e-6)
+        cosines = {c: math.fsum(a * b for a, b in zip(z, p, strict=True)) for c, p in prototypes.items()}
+        expected = softmax_of({c: cosine / temperature for c, cosine in cosines.items()})
+        assert row == pytest.approx([expected.get(c, 0.0) for c in range(4)], rel=1e-4, abs=1e-7)
+        assert [row[c] for c in range(4) if c not in labels] == [0.0] * (4 - len(labels)), "exactly"
+
+
+@pytest.mark.parametrize("strategy", ON_SPHERE)
+def test_without_prototypes_there_is_no_answer(parts, strategy):
+    made = parts({"strategy": strategy})
+    assert predict(made.objective, made.state, made.data.test, made.data.transform) is None
+
+
+@pytest.mark.parametrize("strategy", [name for name in METHODS if name not in ON_SPHERE])
+@pytest.mark.parametrize("received", [False, True])
+def test_elsewhere_it_is_the_softmax_of_the_classifier(parts, strategy, received):
+    """Never of distances, whatever was received; on rows in eval mode, each by itself."""
+    made = parts({"strategy": strategy}, norm=True)
+    if received:
+        made.state.targets = targets((0, 2), dim=5)
+        made.state.table = made.state.targets.table(4)
+    made.state.module.train()
+    found = predict(made.objective, made.state, made.data.test, made.data.transform)
+    assert not found.requires_grad
+    layer = made.state.module.classifier
+    weights, biases = double(layer.weight), double(layer.bias)
+    for z, row in zip(z_alone(made), found.tolist(), strict=True):
+        logits = [
+            math.fsum(w * a for w, a in zip(ws, z, strict=True)) + b for ws, b in zip(weights, biases, strict=True)
+        ]
+        expected = softmax_of(dict(enumerate(logits)))
+        assert row == pytest.approx(list(expected.values()), rel=1e-4)
+
+
+# --- which model, which rows --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("strategy", "rule"), [("fedproto", "classifier"), ("fedpagr", "global-prototypes")])
+def test_it_is_of_the_model_and_the_targets_of_the_evaluation(client, strategy, rule):
+    """Before training: the answers' argmax is right as often as the rule in an evaluation on the same rows."""
+    settings = ENSEMBLE | {"strategy": strategy, "learning-rate": 0.5}
+    first, second = targets(tuple(range(10))), targets((0, 3, 7))
+    client(0, settings).train(ask(1, first, ensemble=False))
+    made = client(0, settings)
+    rows, fingerprint = shared_rows(made.shared, CPU)
+    alone = made.evaluate(ask(2, second)).answers
+    made.data = replace(made.data, test=rows)
+    report = made.train(ask(2, second))
+    assert torch.equal(report.answers.probabilities, alone.probabilities)
+    assert report.answers.fingerprint == alone.fingerprint == fingerprint
+    assert report.answers.probabilities.shape == (40, 10)
+    right = int((report.answers.probabilities.argmax(dim=1) == rows.labels).sum())
+    assert right == report.evaluation.correct[rule][0] > 0
+    later = client(0, settings).evaluate(ask(3, second)).answers
+    assert not torch.equal(later.probabilities, alone.probabilities), "training has changed nothing"
+    assert report.payload is not None
+
+
+def test_fedproc_answers_by_what_came_with_the_message(client):
+    settings = ENSEMBLE | {"strategy": "fedproc"}
+    assert client(0, settings).train(ask(1)).answers is None
+    found = client(0, settings).evaluate(ask(2, targets((0, 3, 7)))).answers.probabilities
+    assert (found[:, [0, 3, 7]] > 0).all()
+    assert torch.equal(found[:, [1, 2, 4, 5, 6, 8, 9]], torch.zeros(40, 7))
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+@pytest.mark.parametrize("asked", [True, False])
+def test_answers_and_evaluation_come_where_each_is_asked_for(client, asked, evaluated):
+    for how in ("train", "evaluate"):
+        report = getattr(client(0, ENSEMBLE), how)(ask(1, evaluate=evaluated, ensemble=asked))
+        assert (report.answers is not None) == asked
+        assert (report.evaluation is not None) == evaluated
+
+
+def test_a_client_that_diverges_has_answered_before(client):
+    settings = ENSEMBLE | {"learning-rate": 1e30}
+    report = client(0, settings).train(ask(1))
+    assert "diverged" in report.problem
+    assert report.answers.probabilities.isfinite().all()
+
+
+def test_all_clients_answer_for_the_same_rows_as_the_servers(client, decoded_cache):
+    spec = DataSpec("digits", clients=4, shared_test_share=0.1, max_samples=400)
+    expected = shared_labels(SharedTestSpec(spec, decoded_cache)).fingerprint
+    for partition in range(4):
+        assert client(partition, ENSEMBLE).evaluate(ask(1)).answers.fingerprint == expected
+
+
+def test_the_same_client_holds_fewer_rows_only_where_some_are_set_aside(client, tmp_path):
+    def held(settings):
+        return sum(sum(client(p, settings).identity().rows) for p in range(4))
+
+    assert held({}) == held({"shared-test-share": 0.3}) == 400
+    assert held(ENSEMBLE) == 360
+    assert held(ENSEMBLE | {"shared-test-path": str(scans(tmp_path / "shared", range(40)))}) == 400
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+def scans(folder, values):
+    """Images of the digits' form, (1, 8, 8), of ten classes; no two values give the same."""
+    for value in values:
+        place = folder / str(value % 10)
+        place.mkdir(parents=True, exist_ok=True)
+        shape = np.full((8, 8), value, dtype=np.uint8)
+        shape[0, 0] = 250
+        Image.fromarray(shape).save(place / f"{value}.png")
+    return folder
+
+
+def test_asked_for_answers_where_the_run_has_none_it_says_so(client):
+    with pytest.raises(SettingError, match=r"asks for the ensemble's answers, but this run's `ensemble-every` is 0"):
+        client(0).evaluate(ask(1))
+
+
+def test_what_is_disclosed(client):
+    words = "its class probabilities for every row of the shared test set"
+    assert words in client(0, ENSEMBLE).identity().discloses
+    assert words not in client(0).identity().discloses
+
+
+def test_own_data_need_a_shared_test_set_of_their_own(client, tmp_path):
+    own = scans(tmp_path / "own", range(40))
+    with pytest.raises(DataError, match=r"own data-path cannot set rows aside .* set shared-test-path"):
+        client(0, ENSEMBLE, data_path=str(own))
+    client(0, {}, data_path=str(own)).identity()
+
+
+def test_a_site_whose_training_rows_are_in_the_shared_test_set_is_refused_before_the_run(client, tmp_path):
+    shared = scans(tmp_path / "shared", range(40))
+    settings = ENSEMBLE | {"shared-test-path": str(shared)}
+    apart = scans(tmp_path / "apart", range(100, 140))
+    assert client(0, settings, data_path=str(apart)).identity().problem == ""
+    mixed = scans(tmp_path / "mixed", [*range(100, 140), 3])
+    with pytest.raises(DataError, match=r"overlaps this client's training rows: 1 of its 40 rows are copies"):
+        client(0, settings | {"test-share": 0.01, "validation-share": 0.0}, data_path=str(mixed)).identity()
+    # where nobody asks for the ensemble a test set is nobody's business
+    client(0, settings | {"ensemble-every": 0}, data_path=str(mixed)).identity()
+
+
+def test_a_node_may_keep_the_shared_test_set_elsewhere(client, tmp_path):
+    here, there = scans(tmp_path / "here", range(40)), tmp_path / "there"
+    settings = ENSEMBLE | {"shared-test-path": str(there)}
+    with pytest.raises(DataError, match="there' does not exist"):
+        client(0, settings).identity()
+    found = client(0, settings, shared_test_path=str(here))
+    found.identity()
+    answers = found.evaluate(ask(1)).answers
+    labels = shared_labels(SharedTestSpec(found.shared.spec, found.shared.cache_dir, str(here)))
+    assert (answers.fingerprint, len(answers.probabilities)) == (labels.fingerprint, 40)
+
+
+def test_a_node_with_a_shared_test_set_takes_part_in_runs_that_have_none(client, tmp_path):
+    here = scans(tmp_path / "here", range(40))
+    assert client(0, {}, shared_test_path=str(here)).identity().problem == ""
+    made = client(0, ENSEMBLE, shared_test_path=str(here))
+    assert made.evaluate(ask(1)).answers.probabilities.shape == (40, 10)
+    assert made.shared.path is None, "the run's own rows, which all clients have"
+
+
+def test_evaluation_is_the_same_with_and_without_answers(client):
+    with_answers = client(0, ENSEMBLE).evaluate(ask(1))
+    without = client(0, ENSEMBLE).evaluate(ask(1, ensemble=False))
+    assert with_answers.evaluation.correct == without.evaluation.correct
+    made = client(1, ENSEMBLE)
+    state, _ = made._take(ask(1), trains=False)
+    before = evaluate(made.objective, state, made.data).correct
+    made._answers(state)
+    assert evaluate(made.objective, state, made.data).correct == before

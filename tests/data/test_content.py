@@ -1,0 +1,86 @@
+"""Hashes of rows against hashlib and loops: what is a copy, and what tells two test sets apart."""
+
+import hashlib
+import struct
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from data.content import content_hashes, fingerprint, occurs_once
+
+
+class Lines(list):
+    """Texts that an array of rows makes a list of."""
+
+    def __getitem__(self, rows):
+        return [list.__getitem__(self, int(row)) for row in rows]
+
+
+def images(n, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (n, 1, 2, 3), dtype=np.uint8)
+
+
+def digest(content):
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+TEXTS = Lines(["a note", "", "ein Satz über \u00e4", "a note", "A note"])
+
+
+def test_a_rows_hash_is_blake2b_of_its_bytes():
+    inputs = images(9)
+    rows = np.array([4, 0, 8, 4])
+    assert content_hashes(inputs, rows).tolist() == [digest(inputs[row].tobytes()) for row in rows]
+    floats = np.array([[0.5, -1.0], [2.0, 0.25]], dtype=np.float32)
+    expected = [digest(struct.pack("<2f", *row)) for row in floats.tolist()]
+    assert content_hashes(floats, np.arange(2)).tolist() == expected
+    assert content_hashes(TEXTS, np.array([2, 1])).tolist() == [digest(TEXTS[[i]][0].encode()) for i in (2, 1)]
+
+
+def test_more_rows_than_are_read_at_once_come_in_order():
+    inputs = np.arange(10_000, dtype=np.int32).reshape(-1, 1)
+    rows = np.random.default_rng(1).permutation(10_000)
+    assert content_hashes(inputs, rows).tolist() == [digest(struct.pack("<i", row)) for row in rows.tolist()]
+
+
+def test_no_rows_have_no_hashes():
+    """A site may have no training row at all."""
+    nobody = np.empty(0, dtype=np.int64)
+    assert content_hashes(images(3), nobody).shape == (0,)
+    assert occurs_once(images(3), nobody).shape == (0,)
+
+
+@pytest.mark.parametrize("inputs", [np.array([3, 1, 3, 2, 2, 2, 7], dtype=np.uint8).reshape(-1, 1), TEXTS])
+def test_occurs_once_is_a_count(inputs):
+    for rows in (np.arange(len(inputs)), np.arange(len(inputs))[::-1], np.arange(1, 4), np.array([0])):
+        contents = [bytes(x) if isinstance(x, np.ndarray) else x for x in inputs[rows]]
+        counts = Counter(contents)
+        assert occurs_once(inputs, rows).tolist() == [counts[content] == 1 for content in contents]
+
+
+def test_a_fingerprint_is_of_the_rows_alone():
+    """Not of the table that they lie in, nor of how its numbers are stored."""
+    inputs, labels = images(12), np.arange(12) % 3
+    rows = np.array([2, 3, 7, 11])
+    found = fingerprint(inputs, labels, rows)
+    assert 0 <= found < 2**64
+    assert fingerprint(inputs[rows], labels[rows], np.arange(4)) == found
+    assert fingerprint(inputs, labels.astype(np.int32), rows) == found
+
+
+def test_a_fingerprint_changes_with_order_label_and_content():
+    inputs, labels, rows = images(6), np.arange(6) % 3, np.arange(6)
+    relabelled, repainted, swapped = labels.copy(), inputs.copy(), labels.copy()
+    relabelled[4] = 2
+    repainted[5, 0, 1, 2] ^= 1
+    swapped[[0, 1]] = labels[[1, 0]]
+    found = [
+        fingerprint(inputs, labels, rows),
+        fingerprint(inputs, labels, rows[::-1]),
+        fingerprint(inputs, labels, rows[:-1]),
+        fingerprint(inputs, relabelled, rows),
+        fingerprint(inputs, swapped, rows),
+        fingerprint(repainted, labels, rows),
+    ]
+    assert len(set(found)) == len(found)

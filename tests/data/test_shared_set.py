@@ -1,0 +1,279 @@
+"""The shared test set: rows that no client holds, and the refusal of one that a client trains on."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from data import DataError
+from data import assignment as assignment_module
+from data.assignment import DataSpec, assignment, open_data
+from data.decoded import Decoded
+from data.partitions import class_counts, deal_test_rows, partition_rows, split_rows
+from data.shared_set import SharedTestSpec, refuse_overlap, shared_labels, shared_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = torch.device("cpu")
+N, TRAIN = 400, 300
+
+
+def table(copies=0, seed=0):
+    """N rows of unlike contents in four classes of unlike sizes; of the first `copies` rows one more lies elsewhere."""
+    rng = np.random.default_rng(seed)
+    content = np.arange(N, dtype=np.int32)
+    if copies:
+        content[rng.permutation(np.arange(copies, N))[:copies]] = content[:copies]
+    labels = rng.choice(4, size=N, p=(0.4, 0.3, 0.2, 0.1))
+    inputs = content.reshape(-1, 1).view(np.uint8)
+    return Decoded(f"table-{copies}-{seed}", "made", inputs, labels, TRAIN, tuple("abcd"), 255.0)
+
+
+def spec_of(share, **changes):
+    return replace(DataSpec("made", clients=5, alpha=1.0, min_samples=5, shared_test_share=share, seed=3), **changes)
+
+
+def used_rows(split, max_samples):
+    """The rows that a run uses, and those of them among which the shared ones are chosen."""
+    if split == "pooled":
+        used = np.arange(max_samples or N)
+        return used, used
+    train = min(max_samples, TRAIN) if max_samples else TRAIN
+    tests = np.arange(TRAIN, TRAIN + round((N - TRAIN) * train / TRAIN))
+    return np.concatenate([np.arange(train), tests]), tests
+
+
+# --- set aside --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_samples", [0, 210])
+@pytest.mark.parametrize("share", [0.1, 0.35])
+@pytest.mark.parametrize("partition", ["iid", "dirichlet", "pathological"])
+@pytest.mark.parametrize("split", ["pooled", "official"])
+def test_shared_rows_are_nobodys_stratified_and_as_many_as_asked(split, partition, share, max_samples, tmp_path):
+    data = table()
+    who = assignment(spec_of(share, split=split, partition=partition, max_samples=max_samples), data, tmp_path)
+    used, among = used_rows(split, max_samples)
+    everybody = np.concatenate([who.shared, *who.held])
+    assert len(set(everybody.tolist())) == everybody.size, "a row has two places"
+    assert set(everybody.tolist()) == set(used.tolist()), "a row has no place"
+    assert set(who.shared.tolist()) <= set(among.tolist())
+    assert who.shared.size == int(share * among.size + 0.5)
+    assert who.shared.tolist() == sorted(who.shared.tolist())
+    for label in range(4):
+        quota = share * (data.labels[among] == label).sum()
+        assert abs((data.labels[who.shared] == label).sum() - quota) < 1
+
+
+def test_other_seeds_set_other_rows_aside_and_the_cache_gives_the_same_back(tmp_path, monkeypatch):
+    data = table()
+    first = assignment(spec_of(0.2), data, tmp_path)
+    assert assignment(spec_of(0.2, seed=4), data, tmp_path).shared.tolist() != first.shared.tolist()
+    elsewhere = assignment(spec_of(0.2), data, tmp_path / "another")
+    monkeypatch.setattr(assignment_module, "_assign", lambda *_: pytest.fail("it is in the cache"))
+    for again in (assignment(spec_of(0.2), data, tmp_path), elsewhere):
+        assert np.array_equal(again.shared, first.shared)
+        for part in ("train", "test", "validation"):
+            pairs = zip(getattr(again, part), getattr(first, part), strict=True)
+            assert all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+
+
+def test_another_process_sets_the_same_rows_aside(tmp_path):
+    spec = DataSpec("digits", clients=4, shared_test_share=0.1, max_samples=300, seed=5)
+    code = (
+        "import sys; from pathlib import Path; from data.assignment import *\n"
+        "spec = DataSpec('digits', clients=4, shared_test_share=0.1, max_samples=300, seed=5)\n"
+        "cache = Path(sys.argv[1]); print(*assignment(spec, open_data(spec, cache), cache).shared)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "theirs")],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": "77"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    mine = assignment(spec, open_data(spec, tmp_path), tmp_path).shared
+    assert [int(row) for row in told.split()] == mine.tolist()
+
+
+@pytest.mark.parametrize("split", ["pooled", "official"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_row_that_has_a_copy_is_never_set_aside(split, seed, tmp_path):
+    """Nor the copy, on whichever side of the official split: a client trains on the other."""
+    data = table(copies=60, seed=seed)
+    counts = Counter(bytes(row) for row in data.inputs)
+    assert max(counts.values()) == 2
+    who = assignment(spec_of(0.3, split=split, seed=seed), data, tmp_path)
+    assert who.shared.size > 20
+    assert all(counts[bytes(data.inputs[row])] == 1 for row in who.shared)
+
+
+def test_a_copy_that_the_run_does_not_use_is_none(tmp_path):
+    data = table()
+    data.inputs[200:] = data.inputs[:200]
+    assert assignment(spec_of(0.1, max_samples=200), data, tmp_path).shared.size == 20
+    with pytest.raises(DataError, match="gives the shared test set no row"):
+        assignment(spec_of(0.1), data, tmp_path)
+
+
+@pytest.mark.parametrize("max_samples", [0, 210])
+@pytest.mark.parametrize("split", ["pooled", "official"])
+def test_without_a_share_everybody_holds_what_they_held_before(split, max_samples, tmp_path):
+    data = table(copies=60)
+    spec = spec_of(0.0, split=split, max_samples=max_samples)
+    who = assignment(spec, data, tmp_path)
+    used, _ = used_rows(split, max_samples)
+    official = split == "official"
+    labels = data.labels[: used.size] if not official else data.labels[: min(max_samples or TRAIN, TRAIN)]
+    parts = partition_rows(labels, 5, "dirichlet", alpha=1.0, classes_per_client=2, min_samples=5, seed=3)
+    for client, part in enumerate(parts):
+        seed = int(np.random.SeedSequence([3, client]).generate_state(1)[0])
+        train, test, validation = split_rows(labels[part], 0.0 if official else 0.25, 0.1, seed)
+        assert np.array_equal(who.train[client], part[train])
+        assert np.array_equal(who.validation[client], part[validation])
+        if not official:
+            assert np.array_equal(who.test[client], part[test])
+    if official:
+        tests = data.labels[used[used >= TRAIN]]
+        for client, dealt in enumerate(deal_test_rows(tests, class_counts(labels, parts, 4), 3)):
+            assert np.array_equal(who.test[client], TRAIN + dealt)
+    assert who.shared.size == 0
+
+
+def test_a_site_with_its_own_data_sets_nothing_aside(tmp_path):
+    with pytest.raises(
+        DataError, match=r"own data-path cannot set rows aside .* set shared-test-path .* ensemble-every"
+    ):
+        assignment(spec_of(0.1), table(), tmp_path, own=True)
+    assert assignment(spec_of(0.0), table(), tmp_path, own=True).shared.size == 0
+
+
+def test_a_share_of_no_row_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"shared-test-share = 0.001 of 400 rows gives the shared test set no row"):
+        assignment(spec_of(0.001), table(), tmp_path)
+
+
+# --- answers and rows -------------------------------------------------------------------------------------------
+
+
+def test_server_and_clients_see_the_same_rows(decoded_cache):
+    where = SharedTestSpec(DataSpec("digits", clients=4, shared_test_share=0.1, max_samples=400), decoded_cache)
+    labels, (rows, found) = shared_labels(where), shared_rows(where, CPU)
+    data = open_data(where.spec, decoded_cache)
+    chosen = assignment(where.spec, data, decoded_cache).shared
+    assert chosen.size == 40
+    assert labels.labels.dtype == torch.int64
+    assert labels.labels.tolist() == rows.labels.tolist() == data.labels[chosen].tolist()
+    assert np.array_equal(rows.inputs.numpy(), data.inputs[chosen])
+    assert labels.num_classes == 10
+    assert labels.fingerprint == found
+    assert shared_rows(where, CPU)[0] is rows, "a process keeps them"
+    other = replace(where, spec=replace(where.spec, seed=9))
+    assert shared_labels(other).fingerprint != found
+
+
+def test_a_path_gives_its_test_table_where_it_has_one_and_else_all_of_it(parquet_folder, write, png, tmp_path):
+    spec = DataSpec("digits", clients=2)
+    where = SharedTestSpec(spec, tmp_path / "cache", str(parquet_folder))
+    rows, _ = shared_rows(where, CPU)
+    assert rows.inputs[:, 0, 0, 0].tolist() == list(range(100, 112))
+    assert shared_labels(where).labels.tolist() == [i % 4 for i in range(12)]
+    assert shared_labels(where).num_classes == 4
+    whole = tmp_path / "whole"
+    write(whole / "train.parquet", [png(np.full((6, 6, 3), i, np.uint8)) for i in range(7)], [0, 1, 2, 3, 0, 1, 2])
+    alone = SharedTestSpec(spec, tmp_path / "cache", str(whole))
+    assert shared_rows(alone, CPU)[0].inputs[:, 0, 0, 0].tolist() == list(range(7))
+
+
+def test_a_path_that_is_not_there_is_named(tmp_path):
+    where = SharedTestSpec(DataSpec("digits", clients=2), tmp_path / "cache", str(tmp_path / "nowhere"))
+    for ask in (shared_labels, lambda where: shared_rows(where, CPU), lambda where: refuse_overlap(where, 0)):
+        with pytest.raises(DataError, match="nowhere' does not exist"):
+            ask(where)
+
+
+# --- overlap ----------------------------------------------------------------------------------------------------
+
+
+def paint(folder, names, values, suffix="png"):
+    """Grey images, one a value; the class of a value is value mod the number of names."""
+    for value in values:
+        place = folder / names[value % len(names)]
+        place.mkdir(parents=True, exist_ok=True)
+        shape = np.full((6, 6), value, dtype=np.uint8)
+        shape[0, 0] = 255 - value
+        Image.fromarray(shape).save(place / f"{value:03d}.{suffix}")
+    return folder
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """sites(shared values, own values, names, suffix) -> (SharedTestSpec with a path, the client's data-path)."""
+
+    def make(shared, own, names=("ant", "bee"), suffix="png", shared_names=("ant", "bee")):
+        where = paint(tmp_path / "shared", shared_names, shared)
+        site = paint(tmp_path / "site" / "train", names, own, suffix).parent
+        spec = DataSpec("digits", clients=2, validation_share=0.0)
+        return SharedTestSpec(spec, tmp_path / "cache", str(where)), str(site)
+
+    return make
+
+
+@pytest.mark.parametrize("suffix", ["png", "bmp", "tiff"])
+def test_copies_of_training_rows_are_counted_whatever_file_they_lie_in(sites, suffix):
+    # the folders hold 0 2 4 6 | 1 3 5 and 20 4 | 5 21
+    where, site = sites(range(7), (4, 5, 20, 21), suffix=suffix)
+    spec = replace(where, spec=replace(where.spec, split="official"))
+    paint(Path(site) / "test", ("ant", "bee"), (30, 31))
+    with pytest.raises(DataError) as caught:
+        refuse_overlap(spec, 0, site)
+    assert str(caught.value).startswith(
+        f"the shared test set {where.path!r} overlaps this client's training rows: 2 of its 7 rows are copies of some, "
+        "row 2 first; take them out of one of the two, "
+    )
+
+
+def test_rows_that_are_merely_alike_and_rows_of_the_sites_own_test_table_are_no_overlap(sites):
+    where, site = sites(range(7), (20, 21, 22, 23))
+    refuse_overlap(where, 0, site)
+    paint(Path(site) / "test", ("ant", "bee"), (2, 3))
+    refuse_overlap(replace(where, spec=replace(where.spec, split="official")), 0, site)
+
+
+def test_a_site_without_training_rows_trains_on_nothing(sites, write, png, tmp_path):
+    where, _ = sites(range(7), (20, 21))
+    empty = tmp_path / "empty"
+    grey = [png(np.full((6, 6), value, dtype=np.uint8)) for value in (1, 2)]
+    write(empty / "train.parquet", [], [])
+    write(empty / "test.parquet", grey, [0, 1])
+    (empty / "classes.txt").write_text("ant\nbee\n")
+    refuse_overlap(replace(where, spec=replace(where.spec, split="official")), 0, str(empty))
+
+
+@pytest.mark.parametrize("names", [("ant", "cow"), ("ant", "bee", "cow")])
+def test_other_classes_are_refused(sites, names):
+    where, site = sites(range(7), range(20, 26), names=names)
+    with pytest.raises(DataError) as caught:
+        refuse_overlap(where, 0, site)
+    assert f"has the classes ant, bee, but this client's data {', '.join(names)}: " in str(caught.value)
+
+
+def test_rows_set_aside_overlap_with_nobody_and_a_client_of_the_same_data_does(decoded_cache, tmp_path):
+    spec = DataSpec("digits", clients=4, shared_test_share=0.1, max_samples=400)
+    for partition in range(4):
+        refuse_overlap(SharedTestSpec(spec, decoded_cache), partition)
+    folder = paint(tmp_path / "all" / "train", ("ant", "bee"), range(0, 40)).parent
+    spec = DataSpec(str(folder), clients=2, partition="iid", min_samples=1)
+    train = assignment(spec, open_data(spec, tmp_path), tmp_path).train
+    for partition in range(2):
+        with pytest.raises(
+            DataError, match=rf"{train[partition].size} of its 40 rows .* row {train[partition][0]} first"
+        ):
+            refuse_overlap(SharedTestSpec(spec, tmp_path, str(folder)), partition)

@@ -1,0 +1,168 @@
+"""The ensemble's answers on the wire: what crosses, what is refused and with which words, and how it counts."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+
+from data.shared_set import SharedLabels
+from federation import messages
+from federation.arrays import decode_answers, encode_answers, payload_bytes
+from federation.codec import Codec
+from federation.messages import wire_bytes
+from federation.payloads import Answers, Evaluation, Report
+from prototypes.prototype_set import PrototypeSet
+
+CODEC = Codec(3, 2)
+encode_report = partial(messages.encode_report, codec=CODEC)
+decode_report = partial(messages.decode_report, codec=CODEC)
+MARK = 2**64 - 3  # fingerprints fill 64 bits
+SHARED = SharedLabels(torch.tensor([0, 2, 1, 1, 0]), 3, MARK)
+
+
+def probabilities(n=5, K=3, seed=0, dtype=torch.float32):
+    scores = torch.randn(n, K, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.softmax(3 * scores, dim=1).to(dtype)
+
+
+def record(values=None, **arrays):
+    """An answer as a client would send it, with arrays of it replaced, or left out as None."""
+    values = probabilities().numpy().astype(np.float16) if values is None else values
+    found = {"probabilities": values, "fingerprint": np.array([MARK], dtype=np.uint64)} | arrays
+    return ArrayRecord({name: Array(array) for name, array in found.items() if array is not None})
+
+
+def rows(*values):
+    return np.array(values, dtype=np.float16)
+
+
+GOOD = [0.25, 0.5, 0.25]
+
+
+# --- crossing -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_answers_cross_as_float16(dtype, crossed):
+    sent = probabilities(dtype=dtype).requires_grad_()
+    records = crossed(encode_report(Report(3, 7, answers=Answers(sent, MARK))))
+    assert set(records["ensemble"]) == {"probabilities", "fingerprint"}
+    back = decode_answers(records["ensemble"], SHARED)
+    assert (back.dtype, back.requires_grad) == (torch.float64, False)
+    assert np.array_equal(back.numpy(), sent.detach().to(torch.float16).double().numpy())
+    assert np.abs(back.numpy() - probabilities(dtype=torch.float64).numpy()).max() < 2**-8
+
+
+def test_a_certain_answer_and_classes_that_cannot_be_predicted_cross_exactly(crossed):
+    sent = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.5, 0.5], [0.25, 0.75, 0.0], [0.0, 1.0, 0.0]])
+    back = decode_answers(crossed(encode_answers(Answers(sent, MARK))), SHARED)
+    assert torch.equal(back, sent.double())
+
+
+@pytest.mark.parametrize("K", [1, 2, 1000, 20_000])
+def test_probabilities_of_many_classes_add_up(K, crossed):
+    """Near uniform, where float16 is coarsest beside the values."""
+    shared = SharedLabels(torch.zeros(4, dtype=torch.int64), K, 1)
+    scores = 0.05 * torch.randn(4, K, generator=torch.Generator().manual_seed(K))
+    sent = torch.softmax(scores, dim=1)
+    back = decode_answers(crossed(encode_answers(Answers(sent, 1))), shared)
+    assert float((back - sent.double()).abs().max()) <= 2**-11 / K * 4 + 2**-25
+    # the worst case of rounding one way
+    worst = torch.full((4, K), 1 / K).to(torch.float16)
+    worst = torch.nextafter(worst.float(), torch.ones(())).to(torch.float16)
+    decode_answers(encode_answers(Answers(worst, 1)), shared)
+
+
+def test_a_report_carries_them_and_its_decoder_leaves_them_alone(crossed):
+    report = Report(3, 7, evaluation=Evaluation((5, 2), {"classifier": (3, 1)}), seconds=1.5)
+    with_answers = Report(3, 7, evaluation=report.evaluation, seconds=1.5, answers=Answers(probabilities(), MARK))
+    assert "ensemble" not in encode_report(report)
+    records = crossed(encode_report(with_answers))
+    assert set(records) == {"report", "evaluation", "ensemble"}
+    assert decode_report(records) == (report, None)
+    records["ensemble"] = ArrayRecord({"x": Array("O", (1,), "?", b"")})
+    assert decode_report(records) == (report, None), "a bad answer spoils nothing else"
+
+
+def test_an_ensemble_of_another_kind_of_record_spoils_the_reply(refused):
+    bad = MetricRecord({"probabilities": [0.5, 0.5]})
+    records = RecordDict({**encode_report(Report(3, 7)), "ensemble": bad})
+    assert refused(decode_report, records) == ("record `ensemble` is a MetricRecord, ArrayRecord was agreed")
+
+
+def test_they_are_no_payload_and_two_bytes_a_value():
+    prototypes = PrototypeSet(torch.tensor([0, 2]), torch.ones(2, 2))
+    plain = encode_report(Report(3, 7, payload=prototypes))
+    told = encode_report(Report(3, 7, payload=prototypes, answers=Answers(probabilities(), MARK)))
+    assert payload_bytes(told) == payload_bytes(plain) == 16
+    assert wire_bytes(told, without=("ensemble",)) == wire_bytes(plain)
+    many = encode_report(Report(3, 7, payload=prototypes, answers=Answers(probabilities(1000, 100), MARK)))
+    assert 200_000 < wire_bytes(many) - wire_bytes(plain) < 200_000 + 2000
+
+
+# --- refusals -----------------------------------------------------------------------------------------------
+
+BAD = [
+    (record(probabilities=None), "it holds the arrays ['fingerprint'] where ['fingerprint', 'probabilities'] belong"),
+    (record(fingerprint=None), "it holds the arrays ['probabilities'] where ['fingerprint', 'probabilities'] belong"),
+    (record(weights=rows(GOOD)), "it holds the arrays ['fingerprint', 'probabilities', 'weights'] where "),
+    (record(fingerprint=np.array([MARK + 1], dtype=np.uint64)), "it is of another shared test set than the server's; "),
+    (
+        record(fingerprint=np.array([MARK - 2**64], dtype=np.int64)),
+        "it is of another shared test set than the server's; ",
+    ),
+    (record(fingerprint=np.array(MARK, dtype=np.uint64)), "it is of another shared test set than the server's; "),
+    (record(fingerprint=np.array([MARK] * 2, dtype=np.uint64)), "it is of another shared test set than the server's; "),
+    (record(fingerprint=np.array([1.5])), "it is of another shared test set than the server's; "),
+    (record(probabilities().numpy()), "its probabilities are float32 of shape (5, 3), float16 of (5, 3) were agreed"),
+    (record(np.eye(3, dtype=np.uint8)[[0] * 5]), "its probabilities are uint8 of shape (5, 3), "),
+    (record(rows(*[GOOD] * 4)), "its probabilities are float16 of shape (4, 3), float16 of (5, 3) were agreed"),
+    (record(rows(*[[*GOOD, 0.0]] * 5)), "its probabilities are float16 of shape (5, 4), "),
+    (record(rows(*[GOOD] * 5).reshape(-1)), "its probabilities are float16 of shape (15,), "),
+    (record(rows(*[GOOD] * 5)[None]), "its probabilities are float16 of shape (1, 5, 3), "),
+    (record(rows()), "its probabilities are float16 of shape (0,), "),
+    (record(rows(*[GOOD] * 4, [0.25, np.nan, 0.75])), "a probability of it lies outside 0 to 1"),
+    (record(rows(*[GOOD] * 4, [0.0, np.inf, 0.0])), "a probability of it lies outside 0 to 1"),
+    (record(rows(*[GOOD] * 4, [-0.25, 0.75, 0.5])), "a probability of it lies outside 0 to 1"),
+    (record(rows(*[GOOD] * 4, [-6e-8, 0.5, 0.5])), "a probability of it lies outside 0 to 1"),
+    (record(rows(*[GOOD] * 4, [1.001, 0.0, 0.0])), "a probability of it lies outside 0 to 1"),
+    (record(rows(*[GOOD] * 4, [0.25, 0.5, 0.2])), "the probabilities of a row of it do not add up to 1"),
+    (record(rows(*[GOOD] * 4, [0.5, 0.5, 0.02])), "the probabilities of a row of it do not add up to 1"),
+    (record(rows(*[GOOD] * 4, [0.0, 0.0, 0.0])), "the probabilities of a row of it do not add up to 1"),
+    (record(rows(*[[1.0, 1.0, 1.0]] * 5)), "the probabilities of a row of it do not add up to 1"),
+]
+
+
+@pytest.mark.parametrize(("answers", "reason"), BAD)
+def test_what_is_no_answer_is_refused_by_name(answers, reason, crossed, refused):
+    found = refused(decode_answers, crossed(answers), SHARED)
+    assert found == reason if not reason.endswith(" ") else found.startswith(reason)
+
+
+def test_what_these_refusals_are_neighbours_of_passes():
+    for values in ([0.25, 0.5, 0.25], [0.25, 0.5, 0.242], [0.25, 0.5, 0.258], [-0.0, 1.0, 0.0], [6e-8, 0.5, 0.5]):
+        decode_answers(record(rows(*[GOOD] * 4, values)), SHARED)
+
+
+@pytest.mark.parametrize("name", ["probabilities", "fingerprint"])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Array("float16", (5, 3), "numpy.ndarray", b""),
+        Array("float16", (5, 3), "numpy.ndarray", b"\x93NUMPY\x01\x00\x10\x00{'shape': ((((("),
+        Array("O", (1,), "?", b"cos\nsystem\n"),
+    ],
+)
+def test_bytes_that_are_no_array_are_refused_by_name(name, bad, refused):
+    records = record()
+    records[name] = bad
+    assert f"array `{name}` cannot be read (" in refused(decode_answers, records, SHARED)
+
+
+def test_an_array_that_declares_more_than_came_is_refused(refused):
+    whole = record(rows(*[GOOD] * 5))
+    data = whole["probabilities"].data.replace(b"(5, 3)", b"(9, 3)")
+    whole["probabilities"] = Array("float16", (5, 3), "numpy.ndarray", data)
+    assert "declares 54 bytes where 30 came" in refused(decode_answers, whole, SHARED)

@@ -1,0 +1,434 @@
+"""The ensemble: who is asked when, what is scored, what is dropped, and that nothing else of a run knows of it."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+from PIL import Image
+
+from data.client_data import DataSpec
+from data.shared_set import SharedLabels, SharedTestSpec, shared_labels
+from experiments.local_grid import LocalGrid
+from federation.messages import encode_report, wire_bytes
+from federation.payloads import Answers
+from federation.settings import SettingError
+from strategies.ensemble import score
+from strategies.exchange import LONGEST_PROBLEM
+
+CLASSES, ROWS = 4, 11
+
+
+def scans(folder, values, classes):
+    """Images (1, 8, 8), unlike each other, in folders named by their class, value mod classes."""
+    for value in values:
+        place = folder / str(value % classes)
+        place.mkdir(parents=True, exist_ok=True)
+        shape = np.full((8, 8), value, dtype=np.uint8)
+        shape[0, 0] = 250
+        Image.fromarray(shape).save(place / f"{value:03d}.png")
+    return folder
+
+
+@pytest.fixture
+def shared(tmp_path, home):
+    """A shared test set of four classes, as the server sees it; `.path` is where it lies."""
+    folder = scans(tmp_path / "shared", range(ROWS), CLASSES)
+    found = shared_labels(SharedTestSpec(DataSpec("digits", clients=4), home / "cache", str(folder)))
+    assert sorted(found.labels.tolist()) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
+    return found, {"shared-test-path": str(folder)}
+
+
+def probabilities(partition, round_number, n=ROWS, K=CLASSES):
+    random = torch.Generator().manual_seed(100 * partition + round_number)
+    return torch.softmax(3 * torch.randn(n, K, generator=random), dim=1)
+
+
+@pytest.fixture
+def answering(federation, shared):
+    """answering(change=None, after=None, **federation) -> clients that answer whenever they are asked.
+
+    `change(partition, round, kind, report)` may change that, and `after(partition, round)` delays it.
+    """
+
+    def start(change=None, after=None, **how):
+        def answer(partition, round_number, kind, report):
+            if made.asked[-1][3].ensemble:
+                mine = Answers(probabilities(partition, round_number), shared[0].fingerprint)
+                report = replace(report, answers=mine)
+            content = report if change is None else change(partition, round_number, kind, report)
+            return (after(partition, round_number), content) if after else content
+
+        made = federation(tamper=answer, **how)
+        return made
+
+    return start
+
+
+def naive(answers, labels):
+    """Accuracy of the argmax of the mean, from plain floats as they crossed."""
+    crossed = [np.asarray(each).astype(np.float16).astype(float).tolist() for each in answers]
+    right = 0
+    for row, label in enumerate(labels):
+        means = [math.fsum(each[row][c] for each in crossed) / len(crossed) for c in range(len(crossed[0][row]))]
+        right += max(range(len(means)), key=means.__getitem__) == label
+    return right / len(labels)
+
+
+def lines_of(strategy, without=("time",)):
+    return [{name: value for name, value in line.items() if name not in without} for line in strategy.folder.lines()]
+
+
+# --- the score --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clients", [1, 2, 7])
+@pytest.mark.parametrize("K", [2, 5])
+def test_the_score_is_the_argmax_of_the_mean(clients, K):
+    labels = torch.arange(40) % K
+    answers = {3 * p: probabilities(p, 0, 40, K).half().double() for p in range(clients)}
+    found = score(answers, SharedLabels(labels, K, 0))
+    stacked = np.stack([each.numpy() for each in answers.values()])
+    by_numpy = float((stacked.mean(axis=0).argmax(axis=1) == labels.numpy()).mean())
+    assert found == {"accuracy": by_numpy, "clients": clients, "rows": 40}
+    assert by_numpy == naive(list(answers.values()), labels.tolist())
+    assert 0 < by_numpy < 1
+
+
+def test_the_score_does_not_depend_on_who_came_first():
+    """Two classes that tie but for the order of summation: another order would answer another class."""
+    thirds = [torch.tensor([[a, b]], dtype=torch.float64) for a, b in ((0.1, 0.3), (0.2, 0.2), (0.3, 0.1))]
+    forward = (0.1 + 0.2) + 0.3, (0.3 + 0.2) + 0.1
+    assert forward[0] != forward[1]
+    shared = SharedLabels(torch.tensor([0]), 2, 0)
+    answers = dict(enumerate(thirds))
+    found = {
+        score({p: answers[p] for p in order}, shared)["accuracy"]
+        for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1))
+    }
+    assert len(found) == 1
+
+
+def test_it_is_the_mean_of_probabilities_not_of_logits_and_no_vote():
+    """One sure client against two that are nearly undecided: the three ways give three answers."""
+    sure, undecided = [0.98, 0.019, 0.001], [0.02, 0.48, 0.50]
+    answers = {p: torch.tensor([row], dtype=torch.float64) for p, row in enumerate((sure, undecided, undecided))}
+    votes = [int(each.argmax()) for each in answers.values()]
+    by_vote = max(set(votes), key=votes.count)
+    by_logits = int(torch.stack([each.log() for each in answers.values()]).mean(dim=0).argmax())
+    assert (by_logits, by_vote) == (1, 2)
+    right = [score(answers, SharedLabels(torch.tensor([label]), 3, 0))["accuracy"] for label in range(3)]
+    assert right == [1.0, 0.0, 0.0]
+
+
+# --- who is asked, when -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["all", "sampled"])
+@pytest.mark.parametrize("evaluate_every", [1, 2])
+@pytest.mark.parametrize(
+    ("every", "due"), [(0, []), (1, [1, 2, 3, 4, 5, 6]), (2, [1, 3, 5, 6]), (3, [1, 4, 6]), (9, [1, 6])]
+)
+def test_all_clients_answer_in_every_nth_round_and_at_the_end(answering, shared, every, due, evaluate_every, who):
+    found, path = shared
+    made = answering(clients=6)
+    settings = {"rounds": 5, "ensemble-every": every, "fraction-train": 0.5}
+    strategy = made.start(settings | path | {"evaluate-every": evaluate_every, "evaluate-clients": who})
+    lines = strategy.folder.lines()
+    for number in range(1, 7):
+        asked = {p: (kind, told) for p, r, kind, told in made.asked if r == number}
+        sampled = {p for p, (kind, _) in asked.items() if kind == "train"}
+        assert len(sampled) == (3 if number < 6 else 0)
+        assert {p for p, (_, told) in asked.items() if told.ensemble} == (set(range(6)) if number in due else set())
+        evaluated = number == 6 or (number - 1) % evaluate_every == 0
+        chosen = set(range(6)) if who == "all" else sampled if number < 6 else set(strategy.sample(5))
+        assert {p for p, (_, told) in asked.items() if told.evaluate} == (chosen if evaluated else set())
+        line = lines[number - 1]
+        assert ("ensemble" in line) == (number in due)
+        if number in due:
+            accuracy = naive([probabilities(p, number) for p in range(6)], found.labels.tolist())
+            assert line["ensemble"] == {"of_round": number - 1, "accuracy": accuracy, "clients": 6, "rows": ROWS}
+    asked = [(p, r) for p, r, _, _ in made.asked]
+    assert len(set(asked)) == len(asked), "one message a client and round"
+
+
+def test_the_order_of_arrival_changes_nothing(answering, shared):
+    settings = {"ensemble-every": 1} | shared[1]
+    at_once = answering().start(settings)
+    late = answering(after=lambda p, r: [3.0, 0.5, 2.0, 1.0][(p + r) % 4]).start(settings)
+    assert lines_of(late) == lines_of(at_once)
+
+
+# --- nothing else changes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"fraction-train": 0.5}, {"evaluate-every": 2}])
+def test_flowers_result_is_what_it_was(answering, shared, settings):
+    plain = answering().start(settings).result
+    told = answering().start(settings | {"ensemble-every": 1} | shared[1]).result
+    assert told.evaluate_metrics_clientapp == plain.evaluate_metrics_clientapp != {}
+    assert told.train_metrics_clientapp == plain.train_metrics_clientapp
+
+
+def test_answers_count_in_bytes_of_their_own(answering, shared):
+    plain = answering().start({"fraction-train": 0.5})
+    strategy = answering().start({"fraction-train": 0.5, "ensemble-every": 2} | shared[1])
+    for line, without in zip(strategy.folder.lines(), plain.folder.lines(), strict=True):
+        answered = line["bytes"].pop("ensemble_wire_up")
+        assert without["bytes"].pop("ensemble_wire_up") == 0
+        assert line["bytes"] == without["bytes"]
+        values = 4 * ROWS * CLASSES * 2 if "ensemble" in line else 0
+        # arrays' headers, and what the records take beside them
+        assert values <= answered <= values + 4 * 1500 * bool(values)
+        assert ("ensemble" in line) == (line["round"] != 2)
+
+
+def test_the_bytes_of_answers_are_those_of_the_records(answering, shared, script):
+    strategy = answering().start({"ensemble-every": 1} | shared[1])
+    made = answering()
+    expected = 0
+    for partition in range(4):
+        report = made.report(partition, 2, "train", evaluate=True)
+        report = replace(report, answers=Answers(probabilities(partition, 2), shared[0].fingerprint))
+        records = encode_report(report, script.CODEC)
+        expected += wire_bytes(records) - wire_bytes(records, without=("ensemble",))
+    assert strategy.folder.lines()[1]["bytes"]["ensemble_wire_up"] == expected
+
+
+# --- bad answers ------------------------------------------------------------------------------------------------
+
+
+def spoilt(answers, how):
+    values, mark = answers.probabilities.clone(), answers.fingerprint
+    if how == "test set":
+        return replace(answers, fingerprint=mark ^ 1)
+    if how == "shape":
+        return replace(answers, probabilities=values[1:])
+    if how == "sum":
+        values[2] *= 0.97
+    else:
+        values[2, 1] = {"nan": math.nan, "negative": -0.1}[how]
+    return replace(answers, probabilities=values)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("test set", "of another shared test set than the server's"),
+        ("shape", "float16 of shape (10, 4), float16 of (11, 4) were agreed"),
+        ("nan", "lies outside 0 to 1"),
+        ("negative", "lies outside 0 to 1"),
+        ("sum", "do not add up to 1"),
+    ],
+)
+@pytest.mark.parametrize("partition", [0, 1, 2, 3])
+def test_a_bad_answer_costs_nothing_but_itself(answering, shared, say, how, words, partition):
+    def change(p, number, kind, report):
+        return replace(report, answers=spoilt(report.answers, how)) if (p, number) == (partition, 2) else report
+
+    settings = {"ensemble-every": 1, "fraction-train": 0.5} | shared[1]
+    honest, strategy = answering().start(settings), answering(change).start(settings)
+    for line, other in zip(lines_of(strategy), lines_of(honest), strict=True):
+        if line["round"] != 2:
+            assert line == other
+            continue
+        problem = line["problems"].pop(str(partition))
+        assert problem.startswith("ensemble answer dropped: ")
+        assert words in problem
+        assert line["ensemble"]["clients"] == 3
+        left = [probabilities(p, 2) for p in range(4) if p != partition]
+        assert line["ensemble"]["accuracy"] == naive(left, shared[0].labels.tolist())
+        for name in ("training", "evaluation", "clients", "problems", "server"):
+            assert line[name] == other[name]
+    assert any(f"warning: round 2, client {partition}: ensemble answer dropped: " in words for words in say())
+
+
+def test_where_every_answer_is_bad_there_is_no_figure(answering, shared):
+    def change(p, number, kind, report):
+        return replace(report, answers=spoilt(report.answers, "nan")) if number == 2 else report
+
+    strategy = answering(change).start({"ensemble-every": 1} | shared[1])
+    assert ["ensemble" in line for line in strategy.folder.lines()] == [True, False, True, True]
+    assert len(strategy.folder.lines()[1]["problems"]) == 4
+    assert strategy.failed_in_a_row == 0
+
+
+def test_a_client_that_does_not_answer_is_not_counted_and_no_problem(answering, shared):
+    def change(p, number, kind, report):
+        return replace(report, answers=None) if (p, number) == (1, 2) else report
+
+    line = answering(change).start({"ensemble-every": 1} | shared[1]).folder.lines()[1]
+    assert (line["ensemble"]["clients"], line["problems"]) == (3, {})
+
+
+@pytest.mark.parametrize("settings", [{}, {"ensemble-every": 2}])
+def test_an_answer_that_nobody_asked_for_is_dropped(answering, shared, settings):
+    def change(p, number, kind, report):
+        unasked = Answers(probabilities(p, number), shared[0].fingerprint)
+        return replace(report, answers=unasked) if (p, number) == (1, 2) else report
+
+    strategy = answering(change).start(settings | shared[1])
+    honest = answering().start(settings | shared[1])
+    lines = list(zip(lines_of(strategy), lines_of(honest), strict=True))
+    line, other = lines.pop(1)
+    assert all(mine == theirs for mine, theirs in lines)
+    assert line["problems"] == {"1": "ensemble answer dropped: nobody asked for one"}
+    assert "ensemble" not in line
+    assert line["bytes"].pop("ensemble_wire_up") > 0 == other["bytes"].pop("ensemble_wire_up")
+    assert line | {"problems": {}} == other
+
+
+def test_answers_of_a_reply_that_lies_about_its_rows_do_not_count(answering, shared):
+    def change(p, number, kind, report):
+        lie = replace(report.evaluation, rows=(99, 4), correct={})
+        return replace(report, evaluation=lie) if (p, number) == (1, 2) else report
+
+    line = answering(change).start({"ensemble-every": 1} | shared[1]).folder.lines()[1]
+    assert "reply dropped: it claims (99, 4)" in line["problems"]["1"]
+    assert line["ensemble"]["clients"] == 3
+
+
+def test_an_answer_beside_a_bad_upload_counts_and_both_problems_are_told(answering, shared):
+    def change(p, number, kind, report):
+        if number != 2 or p > 1:
+            return report
+        bad = replace(report.payload, vectors=report.payload.vectors * 1e9)
+        return replace(report, payload=bad, answers=spoilt(report.answers, "nan") if p == 0 else report.answers)
+
+    line = answering(change).start({"ensemble-every": 1} | shared[1]).folder.lines()[1]
+    assert line["ensemble"]["clients"] == 3
+    assert line["training"]["dropped"] == 2
+    assert line["problems"]["0"].startswith("upload dropped: ")
+    assert line["problems"]["0"].endswith("; ensemble answer dropped: a probability of it lies outside 0 to 1")
+    assert "ensemble" not in line["problems"]["1"]
+
+
+def test_words_of_a_hostile_answer_end_on_one_short_line(answering, shared, script):
+    def change(p, number, kind, report):
+        if (p, number) != (1, 2):
+            return report
+        records = encode_report(report, script.CODEC)
+        records["ensemble"] = ArrayRecord({"\x1b[2J\n" + "x" * 5000: Array(np.zeros(1))})
+        return records
+
+    line = answering(change).start({"ensemble-every": 1} | shared[1]).folder.lines()[1]
+    problem = line["problems"]["1"]
+    assert problem.startswith("ensemble answer dropped: it holds the arrays ['")
+    assert problem.isprintable()
+    assert len(problem) == LONGEST_PROBLEM + len(" ...")
+    assert line["ensemble"]["clients"] == 3
+
+
+# --- the server -------------------------------------------------------------------------------------------------
+
+
+def test_a_server_without_the_shared_test_set_says_so_before_the_run(answering, shared, tmp_path):
+    made = answering()
+    with pytest.raises(SettingError) as caught:
+        made.start({"ensemble-every": 3, "shared-test-path": str(tmp_path / "nowhere")})
+    text = str(caught.value)
+    assert text.startswith("`ensemble-every` is 3, but the server cannot open the shared test set: ")
+    assert "nowhere' does not exist" in text
+    assert made.asked == []
+    made.start({"shared-test-path": str(tmp_path / "nowhere")})
+
+
+def test_a_shared_test_set_of_another_number_of_classes_is_refused(answering, tmp_path):
+    folder = scans(tmp_path / "five", range(10), 5)
+    made = answering()
+    with pytest.raises(SettingError, match="the shared test set has 5 classes, but the clients have 4; give both"):
+        made.start({"ensemble-every": 1, "shared-test-path": str(folder)})
+    assert made.asked == []
+
+
+# --- whole runs -------------------------------------------------------------------------------------------------
+
+
+class Listening(LocalGrid):
+    """Keeps what the clients answer, by round."""
+
+    answers: dict
+
+    def pull_messages(self, message_ids):
+        replies = super().pull_messages(message_ids)
+        for reply in replies:
+            records = reply.content
+            if "ensemble" in records:
+                values = records["ensemble"]["probabilities"].numpy()
+                type(self).answers.setdefault(records["report"]["round"], []).append(values)
+        return replies
+
+
+def test_a_whole_run_scores_what_its_clients_sent(run, home):
+    """On rows that are set aside, half of the clients training."""
+    settings = {"strategy": "fedpagr", "ensemble-every": 2, "rounds": 3, "fraction-train": 0.5, "feature-dim": 12}
+    Listening.answers = {}
+    folder = run(settings, grid=Listening)
+    spec = DataSpec("digits", clients=4, shared_test_share=0.1, max_samples=400)
+    labels = shared_labels(SharedTestSpec(spec, home / "cache")).labels.tolist()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert sorted(Listening.answers) == [1, 3, 4]
+    for line in lines:
+        if line["round"] == 2:
+            assert "ensemble" not in line
+            continue
+        answers = Listening.answers[line["round"]]
+        assert line["ensemble"] == {
+            "of_round": line["round"] - 1,
+            "accuracy": naive(answers, labels),
+            "clients": 4,
+            "rows": 40,
+        }
+    summary = json.loads((folder / "summary.json").read_text())
+    accuracies = [line["ensemble"]["accuracy"] for line in lines if "ensemble" in line]
+    assert summary["ensemble"] == {
+        "best": max(accuracies),
+        "last-5": pytest.approx(sum(accuracies) / 3, abs=1e-15),
+        "final": accuracies[-1],
+        "rows": 40,
+    }
+    assert summary["bytes"]["ensemble_wire_up"] == sum(line["bytes"]["ensemble_wire_up"] for line in lines) > 0
+    told = [said for said in run.said if "| ensemble " in said]
+    assert len(told) == 3
+    assert f"| ensemble {100 * accuracies[-1]:5.1f} % | payload" in told[-1]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "measured"),
+    [("fedproto", [1, 2, 3]), ("fedpagr", [1, 2, 3]), ("fedproc", [2, 3]), ("local", [1, 2, 3])],
+)
+def test_a_run_with_it_is_the_run_without_it(run, metrics, tmp_path, strategy, measured):
+    """The same rows both times, since the shared ones lie elsewhere: only the ensemble's own figures differ."""
+    settings = {"strategy": strategy, "feature-dim": 12}
+    settings |= {"shared-test-path": str(scans(tmp_path / "shared", range(30), 10))}
+    without = metrics(run(settings))
+    lines = metrics(run(settings | {"ensemble-every": 1}))
+    assert [line["round"] for line in lines if "ensemble" in line] == measured
+    for line, plain in zip(lines, without, strict=True):
+        found = line.pop("ensemble", None)
+        assert (found is not None) == (line["bytes"]["ensemble_wire_up"] > 0)
+        line["bytes"]["ensemble_wire_up"] = 0
+        assert line == plain
+
+
+@pytest.mark.parametrize(("method", "number"), [("_close", 2), ("_checkpoint", 2), ("_final_evaluation", None)])
+def test_cut_and_resumed_it_has_the_same_figures(run, cut, metrics, method, number):
+    settings = {"strategy": "fedpagr", "ensemble-every": 2, "rounds": 3, "fraction-train": 0.5, "feature-dim": 12}
+    whole = run(settings)
+
+    def when(strategy, *arguments):
+        if method == "_final_evaluation":
+            return True
+        return strategy.last_round == number if method == "_checkpoint" else arguments[0]["round"] == number + 1
+
+    before = set(whole.parent.iterdir())
+    cut(settings, method, when)
+    (folder,) = set(whole.parent.iterdir()) - before
+    run(settings | {"resume": folder.name})
+    assert metrics(folder) == metrics(whole)
+    assert sum("ensemble" in line for line in metrics(folder)) == 3
+    ensembles = [json.loads((each / "summary.json").read_text())["ensemble"] for each in (whole, folder)]
+    assert ensembles[0] == ensembles[1]
