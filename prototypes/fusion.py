@@ -28,22 +28,18 @@ def bhattacharyya(means: Tensor, variances: Tensor, other_means: Tensor, other_v
     the result and one block.
     """
     distances = means.new_empty(len(means), len(other_means))
+    logarithms, other_logarithms = variances.log().sum(dim=1, keepdim=True), other_variances.log().sum(dim=1)
     size = max(1, BLOCK_ENTRIES // max(1, other_means.numel()))
     for start in range(0, len(means), size):
         rows = slice(start, start + size)
-        distances[rows] = _distances(means[rows], variances[rows], other_means, other_variances)
-    return distances
-
-
-def _distances(means: Tensor, variances: Tensor, other_means: Tensor, other_variances: Tensor) -> Tensor:
-    """Σ_d ¼ (μ - μ')² / (v + v') + ½ ln((v + v')/2) - ¼ (ln v + ln v') without a loop, (a, b)."""
-    dim = means.shape[1]
-    apart = means.unsqueeze(1) - other_means
-    pooled = variances.unsqueeze(1) + other_variances
-    distances = apart.square_().div_(pooled).sum(dim=2)
-    logarithms = _log_sum(pooled) - dim * math.log(2)
-    logarithms -= 0.5 * (variances.log().sum(dim=1).unsqueeze(1) + other_variances.log().sum(dim=1))
-    return distances.mul_(0.5).add_(logarithms).mul_(0.5).clamp_(min=0)
+        apart = means[rows].unsqueeze(1) - other_means
+        twice_pooled = variances[rows].unsqueeze(1) + other_variances
+        # ½ ln det((Σ + Σ')/2) - ¼ (ln det Σ + ln det Σ')
+        shapes = 0.5 * (_log_sum(twice_pooled) - means.shape[1] * math.log(2))
+        shapes -= 0.25 * (logarithms[rows] + other_logarithms)
+        torch.add(shapes, apart.square_().div_(twice_pooled).sum(dim=2), alpha=0.25, out=distances[rows])
+    # rounding may leave the distance of two that are alike below 0
+    return distances.clamp_(min=0)
 
 
 def _log_sum(values: Tensor) -> Tensor:
@@ -77,25 +73,32 @@ def fuse(
         raise ValueError(f"The fusion threshold is {threshold}; it must be at least 0.")
     pool = _pool(mixtures, weighting)
     limit = threshold * pool.means.shape[1] if per_dimension else threshold
-    clusters = _clusters(pool, limit)
-    # every cluster is of one class, and clusters are numbered class by class
-    labels = pool.labels.new_empty(int(clusters.max()) + 1 if len(clusters) else 0)
-    labels[clusters] = pool.labels
-    weights, means, variances = _moments(pool, clusters, len(labels))
-    classes, owner = labels.unique(return_inverse=True)
-    weights /= weights.new_zeros(len(classes)).index_add_(0, owner, weights)[owner]
-    first = mixtures[min(mixtures)].means
-    return MixtureSet(labels, means, variances, weights).to(device=first.device, dtype=first.dtype)
+    classes, sizes = pool.labels.unique_consecutive(return_counts=True)
+    parts = [
+        _fused(means.double(), variances.double(), weights, limit)
+        for means, variances, weights in zip(
+            pool.means.split(sizes.tolist()),
+            pool.variances.split(sizes.tolist()),
+            pool.weights.split(sizes.tolist()),
+            strict=True,
+        )
+    ]
+    first = mixtures[min(mixtures)]
+    if not parts:
+        return first.without_counts()
+    labels = classes.repeat_interleave(torch.tensor([len(part[0]) for part in parts]))
+    fused = MixtureSet(labels, *(torch.cat(columns) for columns in zip(*parts, strict=True)))
+    return fused.to(device=first.means.device, dtype=first.means.dtype)
 
 
 @dataclass(frozen=True)
 class _Pool:
-    """The components of all clients, r rows in float64 on the CPU: by class, in it heaviest first, then by client."""
+    """The components of all clients, r rows on the CPU: by class, in it heaviest first, then by client and row."""
 
-    labels: Tensor
-    means: Tensor
-    variances: Tensor
-    weights: Tensor
+    labels: Tensor  # (r,)
+    means: Tensor  # (r, d), of the clients' dtype, as these are most of the memory
+    variances: Tensor  # (r, d), likewise
+    weights: Tensor  # (r,), float64
 
 
 def _pool(mixtures: Mapping[int, MixtureSet], weighting: str) -> _Pool:
@@ -109,16 +112,17 @@ def _pool(mixtures: Mapping[int, MixtureSet], weighting: str) -> _Pool:
             f"Mixtures of different kinds (dimension, dtype) cannot be fused: {kinds}; "
             "all clients must use the same feature-dim and number format."
         )
-    sets = [mixtures[partition].to(device="cpu", dtype=torch.float64) for partition in sorted(mixtures)]
-    weights = torch.cat([each.weights for each in sets])
+    sets = [mixtures[partition].to(device="cpu") for partition in sorted(mixtures)]
+    weights = torch.cat([each.weights for each in sets]).double()
     if weighting == "samples":
         weights = weights * _counts(mixtures, sets)
     labels = torch.cat([each.labels for each in sets])
     # stable sorts: what they do not tell apart stays in the order of client and row
     order = weights.argsort(descending=True, stable=True)
     order = order[labels[order].argsort(stable=True)]
-    means, variances = torch.cat([each.means for each in sets]), torch.cat([each.variances for each in sets])
-    return _Pool(labels[order], means[order], variances[order], weights[order])
+    means = torch.cat([each.means for each in sets])[order]
+    variances = torch.cat([each.variances for each in sets])[order]
+    return _Pool(labels[order], means, variances, weights[order])
 
 
 def _counts(mixtures: Mapping[int, MixtureSet], sets: Sequence[MixtureSet]) -> Tensor:
@@ -131,15 +135,18 @@ def _counts(mixtures: Mapping[int, MixtureSet], sets: Sequence[MixtureSet]) -> T
     return torch.cat([each.counts for each in sets if each.counts is not None])
 
 
-def _clusters(pool: _Pool, limit: float) -> Tensor:
-    """The cluster of each row (r,) int64, numbered class by class in the order of their seeds."""
-    clusters = np.empty(len(pool.labels), dtype=np.int64)
-    found = first = 0
-    for size in pool.labels.unique(return_counts=True)[1].tolist():
-        rows = slice(first, first + size)
-        found += _complete_linkage(_near(pool.means[rows], pool.variances[rows], limit), clusters[rows], found)
-        first += size
-    return torch.from_numpy(clusters)
+def _fused(means: Tensor, variances: Tensor, weights: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
+    """One class: components (m, d), (m, d), (m,) in their order -> means, variances, weights of the c fused ones."""
+    clusters, found = _complete_linkage(_near(means, variances, limit))
+    totals = weights.new_zeros(found).index_add_(0, clusters, weights)
+    shares = (weights / totals[clusters]).unsqueeze(1)
+
+    def pooled(values: Tensor) -> Tensor:
+        return values.new_zeros(found, values.shape[1]).index_add_(0, clusters, shares * values)
+
+    centres = pooled(means)
+    spreads = pooled(variances + (means - centres[clusters]).square())
+    return centres, spreads, totals / totals.sum()
 
 
 def _near(means: Tensor, variances: Tensor, limit: float) -> NDArray[np.bool_]:
@@ -152,36 +159,25 @@ def _near(means: Tensor, variances: Tensor, limit: float) -> NDArray[np.bool_]:
     return np.triu(near, 1)
 
 
-def _complete_linkage(near: NDArray[np.bool_], clusters: NDArray[np.int64], first: int) -> int:
-    """Writes each row's cluster, `first` and on, into clusters (m,); returns how many there are.
+def _complete_linkage(near: NDArray[np.bool_]) -> tuple[Tensor, int]:
+    """The cluster of each row (m,) int64, numbered in the order of their seeds, and how many there are.
 
-    Lines 3-12 of Algorithm 1 with one candidate a time, each near every member: line 6 would add a whole set
+    Lines 3-12 of Algorithm 1 with one candidate at a time, each near every member: line 6 would add a whole set
     without checking it against itself. Seeds and candidates come in the order of rows, so all rows before a seed
-    or a candidate are settled, and near (m, m) matters only above its diagonal.
+    or a candidate are settled, and near (m, m) is read above its diagonal alone.
     """
+    clusters = np.empty(len(near), dtype=np.int64)
     free = np.ones(len(near), dtype=np.bool_)
     found = 0
     for seed in range(len(near)):
         if not free[seed]:
             continue
-        clusters[seed] = first + found
+        clusters[seed] = found
         candidates = free & near[seed]
         while candidates.any():
             joining = int(candidates.argmax())
-            clusters[joining] = first + found
+            clusters[joining] = found
             free[joining] = False
             candidates &= near[joining]
         found += 1
-    return found
-
-
-def _moments(pool: _Pool, clusters: Tensor, found: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Lines 14-16 for each cluster: the summed weights (c,), the pooled means (c, d) and variances (c, d)."""
-
-    def pooled(values: Tensor) -> Tensor:
-        sums = values.new_zeros(found, values.shape[1])
-        return sums.index_add_(0, clusters, pool.weights.unsqueeze(1) * values) / weights.unsqueeze(1)
-
-    weights = pool.weights.new_zeros(found).index_add_(0, clusters, pool.weights)
-    means = pooled(pool.means)
-    return weights, means, pooled(pool.variances + (pool.means - means[clusters]).square())
+    return torch.from_numpy(clusters), found

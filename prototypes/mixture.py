@@ -1,8 +1,7 @@
 """GFPL's local prototypes: class-wise mixtures of diagonal Gaussians, fitted in one batched EM; pseudo-features.
 
-All classes are fitted at once. A class's samples lie in tiles, rows of equal number, as a class of many samples beside
-many of few would otherwise fill the batch with padding. Class centres and floors are float64, and so are sums of
-log-likelihoods; the iteration itself runs in float64 or float32.
+All classes are fitted at once. Class centres and log-likelihoods are summed in float64; the iteration itself runs in
+float64 or float32.
 """
 
 from __future__ import annotations
@@ -13,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from prototypes.fusion import bhattacharyya, fuse
 from prototypes.mixture_set import MixtureSet
+from prototypes.tiles import ClassTiles, class_tiles
 
 __all__ = ["MixtureFit", "bhattacharyya", "fit_class_mixtures", "fuse", "sample"]
 
@@ -27,8 +28,6 @@ RELATIVE_FLOOR = 1e-6
 LEAST_FLOOR = 1e-12
 # A component that holds less of all samples together has lost them.
 LEAST_HELD = 1e-6
-# Below this the overhead of a tile outweighs its padding.
-LEAST_TILE = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,47 +62,6 @@ class _Components:
         self.weights[classes], self.means[classes], self.variances[classes] = new.weights, new.means, new.variances
 
 
-@dataclass
-class _Tiles:
-    """The samples of k classes in T tiles of W rows; every tile belongs to one class."""
-
-    rows: Tensor  # (T, W, 2d): centred features and their squares, zeros where a class's last tile has no more samples
-    real: Tensor  # (T, W): 1 for a sample, 0 for padding
-    owner: Tensor  # (T,): the position of each tile's class
-
-    def forms(self, linear: Tensor, square: Tensor, constant: Tensor) -> Tensor:
-        """linear·x + square·x² + constant at each sample x of a class, for m forms a class -> (T, m, W).
-
-        linear, square: (k, m, d); constant: (k, m). Padding gets the constant.
-        """
-        factors = torch.cat([linear, square], dim=2)[self.owner]
-        # rows first: so the product is several times as fast on a CPU, and all that follows is, with samples last
-        values = torch.bmm(self.rows, factors.transpose(1, 2)).transpose(1, 2).contiguous()
-        return values.add_(constant[self.owner].unsqueeze(2))
-
-    def by_class(self, values: Tensor, classes: int) -> Tensor:
-        """The sums of values (T, ...) over each class's tiles -> (k, ...)."""
-        return values.new_zeros(classes, *values.shape[1:]).index_add_(0, self.owner, values)
-
-    def without(self, finished: Tensor) -> _Tiles:
-        """The tiles of the classes that are not finished (k,) bool; reuses this one's memory, which is then void.
-
-        Unfinished tiles from the end fill the places of finished ones, so what moves is what leaves, not what stays.
-        """
-        going = finished[self.owner]
-        places = (~going).nonzero().flatten()
-        left = len(places)
-        holes = going[:left].nonzero().flatten()
-        fillers = places[left - len(holes) :]
-        self.rows[holes], self.real[holes], self.owner[holes] = (
-            self.rows[fillers],
-            self.real[fillers],
-            self.owner[fillers],
-        )
-        position = (~finished).cumsum(0) - 1
-        return _Tiles(self.rows[:left], self.real[:left], position[self.owner[:left]])
-
-
 def fit_class_mixtures(
     features: Tensor,
     labels: Tensor,
@@ -122,8 +80,9 @@ def fit_class_mixtures(
     out. To every variance 1e-6 of the class's mean variance is added, at least 1e-12.
     seed: of the greedy k-means++ start; each class has a stream of its own, which other classes do not shift.
     start: a mixture for every class instead, with no more components than above; its rows keep their order.
-    dtype: of the iteration. float32 is several times as fast and good to about 1e-4 of a variance; where a
-    component lies far from its class's centre for its width, say a thousandfold, only float64 tells its variance.
+    dtype: of the iteration. float32 takes about half the time and memory. It tells a variance to about 1e-7 of its
+    component's squared distance from the class's centre: enough for components of many samples, while those of one
+    or two have variances of the floor's order, which only float64 tells exactly.
     tolerance: a class leaves the batch when its mean log-likelihood per sample changes by less.
 
     The result has the features' dtype, at least float32. On CUDA one value an iteration comes to the host.
@@ -131,19 +90,20 @@ def fit_class_mixtures(
     classes, and arguments out of range.
     """
     _check_arguments(features, labels, components, seed, dtype, tolerance, max_iterations)
-    classes, owner, counts = labels.unique(return_inverse=True, return_counts=True)
     result_dtype = torch.promote_types(features.dtype, torch.float32)
-    if not len(classes):
+    if not len(labels):
         nothing = MixtureSet.empty(features.shape[1], result_dtype, features.device)
-        return MixtureFit(nothing, counts, counts.bool(), counts.double())
-    centres, spread, centred = _centred(features.detach(), owner, counts)
+        return MixtureFit(nothing, labels, labels.bool(), labels.double())
+    order = labels.argsort(stable=True)
+    classes, counts = labels[order].unique_consecutive(return_counts=True)
+    tiles, centres, spread = class_tiles(features.detach(), order, counts, dtype)
     _check_finite(classes, spread, dtype)
     floor = (RELATIVE_FLOOR * spread).clamp(min=LEAST_FLOOR).to(dtype)
-    tiles = _tiles(centred.to(dtype), owner, counts)
-    if start is None:
-        found = _greedy_start(tiles, classes, counts, components, seed, floor)
-    else:
-        found = _given_start(start, classes, counts, components, centres, dtype)
+    found = (
+        _greedy_start(tiles, classes, counts, components, seed, floor)
+        if start is None
+        else _given_start(start, classes, counts, components, centres, dtype)
+    )
     iterations, converged, log_likelihood = _iterate(tiles, found, counts, floor, tolerance, max_iterations)
 
     kept = found.weights * counts.unsqueeze(1) >= LEAST_HELD
@@ -187,15 +147,6 @@ def _check_arguments(
         raise ValueError(f"Mixtures cannot be fitted in {dtype}; choose torch.float64 or torch.float32.")
 
 
-def _centred(features: Tensor, owner: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """In float64: the classes' means (k, d), their variances' means (k,), the features less their class's mean."""
-    wide = features.double()
-    centres = wide.new_zeros(len(counts), features.shape[1]).index_add_(0, owner, wide) / counts.unsqueeze(1)
-    centred = wide - centres[owner]
-    squares = wide.new_zeros(len(counts)).index_add_(0, owner, (centred * centred).sum(dim=1))
-    return centres, squares / (counts * features.shape[1]), centred
-
-
 def _check_finite(classes: Tensor, spread: Tensor, dtype: torch.dtype) -> None:
     # room for sums over samples and for division by the floor
     bad = (~(spread < torch.finfo(dtype).max * 1e-16)).nonzero().flatten()
@@ -206,28 +157,8 @@ def _check_finite(classes: Tensor, spread: Tensor, dtype: torch.dtype) -> None:
         )
 
 
-def _tiles(centred: Tensor, owner: Tensor, counts: Tensor) -> _Tiles:
-    """The centred features (n, d), sorted into tiles: those of a class one after the other, all full but its last."""
-    samples, dim = centred.shape
-    # the mean class size: padding then never outnumbers the samples by more than a tile
-    width = min(int(counts.max()), max(LEAST_TILE, -(-samples // len(counts))))
-    tiles_of = (counts + width - 1) // width
-    order = owner.argsort(stable=True)
-    sorted_owner = owner[order]
-    before = counts.cumsum(0) - counts
-    within = torch.arange(samples, device=owner.device) - before[sorted_owner]
-    tile = (tiles_of.cumsum(0) - tiles_of)[sorted_owner] + within // width
-    slot = within % width
-    rows = centred.new_zeros(int(tiles_of.sum()), width, 2 * dim)
-    rows[tile, slot, :dim] = centred[order]
-    torch.mul(rows[:, :, :dim], rows[:, :, :dim], out=rows[:, :, dim:])
-    real = centred.new_zeros(rows.shape[:2])
-    real[tile, slot] = 1
-    return _Tiles(rows, real, torch.arange(len(counts), device=owner.device).repeat_interleave(tiles_of))
-
-
 def _greedy_start(
-    tiles: _Tiles, classes: Tensor, counts: Tensor, components: int, seed: int, floor: Tensor
+    tiles: ClassTiles, classes: Tensor, counts: Tensor, components: int, seed: int, floor: Tensor
 ) -> _Components:
     """Greedy k-means++: an M-step on the samples that are nearest to each of min(components, n_j) chosen ones.
 
@@ -236,40 +167,43 @@ def _greedy_start(
     the floor's standard deviation is where that is; where no other is left, a component starts without samples.
     """
     width = tiles.rows.shape[1]
-    dim = tiles.rows.shape[2] // 2
-    trials = 2 + int(math.log(components))
-    draws = _draws(classes, seed, (components, trials)).to(tiles.rows.device)
+    draws = _draws(classes, seed, (components, 2 + int(math.log(components)))).to(counts.device)
     first = torch.searchsorted(tiles.owner, torch.arange(len(counts), device=counts.device)) * width
-    features = tiles.rows.view(-1, 2 * dim)[:, :dim]
-
-    def distances(chosen: Tensor) -> Tensor:
-        """The squared distances of the samples to the chosen rows (k, m) of their class -> (T, m, W)."""
-        points = features[chosen]
-        squared = tiles.forms(-2 * points, torch.ones_like(points), (points * points).sum(dim=2))
-        near = squared <= floor[tiles.owner, None, None]
-        return squared.masked_fill_(near, 0).mul_(tiles.real.unsqueeze(1))
-
-    def drawn(nearest: Tensor, draws: Tensor) -> Tensor:
-        """The rows at which the classes' cumulative chances pass the draws (k, m) in [0, 1) -> (k, m)."""
-        totals = tiles.by_class(nearest.double().sum(dim=1), len(counts))
-        shares = nearest.double() / totals.clamp(min=torch.finfo(torch.float64).tiny)[tiles.owner, None]
-        cumulative = torch.cat([shares.new_zeros(1), shares.flatten().cumsum(0)])
-        low = cumulative[first].unsqueeze(1)
-        high = cumulative[first + counts].unsqueeze(1)
-        rows = torch.searchsorted(cumulative[1:], low + draws * (high - low), right=True)
-        return rows.clamp(first.unsqueeze(1), (first + counts - 1).unsqueeze(1))
-
-    nearest = distances(first.unsqueeze(1) + (draws[:, 0, :1] * counts.unsqueeze(1)).long())[:, 0]
+    chosen = first + (draws[:, 0, 0] * counts).long()
+    nearest = _squared_distances(tiles, chosen.unsqueeze(1), floor)[:, 0]
     held_by = torch.zeros_like(nearest, dtype=torch.int64)
     for slot in range(1, components):
-        candidates = torch.minimum(distances(drawn(nearest, draws[:, slot])), nearest.unsqueeze(1))
-        best = tiles.by_class(candidates.double().sum(dim=2), len(counts)).argmin(dim=1)
-        closer = candidates.gather(1, best[tiles.owner][:, None, None].expand(-1, 1, width))[:, 0]
+        candidates = _drawn(tiles, nearest, first, counts, draws[:, slot])
+        distances = torch.minimum(_squared_distances(tiles, candidates, floor), nearest.unsqueeze(1))
+        best = tiles.by_class(distances.double().sum(dim=2), len(counts)).argmin(dim=1)[tiles.owner]
+        closer = distances.gather(1, best[:, None, None].expand(-1, 1, width))[:, 0]
         moved = (closer < nearest) & (slot < counts)[tiles.owner].unsqueeze(1)
-        held_by[moved] = slot
+        held_by.masked_fill_(moved, slot)
         nearest = torch.where(moved, closer, nearest)
-    held = torch.nn.functional.one_hot(held_by, components).transpose(1, 2).to(tiles.rows.dtype)
+    held = one_hot(held_by, components).transpose(1, 2).to(tiles.rows.dtype)
     return _m_step(tiles, held * tiles.real.unsqueeze(1), floor)
+
+
+def _squared_distances(tiles: ClassTiles, chosen: Tensor, floor: Tensor) -> Tensor:
+    """Those of the samples to m rows of their class, chosen (k, m) among all tiles' rows -> (T, m, W), 0 in padding."""
+    points = tiles.rows.flatten(0, 1)[chosen, : tiles.dim]
+    squared = tiles.forms(-2 * points, torch.ones_like(points), (points * points).sum(dim=2))
+    same = squared <= floor[tiles.owner, None, None]
+    return squared.masked_fill_(same, 0).mul_(tiles.real.unsqueeze(1))
+
+
+def _drawn(tiles: ClassTiles, nearest: Tensor, first: Tensor, counts: Tensor, draws: Tensor) -> Tensor:
+    """Rows drawn with chances as their `nearest` (T, W): where a class's sum of them passes its draws (k, m) in [0, 1).
+
+    first: (k,), each class's first row. Where all chances are 0, one of the class's rows.
+    """
+    totals = tiles.by_class(nearest.double().sum(dim=1), len(counts)).clamp(min=torch.finfo(torch.float64).tiny)
+    shares = (nearest.double() / totals[tiles.owner].unsqueeze(1)).flatten()
+    cumulative = torch.cat([shares.new_zeros(1), shares.cumsum(0)])
+    last = first + counts
+    low, high = cumulative[first].unsqueeze(1), cumulative[last].unsqueeze(1)
+    rows = torch.searchsorted(cumulative[1:], low + draws * (high - low), right=True)
+    return rows.clamp(first.unsqueeze(1), (last - 1).unsqueeze(1))
 
 
 def _draws(classes: Tensor, seed: int, shape: tuple[int, ...]) -> Tensor:
@@ -306,7 +240,7 @@ def _given_start(
 
 
 def _iterate(
-    tiles: _Tiles, found: _Components, counts: Tensor, floor: Tensor, tolerance: float, max_iterations: int
+    tiles: ClassTiles, found: _Components, counts: Tensor, floor: Tensor, tolerance: float, max_iterations: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """EM from the components `found`, which it replaces by what it finds; `tiles` are void afterwards.
 
@@ -336,13 +270,12 @@ def _iterate(
     return iterations, converged, log_likelihood
 
 
-def _e_step(tiles: _Tiles, now: _Components) -> tuple[Tensor, Tensor]:
+def _e_step(tiles: ClassTiles, now: _Components) -> tuple[Tensor, Tensor]:
     """Each class's summed log-likelihood (k,) float64, and each component's share of each sample (T, n, W), Eq. 5."""
     precisions = 1 / now.variances
     linear = now.means * precisions
-    dim = now.means.shape[2]
     logarithms = now.variances.log().sum(dim=2) + (now.means * linear).sum(dim=2)
-    constant = now.weights.log() - 0.5 * (logarithms + dim * math.log(2 * math.pi))
+    constant = now.weights.log() - 0.5 * (logarithms + tiles.dim * math.log(2 * math.pi))
     joint = tiles.forms(linear, -0.5 * precisions, constant)
     largest = joint.amax(dim=1, keepdim=True)
     held = joint.sub_(largest).exp_()
@@ -352,13 +285,12 @@ def _e_step(tiles: _Tiles, now: _Components) -> tuple[Tensor, Tensor]:
     return tiles.by_class(per_sample.sum(dim=1), len(now.weights)), held
 
 
-def _m_step(tiles: _Tiles, held: Tensor, floor: Tensor) -> _Components:
+def _m_step(tiles: ClassTiles, held: Tensor, floor: Tensor) -> _Components:
     """Eq. 6 with the diagonal of the covariance and the floor added; a component that holds nothing gets weight 0."""
-    dim = tiles.rows.shape[2] // 2
     totals = tiles.by_class(held.sum(dim=2), len(floor))
     moments = tiles.by_class(torch.bmm(held, tiles.rows), len(floor))
     moments /= totals.clamp(min=torch.finfo(totals.dtype).tiny).unsqueeze(2)
-    means, squares = moments[:, :, :dim], moments[:, :, dim:]
+    means, squares = moments[:, :, : tiles.dim], moments[:, :, tiles.dim :]
     variances = (squares - means * means).clamp_(min=0).add_(floor[:, None, None])
     return _Components(totals / totals.sum(dim=1, keepdim=True), means, variances)
 

@@ -1,0 +1,51 @@
+"""The simplex frame against its definition and against the closed form of its Gram matrix."""
+
+import numpy as np
+import pytest
+import torch
+
+from prototypes.etf import simplex_etf
+
+
+@pytest.mark.parametrize(("num_classes", "dim"), [(2, 2), (2, 7), (5, 5), (10, 50), (100, 128)])
+def test_rows_have_length_one_and_equal_largest_angles(num_classes, dim):
+    frame = simplex_etf(num_classes, dim, seed=3)
+    assert (tuple(frame.shape), frame.dtype, frame.device.type) == ((num_classes, dim), torch.float64, "cpu")
+    K = num_classes
+    expected = K / (K - 1) * np.eye(K) - 1 / (K - 1)
+    np.testing.assert_allclose(frame @ frame.T, expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(frame.sum(dim=0), np.zeros(dim), atol=1e-14)
+
+
+def test_follows_equations_9_and_10_with_a_positive_diagonal():
+    K, d = 4, 6
+    frame = simplex_etf(K, d, seed=11)
+    random = torch.randn(d, K, generator=torch.Generator().manual_seed(11), dtype=torch.float64).numpy()
+    # Gram-Schmidt gives the only Q whose R has a positive diagonal
+    columns = []
+    for column in random.T:
+        rest = column - sum((q @ column) * q for q in columns)
+        columns.append(rest / np.linalg.norm(rest))
+    Q = np.stack(columns, axis=1)
+    Z = np.sqrt(K / (K - 1)) * Q @ (np.eye(K) - np.ones((K, K)) / K)
+    np.testing.assert_allclose(frame.numpy(), Z.T, rtol=0, atol=1e-13)
+
+
+def test_the_seed_alone_decides_and_torchs_own_stream_is_left_alone():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one = simplex_etf(3, 8, seed=0)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(one, simplex_etf(3, 8, seed=0))
+    assert not torch.allclose(one, simplex_etf(3, 8, seed=1))
+
+
+def test_errors_name_the_value_and_the_remedy():
+    with pytest.raises(ValueError, match=r"100 classes does not fit into 80 dimensions.*feature-dim to at least 100"):
+        simplex_etf(100, 80, seed=0)
+    for few in (1, 0, -2):
+        with pytest.raises(ValueError, match=f"asked for {few} classes; it needs at least 2"):
+            simplex_etf(few, 10, seed=0)
+    for seed in (-1, 2**63):
+        with pytest.raises(ValueError, match=str(seed)):
+            simplex_etf(2, 4, seed=seed)

@@ -1,0 +1,253 @@
+"""Bhattacharyya distances against scipy's integrals and loops; fusion against a naive Algorithm 1 and direct sums."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from prototypes import fusion
+from prototypes.fusion import bhattacharyya, fuse
+from prototypes.mixture_set import MixtureSet
+
+
+def gaussians(rows, dim, seed=0, spread=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    means = spread * torch.randn(rows, dim, generator=generator, dtype=torch.float64)
+    return means, torch.rand(rows, dim, generator=generator, dtype=torch.float64) * 2 + 0.1
+
+
+def equation_8(mean, variance, other_mean, other_variance):
+    pooled = (variance + other_variance) / 2
+    determinants = np.linalg.slogdet(np.diag(variance))[1] + np.linalg.slogdet(np.diag(other_variance))[1]
+    shape = np.linalg.slogdet(np.diag(pooled))[1] - determinants / 2
+    apart = mean - other_mean
+    return apart @ np.linalg.inv(np.diag(pooled)) @ apart / 8 + shape / 2
+
+
+def uploads(clients=6, classes=3, dim=4, seed=0, spread=1.0):
+    """Mixtures of one to three components by partition; class 0 is everybody's, the last one nobody's."""
+    rng = np.random.default_rng(seed)
+    result = {}
+    for partition in range(clients):
+        held = [0, *[label for label in range(1, classes - 1) if rng.random() < 0.7]]
+        sizes = [int(rng.integers(1, 4)) for _ in held]
+        labels = torch.tensor(np.repeat(held, sizes))
+        weights = np.concatenate([rng.dirichlet(np.ones(size) * 3) for size in sizes])
+        counts = torch.tensor(np.repeat(rng.integers(1, 50, len(held)), sizes))
+        means, variances = gaussians(len(labels), dim, seed=100 * seed + partition, spread=spread)
+        result[partition] = MixtureSet(labels, means, variances, torch.tensor(weights), counts)
+    return result
+
+
+def rows_of(mixtures, label, weighting="uniform"):
+    """(weight, partition, row, mean, variance) of a class, in the order of seeds."""
+    rows = []
+    for partition, each in mixtures.items():
+        own = (each.labels == label).nonzero().flatten().tolist()
+        for row, index in enumerate(own):
+            weight = float(each.weights[index]) * (int(each.counts[index]) if weighting == "samples" else 1)
+            rows.append((weight, partition, row, each.means[index].numpy(), each.variances[index].numpy()))
+    return sorted(rows, key=lambda each: (-each[0], each[1], each[2]))
+
+
+def naive_clusters(rows, limit):
+    """Algorithm 1 in words: the next seed, then candidates one at a time, each near every member."""
+    free, clusters = list(rows), []
+    while free:
+        cluster = [free.pop(0)]
+        for candidate in list(free):
+            if all(equation_8(*candidate[3:], *member[3:]) < limit for member in cluster):
+                cluster.append(candidate)
+                free = [each for each in free if each is not candidate]
+        clusters.append(cluster)
+    return clusters
+
+
+def test_one_dimension_is_minus_log_of_the_overlap_integral():
+    for mean, variance, other_mean, other_variance in [(0, 1, 0.5, 1), (1, 0.2, -1, 3), (2, 4, 2, 0.5)]:
+        one, other = norm(mean, math.sqrt(variance)), norm(other_mean, math.sqrt(other_variance))
+        overlap, _ = quad(lambda x, one=one, other=other: math.sqrt(one.pdf(x) * other.pdf(x)), -30, 30)
+        arguments = [
+            torch.tensor([[value]], dtype=torch.float64) for value in (mean, variance, other_mean, other_variance)
+        ]
+        assert float(bhattacharyya(*arguments)) == pytest.approx(-math.log(overlap), rel=1e-9)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 6, 8, 50])
+@pytest.mark.parametrize("block", [1, 100, 2**17])
+def test_equals_equation_8_pair_by_pair_whatever_the_block(monkeypatch, dim, block):
+    monkeypatch.setattr(fusion, "BLOCK_ENTRIES", block)
+    one, other = gaussians(7, dim), gaussians(5, dim, seed=1)
+    expected = np.empty((7, 5))
+    for row, column in itertools.product(range(7), range(5)):
+        expected[row, column] = equation_8(
+            *(part[row].numpy() for part in one), *(part[column].numpy() for part in other)
+        )
+    np.testing.assert_allclose(bhattacharyya(*one, *other), expected, rtol=1e-12)
+
+
+def test_distance_is_symmetric_zero_to_itself_and_free_of_shift_and_scale():
+    means, variances = gaussians(9, 12)
+    distances = bhattacharyya(means, variances, means, variances)
+    np.testing.assert_allclose(distances, distances.T, rtol=1e-12)
+    assert distances.min() >= 0
+    assert distances.diagonal().max() < 1e-13
+    scale = torch.logspace(-3, 3, 12, dtype=torch.float64)
+    moved = bhattacharyya(means * scale + 5, variances * scale**2, means * scale + 5, variances * scale**2)
+    np.testing.assert_allclose(moved, distances, rtol=1e-9, atol=1e-12)
+
+
+def test_distances_of_extreme_variances_are_finite():
+    means = torch.zeros(2, 8, dtype=torch.float64)
+    variances = torch.tensor([[1e-45], [3e38]], dtype=torch.float64).expand(2, 8)
+    expected = [[0.0, equation_8(means[0].numpy(), variances[0].numpy(), means[1].numpy(), variances[1].numpy())]]
+    np.testing.assert_allclose(bhattacharyya(means[:1], variances[:1], means, variances), expected, rtol=1e-12)
+
+
+def test_float32_distances_come_near_those_of_float64():
+    one, other = gaussians(6, 32), gaussians(4, 32, seed=1)
+    narrow = bhattacharyya(*(part.float() for part in (*one, *other)))
+    assert narrow.dtype == torch.float32
+    np.testing.assert_allclose(narrow, bhattacharyya(*one, *other), rtol=1e-5)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 1.2, 4.0, math.inf])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_equals_the_naive_algorithm_and_the_moments_of_the_pooled_components(seed, threshold, weighting):
+    mixtures = uploads(seed=seed, clients=8, spread=0.7)
+    fused = fuse(mixtures, threshold, per_dimension=False, weighting=weighting)
+    assert fused.classes().tolist() == [0, 1]
+    assert fused.counts is None
+    for label in (0, 1):
+        rows = rows_of(mixtures, label, weighting)
+        clusters = naive_clusters(rows, threshold)
+        own = fused.labels == label
+        assert int(own.sum()) == len(clusters)
+        whole = sum(row[0] for row in rows)
+        parts = zip(clusters, fused.weights[own], fused.means[own], fused.variances[own], strict=True)
+        for members, weight, mean, variance in parts:
+            weights = np.array([member[0] for member in members])
+            means, variances = np.stack([each[3] for each in members]), np.stack([each[4] for each in members])
+            assert float(weight) == pytest.approx(weights.sum() / whole, rel=1e-12)
+            expected = (weights[:, None] * means).sum(axis=0) / weights.sum()
+            np.testing.assert_allclose(mean, expected, rtol=0, atol=1e-13)
+            second = (weights[:, None] * (variances + means**2)).sum(axis=0) / weights.sum()
+            np.testing.assert_allclose(variance, second - expected**2, rtol=0, atol=1e-12)
+
+
+def test_cases_of_the_naive_comparison_fuse_some_and_leave_some():
+    mixtures = uploads(clients=8, spread=0.7)
+    sizes = [len(cluster) for cluster in naive_clusters(rows_of(mixtures, 0), 0.6)]
+    assert 1 < len(sizes) < sum(sizes)
+    assert max(sizes) > 2
+
+
+@pytest.mark.parametrize("per_dimension", [True, False])
+def test_zero_fuses_nothing_not_even_equals_and_infinity_leaves_one_a_class(per_dimension):
+    mixtures = uploads()
+    mixtures[7] = mixtures[0]
+    rows = sum(len(each) for each in mixtures.values())
+    assert len(fuse(mixtures, 0.0, per_dimension)) == rows
+    assert fuse(mixtures, math.inf, per_dimension).labels.tolist() == [0, 1]
+
+
+def test_all_components_fused_have_the_moments_of_the_whole_mixture():
+    mixtures = {3: uploads(seed=4)[0]}
+    (only,) = mixtures.values()
+    fused = fuse(mixtures, math.inf)
+    own = only.labels == 0
+    weights = only.weights[own].unsqueeze(1)
+    mean = (weights * only.means[own]).sum(dim=0)
+    variance = (weights * (only.variances[own] + only.means[own] ** 2)).sum(dim=0) - mean**2
+    torch.testing.assert_close(fused.means[0], mean)
+    torch.testing.assert_close(fused.variances[0], variance)
+
+
+def test_complete_linkage_does_not_chain():
+    # 0 is near 1 and 1 is near 2, but 0 is not near 2; the heaviest, 0, takes 1 and leaves 2
+    means = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
+    weights = torch.tensor([0.4, 0.35, 0.25], dtype=torch.float64)
+    mixture = MixtureSet(torch.zeros(3, dtype=torch.int64), means, torch.ones_like(means), weights)
+    fused = fuse({0: mixture}, 0.3)
+    assert fused.means.flatten().tolist() == pytest.approx([0.35 / 0.75, 2.0])
+    assert fused.weights.tolist() == pytest.approx([0.75, 0.25])
+
+
+def test_ties_go_by_client_and_row():
+    # four equal weights on a line of spacing 1: the seed alone decides how they pair
+    def single(*places):
+        means = torch.tensor(places, dtype=torch.float64).unsqueeze(1)
+        weights = torch.full((len(places),), 1 / len(places), dtype=torch.float64)
+        return MixtureSet(torch.zeros(len(places), dtype=torch.int64), means, torch.ones_like(means), weights)
+
+    first_left = fuse({2: single(2.0, 3.0), 1: single(0.0, 1.0)}, 0.2)
+    assert first_left.means.flatten().tolist() == [0.5, 2.5]
+    first_inner = fuse({1: single(1.0, 0.0), 2: single(2.0, 3.0)}, 0.2)
+    assert first_inner.means.flatten().tolist() == [0.5, 2.5]
+    second_inner = fuse({1: single(1.0, 3.0), 2: single(2.0, 0.0)}, 0.2)
+    assert second_inner.means.flatten().tolist() == [1.5, 3.0, 0.0]
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.25])
+def test_no_distance_within_a_cluster_reaches_the_threshold(threshold):
+    rows, dim = 40, 5
+    means, variances = gaussians(rows, dim, spread=0.8)
+    # powers of two, so that a fused weight tells its members
+    weights = 2.0 ** torch.arange(rows, dtype=torch.float64) / (2**rows - 1)
+    fused = fuse({0: MixtureSet(torch.zeros(rows, dtype=torch.int64), means, variances, weights)}, threshold)
+    assert 1 < len(fused) < rows
+    codes = [round(float(weight) * (2**rows - 1)) for weight in fused.weights]
+    assert sum(codes) == 2**rows - 1
+    for code in codes:
+        members = [row for row in range(rows) if code >> row & 1]
+        for pair in itertools.combinations(members, 2):
+            parts = [part[row].numpy() for row in pair for part in (means, variances)]
+            assert equation_8(*parts) < threshold * dim
+
+
+def test_the_order_of_uploads_does_not_matter_to_the_bit():
+    mixtures = uploads(clients=9, spread=0.7)
+    for each in list(mixtures)[:4]:  # equal weights between clients, so that ties occur
+        mixtures[20 + each] = mixtures[each]
+    expected = fuse(mixtures, 0.2)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        order = rng.permutation(list(mixtures)).tolist()
+        result = fuse({partition: mixtures[partition] for partition in order}, 0.2)
+        for part in ("labels", "means", "variances", "weights"):
+            assert torch.equal(getattr(result, part), getattr(expected, part))
+
+
+def test_the_threshold_counts_per_dimension_or_for_the_sum():
+    mixtures = uploads(dim=8, clients=8, spread=0.7)
+    assert fuse(mixtures, 0.15).labels.tolist() == fuse(mixtures, 1.2, per_dimension=False).labels.tolist()
+    assert len(fuse(mixtures, 1.2)) < len(fuse(mixtures, 1.2, per_dimension=False))
+
+
+def test_dtype_is_kept_arguments_are_not_modified_and_nothing_fuses_to_nothing():
+    mixtures = {partition: each.to(dtype=torch.float32) for partition, each in uploads().items()}
+    before = {partition: each.means.clone() for partition, each in mixtures.items()}
+    assert fuse(mixtures, 0.5).means.dtype == torch.float32
+    assert all(torch.equal(mixtures[partition].means, means) for partition, means in before.items())
+    assert len(fuse({0: MixtureSet.empty(3), 1: MixtureSet.empty(3)}, 0.5)) == 0
+
+
+def test_errors_name_the_value():
+    mixtures = uploads()
+    with pytest.raises(ValueError, match="no mixtures to fuse"):
+        fuse({}, 1.0)
+    for threshold in (-0.5, math.nan):
+        with pytest.raises(ValueError, match=str(threshold)):
+            fuse(mixtures, threshold)
+    with pytest.raises(ValueError, match=r"'counts'.*uniform, samples"):
+        fuse(mixtures, 1.0, weighting="counts")
+    silent = {1: mixtures[1].without_counts(), 4: mixtures[4].without_counts()}
+    with pytest.raises(ValueError, match=r"clients \[1, 4\] have none"):
+        fuse(mixtures | silent, 1.0, weighting="samples")
+    with pytest.raises(ValueError, match=r"\(4, 'torch.float64'\), \(7, 'torch.float32'\)"):
+        fuse(mixtures | {9: MixtureSet.empty(7)}, 1.0)

@@ -1,0 +1,391 @@
+"""Batched EM against scikit-learn with the same start, torch's densities and closed forms; pseudo-features."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
+
+from prototypes import fusion, mixture
+from prototypes.mixture import fit_class_mixtures, sample
+from prototypes.mixture_set import MixtureSet
+
+SIZES = {0: 300, 2: 7, 3: 40, 11: 120, 12: 5}
+
+
+def blobs(sizes=None, dim=6, places=3, apart=2.0, seed=0):
+    """Samples of classes with `places` blobs each, in shuffled order; dimensions differ in scale and place."""
+    rng = np.random.default_rng(seed)
+    features, labels = [], []
+    for label, size in (SIZES if sizes is None else sizes).items():
+        centres = apart * rng.standard_normal((places, dim))
+        widths = rng.uniform(0.3, 1.5, (places, dim))
+        which = rng.integers(places, size=size)
+        features.append(centres[which] + widths[which] * rng.standard_normal((size, dim)))
+        labels.append(np.full(size, label))
+    order = rng.permutation(sum(len(each) for each in labels))
+    scale = np.logspace(-1, 1, dim)
+    return torch.tensor(np.concatenate(features)[order] * scale + 3), torch.tensor(np.concatenate(labels)[order])
+
+
+def of_class(mixtures, label):
+    """The mixture of one class alone."""
+    own = mixtures.labels == label
+    counts = None if mixtures.counts is None else mixtures.counts[own]
+    return MixtureSet(mixtures.labels[own], mixtures.means[own], mixtures.variances[own], mixtures.weights[own], counts)
+
+
+def by_scikit_learn(rows, start, tolerance, max_iterations):
+    """GaussianMixture from the same start with the same floor, for one class."""
+    floor = max(1e-6 * float(rows.var(dim=0, correction=0).mean()), 1e-12)
+    model = GaussianMixture(
+        len(start),
+        covariance_type="diag",
+        reg_covar=floor,
+        tol=tolerance,
+        max_iter=max_iterations,
+        weights_init=start.weights.numpy(),
+        means_init=start.means.numpy(),
+        precisions_init=1 / start.variances.numpy(),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return model.fit(rows.numpy())
+
+
+def density(own):
+    """The distribution of one class by torch."""
+    return MixtureSameFamily(Categorical(own.weights), Independent(Normal(own.means, own.variances.sqrt()), 1))
+
+
+def assert_alike(one, other, rtol=1e-9):
+    assert torch.equal(one.labels, other.labels)
+    for part in ("means", "variances", "weights"):
+        torch.testing.assert_close(getattr(one, part), getattr(other, part), rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("components", [1, 2, 4])
+@pytest.mark.parametrize("max_iterations", [1, 2, 5, 200])
+def test_equals_scikit_learn_from_the_same_start_after_any_number_of_iterations(components, max_iterations):
+    features, labels = blobs()
+    start = fit_class_mixtures(features, labels, components, seed=1, max_iterations=0).mixtures
+    fit = fit_class_mixtures(features, labels, components, seed=9, start=start, max_iterations=max_iterations)
+    classes = fit.mixtures.classes().tolist()
+    assert classes == list(SIZES)
+    for position, label in enumerate(classes):
+        expected = by_scikit_learn(features[labels == label], of_class(start, label), 1e-3, max_iterations)
+        own = of_class(fit.mixtures, label)
+        np.testing.assert_allclose(own.means, expected.means_, rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(own.variances, expected.covariances_, rtol=1e-7)
+        np.testing.assert_allclose(own.weights, expected.weights_, rtol=1e-9)
+        assert float(fit.log_likelihood[position]) == pytest.approx(expected.lower_bound_, abs=1e-7)
+        assert int(fit.iterations[position]) == expected.n_iter_
+        assert bool(fit.converged[position]) == expected.converged_
+
+
+def test_the_comparison_has_classes_that_leave_at_different_times_and_lie_in_several_tiles():
+    features, labels = blobs()
+    fit = fit_class_mixtures(features, labels, 4, seed=1)
+    assert fit.converged.all()
+    assert len(fit.iterations.unique()) > 2
+    assert max(SIZES.values()) > 2 * sum(SIZES.values()) / len(SIZES)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_log_likelihood_never_falls_and_is_that_of_the_mixture_before(seed):
+    """Not by more than 1e-7: with the floor added an M-step misses its maximum by about d/4·(floor/variance)² a
+    sample; and where a component holds one sample its variance is the floor, and squares of 1e6 variances cancel.
+    """
+    features, labels = blobs(seed=seed)
+    steps = [
+        fit_class_mixtures(features, labels, 3, seed, tolerance=0, max_iterations=iterations)
+        for iterations in range(12)
+    ]
+    for before, after in itertools.pairwise(steps):
+        assert bool((after.log_likelihood >= before.log_likelihood - 1e-7).all())
+        for position, label in enumerate(SIZES):
+            expected = density(of_class(before.mixtures, label)).log_prob(features[labels == label]).mean()
+            assert float(after.log_likelihood[position]) == pytest.approx(float(expected), abs=1e-7)
+    assert bool((steps[-1].log_likelihood > steps[1].log_likelihood + 1e-3).any())
+    assert steps[0].log_likelihood.tolist() == [-np.inf] * len(SIZES)
+
+
+def test_the_start_finds_separate_blobs_and_has_their_moments():
+    features, labels = blobs({1: 60, 5: 90}, apart=200.0, places=4)
+    start = fit_class_mixtures(features, labels, 4, seed=0, max_iterations=0).mixtures
+    for label in (1, 5):
+        rows, own = features[labels == label], of_class(start, label)
+        # the nearest mean tells the blobs apart, which are hundreds of widths from each other
+        held = torch.cdist(rows, own.means).argmin(dim=1)
+        floor = 1e-6 * rows.var(dim=0, correction=0).mean()
+        for component in range(4):
+            blob = rows[held == component]
+            torch.testing.assert_close(own.weights[component], torch.tensor(len(blob) / len(rows)).double())
+            torch.testing.assert_close(own.means[component], blob.mean(dim=0))
+            torch.testing.assert_close(own.variances[component], blob.var(dim=0, correction=0) + floor)
+        widths = (own.variances - floor).sqrt() / torch.logspace(-1, 1, 6, dtype=torch.float64)
+        assert widths.max() < 3
+
+
+def test_the_greedy_start_beats_samples_drawn_at_random():
+    features, labels = blobs({0: 400}, places=4, apart=5.0)
+
+    def spread(points):
+        return float(torch.cdist(features, points).min(dim=1).values.square().sum())
+
+    greedy = [fit_class_mixtures(features, labels, 4, seed, max_iterations=0).mixtures.means for seed in range(20)]
+    random = [features[torch.randperm(400, generator=torch.Generator().manual_seed(seed))[:4]] for seed in range(20)]
+    assert np.mean([spread(each) for each in greedy]) < 0.6 * np.mean([spread(each) for each in random])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("samples", [1, 2, 3])
+def test_fewer_samples_than_components_give_a_component_a_sample(samples, dtype):
+    features = torch.randn(samples, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 3 + 7
+    fit = fit_class_mixtures(features, torch.full((samples,), 4), components=8, seed=0, dtype=dtype)
+    assert fit.converged.all()
+    mixtures = fit.mixtures
+    assert mixtures.labels.tolist() == [4] * samples
+    assert mixtures.counts.tolist() == [samples] * samples
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    order = torch.cdist(mixtures.means, features).argmin(dim=1)
+    assert sorted(order.tolist()) == list(range(samples))
+    torch.testing.assert_close(mixtures.means, features[order], rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(mixtures.weights, torch.full((samples,), 1 / samples).double())
+    floor = max(1e-6 * float(features.var(dim=0, correction=0).mean()), 1e-12)
+    slack = 1e-9 * floor if dtype == torch.float64 else 10 * floor
+    np.testing.assert_allclose(mixtures.variances, np.full((samples, 5), floor), rtol=0, atol=slack)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("value", [0.0, 0.1, -1e5])
+def test_identical_samples_are_one_component_with_the_least_variance(value, dtype):
+    features = torch.full((50, 3), value, dtype=torch.float64)
+    features[:, 1] *= 1 / 3
+    fit = fit_class_mixtures(features, torch.zeros(50, dtype=torch.int64), components=4, seed=0, dtype=dtype)
+    torch.testing.assert_close(fit.mixtures.means, features[:1], rtol=1e-12, atol=0)
+    assert fit.mixtures.weights.tolist() == [1.0]
+    np.testing.assert_allclose(fit.mixtures.variances, np.full((1, 3), 1e-12), rtol=1e-3)
+    assert fit.log_likelihood.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_samples_at_two_places_are_two_components_whatever_was_asked_for(dtype):
+    places = torch.tensor([[1.0, 2.0], [5.0, -3.0]], dtype=torch.float64)
+    features = places[torch.tensor([0] * 30 + [1] * 10)]
+    mixtures = fit_class_mixtures(features, torch.ones(40, dtype=torch.int64), 4, seed=3, dtype=dtype).mixtures
+    heavier = int(mixtures.weights.argmax())
+    torch.testing.assert_close(mixtures.means[[heavier, 1 - heavier]], places, rtol=1e-6, atol=1e-6)
+    assert sorted(mixtures.weights.tolist()) == pytest.approx([0.25, 0.75])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_constant_dimension_has_the_floor_and_leaves_the_others_alone(dtype):
+    features, labels = blobs({0: 80})
+    features[:, 2] = 41.7
+    fit = fit_class_mixtures(features, labels, 3, seed=0, dtype=dtype)
+    floor = 1e-6 * float(features.var(dim=0, correction=0).mean())
+    np.testing.assert_allclose(fit.mixtures.variances[:, 2], np.full(3, floor), rtol=1e-5)
+    np.testing.assert_allclose(fit.mixtures.means[:, 2], np.full(3, 41.7), rtol=1e-7)
+    others = [0, 1, 3, 4, 5]
+    rest = fit.mixtures.variances[:, others]
+    assert rest.min() > 100 * floor
+    moments = fit.mixtures.weights @ (fit.mixtures.variances + fit.mixtures.means**2)
+    moments -= (fit.mixtures.weights @ fit.mixtures.means) ** 2
+    expected = features.var(dim=0, correction=0) + floor
+    torch.testing.assert_close(moments[others], expected[others], rtol=1e-4, atol=0)
+
+
+def test_float32_comes_near_float64():
+    features, labels = blobs({0: 300, 3: 40, 11: 120})
+    start = fit_class_mixtures(features, labels, 3, seed=0, max_iterations=0).mixtures
+    options = {"components": 3, "seed": 0, "start": start, "tolerance": 0, "max_iterations": 8}
+    wide = fit_class_mixtures(features, labels, **options)
+    narrow = fit_class_mixtures(features, labels, **options, dtype=torch.float32)
+    assert narrow.mixtures.means.dtype == torch.float64
+    assert not torch.equal(narrow.mixtures.means, wide.mixtures.means)
+    torch.testing.assert_close(narrow.log_likelihood, wide.log_likelihood, rtol=1e-5, atol=0)
+    torch.testing.assert_close(narrow.mixtures.means, wide.mixtures.means, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(narrow.mixtures.variances, wide.mixtures.variances, rtol=1e-3, atol=0)
+
+
+def test_the_features_own_dtype_comes_back_from_32_bits_up():
+    features, labels = blobs()
+    for given, expected in [(torch.float16, torch.float32), (torch.float32, torch.float32)]:
+        fit = fit_class_mixtures(features.to(given), labels, 2, seed=0)
+        assert {fit.mixtures.means.dtype, fit.mixtures.variances.dtype, fit.mixtures.weights.dtype} == {expected}
+        wide = fit_class_mixtures(features.to(given).double(), labels, 2, seed=0)
+        assert_alike(fit.mixtures, wide.mixtures.to(dtype=expected), rtol=1e-6)
+
+
+def test_the_order_of_the_samples_does_not_matter():
+    features, labels = blobs()
+    start = fit_class_mixtures(features, labels, 3, seed=0, max_iterations=0).mixtures
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
+    one = fit_class_mixtures(features, labels, 3, seed=0, start=start)
+    other = fit_class_mixtures(features[order], labels[order], 3, seed=0, start=start)
+    assert_alike(one.mixtures, other.mixtures)
+    assert torch.equal(one.iterations, other.iterations)
+
+
+def test_moving_the_features_moves_the_means_alone():
+    features, labels = blobs()
+    shift = torch.tensor([1e4, -3.0, 0.0, 5e3, 1.0, -1e4], dtype=torch.float64)
+    one, other = (fit_class_mixtures(each, labels, 3, seed=0).mixtures for each in (features, features + shift))
+    torch.testing.assert_close(other.means, one.means + shift, rtol=1e-11, atol=1e-8)
+    torch.testing.assert_close(other.variances, one.variances, rtol=1e-6, atol=0)
+    torch.testing.assert_close(other.weights, one.weights, rtol=1e-7, atol=0)
+
+
+def test_classes_do_not_depend_on_the_others_in_the_batch():
+    features, labels = blobs()
+    together = fit_class_mixtures(features, labels, 3, seed=5)
+    for position, label in enumerate(SIZES):
+        own = labels == label
+        alone = fit_class_mixtures(features[own], labels[own], 3, seed=5)
+        assert_alike(alone.mixtures, of_class(together.mixtures, label))
+        assert int(alone.iterations) == int(together.iterations[position])
+
+
+def test_the_seed_alone_decides_and_arguments_are_not_modified():
+    features, labels = blobs()
+    before = features.clone(), labels.clone()
+    torch.manual_seed(0)
+    one = fit_class_mixtures(features, labels, 3, seed=1)
+    torch.rand(3)
+    other = fit_class_mixtures(features, labels, 3, seed=1)
+    for part in ("labels", "means", "variances", "weights", "counts"):
+        assert torch.equal(getattr(one.mixtures, part), getattr(other.mixtures, part))
+    assert not torch.equal(one.mixtures.means, fit_class_mixtures(features, labels, 3, seed=2).mixtures.means)
+    assert torch.equal(features, before[0])
+    assert torch.equal(labels, before[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_component_that_loses_all_samples_is_left_out(dtype):
+    features, labels = blobs({0: 60})
+    two = fit_class_mixtures(features, labels, 2, seed=0, max_iterations=0).mixtures
+    lost = MixtureSet(
+        torch.zeros(3, dtype=torch.int64),
+        torch.cat([two.means[:1], torch.full((1, 6), 1e6, dtype=torch.float64), two.means[1:]]),
+        torch.cat([two.variances[:1], torch.ones(1, 6, dtype=torch.float64), two.variances[1:]]),
+        torch.cat([two.weights[:1] / 2, torch.tensor([0.5], dtype=torch.float64), two.weights[1:] / 2]),
+    )
+    found = fit_class_mixtures(features, labels, 3, seed=0, start=lost, dtype=dtype)
+    expected = fit_class_mixtures(features, labels, 2, seed=0, start=two, dtype=dtype)
+    assert_alike(found.mixtures, expected.mixtures, rtol=1e-9 if dtype == torch.float64 else 1e-4)
+    assert float(found.mixtures.weights.sum()) == pytest.approx(1, abs=1e-12)
+
+
+def test_iterations_that_run_out_are_not_called_converged():
+    features, labels = blobs({0: 100, 1: 2})
+    fit = fit_class_mixtures(features, labels, 4, seed=0, max_iterations=2)
+    assert fit.iterations.tolist() == [2, 2]
+    assert fit.converged.tolist() == [False, True]
+
+
+def test_no_samples_are_no_classes():
+    fit = fit_class_mixtures(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), 4, seed=0)
+    assert (len(fit.mixtures), fit.mixtures.dim, len(fit.iterations), len(fit.log_likelihood)) == (0, 3, 0, 0)
+    assert fit.converged.dtype == torch.bool
+
+
+def test_gradients_do_not_enter():
+    features, labels = blobs({0: 20})
+    fit = fit_class_mixtures(features.requires_grad_(), labels, 2, seed=0)
+    assert not fit.mixtures.means.requires_grad
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_cuda_finds_what_the_cpu_finds(dtype):
+    features, labels = blobs()
+    options = {"components": 3, "seed": 0, "tolerance": 0, "max_iterations": 8, "dtype": dtype}
+    cpu = fit_class_mixtures(features, labels, **options)
+    cuda = fit_class_mixtures(features.cuda(), labels.cuda(), **options)
+    assert cuda.mixtures.means.is_cuda
+    assert_alike(cuda.mixtures.to("cpu"), cpu.mixtures, rtol=1e-8 if dtype == torch.float64 else 1e-2)
+    drawn, expected = (sample(cpu.mixtures, 5, torch.Generator().manual_seed(0), device) for device in ("cuda", "cpu"))
+    assert torch.equal(drawn[0].cpu(), expected[0])
+
+
+def test_errors_name_what_does_not_fit():
+    features, labels = blobs({0: 5, 3: 2})
+    with pytest.raises(ValueError, match=r"\(7, 6\).*\(6,\)"):
+        fit_class_mixtures(features, labels[1:], 2, seed=0)
+    with pytest.raises(ValueError, match=r"torch\.int64"):
+        fit_class_mixtures(features.long(), labels, 2, seed=0)
+    with pytest.raises(ValueError, match=r"torch.int32.*int64"):
+        fit_class_mixtures(features, labels.int(), 2, seed=0)
+    with pytest.raises(ValueError, match="at least 0"):
+        fit_class_mixtures(features, labels - 1, 2, seed=0)
+    with pytest.raises(ValueError, match="0 components, 100 iterations"):
+        fit_class_mixtures(features, labels, 0, seed=0)
+    with pytest.raises(ValueError, match="-1 iterations"):
+        fit_class_mixtures(features, labels, 2, seed=0, max_iterations=-1)
+    with pytest.raises(ValueError, match="tolerance nan"):
+        fit_class_mixtures(features, labels, 2, seed=0, tolerance=float("nan"))
+    with pytest.raises(ValueError, match="-3"):
+        fit_class_mixtures(features, labels, 2, seed=-3)
+    with pytest.raises(ValueError, match=r"torch.float16; choose torch.float64"):
+        fit_class_mixtures(features, labels, 2, seed=0, dtype=torch.float16)
+    for bad in (float("nan"), float("inf"), 1e200):
+        broken = features.clone()
+        broken[labels.tolist().index(3), 1] = bad
+        with pytest.raises(ValueError, match="features of class 3 are not finite, or too large"):
+            fit_class_mixtures(broken, labels, 2, seed=0)
+
+
+def test_a_start_that_does_not_fit_is_refused():
+    features, labels = blobs({0: 5, 3: 2})
+    start = fit_class_mixtures(features, labels, 2, seed=0).mixtures
+    with pytest.raises(ValueError, match=r"classes \[0\].*classes \[0, 3\]"):
+        fit_class_mixtures(features, labels, 2, seed=0, start=of_class(start, 0))
+    with pytest.raises(ValueError, match=r"6 dimensions.*4 dimensions"):
+        fit_class_mixtures(features[:, :4], labels, 2, seed=0, start=start)
+    with pytest.raises(ValueError, match=r"\[2, 2\] components.*at most 1"):
+        fit_class_mixtures(features, labels, 1, seed=0, start=start)
+    fewer = torch.tensor([0, 0, 0, 0, 0, 3])
+    with pytest.raises(ValueError, match=r"no more than its samples, \[5, 1\]"):
+        fit_class_mixtures(features[:6], fewer, 2, seed=0, start=start)
+
+
+def test_pseudo_features_are_balanced_seeded_and_follow_the_mixture():
+    features, labels = blobs({1: 90, 7: 30}, apart=6.0)
+    mixtures = fit_class_mixtures(features, labels, 3, seed=0).mixtures
+    drawn, classes = sample(mixtures, 20000, torch.Generator().manual_seed(4))
+    assert classes.tolist() == [1] * 20000 + [7] * 20000
+    assert (drawn.shape, drawn.dtype) == ((40000, 6), torch.float64)
+    for label in (1, 7):
+        own, rows = of_class(mixtures, label), drawn[classes == label]
+        mean = own.weights @ own.means
+        variance = own.weights @ (own.variances + own.means**2) - mean**2
+        # five standard errors of a mean; a second moment's spread is a few times the first's
+        assert ((rows.mean(dim=0) - mean).abs() < 5 * (variance / 20000).sqrt()).all()
+        np.testing.assert_allclose(rows.var(dim=0), variance, rtol=0.1)
+        nearest = density(own).component_distribution.log_prob(rows[:, None]).add(own.weights.log()).argmax(dim=1)
+        shares = torch.bincount(nearest, minlength=3) / 20000
+        torch.testing.assert_close(shares.double(), own.weights, rtol=0, atol=0.02)
+    again, _ = sample(mixtures, 20000, torch.Generator().manual_seed(4))
+    assert torch.equal(again, drawn)
+    assert not torch.equal(sample(mixtures, 20000, torch.Generator().manual_seed(5))[0], drawn)
+
+
+def test_pseudo_features_have_the_mixtures_dtype_and_may_be_none():
+    features, labels = blobs({1: 9, 7: 3})
+    mixtures = fit_class_mixtures(features.float(), labels, 3, seed=0).mixtures
+    drawn, classes = sample(mixtures, 4, torch.Generator().manual_seed(0), device="cpu")
+    assert (drawn.dtype, classes.dtype, tuple(drawn.shape)) == (torch.float32, torch.int64, (8, 6))
+    assert tuple(sample(mixtures, 0, torch.Generator())[0].shape) == (0, 6)
+    assert tuple(sample(MixtureSet.empty(6), 3, torch.Generator())[0].shape) == (0, 6)
+    with pytest.raises(ValueError, match="-1 pseudo-features"):
+        sample(mixtures, -1, torch.Generator())
+
+
+def test_the_fusion_is_at_hand_under_the_mixtures_name():
+    assert mixture.fuse is fusion.fuse
+    assert mixture.bhattacharyya is fusion.bhattacharyya

@@ -1,0 +1,96 @@
+"""MixtureSet: what it accepts, what it refuses, and the union of two."""
+
+import pytest
+import torch
+
+from prototypes.mixture_set import MixtureSet
+
+
+def a_set(labels=(0, 0, 2), weights=(0.25, 0.75, 1.0), counts=(8, 8, 3), dim=2, dtype=torch.float64):
+    rows = torch.arange(len(labels) * dim, dtype=dtype).reshape(len(labels), dim)
+    counts = None if counts is None else torch.tensor(counts)
+    return MixtureSet(torch.tensor(labels), rows, rows + 0.5, torch.tensor(weights, dtype=dtype), counts)
+
+
+def test_classes_and_components_of_each():
+    mixtures = a_set()
+    assert mixtures.classes().tolist() == [0, 2]
+    assert mixtures.components().tolist() == [2, 1]
+    assert (len(mixtures), mixtures.dim) == (3, 2)
+    assert mixtures.without_counts().counts is None
+    nothing = MixtureSet.empty(4)
+    assert (len(nothing), nothing.dim, nothing.classes().tolist(), nothing.components().tolist()) == (0, 4, [], [])
+
+
+def test_to_moves_all_parts_and_casts_the_floating_ones():
+    narrow = a_set().to(dtype=torch.float32)
+    assert {narrow.means.dtype, narrow.variances.dtype, narrow.weights.dtype} == {torch.float32}
+    assert (narrow.labels.dtype, narrow.counts.dtype) == (torch.int64, torch.int64)
+    assert a_set(counts=None).to(dtype=torch.float32).counts is None
+
+
+def test_weights_that_went_through_16_bits_still_sum_to_one():
+    weights = torch.full((7,), 1 / 7, dtype=torch.float64)
+    for dtype in (torch.float16, torch.float32):
+        rounded = weights.to(dtype).double()
+        assert rounded.sum() != 1
+        a_set(labels=[4] * 7, weights=rounded.tolist(), counts=None)
+
+
+def test_an_update_replaces_whole_classes_and_keeps_the_others():
+    older = a_set()
+    newer = a_set(labels=(0, 1, 1, 3), weights=(1.0, 0.5, 0.5, 1.0), counts=(5, 6, 6, 7), dtype=torch.float32)
+    both = older.updated_by(newer)
+    assert both.labels.tolist() == [0, 1, 1, 2, 3]
+    assert both.means.tolist() == [[0, 1], [2, 3], [4, 5], [4, 5], [6, 7]]
+    assert both.variances.tolist() == (both.means + 0.5).tolist()
+    assert both.weights.tolist() == [1, 0.5, 0.5, 1, 1]
+    assert both.counts.tolist() == [5, 6, 6, 3, 7]
+    assert both.means.dtype == torch.float32
+    assert older.updated_by(newer.without_counts()).counts is None
+    assert older.updated_by(MixtureSet.empty(2)).labels.tolist() == [0, 0, 2]
+    with pytest.raises(ValueError, match=r"2 dimensions.*3.*feature-dim"):
+        older.updated_by(a_set(dim=3))
+
+
+GOOD = {
+    "labels": torch.tensor([1, 1]),
+    "means": torch.zeros(2, 3),
+    "variances": torch.ones(2, 3),
+    "weights": torch.tensor([0.5, 0.5]),
+    "counts": torch.tensor([4, 4]),
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("labels", torch.tensor([[1, 1]]), r"shape \(1, 2\)"),
+        ("labels", torch.tensor([1, 1], dtype=torch.int32), "torch.int32"),
+        ("labels", torch.tensor([-1, -1]), "the label -1"),
+        ("labels", torch.tensor([2, 1]), r"\[2, 1\].*must ascend"),
+        ("means", torch.zeros(2, 3, dtype=torch.int64), r"means.*torch.int64"),
+        ("means", torch.zeros(2), r"means.*\(2,\)"),
+        ("means", torch.zeros(3, 3), "2 labels but 3 means"),
+        ("variances", torch.ones(2, 2), r"variances.*\(2, 2\).*\(2, 3\)"),
+        ("variances", torch.ones(2, 3, dtype=torch.float64), "torch.float64.*torch.float32"),
+        ("variances", torch.tensor([[1.0, 1, 1], [1, 0, 1]]), "variance that is not above 0"),
+        ("variances", torch.tensor([[1.0, 1, 1], [1, 1, -1]]), "variance that is not above 0"),
+        ("variances", torch.full((2, 3), float("nan")), "variance that is not above 0"),
+        ("weights", torch.ones(2, 1), r"weights.*\(2, 1\)"),
+        ("weights", torch.tensor([0.5, 0.5], dtype=torch.float64), "weights.*torch.float64"),
+        ("weights", torch.tensor([1.0, 0.0]), "weight that is not above 0"),
+        ("weights", torch.tensor([1.5, -0.5]), "weight that is not above 0"),
+        ("weights", torch.tensor([0.5, 0.51]), "weights of class 1 .* sum to 1.01"),
+        ("weights", torch.tensor([0.5, 0.49]), "weights of class 1 .* sum to 0.99"),
+        ("weights", torch.tensor([0.5, float("inf")]), "sum to inf"),
+        ("counts", torch.tensor([4.0, 4.0]), "counts.*torch.float32"),
+        ("counts", torch.tensor([4]), r"counts.*\(1,\)"),
+        ("counts", torch.tensor([0, 0]), "count of 0"),
+        ("counts", torch.tensor([4, 5]), "different counts within class 1"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(part, value, message):
+    MixtureSet(**GOOD)
+    with pytest.raises(ValueError, match=message):
+        MixtureSet(**(GOOD | {part: value}))
