@@ -101,7 +101,9 @@ class Client:
 
     def limits(self) -> Limits:
         """What a download must keep to."""
-        return Limits(self.codec, self.settings.max_prototype_norm, kind=self.run.method.receives)
+        kind = self.run.method.receives
+        # a global mixture has the components of all clients
+        return Limits(self.codec, self.settings.max_prototype_norm, kind=kind, components=None)
 
     def evaluate(self, instruction: Instruction) -> Report:
         """Evaluate the model as the last round left it, with what was just received."""
@@ -127,8 +129,8 @@ class Client:
             problem = f"client {self.partition} ({self.model}) diverged in round {instruction.round}: {error}"
             return replace(report, problem=problem)
         stamp = self._store(instruction.run).save(instruction.round, state)
-        self._keep(instruction.run, stamp, state)
         upload = self.objective.upload(state, instruction.round)
+        self._keep(instruction.run, stamp, state)
         if isinstance(upload, PrototypeSet):
             # of scaled prototypes the norm without the scale would give the scale away
             figures = replace(figures, prototype_norm=mean_norm(upload))
@@ -187,6 +189,7 @@ class Client:
         return state, store.save(0, state)
 
     def _keep(self, run: str, stamp: Stamp, state: ClientState) -> None:
+        state.features = None
         _states[run, self.partition, self.device] = stamp, state
         while len(_states) > 1 and sum(_size(kept) for _, kept in _states.values()) > CACHE_BYTES:
             _states.popitem(last=False)

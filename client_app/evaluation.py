@@ -36,6 +36,7 @@ def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
         raise DivergenceError("the features are not finite after training; lower `learning-rate`")
     state.prototypes = class_means(features, data.train.labels, objective.num_classes)
     state.covariance = pooled_covariance(features, data.train.labels, state.prototypes)
+    state.features = features, data.train.labels
 
 
 @torch.no_grad()

@@ -45,7 +45,7 @@ def train(
                 batch = _batch(data, phase, index)
                 with autocast(objective, labels.device):
                     loss = objective.loss(state, batch, phase, round_number)
-                if ratio is None:
+                if ratio is None and phase.rows is None:
                     ratio = _gradient_ratio(loss)
                 optimiser.zero_grad(set_to_none=True)
                 loss.total.backward()

@@ -5,14 +5,15 @@ leaves a client" can be tested for every method at once.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 
+from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
 
-Payload = PrototypeSet
-PAYLOADS: dict[str, type[Payload]] = {"prototypes": PrototypeSet}
+Payload = PrototypeSet | MixtureSet
+PAYLOADS: dict[str, type[PrototypeSet] | type[MixtureSet]] = {"prototypes": PrototypeSet, "mixtures": MixtureSet}
 
 
 def kind_of(payload: Payload) -> str:
@@ -22,15 +23,13 @@ def kind_of(payload: Payload) -> str:
 
 def to_tensors(payload: Payload) -> dict[str, torch.Tensor]:
     """The payload's tensors by field name, for the wire and for checkpoints."""
-    tensors = {"labels": payload.labels, "vectors": payload.vectors}
-    if payload.counts is not None:
-        tensors["counts"] = payload.counts
-    return tensors
+    tensors = {entry.name: getattr(payload, entry.name) for entry in fields(payload)}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def from_tensors(tensors: dict[str, torch.Tensor]) -> Payload:
     """Inverse of `to_tensors`."""
-    return PrototypeSet(tensors["labels"], tensors["vectors"], tensors.get("counts"))
+    return MixtureSet(**tensors) if "means" in tensors else PrototypeSet(**tensors)
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,15 @@ class PrototypeStrategy(Strategy):
         """Numbers to work out once for the run, from the roster; every message carries them to the clients."""
         return {}
 
-    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+    def uploads_due(self, server_round: int) -> bool:
+        """Whether the clients that train in this round upload; in every round by default."""
+        return self.run.method.sends is not None
+
+    def downloads_for(self, server_round: int, trains: bool) -> Mapping[int, Payload]:
+        """What goes down in this round, to those who train or to the others: by default what the last round made."""
+        return self.downloads
+
+    def feature_norm(self, uploads: Mapping[int, Any]) -> float | None:
         """The scale of the feature space, watched for collapse; None where the uploads do not tell it."""
         return mean_norm(uploads)
 
@@ -100,7 +108,7 @@ class PrototypeStrategy(Strategy):
         return Outcome({}, {})
 
     @abstractmethod
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Any], state: State, server_round: int) -> Outcome:
         """From the round's uploads, by partition in ascending order, to the next round's downloads."""
 
     # --- the run ------------------------------------------------------------------------------------
@@ -285,11 +293,12 @@ class PrototypeStrategy(Strategy):
     ) -> list[Message]:
         messages = []
         encoded: dict[tuple[int, int], Any] = {}
+        downloads = self.downloads_for(server_round, message_type == MessageType.TRAIN)
         for partition in partitions:
-            key = partition if partition in self.downloads else EVERYONE
+            key = partition if partition in downloads else EVERYONE
             trained = self._trained.get(partition, 0)
             if (key, trained) not in encoded:
-                payload = self.downloads.get(key)
+                payload = downloads.get(key)
                 name, constants = self.folder.name, self.constants
                 ensemble = self._ensemble_due(server_round)
                 instruction = Instruction(name, server_round, evaluate, payload, trained, constants, ensemble)
@@ -314,7 +323,7 @@ class PrototypeStrategy(Strategy):
             messages,
             [of_node[message.metadata.dst_node_id] for message in messages],
             round_number=server_round,
-            limits=self._limits(),
+            limits=self._limits(server_round),
             min_replies=self.settings.min_replies,
             timeout=self.timeout,
             patience=self.settings.query_timeout,
@@ -326,11 +335,11 @@ class PrototypeStrategy(Strategy):
         self._replies = {id(reply.message): reply for reply in replies if reply.message is not None}
         return replies
 
-    def _limits(self) -> Limits:
-        method = self.run.method
-        return Limits(
-            self.codec, self.settings.max_prototype_norm, method.sends_counts(self.run.options), kind=method.sends
-        )
+    def _limits(self, server_round: int) -> Limits:
+        method, options = self.run.method, self.run.options
+        kind = method.sends if self.uploads_due(server_round) else None
+        most, counts = self.settings.max_prototype_norm, method.sends_counts(options)
+        return Limits(self.codec, most, counts, kind, method.components(options))
 
     def _read(self, replies: Iterable[Message]) -> list[Reply]:
         """The checked form of reply messages, in partition order; the round's own are checked already."""

@@ -23,7 +23,6 @@ from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from federation.payloads import Payload
 from federation.seeds import generator
 from federation.settings import NotNegative, Positive, Share
 from models.heads import ConsensusModel
@@ -80,13 +79,13 @@ class FedPAGRObjective(Objective):
         """The consensus projection head, and a classifier in the consensus space."""
         return ConsensusModel(model, seed, self.options[FedPAGRSettings].dropout)
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: ClientState, received: PrototypeSet | None) -> PrototypeSet | None:
         """The prototypes that the model was trained with; before its first round, those that came."""
         if state.kept:
             return remembered(state.kept)
         return None if received is None else received.on_sphere()
 
-    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+    def receive(self, state: ClientState, received: PrototypeSet | None, round_number: int) -> None:
         """Classifier anchoring: W <- P, b <- 0."""
         if received is not None:
             state.kept = as_state(received.on_sphere())
@@ -109,7 +108,7 @@ class FedPAGRObjective(Objective):
             return None
         return prototype_probabilities(z, *state.table, temperature=self.options[FedPAGRSettings].temperature)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
         """p_kc: the normalised means."""
         return None if state.prototypes is None else state.prototypes.without_counts().on_sphere()
 
@@ -123,7 +122,7 @@ class FedPAGR(PrototypeStrategy):
         vectors = normalize(torch.randn(self.num_classes, self.dim, generator=random, dtype=torch.float64), dim=1)
         return _outcome(PrototypeSet(torch.arange(self.num_classes), vectors.float()))
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Eq. 3, then the refinement (Eq. 4-7)."""
         options = self.run.options[FedPAGRSettings]
         previous = remembered(state)
@@ -142,7 +141,7 @@ class FedPAGR(PrototypeStrategy):
         figures |= {f"{name}_after": value for name, value in asdict(refined.after).items()}
         return _outcome(previous.with_vectors(refined.points), figures)
 
-    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
         """None: on the sphere nothing collapses to shorter features."""
         return None
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from federation.payloads import Payload
 from federation.settings import Positive, Share
 from models.heads import ConsensusModel
 from models.split import SplitModel
@@ -46,7 +45,7 @@ class FedProcObjective(Objective):
         """FedPAGR's consensus projection head."""
         return ConsensusModel(model, seed, self.options[FedProcSettings].dropout)
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: ClientState, received: PrototypeSet | None) -> PrototypeSet | None:
         """The directions of the global prototypes."""
         return None if received is None else received.on_sphere()
 
@@ -70,7 +69,7 @@ class FedProcObjective(Objective):
             return None
         return prototype_probabilities(z, *state.table, temperature=self.options[FedProcSettings].temperature)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
         """The local prototypes in the consensus space."""
         return None if state.prototypes is None else state.prototypes.without_counts()
 
@@ -78,7 +77,7 @@ class FedProcObjective(Objective):
 class FedProc(PrototypeStrategy):
     """Server half: the class-wise mean; a class that nobody reported keeps its prototype."""
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """The mean of what came."""
         fresh = aggregate(list(uploads.values()), "mean")
         prototypes = carried_on(state, fresh)

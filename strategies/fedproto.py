@@ -14,8 +14,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from federation.payloads import Payload
 from prototypes.aggregation import aggregate
+from prototypes.prototype_set import PrototypeSet
 from strategies.base import PrototypeStrategy
 from strategies.method import ClientState, Method, Options, PullObjective, method_settings
 from strategies.outcome import EVERYONE, Outcome, State, as_state, carried_on
@@ -37,7 +37,7 @@ class FedProtoSettings:
 class FedProtoObjective(PullObjective):
     """Client half: the shared prototype pull, with t = P."""
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
         """p_ij, with n_ij only for the weighted mean."""
         return state.prototypes if sends_counts(self.options) else super().upload(state, round_number)
 
@@ -45,7 +45,7 @@ class FedProtoObjective(PullObjective):
 class FedProto(PrototypeStrategy):
     """Server half: the class-wise mean; a class that nobody reported keeps its prototype."""
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Class-wise aggregation by `fedproto.aggregation`."""
         options = self.run.options[FedProtoSettings]
         fresh = aggregate(list(uploads.values()), options.aggregation, trim=options.trim)

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from federation.payloads import Payload
 from federation.seeds import derive, generator
 from federation.settings import AtLeastOne, NotNegative, Positive, Share
 from prototypes.aggregation import aggregate
@@ -51,7 +50,7 @@ class FedTGPSettings:
 class FedTGP(PrototypeStrategy):
     """Server half: the trainable prototypes."""
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """One round of contrastive training on everything that was uploaded."""
         options = self.run.options[FedTGPSettings]
         module, optimiser = self._trainee(state)

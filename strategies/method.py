@@ -49,6 +49,7 @@ class ClientState:
         constants: the numbers that the server works out once for the run; they come with every message.
         targets: what was received, as the loss uses it (scaled, masked); None before the first.
         table: the same as (vectors (K, d), present (K,)) on the device, laid out once a message.
+        features: z (n, d) and labels (n,) of the training rows after training, for the upload; gone after it.
         kept: further tensors that a method keeps between rounds.
         optimiser: the optimisers' tensors by phase, kept only with `optimizer-state = "persistent"`.
     """
@@ -59,6 +60,7 @@ class ClientState:
     constants: Mapping[str, float] = field(default_factory=dict)
     targets: PrototypeSet | None = None
     table: tuple[Tensor, Tensor] | None = None
+    features: tuple[Tensor, Tensor] | None = None
     kept: dict[str, Tensor] = field(default_factory=dict)
     optimiser: dict[str, Tensor] = field(default_factory=dict)
 
@@ -117,12 +119,12 @@ class Objective:
         """Add heads, projections, companions to the client's private model."""
         return model
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
         """What was received, as prediction and loss measure the distance to it. Changes nothing: evaluation on
         arrival uses it with the model as the last round left it."""
-        return received
+        return received if isinstance(received, PrototypeSet) else None
 
-    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+    def receive(self, state: ClientState, received: Any, round_number: int) -> None:
         """Take what was received into the state, after evaluation and before training."""
 
     def phases(self, state: ClientState, round_number: int) -> list[Phase]:
@@ -186,6 +188,7 @@ class Method:
         settings: prefix of the setting names -> the dataclass that checks them.
         sends, receives: payload kind (federation.payloads.PAYLOADS) up and down; None for nothing.
         sends_counts: whether class counts go up with the prototypes, under these options.
+        components: the most components of a class that a client uploads in a mixture, under these options.
         discloses: what else the server can learn from the uploads, in words, under these options.
         inference: the method's own rule, for `inference = "auto"`.
         rules: all rules that it reports.
@@ -198,6 +201,7 @@ class Method:
     sends: str | None = "prototypes"
     receives: str | None = "prototypes"
     sends_counts: Callable[[Options], bool] = lambda options: False
+    components: Callable[[Options], int] = lambda options: 1
     discloses: Callable[[Options], Sequence[str]] = lambda options: ()
     inference: str = "local-prototypes"
     rules: tuple[str, ...] = RULES

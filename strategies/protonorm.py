@@ -20,7 +20,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from federation.payloads import Payload
 from federation.seeds import derive
 from federation.settings import AtLeastOne, NotNegative, Positive, SettingError
 from prototypes.aggregation import aggregate
@@ -58,7 +57,7 @@ class ProtoNormSettings:
 class ProtoNormObjective(PullObjective):
     """Client half: the shared prototype pull, with t = gamma c."""
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: ClientState, received: PrototypeSet | None) -> PrototypeSet | None:
         """Eq. 15: the client, not the server, scales."""
         if received is None:
             return None
@@ -76,7 +75,7 @@ class ProtoNorm(PrototypeStrategy):
                 f"{num_classes} classes (it is {dim}); raise it, or choose riesz."
             )
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Algorithm 1 on the directions of all classes ever reported."""
         fresh = aggregate(list(uploads.values()), "mean")
         directions = carried_on(state, fresh)

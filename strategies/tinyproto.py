@@ -22,7 +22,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from federation.payloads import Identity, Payload
+from federation.payloads import Identity
 from federation.settings import SettingError
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
@@ -61,7 +61,7 @@ class TinyProtoSettings:
 class TinyProtoObjective(PullObjective):
     """Client half of both."""
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
         """n_ij p_ij, and n_ij itself never: nor by the products' last digits, which are rounded away."""
         local = state.prototypes
         if local is None or local.counts is None or not _scales(self.options):
@@ -73,7 +73,7 @@ class TinyProtoObjective(PullObjective):
 class TinyProtoFPObjective(TinyProtoObjective):
     """Client half on FedProto."""
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: ClientState, received: PrototypeSet | None) -> PrototypeSet | None:
         """Eq. 11: the client multiplies by mu.
 
         Raises:
@@ -102,7 +102,7 @@ class TinyProto(PrototypeStrategy):
             or MU_TIMES_MEAN_COUNT / mean_class_count(self.roster.identities)
         }
 
-    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
         """Mean norm of p over images, sum ||n_ij p_ij|| / sum n_i: it does not depend on who was sampled."""
         if not _scales(self.run.options):
             return super().feature_norm(uploads)
@@ -130,7 +130,7 @@ class TinyProto(PrototypeStrategy):
 class TinyProtoFP(TinyProto):
     """Server half on FedProto."""
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Eq. 10: the plain mean of what came; a class that nobody reported keeps its prototype."""
         fresh = aggregate(list(uploads.values()), "mean")
         prototypes = carried_on(state, fresh)
@@ -140,7 +140,7 @@ class TinyProtoFP(TinyProto):
 class TinyProtoFT(TinyProto, FedTGP):
     """Server half on FedTGP."""
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Appendix C: multiplied by mu before the contrastive step, lest the spread of n_ij distort its distances."""
         mu = self.constants.get("mu", 1.0)
         scaled = {partition: upload.with_vectors(mu * upload.vectors) for partition, upload in uploads.items()}

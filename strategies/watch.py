@@ -4,7 +4,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
-from federation.payloads import Payload
+from federation.payloads import Payload, to_tensors
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
 from strategies.exchange import Reply, RunError
@@ -37,12 +37,13 @@ def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int) -> No
         RunError: names the round and the class.
     """
     for payload in downloads.values():
-        bad = ~payload.vectors.isfinite().all(dim=1)
-        if bad.any():
-            raise RunError(
-                f"round {server_round}: the global prototype of class {int(payload.labels[bad][0])} is not "
-                "finite; start a new run with a lower `learning-rate` or a smaller scale of the method."
-            )
+        for values in to_tensors(payload).values():
+            bad = ~values.reshape(len(payload.labels), -1).isfinite().all(dim=1)
+            if bad.any():
+                raise RunError(
+                    f"round {server_round}: the global prototype of class {int(payload.labels[bad][0])} is not "
+                    "finite; start a new run with a lower `learning-rate` or a smaller scale of the method."
+                )
 
 
 def is_infinite(value: object) -> bool:
