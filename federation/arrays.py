@@ -150,7 +150,7 @@ def encode_answers(answers: Answers) -> ArrayRecord:
 
 
 def decode_answers(record: ArrayRecord, shared: SharedLabels) -> Tensor:
-    """Check received answers and give their probabilities, (n, K) float64.
+    """Check received answers and give their probabilities, (n, K) float16 as they came.
 
     Raises:
         MessageError: names what is wrong: fields, dtype, shape, another test set, no probabilities.
@@ -167,11 +167,11 @@ def decode_answers(record: ArrayRecord, shared: SharedLabels) -> Tensor:
         raise MessageError(
             f"its probabilities are {values.dtype} of shape {values.shape}, float16 of {agreed} were agreed"
         )
-    probabilities = torch.from_numpy(values).double()
+    probabilities = torch.from_numpy(values)
     # a comparison with NaN is false
     if not bool(((probabilities >= 0) & (probabilities <= 1)).all()):
         raise MessageError("a probability of it lies outside 0 to 1")
-    if not bool(((probabilities.sum(dim=1) - 1).abs() <= SUM_TOLERANCE).all()):
+    if not bool(((probabilities.sum(dim=1, dtype=torch.float64) - 1).abs() <= SUM_TOLERANCE).all()):
         raise MessageError("the probabilities of a row of it do not add up to 1")
     return probabilities
 

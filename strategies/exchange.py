@@ -52,7 +52,7 @@ class Reply:
         problem: why the reply, or its upload, was dropped; empty when all is well.
         dropped: whether its upload was refused, or was missing where one was due.
         message: as it arrived; None when nothing did.
-        probabilities: its checked answers for the ensemble, (n, K) float64.
+        probabilities: its checked answers for the ensemble, (n, K) float16.
         refused: why those were dropped; that spoils nothing else of the reply.
     """
 
@@ -209,7 +209,7 @@ def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits) -> Re
 def _with_answers(reply: Reply, answers: ArrayRecord | None, shared: SharedLabels | None) -> Reply:
     """Answers that cannot be used are dropped by themselves."""
     if answers is None:
-        return reply
+        return replace(reply, refused=reply.report.remark if reply.report else "")
     if shared is None:
         return replace(reply, refused="ensemble answer dropped: nobody asked for one")
     try:
