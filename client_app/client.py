@@ -14,7 +14,7 @@ from client_app.store import Stamp, Store, StoreError
 from client_app.trainer import mean_norm, train
 from data import DataError
 from data.client_data import client_data
-from data.shared_set import refuse_overlap, shared_rows
+from data.shared_set import refuse_unfit, shared_rows
 from federation.arrays import Limits
 from federation.codec import codec_of
 from federation.data_spec import data_spec, shared_test_spec
@@ -59,7 +59,13 @@ class Client:
         self.tokens = Tokens(self.model, self.settings.max_tokens) if reads_text(self.model) else None
         cache = home() / "cache"
         self.data = client_data(spec, self.partition, cache, self.device, self.own_data, self.tokens)
-        self.shared = shared_test_spec(self.settings, self.partitions, str(node.get("shared-test-path", "")))
+        here = str(node.get("shared-test-path", ""))
+        if here and self.settings.ensemble_every and not self.settings.shared_test_path:
+            raise SettingError(
+                f"the node config has shared-test-path={here!r}, but the run's setting of that name is empty: set "
+                "it to where the server has the same test set."
+            )
+        self.shared = shared_test_spec(self.settings, self.partitions, here)
         self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim)
         self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
 
@@ -78,7 +84,7 @@ class Client:
             "seconds",
         ]
         if self.settings.ensemble_every:
-            refuse_overlap(self.shared, self.partition, self.own_data)
+            refuse_unfit(self.shared, self.partition, self.own_data)
             discloses.append("its class probabilities for every row of the shared test set")
         if self.run.method.sends:
             part = f" ({self.codec.width} of their {self.codec.dim} values)" if self.codec.masked else ""
@@ -155,8 +161,14 @@ class Client:
         state.constants = dict(instruction.constants)
         self._lay_out(state, instruction)
         evaluation = evaluate(self.objective, state, self.data) if instruction.evaluate else None
-        answers = self._answers(state) if instruction.ensemble else None
-        return Report(self.partition, instruction.round, evaluation=evaluation, answers=answers)
+        report = Report(self.partition, instruction.round, evaluation=evaluation)
+        if not instruction.ensemble:
+            return report
+        try:
+            return replace(report, answers=self._answers(state))
+        except USER_ERRORS as error:
+            # a measurement that fails must not cost a round of training
+            return replace(report, remark=f"no ensemble answer: {error}")
 
     def _answers(self, state: ClientState) -> Answers | None:
         if not self.settings.ensemble_every:

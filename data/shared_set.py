@@ -12,6 +12,8 @@ from data.assignment import DataSpec, assignment, open_data
 from data.client_data import Encode, Rows, rows_of
 from data.content import content_hashes, fingerprint
 from data.decoded import Decoded
+from data.sources import is_path
+from data.texts import Texts
 
 
 @dataclass(frozen=True)
@@ -54,15 +56,21 @@ def shared_rows(where: SharedTestSpec, device: torch.device, encode: Encode | No
     return rows_of(data, rows, device, encode), _fingerprint(where)
 
 
-def refuse_overlap(where: SharedTestSpec, partition: int, data_path: str | None = None) -> None:
-    """Hold the content of the shared test set against one client's training rows, and its classes against the client's.
+def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = None) -> None:
+    """Hold the shared test set against one client's data: the form of its inputs, its classes, and the content of its
+    rows against the client's training rows.
 
     Raises:
-        DataError: a row is in both, or the classes differ.
+        DataError: the client's model could not read it, the classes differ, or a row is in both.
     """
     shared, rows = _open(where)
     own = open_data(where.spec, where.cache_dir, data_path)
     source = f"the shared test set {where.path!r}" if where.path else "the shared test set"
+    if _form(shared) != _form(own):
+        raise DataError(
+            f"{source} holds {_form(shared)}, but this client's data {_form(own)}: give both the same form, or point "
+            "shared-test-path at a test set of this client's form."
+        )
     if shared.class_names != own.class_names:
         raise DataError(
             f"{source} has the classes {', '.join(shared.class_names)}, but this client's data "
@@ -79,12 +87,25 @@ def refuse_overlap(where: SharedTestSpec, partition: int, data_path: str | None 
         )
 
 
+def _form(data: Decoded) -> str:
+    """What a model sees of a data set's inputs, in words."""
+    if isinstance(data.inputs, Texts):
+        return "texts"
+    shape = "×".join(str(size) for size in data.inputs.shape[1:])
+    return f"inputs {shape} of full scale {data.scale:g}"
+
+
 def _open(where: SharedTestSpec) -> tuple[Decoded, np.ndarray]:
     """The decoded data set and which of its rows are the shared test set."""
     if where.path is None:
         data = open_data(where.spec, where.cache_dir)
         return data, assignment(where.spec, data, where.cache_dir).shared
-    data = open_data(where.spec, where.cache_dir, where.path)
+    if not is_path(where.path):
+        raise DataError(f"shared-test-path is {where.path!r}, but a path must start with /, ./, ../ or ~.")
+    try:
+        data = open_data(where.spec, where.cache_dir, where.path)
+    except DataError as error:
+        raise DataError(f"shared-test-path: {error}") from error
     total = len(data.labels)
     return data, np.arange(data.train_rows if data.train_rows < total else 0, total)
 

@@ -10,9 +10,12 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
 from data.shared_set import SharedLabels
-from federation.checks import MessageError
+from federation.checks import MessageError, check_norms
 from federation.codec import Codec
-from federation.payloads import Answers, Payload, from_tensors
+from federation.mixtures import MIXTURE_VALUES, checked_mixtures, mixture_arrays
+from federation.payloads import Answers, Payload
+from prototypes.mixture_set import MixtureSet
+from prototypes.prototype_set import PrototypeSet
 
 # NumPy has no bfloat16: its bits travel as whole numbers
 STORED = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
@@ -30,12 +33,14 @@ class Limits:
         max_norm: largest Euclidean norm of a vector as it comes. Absolute, so that a hostile majority cannot move it.
         counts: whether class counts must be there (True) or must not (False).
         kind: the payload kind that may come; None: none may.
+        components: the most components of a class in a mixture; None: any number.
     """
 
     codec: Codec
     max_norm: float
     counts: bool = False
     kind: str | None = "prototypes"
+    components: int | None = 1
 
 
 def encode_payload(payload: Payload, codec: Codec) -> ArrayRecord:
@@ -45,10 +50,14 @@ def encode_payload(payload: Payload, codec: Codec) -> ArrayRecord:
         CodecError: a value that the number format cannot hold.
     """
     labels = payload.labels.cpu().numpy()
-    values, scales = codec.write(payload.to(device="cpu"))
-    arrays = {"labels": labels.astype(_label_dtype(labels)), "vectors": values.detach().numpy()}
-    if scales is not None:
-        arrays["scales"] = scales.detach().numpy()
+    arrays = {"labels": labels.astype(_label_dtype(labels))}
+    if isinstance(payload, MixtureSet):
+        arrays |= mixture_arrays(payload)
+    else:
+        values, scales = codec.write(payload.to(device="cpu"))
+        arrays["vectors"] = values.detach().numpy()
+        if scales is not None:
+            arrays["scales"] = scales.detach().numpy()
     if payload.counts is not None:
         arrays["counts"] = payload.counts.cpu().numpy()
     return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
@@ -63,24 +72,28 @@ def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
 
     Raises:
         MessageError: names what is wrong: fields, dtype, rank, size, label, a value or scale that is not finite, a
-            negative scale, a norm.
+            negative scale, a norm; of mixtures also a variance, a weight, too many components.
     """
     codec = limits.codec
-    expected = {"labels", "vectors"} | ({"scales"} if codec.wire_dtype == "int8" else set())
-    expected |= {"counts"} if limits.counts else set()
+    mixtures = limits.kind == "mixtures"
+    scaled = codec.wire_dtype == "int8" and not mixtures
+    expected = {"labels"} | ({"scales"} if scaled else set()) | ({"counts"} if limits.counts else set())
+    expected |= set(MIXTURE_VALUES) if mixtures else {"vectors"}
     if set(record) != expected:
         raise MessageError(f"the payload holds the arrays {sorted(record)} where {sorted(expected)} belong")
     arrays = {name: _read(name, record[name]) for name in sorted(expected)}
-    rows = _check_shape(arrays["vectors"], codec)
-    _check_labels(arrays["labels"], rows, codec.num_classes)
+    most = limits.components if mixtures else 1
+    rows = len(arrays["labels"]) if mixtures else _check_shape(arrays["vectors"], codec)
+    _check_labels(arrays["labels"], rows, codec.num_classes, most)
     labels = torch.from_numpy(arrays["labels"].astype(np.int64))
-    values = _values(arrays, rows, codec)
-    _check_norms(values, limits.max_norm)
-    tensors = {"labels": labels, "vectors": codec.expand(values, labels)}
     if limits.counts:
         _check_counts(arrays["counts"], rows)
-        tensors["counts"] = torch.from_numpy(arrays["counts"])
-    return from_tensors(tensors)
+    counts = torch.from_numpy(arrays["counts"]) if limits.counts else None
+    if mixtures:
+        return checked_mixtures(labels, arrays, counts, codec.dim, limits.max_norm)
+    values = _values(arrays, rows, codec)
+    check_norms(values, limits.max_norm)
+    return PrototypeSet(labels, codec.expand(values, labels), counts)
 
 
 def _read(name: str, array: Array) -> np.ndarray:
@@ -119,19 +132,18 @@ def _values(arrays: dict[str, np.ndarray], rows: int, codec: Codec) -> Tensor:
     return codec.read(torch.from_numpy(arrays["vectors"]), None if scales is None else torch.from_numpy(scales))
 
 
-def _check_norms(values: Tensor, max_norm: float) -> None:
-    norms = values.double().norm(dim=1)
-    if len(norms) and float(norms.max()) > max_norm:
-        raise MessageError(f"a vector has norm {float(norms.max()):.3g}, above `max-prototype-norm` {max_norm:.3g}")
-
-
-def _check_labels(labels: np.ndarray, rows: int, num_classes: int) -> None:
+def _check_labels(labels: np.ndarray, rows: int, num_classes: int, most: int | None) -> None:
+    """`most` rows of one class at most; None: any number."""
     if labels.dtype not in (np.int16, np.int32) or labels.shape != (rows,):
         raise MessageError(f"the labels are {labels.dtype} of shape {labels.shape}, {rows} integers were due")
     if rows and (labels.min() < 0 or labels.max() >= num_classes):
         raise MessageError(f"a label lies outside 0 to {num_classes - 1}")
-    if (np.diff(labels) <= 0).any():
-        raise MessageError("the labels are not unique and ascending")
+    steps = np.diff(labels)
+    if (steps < 0).any() or (most == 1 and (steps == 0).any()):
+        raise MessageError("the labels are not unique and ascending" if most == 1 else "the labels do not ascend")
+    held = np.bincount(labels)
+    if rows and most is not None and held.max() > most:
+        raise MessageError(f"class {held.argmax()} has {held.max()} components, at most {most} were agreed")
 
 
 def _check_counts(counts: np.ndarray, rows: int) -> None:
@@ -150,7 +162,7 @@ def encode_answers(answers: Answers) -> ArrayRecord:
 
 
 def decode_answers(record: ArrayRecord, shared: SharedLabels) -> Tensor:
-    """Check received answers and give their probabilities, (n, K) float64.
+    """Check received answers and give their probabilities, (n, K) float16 as they came.
 
     Raises:
         MessageError: names what is wrong: fields, dtype, shape, another test set, no probabilities.
@@ -167,11 +179,11 @@ def decode_answers(record: ArrayRecord, shared: SharedLabels) -> Tensor:
         raise MessageError(
             f"its probabilities are {values.dtype} of shape {values.shape}, float16 of {agreed} were agreed"
         )
-    probabilities = torch.from_numpy(values).double()
+    probabilities = torch.from_numpy(values)
     # a comparison with NaN is false
     if not bool(((probabilities >= 0) & (probabilities <= 1)).all()):
         raise MessageError("a probability of it lies outside 0 to 1")
-    if not bool(((probabilities.sum(dim=1) - 1).abs() <= SUM_TOLERANCE).all()):
+    if not bool(((probabilities.sum(dim=1, dtype=torch.float64) - 1).abs() <= SUM_TOLERANCE).all()):
         raise MessageError("the probabilities of a row of it do not add up to 1")
     return probabilities
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
 
 RECORDS: dict[str, type[ArrayRecord] | type[ConfigRecord] | type[MetricRecord]] = {
     "instruction": ConfigRecord,
@@ -72,6 +73,13 @@ def check_names(name: str, names: Sequence[Any]) -> None:
     check_texts(name, names)
     if len(names) > MOST_NAMES or len(set(names)) < len(names):
         raise MessageError(f"`{name}` holds {len(names)} names, at most {MOST_NAMES} different ones were agreed")
+
+
+def check_norms(values: Tensor, max_norm: float) -> None:
+    """Refuse a row (k, d) that is longer than `max-prototype-norm`."""
+    norms = values.double().norm(dim=1)
+    if len(norms) and float(norms.max()) > max_norm:
+        raise MessageError(f"a vector has norm {float(norms.max()):.3g}, above `max-prototype-norm` {max_norm:.3g}")
 
 
 def are_counts(values: Sequence[Any]) -> bool:

@@ -5,7 +5,7 @@ Every message holds at most these records, and a test fails on any other:
     instruction  ConfigRecord  run, round, evaluate, trained, payload kind, constants, codec,
                                ensemble                                                        down
     payload      ArrayRecord   labels, vectors, scales, counts (arrays.py)                     both ways
-    report       ConfigRecord  partition, round, problem, names of parts, codec                up
+    report       ConfigRecord  partition, round, problem, remark, names of parts, codec        up
     training     MetricRecord  counts, figures, parts                                          up
     evaluation   MetricRecord  rows, seconds, [test, validation] by rule                       up
     ensemble     ArrayRecord   class probabilities for the shared test set (arrays.py)         up, where asked for
@@ -116,6 +116,7 @@ def encode_report(report: Report, codec: Codec) -> RecordDict:
         "partition": report.partition,
         "round": report.round,
         "problem": plain(report.problem),
+        "remark": plain(report.remark),
         "seconds": report.seconds,
         "parts": list(training.parts) if training else [],
         "codec": codec.fingerprint,
@@ -150,12 +151,13 @@ def decode_report(records: RecordDict, codec: Codec) -> tuple[Report, ArrayRecor
         MessageError: when the reply as a whole cannot be used: malformed, or written with another codec.
     """
     check_records(records, "report", "payload", "training", "evaluation", "ensemble")
-    texts = dict.fromkeys(("problem", "codec"), str)
+    texts = dict.fromkeys(("problem", "remark", "codec"), str)
     header = config_values(records, "report", partition=int, round=int, seconds=float, parts=list, **texts)
     codec.refuse_other(header["codec"])
     if not 0 <= header["seconds"] <= LARGEST_FIGURE:
         raise MessageError(f"`seconds` of record `report` is {header['seconds']}, no time that a client takes")
-    check_texts("problem", [header["problem"]])
+    for name in ("problem", "remark"):
+        check_texts(name, [header[name]])
     check_names("parts", header["parts"])
     training = evaluation = None
     if "training" in records.metric_records:
@@ -170,6 +172,7 @@ def decode_report(records: RecordDict, codec: Codec) -> tuple[Report, ArrayRecor
         evaluation,
         header["problem"],
         header["seconds"],
+        remark=header["remark"],
     )
     return report, records.array_records.get("payload")
 

@@ -111,6 +111,7 @@ class Report:
     Attributes:
         problem: one sentence for a person when training failed (a loss that is not finite, say). The
             evaluation still counts then; there is no upload.
+        remark: one sentence on what else went wrong, though training and evaluation count.
         seconds: time from the message's arrival to the reply, so that the server can tell overhead from work.
         answers: for the ensemble, where they were asked for.
     """
@@ -123,6 +124,7 @@ class Report:
     problem: str = ""
     seconds: float = 0.0
     answers: Answers | None = None
+    remark: str = ""
 
 
 @dataclass(frozen=True)

@@ -87,9 +87,9 @@ def class_tiles(
     sums = tiles.by_class(gathered.sum(dim=1, dtype=torch.float64), len(counts))
     # rounded, so that what is taken off here and added to the means in the end is one and the same
     centres = (sums / counts.unsqueeze(1)).to(gathered.dtype)
-    gathered -= centres[owner].unsqueeze(1)
-    gathered[padding] = 0
-    tiles.rows[:, :, :dim] = gathered
-    torch.mul(tiles.rows[:, :, :dim], tiles.rows[:, :, :dim], out=tiles.rows[:, :, dim:])
-    squares = tiles.by_class(tiles.rows[:, :, dim:].sum(dim=1).double(), len(counts))
+    centred, squared = tiles.rows[:, :, :dim], tiles.rows[:, :, dim:]
+    torch.sub(gathered, centres[owner].unsqueeze(1), out=centred)
+    centred[padding] = 0
+    torch.mul(centred, centred, out=squared)
+    squares = tiles.by_class(squared.sum(dim=1).double(), len(counts))
     return tiles, centres.double(), squares.sum(dim=1) / (counts * dim)

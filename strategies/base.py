@@ -205,7 +205,8 @@ class PrototypeStrategy(Strategy):
         add_evaluation(line, replies, of_round)
         answers = {reply.partition: reply.probabilities for reply in replies if reply.probabilities is not None}
         if answers and self.shared is not None:
-            line["ensemble"] = {"of_round": of_round, **score(answers, self.shared)}
+            with limited_threads(self.settings.server_threads):
+                line["ensemble"] = {"of_round": of_round, **score(answers, self.shared)}
         metrics = self.aggregate_evaluate(of_round, _messages_of(replies))
         if metrics is not None:
             result.evaluate_metrics_clientapp[of_round] = metrics
@@ -303,7 +304,11 @@ class PrototypeStrategy(Strategy):
                 ensemble = self._ensemble_due(server_round)
                 instruction = Instruction(name, server_round, evaluate, payload, trained, constants, ensemble)
                 records = self._encoded(instruction)
-                encoded[key, trained] = records, Bytes(payload_bytes(records), wire_bytes(records))
+                wire = wire_bytes(records)
+                # a message that is sent for the ensemble alone is no part of training's bytes, nor of evaluation's
+                apart = message_type == MessageType.EVALUATE and not evaluate
+                size = Bytes(ensemble=wire) if apart else Bytes(payload_bytes(records), wire)
+                encoded[key, trained] = records, size
             records, size = encoded[key, trained]
             self._sent[partition] = size
             node = self.roster.nodes[partition]

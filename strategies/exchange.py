@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 
+import torch
 from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from data.shared_set import SharedLabels
 from federation.arrays import Limits, decode_answers, decode_payload, payload_bytes
 from federation.messages import MessageError, decode_report, wire_bytes
-from federation.payloads import Identity, Report
+from federation.payloads import Identity, Payload, Report
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
 LATE = "no reply in time"
@@ -52,7 +53,7 @@ class Reply:
         problem: why the reply, or its upload, was dropped; empty when all is well.
         dropped: whether its upload was refused, or was missing where one was due.
         message: as it arrived; None when nothing did.
-        probabilities: its checked answers for the ensemble, (n, K) float64.
+        probabilities: its checked answers for the ensemble, (n, K) float16.
         refused: why those were dropped; that spoils nothing else of the reply.
     """
 
@@ -209,7 +210,7 @@ def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits) -> Re
 def _with_answers(reply: Reply, answers: ArrayRecord | None, shared: SharedLabels | None) -> Reply:
     """Answers that cannot be used are dropped by themselves."""
     if answers is None:
-        return reply
+        return replace(reply, refused=reply.report.remark if reply.report else "")
     if shared is None:
         return replace(reply, refused="ensemble answer dropped: nobody asked for one")
     try:
@@ -228,7 +229,7 @@ def _held_against(identity: Identity, reply: Reply) -> Reply:
         claim = f"{evaluation.rows} test and validation rows, not {test, validation}"
     elif training is not None and training.rows != train:
         claim = f"{training.rows} training rows, not {train}"
-    elif payload is not None and payload.counts is not None and int(payload.counts.sum()) != train:
+    elif payload is not None and payload.counts is not None and _rows_counted(payload) != train:
         claim = f"class counts that do not add up to its {train} training rows"
     else:
         return reply
@@ -236,6 +237,14 @@ def _held_against(identity: Identity, reply: Reply) -> Reply:
     dropped = reply.dropped or payload is not None
     problem = f"reply dropped: it claims {claim}"
     return replace(reply, report=report, problem=problem, dropped=dropped, probabilities=None)
+
+
+def _rows_counted(payload: Payload) -> int:
+    """The rows that the counts speak of; a mixture repeats a class's count for each component."""
+    assert payload.counts is not None
+    first = torch.ones_like(payload.labels, dtype=torch.bool)
+    first[1:] = payload.labels[1:] != payload.labels[:-1]
+    return int(payload.counts[first].sum())
 
 
 def _last_line(reason: str) -> str:

@@ -20,18 +20,16 @@ from typing import Annotated
 
 import torch
 from pydantic import AfterValidator, Field
-from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from federation.seeds import generator
 from federation.settings import NotNegative, Positive, Share
-from models.heads import ConsensusModel
-from models.split import SplitModel
-from prototypes.losses import entropy_spread, prototype_contrast, prototype_probabilities
+from prototypes.losses import entropy_spread, prototype_contrast
 from prototypes.prototype_set import PrototypeSet
 from prototypes.refinement import class_sums, mean_directions, refine
 from strategies.base import PrototypeStrategy
-from strategies.method import Batch, ClientState, Loss, Method, Objective, Phase, method_settings
+from strategies.consensus import ConsensusObjective
+from strategies.method import Batch, ClientState, Loss, Method, Phase, method_settings
 from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, remembered
 
 log = logging.getLogger("protosphere")
@@ -72,12 +70,10 @@ class FedPAGRSettings:
     dropout: Share = 0.1
 
 
-class FedPAGRObjective(Objective):
+class FedPAGRObjective(ConsensusObjective):
     """Client half."""
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
-        """The consensus projection head, and a classifier in the consensus space."""
-        return ConsensusModel(model, seed, self.options[FedPAGRSettings].dropout)
+    options_type = FedPAGRSettings
 
     def targets(self, state: ClientState, received: PrototypeSet | None) -> PrototypeSet | None:
         """The prototypes that the model was trained with; before its first round, those that came."""
@@ -101,12 +97,6 @@ class FedPAGRObjective(Objective):
         spread = entropy_spread(plain.features, *state.table, temperature=options.temperature)
         total = plain.total + contrast + options.entropy_weight * spread
         return Loss(total, plain.parts | {"prototype-contrast": contrast, "entropy-spread": spread}, plain.features)
-
-    def probabilities(self, state: ClientState, z: Tensor) -> Tensor | None:
-        """The softmax of z · P / beta, with the prototypes that it predicts with."""
-        if state.table is None:
-            return None
-        return prototype_probabilities(z, *state.table, temperature=self.options[FedPAGRSettings].temperature)
 
     def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
         """p_kc: the normalised means."""

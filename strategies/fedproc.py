@@ -1,7 +1,7 @@
 """FedProc (Mu et al., FGCS 2023): a curriculum from contrast against prototypes to cross-entropy; FedPAGR's baseline.
 
     client   alpha_t CE(Wz + b, y) + (1 - alpha_t) CE(z P^T / tau, y),  alpha_t = t / T, t = 0 .. T - 1
-    server   P_c = mean over K_c of the clients' mean z; clients use its direction
+    server   P_c = mean over K_c of the clients' mean z, none longer than 1; clients use its direction
     predict  argmax of the classifier
 
 z are unit vectors of the same consensus space as FedPAGR's. A sample whose class has no prototype gets cross-entropy
@@ -11,17 +11,15 @@ cannot change it. Under masks rows are made unit vectors again on arrival.
 
 from collections.abc import Mapping
 
-from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from federation.settings import Positive, Share
-from models.heads import ConsensusModel
-from models.split import SplitModel
 from prototypes.aggregation import aggregate
-from prototypes.losses import prototype_contrast, prototype_probabilities
+from prototypes.losses import prototype_contrast
 from prototypes.prototype_set import PrototypeSet
 from strategies.base import PrototypeStrategy
-from strategies.method import Batch, ClientState, Loss, Method, Objective, Phase, method_settings
+from strategies.consensus import ConsensusObjective
+from strategies.method import Batch, ClientState, Loss, Method, Phase, method_settings
 from strategies.outcome import EVERYONE, Outcome, State, as_state, carried_on
 
 
@@ -38,12 +36,10 @@ class FedProcSettings:
     dropout: Share = 0.1
 
 
-class FedProcObjective(Objective):
+class FedProcObjective(ConsensusObjective):
     """Client half."""
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
-        """FedPAGR's consensus projection head."""
-        return ConsensusModel(model, seed, self.options[FedProcSettings].dropout)
+    options_type = FedProcSettings
 
     def targets(self, state: ClientState, received: PrototypeSet | None) -> PrototypeSet | None:
         """The directions of the global prototypes."""
@@ -63,12 +59,6 @@ class FedProcObjective(Objective):
         mean_contrast = contrast.sum() / covered.sum().clamp(min=1)
         return Loss(total, plain.parts | {"prototype-contrast": mean_contrast}, plain.features)
 
-    def probabilities(self, state: ClientState, z: Tensor) -> Tensor | None:
-        """The softmax of z · P / tau."""
-        if state.table is None:
-            return None
-        return prototype_probabilities(z, *state.table, temperature=self.options[FedProcSettings].temperature)
-
     def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
         """The local prototypes in the consensus space."""
         return None if state.prototypes is None else state.prototypes.without_counts()
@@ -79,9 +69,15 @@ class FedProc(PrototypeStrategy):
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """The mean of what came."""
-        fresh = aggregate(list(uploads.values()), "mean")
+        fresh = aggregate([_within_sphere(upload) for upload in uploads.values()], "mean")
         prototypes = carried_on(state, fresh)
         return Outcome(as_state(prototypes), {EVERYONE: prototypes})
+
+
+def _within_sphere(upload: PrototypeSet) -> PrototypeSet:
+    """A mean of unit vectors is no longer than 1: with the norms that it claims, no client outweighs all others."""
+    norms = upload.vectors.norm(dim=1, keepdim=True)
+    return upload.with_vectors(upload.vectors / norms.clamp(min=1))
 
 
 METHOD = Method(

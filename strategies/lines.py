@@ -69,10 +69,11 @@ def final_line(server_round: int, replies: Sequence[Reply], sent: Mapping[int, B
 def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
     """Payload and wire both ways, evaluate-only messages apart; and what went wrong, by client."""
     sums: Line = {}
+    sizes = {reply.partition: _apart(reply.size, sent[reply.partition]) for reply in replies}
     for prefix, trains in (("", True), ("evaluate_only_", False)):
-        mine = [reply for reply in replies if reply.trains == trains]
-        up = sum((reply.size for reply in mine), Bytes())
-        down = sum((sent[reply.partition] for reply in mine), Bytes())
+        mine = [reply.partition for reply in replies if reply.trains == trains]
+        up = sum((sizes[partition] for partition in mine), Bytes())
+        down = sum((sent[partition] for partition in mine), Bytes())
         sums |= {
             f"{prefix}payload_up": up.payload,
             f"{prefix}payload_down": down.payload,
@@ -80,8 +81,14 @@ def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
             f"{prefix}wire_down": down.wire,
             f"{prefix}evaluation_wire_up": up.evaluation,
         }
-    sums["ensemble_wire_up"] = sum(reply.size.ensemble for reply in replies)
+    sums["ensemble_wire_up"] = sum(size.ensemble for size in sizes.values())
+    sums["ensemble_wire_down"] = sum(sent[partition].ensemble for partition in sizes)
     return {"bytes": sums, "problems": {str(r.partition): r.problems for r in replies if r.problems}}
+
+
+def _apart(size: Bytes, sent: Bytes) -> Bytes:
+    """A reply's size; all of it is the ensemble's if the message was sent for the ensemble alone."""
+    return Bytes(ensemble=size.wire + size.ensemble) if sent.ensemble else size
 
 
 def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
@@ -125,7 +132,8 @@ def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -
             f"{100 * test['worst']:5.1f} % worst client, {100 * test['std']:4.1f} % spread"
         )
     if "ensemble" in line:
-        parts.append(f"ensemble {100 * line['ensemble']['accuracy']:5.1f} %")
+        ensemble = line["ensemble"]
+        parts.append(f"ensemble after round {ensemble['of_round']}: {100 * ensemble['accuracy']:5.1f} %")
     sizes = line["bytes"]
     prefix = "evaluate_only_" if final else ""
     up, down = (readable_size(sizes[f"{prefix}payload_{way}"]) for way in ("up", "down"))

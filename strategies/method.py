@@ -174,7 +174,7 @@ class PullObjective(Objective):
         total = plain.total + self.settings.prototype_weight * pull
         return Loss(total, plain.parts | {"prototype-pull": pull}, plain.features)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
         """The local prototypes p_ij, without the counts n_ij."""
         return None if state.prototypes is None else state.prototypes.without_counts()
 

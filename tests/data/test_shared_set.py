@@ -17,7 +17,7 @@ from data import assignment as assignment_module
 from data.assignment import DataSpec, assignment, open_data
 from data.decoded import Decoded
 from data.partitions import class_counts, deal_test_rows, partition_rows, split_rows
-from data.shared_set import SharedTestSpec, refuse_overlap, shared_labels, shared_rows
+from data.shared_set import SharedTestSpec, refuse_unfit, shared_labels, shared_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
@@ -194,7 +194,7 @@ def test_a_path_gives_its_test_table_where_it_has_one_and_else_all_of_it(parquet
 
 def test_a_path_that_is_not_there_is_named(tmp_path):
     where = SharedTestSpec(DataSpec("digits", clients=2), tmp_path / "cache", str(tmp_path / "nowhere"))
-    for ask in (shared_labels, lambda where: shared_rows(where, CPU), lambda where: refuse_overlap(where, 0)):
+    for ask in (shared_labels, lambda where: shared_rows(where, CPU), lambda where: refuse_unfit(where, 0)):
         with pytest.raises(DataError, match="nowhere' does not exist"):
             ask(where)
 
@@ -233,7 +233,7 @@ def test_copies_of_training_rows_are_counted_whatever_file_they_lie_in(sites, su
     spec = replace(where, spec=replace(where.spec, split="official"))
     paint(Path(site) / "test", ("ant", "bee"), (30, 31))
     with pytest.raises(DataError) as caught:
-        refuse_overlap(spec, 0, site)
+        refuse_unfit(spec, 0, site)
     assert str(caught.value).startswith(
         f"the shared test set {where.path!r} overlaps this client's training rows: 2 of its 7 rows are copies of some, "
         "row 2 first; take them out of one of the two, "
@@ -242,9 +242,9 @@ def test_copies_of_training_rows_are_counted_whatever_file_they_lie_in(sites, su
 
 def test_rows_that_are_merely_alike_and_rows_of_the_sites_own_test_table_are_no_overlap(sites):
     where, site = sites(range(7), (20, 21, 22, 23))
-    refuse_overlap(where, 0, site)
+    refuse_unfit(where, 0, site)
     paint(Path(site) / "test", ("ant", "bee"), (2, 3))
-    refuse_overlap(replace(where, spec=replace(where.spec, split="official")), 0, site)
+    refuse_unfit(replace(where, spec=replace(where.spec, split="official")), 0, site)
 
 
 def test_a_site_without_training_rows_trains_on_nothing(sites, write, png, tmp_path):
@@ -254,21 +254,21 @@ def test_a_site_without_training_rows_trains_on_nothing(sites, write, png, tmp_p
     write(empty / "train.parquet", [], [])
     write(empty / "test.parquet", grey, [0, 1])
     (empty / "classes.txt").write_text("ant\nbee\n")
-    refuse_overlap(replace(where, spec=replace(where.spec, split="official")), 0, str(empty))
+    refuse_unfit(replace(where, spec=replace(where.spec, split="official")), 0, str(empty))
 
 
 @pytest.mark.parametrize("names", [("ant", "cow"), ("ant", "bee", "cow")])
 def test_other_classes_are_refused(sites, names):
     where, site = sites(range(7), range(20, 26), names=names)
     with pytest.raises(DataError) as caught:
-        refuse_overlap(where, 0, site)
+        refuse_unfit(where, 0, site)
     assert f"has the classes ant, bee, but this client's data {', '.join(names)}: " in str(caught.value)
 
 
 def test_rows_set_aside_overlap_with_nobody_and_a_client_of_the_same_data_does(decoded_cache, tmp_path):
     spec = DataSpec("digits", clients=4, shared_test_share=0.1, max_samples=400)
     for partition in range(4):
-        refuse_overlap(SharedTestSpec(spec, decoded_cache), partition)
+        refuse_unfit(SharedTestSpec(spec, decoded_cache), partition)
     folder = paint(tmp_path / "all" / "train", ("ant", "bee"), range(0, 40)).parent
     spec = DataSpec(str(folder), clients=2, partition="iid", min_samples=1)
     train = assignment(spec, open_data(spec, tmp_path), tmp_path).train
@@ -276,4 +276,4 @@ def test_rows_set_aside_overlap_with_nobody_and_a_client_of_the_same_data_does(d
         with pytest.raises(
             DataError, match=rf"{train[partition].size} of its 40 rows .* row {train[partition][0]} first"
         ):
-            refuse_overlap(SharedTestSpec(spec, tmp_path, str(folder)), partition)
+            refuse_unfit(SharedTestSpec(spec, tmp_path, str(folder)), partition)

@@ -1,0 +1,38 @@
+"""The consensus space that FedPAGR and FedProc share: their model, and how its prototypes predict."""
+
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from models.heads import ConsensusModel
+from models.split import SplitModel
+from prototypes.losses import prototype_probabilities
+from strategies.method import ClientState, Objective
+
+
+class ConsensusOptions(Protocol):
+    """The settings that both have: the temperature of prototype logits, and the projection head's dropout."""
+
+    temperature: float
+    dropout: float
+
+
+class ConsensusObjective(Objective):
+    """Client half: features are unit vectors z = Normalize(g(f(x))) (FedPAGR, Eq. 1)."""
+
+    options_type: type[ConsensusOptions]
+
+    @property
+    def own(self) -> ConsensusOptions:
+        """The method's own settings."""
+        return self.options[self.options_type]
+
+    def build(self, model: SplitModel, seed: int) -> nn.Module:
+        """The consensus projection head on any extractor, and a classifier in the consensus space."""
+        return ConsensusModel(model, seed, self.own.dropout)
+
+    def probabilities(self, state: ClientState, z: Tensor) -> Tensor | None:
+        """The softmax of z P^T over the temperature; None before there is a prototype."""
+        if state.table is None:
+            return None
+        return prototype_probabilities(z, *state.table, temperature=self.own.temperature)
