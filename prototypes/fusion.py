@@ -73,32 +73,30 @@ def fuse(
         raise ValueError(f"The fusion threshold is {threshold}; it must be at least 0.")
     pool = _pool(mixtures, weighting)
     limit = threshold * pool.means.shape[1] if per_dimension else threshold
-    classes, sizes = pool.labels.unique_consecutive(return_counts=True)
-    parts = [
-        _fused(means.double(), variances.double(), weights, limit)
-        for means, variances, weights in zip(
-            pool.means.split(sizes.tolist()),
-            pool.variances.split(sizes.tolist()),
-            pool.weights.split(sizes.tolist()),
-            strict=True,
-        )
-    ]
+    classes, sizes = pool.labels[pool.order].unique_consecutive(return_counts=True)
     first = mixtures[min(mixtures)]
-    if not parts:
+    if not len(classes):
         return first.without_counts()
+    parts = []
+    for rows in pool.order.split(sizes.tolist()):
+        fused = _fused(pool.means[rows].double(), pool.variances[rows].double(), pool.weights[rows], limit)
+        parts.append([part.to(first.means.dtype) for part in fused])
     labels = classes.repeat_interleave(torch.tensor([len(part[0]) for part in parts]))
-    fused = MixtureSet(labels, *(torch.cat(columns) for columns in zip(*parts, strict=True)))
-    return fused.to(device=first.means.device, dtype=first.means.dtype)
+    return MixtureSet(labels, *(torch.cat(columns) for columns in zip(*parts, strict=True))).to(first.means.device)
 
 
 @dataclass(frozen=True)
 class _Pool:
-    """The components of all clients, r rows on the CPU: by class, in it heaviest first, then by client and row."""
+    """The components of all clients, r rows on the CPU, client by client.
+
+    Means and variances have the clients' dtype: they are most of the memory.
+    """
 
     labels: Tensor  # (r,)
-    means: Tensor  # (r, d), of the clients' dtype, as these are most of the memory
-    variances: Tensor  # (r, d), likewise
-    weights: Tensor  # (r,), float64
+    means: Tensor  # (r, d)
+    variances: Tensor  # (r, d)
+    weights: Tensor  # (r,) float64
+    order: Tensor  # (r,): the rows by class, in it heaviest first, then by client and row
 
 
 def _pool(mixtures: Mapping[int, MixtureSet], weighting: str) -> _Pool:
@@ -120,9 +118,8 @@ def _pool(mixtures: Mapping[int, MixtureSet], weighting: str) -> _Pool:
     # stable sorts: what they do not tell apart stays in the order of client and row
     order = weights.argsort(descending=True, stable=True)
     order = order[labels[order].argsort(stable=True)]
-    means = torch.cat([each.means for each in sets])[order]
-    variances = torch.cat([each.variances for each in sets])[order]
-    return _Pool(labels[order], means, variances, weights[order])
+    means, variances = torch.cat([each.means for each in sets]), torch.cat([each.variances for each in sets])
+    return _Pool(labels, means, variances, weights, order)
 
 
 def _counts(mixtures: Mapping[int, MixtureSet], sets: Sequence[MixtureSet]) -> Tensor:
