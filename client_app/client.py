@@ -201,7 +201,7 @@ class Client:
         return state, store.save(0, state)
 
     def _keep(self, run: str, stamp: Stamp, state: ClientState) -> None:
-        state.features = None
+        state.features = state.received = None
         _states[run, self.partition, self.device] = stamp, state
         while len(_states) > 1 and sum(_size(kept) for _, kept in _states.values()) > CACHE_BYTES:
             _states.popitem(last=False)

@@ -1,4 +1,4 @@
-"""FedPAGR's client model: any SplitModel with a consensus projection head and a classifier that prototypes anchor."""
+"""Client models around any SplitModel: FedPAGR's consensus head and anchored classifier, GFPL's two classifiers."""
 
 from collections import OrderedDict
 
@@ -93,3 +93,58 @@ class ConsensusModel(nn.Module):
         vectors, present = prototypes.on_sphere().to(weight.device, weight.dtype).table(self.num_classes)
         weight[present] = vectors[present]
         self.classifier.bias.zero_()
+
+
+class DualClassifierModel(nn.Module):
+    """f, its trainable classifier g, and beside it a projection onto a fixed frame: h = Normalize(l(f(x))) (GFPL, Eq. 11).
+
+    It has a SplitModel's methods, and `project`. It takes the SplitModel over; the projection is drawn from `seed`
+    alone; torch's random state stays as it was.
+
+    Args:
+        model: any SplitModel.
+        frame: the fixed classifier's unit vectors, (K, d); they are no parameters, and the state leaves them out.
+        seed: of the projection.
+
+    Raises:
+        ModelError: a frame of another shape.
+    """
+
+    frame: Tensor
+
+    def __init__(self, model: SplitModel, frame: Tensor, seed: int) -> None:
+        super().__init__()
+        self.feature_dim = model.feature_dim
+        self.num_classes = model.num_classes
+        if frame.shape != (self.num_classes, self.feature_dim):
+            raise ModelError(
+                f"the fixed classifier has the shape {tuple(frame.shape)}, but the model has {self.num_classes} classes "
+                f"and {self.feature_dim} features; derive it from the same settings."
+            )
+        self.network = model
+        with torch.random.fork_rng(devices=[]):
+            # not torch.manual_seed, which reseeds the GPUs, too
+            torch.default_generator.manual_seed(seed)
+            self.projection = nn.Linear(self.feature_dim, self.feature_dim)
+        self.register_buffer("frame", frame.float(), persistent=False)
+
+    @property
+    def classifier(self) -> nn.Module:
+        """g, the trainable one."""
+        return self.network.classifier
+
+    def features(self, x: Tensor) -> Tensor:
+        """z = f(x): (n, *input_shape) float -> (n, d)."""
+        return self.network.features(x)
+
+    def classify(self, z: Tensor) -> Tensor:
+        """g(z): (n, d) -> (n, K) logits."""
+        return self.network.classify(z)
+
+    def project(self, z: Tensor) -> Tensor:
+        """h: (n, d) -> (n, d) unit rows; a row of zeros where l(z) is zero."""
+        return normalize(self.projection(z), dim=1, eps=SHORTEST)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, *input_shape) -> (n, K) logits of g."""
+        return self.classify(self.features(x))

@@ -73,6 +73,14 @@ def entropy_spread(features: Tensor, prototypes: Tensor, present: Tensor, temper
     return -total / (present.sum().clamp(min=1) * max(len(features), 1))
 
 
+def dot_regression(projections: Tensor, labels: Tensor, frame: Tensor) -> Tensor:
+    """L_DR of GFPL (Eq. 12): the mean over samples of ½ (h·z_y - 1)²; a scalar, 0 where every h is its class's vector.
+
+    projections: h, (n, d) unit rows. labels: (n,) int64 in 0..K-1. frame: z, (K, d) unit rows.
+    """
+    return ((projections * frame[labels]).sum(dim=1) - 1).square().mean() / 2
+
+
 def prototype_probabilities(features: Tensor, prototypes: Tensor, present: Tensor, temperature: float) -> Tensor:
     """softmax(ẑ·Pᵀ / temperature) over the present classes, (n, K): FedPAGR's and FedProc's class probabilities.
 

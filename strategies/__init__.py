@@ -17,6 +17,7 @@ METHODS = {
     "tinyproto-ft": "strategies.tinyproto:FT",
     "fedpagr": "strategies.fedpagr",
     "fedproc": "strategies.fedproc",
+    "gfpl": "strategies.gfpl",
     "local": "strategies.local",
 }
 

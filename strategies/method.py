@@ -49,6 +49,7 @@ class ClientState:
         constants: the numbers that the server works out once for the run; they come with every message.
         targets: what was received, as the loss uses it (scaled, masked); None before the first.
         table: the same as (vectors (K, d), present (K,)) on the device, laid out once a message.
+        received: what a method keeps of a message for the training that it starts; not stored.
         features: z (n, d) and labels (n,) of the training rows after training, for the upload; gone after it.
         kept: further tensors that a method keeps between rounds.
         optimiser: the optimisers' tensors by phase, kept only with `optimizer-state = "persistent"`.
@@ -60,6 +61,7 @@ class ClientState:
     constants: Mapping[str, float] = field(default_factory=dict)
     targets: PrototypeSet | None = None
     table: tuple[Tensor, Tensor] | None = None
+    received: Payload | None = None
     features: tuple[Tensor, Tensor] | None = None
     kept: dict[str, Tensor] = field(default_factory=dict)
     optimiser: dict[str, Tensor] = field(default_factory=dict)

@@ -1,0 +1,185 @@
+"""GFPL (Lu et al.): class-wise Gaussian mixtures, fused on the server, become pseudo-features that retrain the classifiers.
+
+    client   z = f(x), h = Normalize(l(z));  L = lambda 1/2 (h z_y - 1)^2 + CE(g(z), y), Z a fixed simplex frame   (Eq. 10-13)
+             in an exchange round: a mixture of at most n Gaussians a class, fitted to z by EM, goes up           (Eq. 4-6)
+    server   greedy complete linkage by Bhattacharyya distance, fused by moments                             (Eq. 8, Alg. 1)
+    client   in the round after: r pseudo-features a class retrain l and g, the extractor frozen; then it trains   (Eq. 14)
+    predict  the classifier g, or `etf`: argmax_k h z_k
+
+Exchange rounds are t >= t1 with t mod S_T = 0, but not the last round. In all others no array crosses.
+
+Departures. Algorithm 2 retrains in every batch of a round, with a mixture that is S_T rounds old; here once, before the
+training of the round that brings it. A candidate joins a cluster only if it is near to each of its members (the
+algorithm's line 6 adds a whole set without holding it against itself). On real features the Bhattacharyya distance, a sum
+over d, is 16 to 70 between neighbours, so that S_C = 1 fuses nothing: by default it is divided by d.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from federation.payloads import Payload, from_tensors, to_tensors
+from federation.seeds import derive
+from federation.settings import AtLeastOne, Count, NotNegative, Positive, SettingError, Share
+from models.heads import DualClassifierModel
+from models.split import SplitModel
+from prototypes.etf import simplex_etf
+from prototypes.fusion import fuse
+from prototypes.losses import dot_regression
+from prototypes.mixture import fit_class_mixtures, sample
+from prototypes.mixture_set import MixtureSet
+from strategies.base import PrototypeStrategy
+from strategies.method import Batch, ClientState, Loss, Method, Objective, Options, Phase, method_settings
+from strategies.outcome import EVERYONE, Outcome, State
+
+RETRAIN = "retrain"
+
+
+@method_settings
+class GFPLSettings:
+    """`gfpl.*`.
+
+    Attributes:
+        components: n, Gaussians of a class's mixture at most. Paper: 4.
+        dual_classifier: whether l and the fixed frame are there beside g. The paper's ablation: false.
+        dot_weight: lambda. Paper: 2.
+        threshold: S_C, below which two components fuse. Paper: 1, not per dimension.
+        threshold_per_dimension: whether the Bhattacharyya distance is divided by d. Ours; paper: false.
+        weighting: a component weighs pi (`uniform`) or n_ij pi (`samples`, which uploads n_ij).
+        first_exchange: t1. Paper: 10. exchange_every: S_T, in rounds. Paper: 10.
+        pseudo_features: r, of each class; 0 is the paper's ablation, and nothing is exchanged. Paper: 16.
+        retrain_learning_rate, retrain_momentum: of the retraining's SGD. Paper: 0.01, 0.5.
+    """
+
+    components: AtLeastOne = 4
+    dual_classifier: bool = True
+    dot_weight: NotNegative = 2.0
+    threshold: Annotated[float, Field(ge=0)] = 0.7
+    threshold_per_dimension: bool = True
+    weighting: Literal["uniform", "samples"] = "uniform"
+    first_exchange: AtLeastOne = 10
+    exchange_every: AtLeastOne = 10
+    pseudo_features: Count = 16
+    retrain_learning_rate: Positive = 0.01
+    retrain_momentum: Share = 0.5
+
+    def exchanges(self, round_number: int, rounds: int) -> bool:
+        """Whether mixtures go up in this round; of the last one's nothing would come down."""
+        due = round_number >= self.first_exchange and round_number % self.exchange_every == 0
+        return due and round_number < rounds and self.pseudo_features > 0
+
+
+class GFPLObjective(Objective):
+    """Client half."""
+
+    def build(self, model: SplitModel, seed: int) -> nn.Module:
+        """The dual classifier; its frame is the same on every client and never sent."""
+        if not self.options[GFPLSettings].dual_classifier:
+            return model
+        frame = simplex_etf(self.num_classes, model.feature_dim, derive(self.settings.seed, "gfpl", "frame"))
+        return DualClassifierModel(model, frame, seed)
+
+    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+        """Keep the global mixtures for the retraining that comes first."""
+        state.received = received
+
+    def phases(self, state: ClientState, round_number: int) -> list[Phase]:
+        """Retraining of l and g on balanced pseudo-features, where mixtures came; then training."""
+        training = super().phases(state, round_number)
+        if not isinstance(state.received, MixtureSet):
+            return training
+        options, module = self.options[GFPLSettings], state.module
+        device = next(module.parameters()).device
+        # the process's generator is seeded for each client and round
+        rows = sample(state.received, options.pseudo_features, torch.default_generator, device)
+        parameters = list(module.classifier.parameters())
+        parameters += list(module.projection.parameters()) if options.dual_classifier else []
+
+        def optimiser(trained: list[nn.Parameter]) -> torch.optim.Optimizer:
+            return torch.optim.SGD(trained, lr=options.retrain_learning_rate, momentum=options.retrain_momentum)
+
+        return [Phase(RETRAIN, parameters, rows, optimiser=optimiser), *training]
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """Eq. 13, and on pseudo-features Eq. 14."""
+        z = batch.inputs if phase.name == RETRAIN else self.features(state, batch.inputs)
+        plain = cross_entropy(self.logits(state, z), batch.labels)
+        options = self.options[GFPLSettings]
+        if not options.dual_classifier:
+            return Loss(plain, {"cross-entropy": plain}, z)
+        dot = dot_regression(state.module.project(z), batch.labels, state.module.frame)
+        return Loss(plain + options.dot_weight * dot, {"cross-entropy": plain, "dot-regression": dot}, z)
+
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+        """In exchange rounds a mixture for each class; else nothing."""
+        options = self.options[GFPLSettings]
+        if state.features is None or not options.exchanges(round_number, self.settings.rounds):
+            return None
+        seed = derive(torch.initial_seed(), "gfpl", "mixtures")
+        mixtures = fit_class_mixtures(*state.features, options.components, seed).mixtures
+        return mixtures if sends_counts(self.options) else mixtures.without_counts()
+
+    def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
+        """`etf`: h z_k."""
+        if not self.options[GFPLSettings].dual_classifier:
+            return {}
+        return {"etf": state.module.project(z) @ state.module.frame.T}
+
+
+class GFPL(PrototypeStrategy):
+    """Server half."""
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """The frame needs d >= K >= 2; mixtures have a wire form of their own."""
+        options, settings = self.run.options[GFPLSettings], self.settings
+        if options.dual_classifier and not 2 <= num_classes <= dim:
+            raise SettingError(
+                f"setting `feature-dim` is {dim}, but the fixed frame of `gfpl` needs 2 classes or more and at least as many "
+                f"dimensions as the {num_classes} classes of the data; raise `feature-dim`, or set "
+                "`gfpl.dual-classifier` to false."
+            )
+        if settings.sparsity_dim or settings.wire_dtype != "float32":
+            raise SettingError(
+                "settings `sparsity-dim` and `wire-dtype` say how prototype vectors cross, but `gfpl` sends mixtures; "
+                'take them out (0 and "float32").'
+            )
+
+    def uploads_due(self, server_round: int) -> bool:
+        """In exchange rounds only."""
+        return self.run.options[GFPLSettings].exchanges(server_round, self.settings.rounds)
+
+    def downloads_for(self, server_round: int, trains: bool) -> Mapping[int, Payload]:
+        """To those who train in the round after an exchange."""
+        return self.downloads if trains and self.uploads_due(server_round - 1) else {}
+
+    def aggregate(self, uploads: Mapping[int, MixtureSet], state: State, server_round: int) -> Outcome:
+        """Algorithm 1; a class that nobody uploaded keeps its mixture."""
+        options = self.run.options[GFPLSettings]
+        fused = fuse(uploads, options.threshold, options.threshold_per_dimension, options.weighting)
+        figures = {"components_before": sum(map(len, uploads.values())), "components_after": len(fused)}
+        known = from_tensors(state) if state else None
+        mixtures = known.updated_by(fused) if isinstance(known, MixtureSet) else fused
+        return Outcome(to_tensors(mixtures), {EVERYONE: mixtures}, figures)
+
+
+def sends_counts(options: Options) -> bool:
+    """Only the weighting by samples needs n_ij."""
+    return options[GFPLSettings].weighting == "samples"
+
+
+METHOD = Method(
+    strategy=GFPL,
+    objective=GFPLObjective,
+    settings={"gfpl": GFPLSettings},
+    sends="mixtures",
+    receives="mixtures",
+    sends_counts=sends_counts,
+    components=lambda options: options[GFPLSettings].components,
+    inference="classifier",
+    rules=("local-prototypes", "classifier", "discriminant", "etf"),
+    fixed_rounds=True,
+)
