@@ -96,7 +96,7 @@ class ConsensusModel(nn.Module):
 
 
 class DualClassifierModel(nn.Module):
-    """f, its trainable classifier g, and beside it a projection onto a fixed frame: h = Normalize(l(f(x))) (GFPL, Eq. 11).
+    """f, its trainable classifier g, and a projection onto a fixed frame: h = Normalize(l(f(x))) (GFPL, Eq. 11).
 
     It has a SplitModel's methods, and `project`. It takes the SplitModel over; the projection is drawn from `seed`
     alone; torch's random state stays as it was.
@@ -118,8 +118,8 @@ class DualClassifierModel(nn.Module):
         self.num_classes = model.num_classes
         if frame.shape != (self.num_classes, self.feature_dim):
             raise ModelError(
-                f"the fixed classifier has the shape {tuple(frame.shape)}, but the model has {self.num_classes} classes "
-                f"and {self.feature_dim} features; derive it from the same settings."
+                f"the fixed classifier has the shape {tuple(frame.shape)}, but the model {self.num_classes} classes and "
+                f"{self.feature_dim} features; derive it from the same settings."
             )
         self.network = model
         with torch.random.fork_rng(devices=[]):

@@ -1,17 +1,18 @@
-"""GFPL (Lu et al.): class-wise Gaussian mixtures, fused on the server, become pseudo-features that retrain the classifiers.
+"""GFPL (Lu et al.): Gaussian mixtures of each class, fused on the server, become pseudo-features for the classifiers.
 
-    client   z = f(x), h = Normalize(l(z));  L = lambda 1/2 (h z_y - 1)^2 + CE(g(z), y), Z a fixed simplex frame   (Eq. 10-13)
-             in an exchange round: a mixture of at most n Gaussians a class, fitted to z by EM, goes up           (Eq. 4-6)
-    server   greedy complete linkage by Bhattacharyya distance, fused by moments                             (Eq. 8, Alg. 1)
-    client   in the round after: r pseudo-features a class retrain l and g, the extractor frozen; then it trains   (Eq. 14)
+    client   z = f(x), h = Normalize(l(z)), Z a fixed simplex frame                                     (Eq. 10, 11)
+             L = lambda 1/2 (h z_y - 1)^2 + CE(g(z), y)                                                 (Eq. 12, 13)
+             in an exchange round: a mixture of at most n Gaussians a class, fitted to z by EM, goes up (Eq. 4-6)
+    server   greedy complete linkage by Bhattacharyya distance, fused by moments                        (Eq. 8, Alg. 1)
+    client   in the round after: r pseudo-features a class retrain l and g, f frozen; then it trains    (Eq. 14)
     predict  the classifier g, or `etf`: argmax_k h z_k
 
 Exchange rounds are t >= t1 with t mod S_T = 0, but not the last round. In all others no array crosses.
 
 Departures. Algorithm 2 retrains in every batch of a round, with a mixture that is S_T rounds old; here once, before the
 training of the round that brings it. A candidate joins a cluster only if it is near to each of its members (the
-algorithm's line 6 adds a whole set without holding it against itself). On real features the Bhattacharyya distance, a sum
-over d, is 16 to 70 between neighbours, so that S_C = 1 fuses nothing: by default it is divided by d.
+algorithm's line 6 adds a whole set without holding it against itself). On real features the Bhattacharyya distance, a
+sum over d, is 16 to 70 between neighbours, so that S_C = 1 fuses nothing: by default it is divided by d.
 """
 
 from collections.abc import Mapping
@@ -138,8 +139,8 @@ class GFPL(PrototypeStrategy):
         options, settings = self.run.options[GFPLSettings], self.settings
         if options.dual_classifier and not 2 <= num_classes <= dim:
             raise SettingError(
-                f"setting `feature-dim` is {dim}, but the fixed frame of `gfpl` needs 2 classes or more and at least as many "
-                f"dimensions as the {num_classes} classes of the data; raise `feature-dim`, or set "
+                f"setting `feature-dim` is {dim}, but the fixed frame of `gfpl` needs 2 classes or more and as many "
+                f"dimensions as the data have classes ({num_classes}); raise `feature-dim`, or set "
                 "`gfpl.dual-classifier` to false."
             )
         if settings.sparsity_dim or settings.wire_dtype != "float32":
