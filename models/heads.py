@@ -118,7 +118,7 @@ class DualClassifierModel(nn.Module):
         self.num_classes = model.num_classes
         if frame.shape != (self.num_classes, self.feature_dim):
             raise ModelError(
-                f"the fixed classifier has the shape {tuple(frame.shape)}, but the model {self.num_classes} classes and "
+                f"the fixed classifier is {tuple(frame.shape)}, but the model has {self.num_classes} classes and "
                 f"{self.feature_dim} features; derive it from the same settings."
             )
         self.network = model
