@@ -177,9 +177,8 @@ def _greedy_start(
         distances = torch.minimum(_squared_distances(tiles, candidates, floor), nearest.unsqueeze(1))
         best = tiles.by_class(distances.double().sum(dim=2), len(counts)).argmin(dim=1)[tiles.owner]
         closer = distances.gather(1, best[:, None, None].expand(-1, 1, width))[:, 0]
-        moved = (closer < nearest) & (slot < counts)[tiles.owner].unsqueeze(1)
-        held_by.masked_fill_(moved, slot)
-        nearest = torch.where(moved, closer, nearest)
+        held_by.masked_fill_(closer < nearest, slot)
+        nearest = closer
     held = one_hot(held_by, components).transpose(1, 2).to(tiles.rows.dtype)
     return _m_step(tiles, held * tiles.real.unsqueeze(1), floor)
 

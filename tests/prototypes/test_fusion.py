@@ -101,11 +101,15 @@ def test_distance_is_symmetric_zero_to_itself_and_free_of_shift_and_scale():
     np.testing.assert_allclose(moved, distances, rtol=1e-9, atol=1e-12)
 
 
-def test_distances_of_extreme_variances_are_finite():
-    means = torch.zeros(2, 8, dtype=torch.float64)
-    variances = torch.tensor([[1e-45], [3e38]], dtype=torch.float64).expand(2, 8)
-    expected = [[0.0, equation_8(means[0].numpy(), variances[0].numpy(), means[1].numpy(), variances[1].numpy())]]
-    np.testing.assert_allclose(bhattacharyya(means[:1], variances[:1], means, variances), expected, rtol=1e-12)
+def test_distances_of_extreme_variances_are_right():
+    variances = torch.tensor([[1e-45], [1e-45], [3e38], [3e38]], dtype=torch.float64).expand(4, 8)
+    means = torch.tensor([[0.0], [1e-22], [0.0], [1e19]], dtype=torch.float64).expand(4, 8)
+    expected = np.empty((4, 4))
+    for row, column in itertools.product(range(4), range(4)):
+        parts = (means[row], variances[row], means[column], variances[column])
+        # of equal dimensions each adds as much as one
+        expected[row, column] = 8 * equation_8(*(part[:1].numpy() for part in parts))
+    np.testing.assert_allclose(bhattacharyya(means, variances, means, variances), expected, rtol=1e-10, atol=1e-10)
 
 
 def test_float32_distances_come_near_those_of_float64():

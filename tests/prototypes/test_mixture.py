@@ -173,6 +173,26 @@ def test_identical_samples_are_one_component_with_the_least_variance(value, dtyp
     assert fit.log_likelihood.isfinite().all()
 
 
+def test_samples_that_differ_by_less_than_the_floor_are_one_component():
+    noise = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.zeros(40, dtype=torch.int64)
+    assert len(fit_class_mixtures(1e-8 * noise, labels, 4, seed=0).mixtures) == 1
+    assert len(fit_class_mixtures(1e-4 * noise, labels, 4, seed=0).mixtures) == 4
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_float32_keeps_variances_above_zero_where_squares_cancel(seed):
+    # one of 64 dimensions is far apart, so that its squares' rounding is above the floor and may be below zero
+    rng = np.random.default_rng(seed)
+    features = torch.zeros(144, 64)
+    features[:, 0] = torch.tensor(3333 * rng.random(3)[rng.integers(3, size=144)])
+    fit = fit_class_mixtures(features, torch.zeros(144, dtype=torch.int64), 3, seed=0, dtype=torch.float32)
+    assert fit.converged.all()
+    places = fit.mixtures.means[:, 0].sort().values
+    torch.testing.assert_close(places, features[:, 0].unique(), rtol=1e-5, atol=0)
+    assert (fit.mixtures.variances[:, 0] < 1e-5 * features[:, 0].var()).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_samples_at_two_places_are_two_components_whatever_was_asked_for(dtype):
     places = torch.tensor([[1.0, 2.0], [5.0, -3.0]], dtype=torch.float64)
@@ -249,6 +269,12 @@ def test_classes_do_not_depend_on_the_others_in_the_batch():
         alone = fit_class_mixtures(features[own], labels[own], 3, seed=5)
         assert_alike(alone.mixtures, of_class(together.mixtures, label))
         assert int(alone.iterations) == int(together.iterations[position])
+
+
+def test_classes_of_equal_samples_have_starts_of_their_own():
+    features, labels = blobs({0: 50})
+    start = fit_class_mixtures(torch.cat([features, features]), torch.cat([labels, labels + 1]), 4, 0, max_iterations=0)
+    assert not torch.allclose(of_class(start.mixtures, 0).means, of_class(start.mixtures, 1).means)
 
 
 def test_the_seed_alone_decides_and_arguments_are_not_modified():
