@@ -83,7 +83,7 @@ def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
         raise MessageError(f"the payload holds the arrays {sorted(record)} where {sorted(expected)} belong")
     arrays = {name: _read(name, record[name]) for name in sorted(expected)}
     most = limits.components if mixtures else 1
-    rows = len(arrays["labels"]) if mixtures else _check_shape(arrays["vectors"], codec)
+    rows = arrays["labels"].size if mixtures else _check_shape(arrays["vectors"], codec)
     _check_labels(arrays["labels"], rows, codec.num_classes, most)
     labels = torch.from_numpy(arrays["labels"].astype(np.int64))
     if limits.counts:
