@@ -1,0 +1,259 @@
+"""Mixtures on the wire: round trips, what float32 cannot hold, sizes, and each thing that is refused."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+
+from federation.arrays import Limits, decode_payload, encode_payload, payload_bytes
+from federation.codec import Codec
+from federation.messages import decode_instruction, encode_instruction, encode_report, wire_bytes
+from federation.payloads import PAYLOADS, Instruction, Report, from_tensors, kind_of, to_tensors
+from prototypes.mixture import fit_class_mixtures
+from prototypes.mixture_set import MixtureSet
+
+K, D, N = 6, 4, 3
+CODEC = Codec(K, D)
+UP = Limits(CODEC, max_norm=100.0, kind="mixtures", components=N)
+COUNTED = replace(UP, counts=True)
+DOWN = replace(UP, components=None)
+TINY = float(np.finfo(np.float32).tiny)
+
+
+def mixtures(labels=(0, 0, 2, 5, 5, 5), counts=None, dim=D, dtype=torch.float32, seed=0):
+    """Any mixtures; the components of a class weigh 1 : 2 : 3 ..."""
+    random = torch.Generator().manual_seed(seed)
+    weights = [labels[: row + 1].count(label) for row, label in enumerate(labels)]
+    sums = [sum(w for w, other in zip(weights, labels, strict=True) if other == label) for label in labels]
+    shape = (len(labels), dim)
+    return MixtureSet(
+        torch.tensor(labels, dtype=torch.int64),
+        torch.randn(shape, generator=random, dtype=dtype),
+        torch.rand(shape, generator=random, dtype=dtype) + 0.1,
+        torch.tensor([w / s for w, s in zip(weights, sums, strict=True)], dtype=dtype),
+        None if counts is None else torch.tensor(counts, dtype=torch.int64),
+    )
+
+
+def same(one, other):
+    ours, theirs = to_tensors(one), to_tensors(other)
+    return ours.keys() == theirs.keys() and all(
+        tensor.dtype == theirs[name].dtype and tensor.equal(theirs[name]) for name, tensor in ours.items()
+    )
+
+
+def record(**changed):
+    """An upload made by hand from numpy arrays; None leaves one out."""
+    arrays = {
+        "labels": np.array([0, 0, 2], np.int16),
+        "means": np.ones((3, D), np.float32),
+        "variances": np.full((3, D), 0.5, np.float32),
+        "weights": np.array([0.25, 0.75, 1], np.float32),
+    } | changed
+    return ArrayRecord({name: Array(values) for name, values in arrays.items() if values is not None})
+
+
+# --- round trips ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "limits"),
+    [
+        (mixtures(), UP),
+        (mixtures(counts=(4, 4, 1, 9, 9, 9)), COUNTED),
+        (mixtures((3,)), UP),
+        (mixtures(()), UP),
+        (mixtures((), counts=()), COUNTED),
+        (mixtures((1,) * 40), DOWN),
+    ],
+)
+def test_mixtures_cross_unchanged(sent, limits, crossed):
+    assert same(decode_payload(crossed(encode_payload(sent, CODEC)), limits), sent)
+
+
+def test_mixtures_as_tensors_and_back():
+    assert PAYLOADS["mixtures"] is MixtureSet
+    for sent in (mixtures(), mixtures(counts=(4, 4, 1, 9, 9, 9)), MixtureSet.empty(D)):
+        assert kind_of(sent) == "mixtures"
+        assert same(from_tensors(to_tensors(sent)), sent)
+
+
+@pytest.mark.parametrize(("label", "dtype"), [(32767, np.int16), (32768, np.int32), (10**6, np.int32)])
+def test_labels_travel_as_narrow_as_they_can(label, dtype, crossed):
+    codec = Codec(label + 1, D)
+    sent = mixtures((0, label, label))
+    encoded = crossed(encode_payload(sent, codec))
+    assert encoded["labels"].numpy().dtype == dtype
+    assert same(decode_payload(encoded, replace(UP, codec=codec)), sent)
+
+
+def test_encoding_leaves_the_mixtures_alone_and_what_was_decoded_can_be_written_to():
+    sent = mixtures(dtype=torch.float64)
+    before = {name: tensor.clone() for name, tensor in to_tensors(sent).items()}
+    decoded = decode_payload(encode_payload(sent, CODEC), UP)
+    for tensor in (decoded.means, decoded.variances, decoded.weights, decoded.labels):
+        tensor.add_(1)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in to_tensors(sent).items())
+
+
+def test_a_fit_in_float64_is_legal_as_float32_however_small_its_variances_and_weights_are(crossed):
+    """Of samples that coincide the variance is the floor, 1e-12; and below float32's range all is its smallest."""
+    random = torch.Generator().manual_seed(0)
+    rows = torch.randn(40, D, generator=random, dtype=torch.float64)
+    features = torch.cat([rows, torch.ones(5, D, dtype=torch.float64), rows[:1] * 1e-30, rows[:2] * 1e-3])
+    labels = torch.tensor([0] * 40 + [1] * 5 + [3] + [4] * 2)
+    fitted = fit_class_mixtures(features, labels, N, seed=1).mixtures
+    assert fitted.means.dtype == torch.float64
+    assert float(fitted.variances.min()) <= 1e-12
+    decoded = decode_payload(crossed(encode_payload(fitted, CODEC)), COUNTED)
+    assert torch.equal(decoded.labels, fitted.labels)
+    assert torch.equal(decoded.counts, fitted.counts)
+    for name in ("means", "variances", "weights"):
+        torch.testing.assert_close(getattr(decoded, name).double(), getattr(fitted, name), rtol=6e-8, atol=1e-38)
+    least = MixtureSet(
+        torch.tensor([0, 0]),
+        torch.zeros(2, D, dtype=torch.float64),
+        torch.full((2, D), 1e-60, dtype=torch.float64),
+        torch.tensor([1.0, 1e-50], dtype=torch.float64),
+    )
+    decoded = decode_payload(crossed(encode_payload(least, CODEC)), UP)
+    assert decoded.variances.unique().tolist() == [TINY]
+    assert decoded.weights.tolist() == [1.0, TINY]
+
+
+# --- sizes ----------------------------------------------------------------------------------------------------
+
+
+def test_payload_bytes_are_means_variances_and_weights(crossed):
+    sent = mixtures(counts=(4, 4, 1, 9, 9, 9))
+    up = encode_report(Report(0, 1, sent), CODEC)
+    assert payload_bytes(up) == payload_bytes(crossed(up)) == 6 * (2 * D + 1) * 4
+    down = encode_instruction(Instruction("run", 2, True, mixtures((1,), dim=7)), Codec(K, 7))
+    assert payload_bytes(down) == 15 * 4
+
+
+@pytest.mark.parametrize("classes", [1, 10, 100])
+def test_a_message_adds_little_to_its_mixtures(classes):
+    codec = Codec(100, 128)
+    sent = mixtures(tuple(label for label in range(classes) for _ in range(4)), dim=128)
+    down = encode_instruction(Instruction("20260101-120000-gfpl-cifar100", 300, True, sent), codec)
+    assert payload_bytes(down) == classes * 4 * 257 * 4
+    assert 0 < wire_bytes(down) - payload_bytes(down) <= 0.05 * payload_bytes(down) + 4096
+
+
+# --- what is refused --------------------------------------------------------------------------------------------
+
+
+def with_entry(name, index, value):
+    """The array of that name with one entry changed."""
+    values = record()[name].numpy().copy()
+    values[index] = value
+    return {name: values}
+
+
+BAD = {
+    "weights sum to less": (with_entry("weights", 1, 0.7), "weights of class 0 in a mixture set sum to 0.95"),
+    "weights sum to more": (with_entry("weights", 2, 1.01), "weights of class 2 in a mixture set sum to 1.01"),
+    "a weight of 0": ({"weights": np.array([0, 1, 1], np.float32)}, "a weight that is not above 0"),
+    "a negative weight": ({"weights": np.array([-0.5, 1.5, 1], np.float32)}, "a weight that is not above 0"),
+    "a NaN weight": (with_entry("weights", 0, math.nan), "the weights hold a number that is not finite"),
+    "an infinite weight": (with_entry("weights", 0, math.inf), "the weights hold a number that is not finite"),
+    "a variance of 0": (with_entry("variances", (1, 2), 0), "a variance that is not above 0"),
+    "a variance of -0": (with_entry("variances", (1, 2), -0.0), "a variance that is not above 0"),
+    "a negative variance": (with_entry("variances", (1, 2), -1e-30), "a variance that is not above 0"),
+    "a NaN variance": (with_entry("variances", (1, 2), math.nan), "the variances hold a number that is not finite"),
+    "an infinite variance": (with_entry("variances", (1, 2), math.inf), "the variances hold a number that is not"),
+    "a huge variance": (with_entry("variances", (1, 2), 1.1e4), "norm 105, above `max-prototype-norm` 100"),
+    "a NaN mean": (with_entry("means", (0, 0), math.nan), "the means hold a number that is not finite"),
+    "an infinite mean": (with_entry("means", (0, 0), -math.inf), "the means hold a number that is not finite"),
+    "a huge mean": (with_entry("means", (0, 0), -101.0), "above `max-prototype-norm` 100"),
+    "a mean whose square float32 cannot hold": (with_entry("means", (0, 0), 3e38), "above `max-prototype-norm`"),
+    "double means": ({"means": np.ones((3, D))}, "the means are float64 of shape (3, 4), float32 of (3, 4) were"),
+    "half variances": ({"variances": np.ones((3, D), np.float16)}, "the variances are float16"),
+    "whole weights": ({"weights": np.ones(3, np.int32)}, "the weights are int32 of shape (3,)"),
+    "narrow means": ({"means": np.ones((3, D - 1), np.float32)}, "the means are float32 of shape (3, 3)"),
+    "a mean too few": ({"means": np.ones((2, D), np.float32)}, "the means are float32 of shape (2, 4)"),
+    "a deep mean": ({"means": np.ones((1, 3, D), np.float32)}, "the means are float32 of shape (1, 3, 4)"),
+    "flat variances": ({"variances": np.ones(3, np.float32)}, "the variances are float32 of shape (3,)"),
+    "whole covariances": ({"variances": np.ones((3, D, D), np.float32)}, "the variances are float32 of shape"),
+    "a weight too many": ({"weights": np.ones(4, np.float32)}, "the weights are float32 of shape (4,)"),
+    "standing weights": ({"weights": np.ones((3, 1), np.float32)}, "the weights are float32 of shape (3, 1)"),
+    "one weight for all": ({"weights": np.array(1, np.float32)}, "the weights are float32 of shape ()"),
+    "no means": ({"means": None}, "where ['labels', 'means', 'variances', 'weights'] belong"),
+    "no weights": ({"weights": None}, "where ['labels', 'means', 'variances', 'weights'] belong"),
+    "no labels": ({"labels": None}, "where ['labels', 'means', 'variances', 'weights'] belong"),
+    "vectors beside": ({"vectors": np.ones((3, D), np.float32)}, "'vectors', 'weights'] where"),
+    "scales beside": ({"scales": np.ones(3, np.float32)}, "'scales', 'variances'"),
+    "counts unasked": ({"counts": np.ones(3, np.int64)}, "['counts', 'labels'"),
+    "descending labels": ({"labels": np.array([2, 2, 0], np.int16)}, "the labels do not ascend"),
+    "a class in two places": ({"labels": np.array([0, 2, 0], np.int16)}, "the labels do not ascend"),
+    "a label beyond K": ({"labels": np.array([0, 0, K], np.int16)}, "a label lies outside 0 to 5"),
+    "a negative label": ({"labels": np.array([-1, 0, 0], np.int16)}, "a label lies outside 0 to 5"),
+    "wide labels": ({"labels": np.array([0, 0, 2], np.int64)}, "the labels are int64 of shape (3,), 3 integers"),
+    "standing labels": ({"labels": np.zeros((3, 1), np.int16)}, "the labels are int16 of shape (3, 1)"),
+    "a label of no rank": ({"labels": np.array(2, np.int16)}, "the labels are int16 of shape (), 1 integers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_mixtures_are_refused_with_the_reason_up_and_down(name, crossed, refused):
+    changed, said = BAD[name]
+    sent = crossed(record(**changed))
+    for limits in (UP, DOWN):
+        assert said in refused(decode_payload, sent, limits)
+    assert len(decode_payload(record(), UP)) == 3
+
+
+def test_weights_may_be_off_by_rounding_alone():
+    for off in (-9e-4, 9e-4):
+        decode_payload(record(**with_entry("weights", 2, 1 + off)), UP)
+
+
+@pytest.mark.parametrize(("agreed", "sent"), [(2, 3), (3, 4), (4, 60)])
+def test_a_component_more_than_agreed_is_refused_and_of_downloads_no_number_is(agreed, sent, refused):
+    limits = replace(UP, components=agreed)
+    labels = (1,) * agreed + (4,) * sent
+    reason = refused(decode_payload, encode_payload(mixtures(labels), CODEC), limits)
+    assert f"class 4 has {sent} components, at most {agreed} were agreed" in reason
+    assert len(decode_payload(encode_payload(mixtures(labels), CODEC), DOWN)) == agreed + sent
+    most = (1,) * agreed + (4,) * agreed
+    assert len(decode_payload(encode_payload(mixtures(most), CODEC), limits)) == 2 * agreed
+
+
+def test_where_one_component_was_agreed_two_are_refused(refused):
+    limits = replace(UP, components=1)
+    assert "not unique" in refused(decode_payload, encode_payload(mixtures((1, 4, 4)), CODEC), limits)
+    assert len(decode_payload(encode_payload(mixtures((1, 4)), CODEC), limits)) == 2
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        (None, "['labels', 'means', 'variances', 'weights'] where"),
+        (np.array([3, 4, 5]), "different counts within class 0"),
+        (np.array([0, 0, 5]), "a class count lies outside 1 to 2147483647"),
+        (np.array([3, 3, -5]), "a class count lies outside 1 to 2147483647"),
+        (np.array([3, 3, 2**31]), "a class count lies outside 1 to 2147483647"),
+        (np.array([3, 3, 5], np.int32), "the class counts are not 3 int64 numbers"),
+        (np.array([3.0, 3.0, 5.0]), "the class counts are not 3 int64 numbers"),
+        (np.array([3, 5]), "the class counts are not 3 int64 numbers"),
+    ],
+)
+def test_bad_counts_are_refused(counts, said, refused):
+    assert said in refused(decode_payload, record(counts=counts), COUNTED)
+    assert decode_payload(record(counts=np.array([3, 3, 2**31 - 1])), COUNTED).counts.tolist() == [3, 3, 2**31 - 1]
+
+
+def test_a_kind_is_not_read_as_the_other(refused):
+    """Neither end takes mixtures for prototypes, whatever the message says that it holds."""
+    down = encode_instruction(Instruction("run", 2, True, mixtures()), CODEC)
+    reason = refused(decode_instruction, down, replace(DOWN, kind="prototypes"))
+    assert "the payload kind 'mixtures' was not agreed on" in reason
+    assert "['labels', 'vectors'] belong" in refused(decode_payload, down["payload"], Limits(CODEC, 100.0))
+    plain = ArrayRecord({"labels": Array(np.zeros(1, np.int16)), "vectors": Array(np.ones((1, D), np.float32))})
+    assert "['labels', 'means', 'variances', 'weights'] belong" in refused(decode_payload, plain, UP)
+    back = decode_instruction(down, DOWN)
+    assert same(back.payload, mixtures())
