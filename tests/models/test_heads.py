@@ -1,4 +1,4 @@
-"""The consensus head on every kind of model, against its arithmetic written out, and what anchoring overwrites."""
+"""The heads on every kind of model, against their arithmetic written out; what anchoring overwrites; a fixed frame."""
 
 import copy
 
@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, normalize
 
 import models
-from models.heads import ConsensusModel, projection_head
+from models.heads import ConsensusModel, DualClassifierModel, projection_head
 from models.split import ModelError, SplitModel
+from prototypes.etf import simplex_etf
 from prototypes.prototype_set import PrototypeSet
 
 D = 6
@@ -191,3 +192,86 @@ def test_prototypes_that_do_not_fit_are_refused() -> None:
 def test_a_dropout_out_of_range_is_named(dropout: float) -> None:
     with pytest.raises(ModelError, match=f"dropout of the projection head is {dropout}; it must be at least 0"):
         consensus(dropout=dropout)
+
+
+# --- GFPL's two classifiers ---------------------------------------------------------------------------------------
+
+
+def dual(seed: int = 0, activation: str = "linear", name: str = "tiny_perceptron") -> DualClassifierModel:
+    model = models.build(name, (1, 8, 8), D, K, 1, activation)
+    return DualClassifierModel(model, simplex_etf(K, D, 7), seed)
+
+
+@pytest.mark.parametrize("activation", ["linear", "relu"])
+def test_both_classifiers_are_the_arithmetic_written_out(activation: str) -> None:
+    model, x = dual(activation=activation).eval(), images()
+    z = model.network.extractor(x)
+    z = z.clamp(min=0) if activation == "relu" else z
+    torch.testing.assert_close(model.features(x), z)
+    assert bool((z < 0).any()) == (activation == "linear")
+    logits = z @ model.network.classifier.weight.T + model.network.classifier.bias
+    torch.testing.assert_close(model.classify(z), logits)
+    torch.testing.assert_close(model(x), logits)
+    assert model.classifier is model.network.classifier
+    projected = z @ model.projection.weight.T + model.projection.bias
+    torch.testing.assert_close(model.project(z), projected / projected.norm(dim=1, keepdim=True))
+    assert (model.feature_dim, model.num_classes) == (D, K)
+
+
+def test_a_projection_without_a_length_is_zero_and_its_gradient_finite() -> None:
+    model = dual()
+    with torch.no_grad():
+        model.projection.weight.zero_()
+        model.projection.bias.zero_()
+    h = model.project(model.features(images()))
+    assert torch.equal(h, torch.zeros(7, D))
+    (h @ model.frame.T).sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.projection.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_architecture_takes_two_classifiers_and_trains_throughout(name: str) -> None:
+    model = dual(name=name)
+    z = model.features(images())
+    assert z.shape == (7, D)
+    nn.functional.cross_entropy(model.classify(z), torch.arange(7) % K).backward(retain_graph=True)
+    (model.project(z) @ model.frame.T).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_the_frame_is_no_parameter_and_in_no_state() -> None:
+    model = dual()
+    assert "frame" not in dict(model.named_parameters())
+    assert not any("frame" in key for key in model.state_dict())
+    assert model.frame.dtype == torch.float32
+    assert torch.equal(model.frame, simplex_etf(K, D, 7).float())
+    assert not model.frame.requires_grad
+    # where the model goes it goes, too
+    assert model.double().frame.dtype == torch.float64
+    other = dual(seed=5)
+    other.load_state_dict(copy.deepcopy(dual().state_dict()))
+    assert torch.equal(other(images()), dual()(images()))
+    z = other.features(images())
+    assert torch.equal(other.project(z), dual().project(z))
+
+
+def test_the_projection_comes_from_the_seed_alone_and_the_network_stays_itself() -> None:
+    before = torch.get_rng_state()
+    own = [dual(seed=3, name=name) for name in models.FAMILIES["tiny"]]
+    assert torch.equal(torch.get_rng_state(), before)
+    for model in own[1:]:
+        assert torch.equal(model.projection.weight, own[0].projection.weight)
+        assert torch.equal(model.projection.bias, own[0].projection.bias)
+    assert not torch.equal(dual(seed=4).projection.weight, own[0].projection.weight)
+    plain = models.build("tiny_cnn", (1, 8, 8), D, K, 1).state_dict()
+    kept = {key.removeprefix("network."): value for key, value in dual(name="tiny_cnn").state_dict().items()}
+    assert all(torch.equal(kept[key], value) for key, value in plain.items())
+    assert set(kept) - set(plain) == {"projection.weight", "projection.bias"}
+
+
+@pytest.mark.parametrize("shape", [(K + 1, D), (K, D + 1), (D, K)])
+def test_a_frame_of_another_shape_is_refused(shape: tuple[int, int]) -> None:
+    model = models.build("tiny_perceptron", (1, 8, 8), D, K, 1)
+    said = rf"fixed classifier is \({shape[0]}, {shape[1]}\), but the model has 4 classes and 6 features"
+    with pytest.raises(ModelError, match=said):
+        DualClassifierModel(model, torch.zeros(shape), 0)

@@ -1,4 +1,5 @@
-"""The pull, the contrast and the entropy against loops over samples, their gradients, and what they must not do."""
+"""The pull, the contrast, the entropy and the dot regression against loops over samples, their gradients, and what
+they must not do."""
 
 import math
 
@@ -6,7 +7,15 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from prototypes.losses import PULLS, entropy_spread, prototype_contrast, prototype_probabilities, prototype_pull
+from prototypes.etf import simplex_etf
+from prototypes.losses import (
+    PULLS,
+    dot_regression,
+    entropy_spread,
+    prototype_contrast,
+    prototype_probabilities,
+    prototype_pull,
+)
 
 D = 5
 
@@ -332,3 +341,50 @@ def test_half_precision_features_give_probabilities_of_the_prototypes_dtype():
     expected = prototype_probabilities(features, prototypes, present, 0.5)
     torch.testing.assert_close(found.double(), expected, rtol=0.05, atol=0)
     assert torch.equal(found[:, 1], torch.zeros(12))
+
+
+# --- dot regression onto a fixed frame --------------------------------------------------------------------
+
+
+def frame_batch(n=12, K=4, seed=0):
+    """Unit projections, labels and the unit vectors of a simplex frame."""
+    random = torch.Generator().manual_seed(seed)
+    projections = normalize(torch.randn(n, D, generator=random, dtype=torch.float64))
+    return projections, torch.arange(n) % K, simplex_etf(K, D, seed)
+
+
+def test_dot_regression_is_a_loop_over_samples():
+    projections, labels, frame = frame_batch()
+    terms = []
+    for h, y in zip(projections.tolist(), labels.tolist(), strict=True):
+        product = sum(a * b for a, b in zip(h, frame[y].tolist(), strict=True))
+        terms.append(0.5 * (product - 1) ** 2)
+    assert float(dot_regression(projections, labels, frame)) == pytest.approx(sum(terms) / 12, rel=1e-12)
+
+
+def test_dot_regression_is_0_on_the_frame_2_opposite_to_it_and_known_between():
+    _, labels, frame = frame_batch()
+    assert float(dot_regression(frame[labels], labels, frame)) == pytest.approx(0, abs=1e-15)
+    assert float(dot_regression(-frame[labels], labels, frame)) == pytest.approx(2, rel=1e-12)
+    # every two vectors of a frame of K have the cosine -1/(K-1)
+    assert float(dot_regression(frame[(labels + 1) % 4], labels, frame)) == pytest.approx((4 / 3) ** 2 / 2, rel=1e-12)
+
+
+def test_dot_regression_has_the_gradient_of_finite_differences_and_no_pull_from_other_classes():
+    projections, labels, frame = frame_batch()
+    projections.requires_grad_()
+    assert torch.autograd.gradcheck(lambda h: dot_regression(h, labels, frame), (projections,), eps=1e-6, atol=1e-8)
+    dot_regression(projections, labels, frame).backward()
+    # each sample is drawn along its own class's vector alone
+    own = (projections.grad * frame[labels]).sum(dim=1, keepdim=True) * frame[labels]
+    torch.testing.assert_close(projections.grad, own)
+    on_place = frame[labels].clone().requires_grad_()
+    dot_regression(on_place, labels, frame).backward()
+    torch.testing.assert_close(on_place.grad, torch.zeros_like(on_place), rtol=0, atol=1e-15)
+
+
+def test_dot_regression_never_waits_for_a_device():
+    projections, labels, frame = (each.to("meta") for each in frame_batch())
+    projections.requires_grad_()
+    dot_regression(projections, labels, frame).backward()
+    assert projections.grad.shape == projections.shape
