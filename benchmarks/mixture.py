@@ -120,7 +120,7 @@ def clients_of_one_federation(spread: float) -> dict[int, MixtureSet]:
 
 
 def seconds_and_peak(threshold: float, threads: int) -> tuple[float, float, float, int]:
-    """Seconds, the process's peak memory in GB, how much of it fusion added, and components after."""
+    """Seconds, the process's peak memory in GB before fusion and after it, and components after."""
     unit = 1 if sys.platform == "darwin" else 1024
     torch.set_num_threads(threads)
     clients = clients_of_one_federation(spread=0.3)
@@ -129,7 +129,7 @@ def seconds_and_peak(threshold: float, threads: int) -> tuple[float, float, floa
     fused = fuse(clients, threshold)
     spent = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return spent, peak * unit / 1e9, (peak - before) * unit / 1e9, len(fused)
+    return spent, before * unit / 1e9, peak * unit / 1e9, len(fused)
 
 
 def fusion(threads: int) -> None:
@@ -137,10 +137,10 @@ def fusion(threads: int) -> None:
     for threshold in (THRESHOLD, 0.0):
         # a process of its own, so that nothing else counts as its peak
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
-            spent, peak, added, left = child.submit(seconds_and_peak, threshold, threads).result()
+            spent, before, peak, left = child.submit(seconds_and_peak, threshold, threads).result()
         print(
-            f"  S_C = {threshold:3} per dimension {spent:6.1f} s, peak {peak:.2f} GB with torch and the uploads, "
-            f"{added:.2f} GB of it by the fusion; {CLIENTS * COMPONENTS * CLASSES} components become {left}"
+            f"  S_C = {threshold:3} per dimension {spent:6.1f} s, peak memory {peak:.2f} GB ({before:.2f} GB before it, for "
+            f"torch and the uploads); {CLIENTS * COMPONENTS * CLASSES} components become {left}"
         )
 
 

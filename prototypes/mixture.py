@@ -85,9 +85,9 @@ def fit_class_mixtures(
     or two have variances of the floor's order, which only float64 tells exactly.
     tolerance: a class leaves the batch when its mean log-likelihood per sample changes by less.
 
-    The result has the features' dtype, at least float32. On CUDA one value an iteration comes to the host.
-    Raises ValueError for shapes that do not fit, features that are not finite, a start that does not fit the
-    classes, and arguments out of range.
+    The result has the features' dtype, at least float32. On CUDA one value an iteration comes to the host, and sizes
+    where classes leave. Raises ValueError for shapes that do not fit, features that are not finite, a start that does
+    not fit the classes, and arguments out of range.
     """
     _check_arguments(features, labels, components, seed, dtype, tolerance, max_iterations)
     result_dtype = torch.promote_types(features.dtype, torch.float32)
