@@ -139,7 +139,7 @@ def fusion(threads: int) -> None:
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as child:
             spent, before, peak, left = child.submit(seconds_and_peak, threshold, threads).result()
         print(
-            f"  S_C = {threshold:3} per dimension {spent:6.1f} s, peak memory {peak:.2f} GB ({before:.2f} GB before it, "
+            f"  S_C = {threshold:3} per dimension {spent:6.1f} s, peak {peak:.2f} GB ({before:.2f} GB before it, "
             f"for torch and the uploads); {CLIENTS * COMPONENTS * CLASSES} components become {left}"
         )
 
