@@ -119,13 +119,15 @@ class Federation:
         rows: partition -> (training, validation, test) rows.
         held: partition -> classes that it uploads.
         codec: how the clients write, and the server unless `start` is given other settings.
+        kind: of the payloads that come down.
     """
 
-    def __init__(self, clock, clients=4, tamper=None, rows=None, held=None, codec=CODEC):
+    def __init__(self, clock, clients=4, tamper=None, rows=None, held=None, codec=CODEC, kind="prototypes"):
         self.clients = clients
         self.tamper = tamper or (lambda partition, round_number, kind, report: report)
         self.rows = rows or dict.fromkeys(range(clients), (20, 4, 6))
         self.codec = codec
+        self.limits = Limits(codec, 1e6, kind=kind, components=None)
         self.held = held or {p: tuple(range(CLASSES)) for p in range(clients)}
         self.identities = {p: self._identity(p) for p in range(clients)}
         self.asked = []  # (partition, round, message type, Instruction), in the order of sending
@@ -151,7 +153,7 @@ class Federation:
         kind = message.metadata.message_type
         if kind == "query":
             return encode_identity(self.identities[partition])
-        instruction = decode_instruction(message.content, Limits(self.codec, 1e6))
+        instruction = decode_instruction(message.content, self.limits)
         self.asked.append((partition, instruction.round, kind, instruction))
         report = self.report(partition, instruction.round, kind, instruction.evaluate)
         answer = self.tamper(partition, instruction.round, kind, report)
@@ -206,7 +208,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def federation(clock):
-    """federation(clients=4, tamper=..., rows=..., held=..., codec=...) -> Federation."""
+    """federation(clients=4, tamper=..., rows=..., held=..., codec=..., kind=...) -> Federation."""
     return lambda *args, **kwargs: Federation(clock, *args, **kwargs)
 
 
