@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import datasets
 import pytest
 from PIL import Image
 
@@ -149,6 +150,16 @@ def test_clients_are_a_setting_too(assignments, flag, clients):
     assert (made.clients, made.run_config["clients"]) == (clients, clients)
 
 
+def femnist(folder):
+    """A folder of images of 62 classes, as a table; of each as many as the clients that draw it want."""
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(num_classes=62)})
+    for split, count in (("train", 500), ("test", 1)):
+        images = [Image.new("L", (8, 8), 4 * label) for label in range(62)]
+        rows = {"image": images * count, "label": list(range(62)) * count}
+        datasets.Dataset.from_dict(rows, features).to_parquet(folder / f"{split}.parquet")
+    return folder
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_are_whole(name, tmp_path):
     settings = read_toml(run_config.PRESETS / f"{name}.toml")
@@ -158,6 +169,10 @@ def test_presets_are_whole(name, tmp_path):
         notes = [f"p{row // 2},note {row},class {row // 2 % 6}" for row in range(6000)]
         (tmp_path / "notes.csv").write_text("\n".join(["subject_id,text,label", *notes]) + "\n")
         settings["dataset"] = str(tmp_path)
+        given = [f'dataset="{tmp_path}"']
+    if name == "gfpl-femnist":
+        # the hub's copy has no test rows
+        settings["dataset"] = str(femnist(tmp_path))
         given = [f'dataset="{tmp_path}"']
     made = plan(given, preset=name)
     assert made.run_config == known_settings() | settings
@@ -171,6 +186,10 @@ def test_presets_hold_the_papers_values():
         "fedpagr-fashion-mnist",
         "fedpagr-mimic-iv",
         "fedpagr-tiny-imagenet",
+        "gfpl-cifar10",
+        "gfpl-cifar100",
+        "gfpl-femnist",
+        "gfpl-mnist",
         "protonorm-cifar10",
         "protonorm-cifar100",
         "spiral",
@@ -201,6 +220,25 @@ def test_fedpagrs_presets_hold_the_papers_values():
         assert {setting: made[setting] for setting in wanted} == wanted
         # its last five evaluations are the paper's: rounds 320 to 400
         assert (made["rounds"] - 320) / made["evaluate-every"] == 4 == (400 - 320) / made["ensemble-every"]
+
+
+def test_gfpls_presets_hold_the_papers_values():
+    table = {"strategy": "gfpl", "clients": 20, "partition": "way-shot", "ways": 3, "shots": 100, "split": "official"}
+    table |= {"learning-rate": 0.01, "momentum": 0.5, "validation-share": 0.0, "fraction-train": 1.0, "local-epochs": 1}
+    table |= {"gfpl.components": 4, "gfpl.dual-classifier": True, "gfpl.dot-weight": 2.0, "gfpl.pseudo-features": 16}
+    table |= {"gfpl.threshold": 1.0, "gfpl.threshold-per-dimension": False, "gfpl.weighting": "uniform"}
+    table |= {"gfpl.first-exchange": 10, "gfpl.exchange-every": 10}
+    table |= {"gfpl.retrain-learning-rate": 0.01, "gfpl.retrain-momentum": 0.5}
+    for name, model, dim, batch, spread, rounds in (
+        ("mnist", "cnn2", 50, 4, 2, 80),
+        ("femnist", "cnn2", 80, 4, 1, 110),
+        ("cifar10", "resnet18", 128, 32, 1, 100),
+        ("cifar100", "resnet18", 128, 32, 2, 80),
+    ):
+        made = known_settings() | read_toml(run_config.PRESETS / f"gfpl-{name}.toml")
+        wanted = table | {"models": model, "feature-dim": dim, "batch-size": batch, "rounds": rounds}
+        wanted |= {"ways-spread": spread, "shots-spread": spread}
+        assert {setting: made[setting] for setting in wanted} == wanted
 
 
 def test_another_strategy_leaves_a_presets_method_behind():
