@@ -17,6 +17,7 @@ from federation.payloads import (
     kind_of,
     to_tensors,
 )
+from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
 
 LABELS = torch.tensor([1, 4])
@@ -38,9 +39,10 @@ def test_the_empty_set_and_back():
     assert (len(back), back.dim, back.counts) == (0, 5, None)
 
 
-def test_a_method_of_the_five_papers_may_send_prototypes_and_nothing_else():
-    assert {"prototypes": PrototypeSet} == PAYLOADS
+def test_a_method_of_the_five_papers_may_send_prototypes_or_mixtures_and_nothing_else():
+    assert {"prototypes": PrototypeSet, "mixtures": MixtureSet} == PAYLOADS
     assert kind_of(PrototypeSet.empty(2)) == "prototypes"
+    assert kind_of(MixtureSet.empty(2)) == "mixtures"
 
 
 @pytest.mark.parametrize("kind", [Instruction, Evaluation, TrainingFigures, Report, Identity])

@@ -23,6 +23,10 @@ from strategies.base import PrototypeStrategy
 DIM, CLASSES, CLIENTS = 23, 10, 4
 WEIGHTED = {"fedproto.aggregation": "weighted", "disclose-class-counts": True}
 ENSEMBLE = {"ensemble-every": 2}
+# of the four rounds GFPL's second is its only exchange; what comes of it goes down with the third
+EXCHANGE, AFTER = 2, 3
+MIXTURES = {"gfpl.first-exchange": 2, "gfpl.exchange-every": 2}
+SAMPLES = {"gfpl.weighting": "samples", "disclose-class-counts": True}
 SENDING = [name for name in METHODS if load_method(name).sends == "prototypes"]
 # the values that cross with s = 2 have disjoint masks (K s <= d), those with s = 5 have not
 CODECS = [
@@ -38,7 +42,10 @@ CASES = [
     ("fedproto", WEIGHTED | CODECS[1]),
     *((name, codec) for name in SENDING for codec in CODECS),
     ("protonorm", {"wire-dtype": "bfloat16"}),
-    *((name, ENSEMBLE) for name in ("local", "fedproto", "fedpagr", "fedproc")),
+    *((name, ENSEMBLE) for name in ("local", "fedproto", "fedpagr", "fedproc", "gfpl")),
+    ("gfpl", SAMPLES),
+    ("gfpl", {"gfpl.dual-classifier": False}),
+    ("gfpl", {"gfpl.pseudo-features": 0}),
     ("tinyproto-fp", {"sparsity-dim": 5, "tinyproto.scaling": False}),
 ]
 STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
@@ -49,13 +56,20 @@ ARRAYS = {
     "prototypes": {
         "labels": lambda settings, k: ("int16", (k,)),
         "vectors": lambda settings, k: (STORED[settings.wire_dtype], (k, settings.sparsity_dim or DIM)),
-    }
+    },
+    "mixtures": {
+        "labels": lambda settings, k: ("int16", (k,)),
+        "means": lambda settings, k: ("float32", (k, DIM)),
+        "variances": lambda settings, k: ("float32", (k, DIM)),
+        "weights": lambda settings, k: ("float32", (k,)),
+    },
 }
+COMPONENTS, COMPONENT = 4, 2 * DIM + 1  # of a class at most; values of each: mean, variance, weight
 COUNTS = {"counts": lambda settings, k: ("int64", (k,))}
 SCALES = {"scales": lambda settings, k: ("float32", (k,))}
 HEADERS = {
     "instruction": {"run", "round", "evaluate", "ensemble", "trained", "payload", "constants", "values", "codec"},
-    "report": {"partition", "round", "problem", "seconds", "parts", "codec"},
+    "report": {"partition", "round", "problem", "remark", "seconds", "parts", "codec"},
     "identity": {
         "partition",
         "partitions",
@@ -71,8 +85,13 @@ HEADERS = {
     },
 }
 # what a method's loss adds to the cross-entropy, where it is no pull
-PARTS = {"fedpagr": ("prototype-contrast", "entropy-spread"), "fedproc": ("prototype-contrast",)}
+PARTS = {
+    "fedpagr": ("prototype-contrast", "entropy-spread"),
+    "fedproc": ("prototype-contrast",),
+    "gfpl": ("dot-regression",),
+}
 RULES = {"local-prototypes", "global-prototypes", "classifier", "discriminant", "majority-class"}
+OWN_RULES = {"gfpl": {"etf"}}
 
 
 class Recording(LocalGrid):
@@ -101,7 +120,8 @@ def name_of(case):
     """`fedproto-weighted-s5-int8`."""
     name, extra = case
     words = [name, "weighted" * (WEIGHTED.items() <= extra.items()), "unscaled" * ("tinyproto.scaling" in extra)]
-    words += ["ensemble" * ("ensemble-every" in extra)]
+    words += ["ensemble" * ("ensemble-every" in extra), "samples" * ("gfpl.weighting" in extra)]
+    words += [key.removeprefix("gfpl.") for key in extra if key in ("gfpl.dual-classifier", "gfpl.pseudo-features")]
     words += [f"s{extra['sparsity-dim']}" if "sparsity-dim" in extra else "", str(extra.get("wire-dtype", ""))]
     return "-".join(word for word in words if word)
 
@@ -114,6 +134,8 @@ def recorded(request, run):
     config |= {"fraction-train": 0.5, "models": "tiny_cnn,tiny_perceptron", "feature-dim": DIM}
     if "fedtgp" in load_method(name).settings:
         config |= {"fedtgp.server-epochs": 3}
+    if name == "gfpl":
+        config |= MIXTURES
     if str(config) not in _runs:
         _runs[str(config)] = record(run, config)
     return read_settings(config), *_runs[str(config)]
@@ -199,6 +221,28 @@ def begins(run):
     return run.method.strategy.begin is not PrototypeStrategy.begin
 
 
+def exchanges(run):
+    """Whether the run has an exchange at all: GFPL's ablation has none, and `local` sends nothing."""
+    return run.method.sends is not None and getattr(gfpl_of(run), "pseudo_features", 1) > 0
+
+
+def gfpl_of(run):
+    """GFPL's settings, or None."""
+    return next((option for option in run.options.values.values() if hasattr(option, "pseudo_features")), None)
+
+
+def is_due_up(run, number):
+    """Whether those who train in this round upload."""
+    return exchanges(run) and (gfpl_of(run) is None or number == EXCHANGE)
+
+
+def is_due_down(run, kind, number):
+    """Whether a message of this round carries what the method sends down."""
+    if gfpl_of(run) is not None:
+        return exchanges(run) and kind == MessageType.TRAIN and number == AFTER
+    return run.method.receives is not None and (number > 1 or begins(run))
+
+
 def test_what_goes_down_is_what_the_method_declares(recorded):
     run, folder, down, _ = recorded
     method = run.method
@@ -215,14 +259,19 @@ def test_what_goes_down_is_what_the_method_declares(recorded):
         assert len(header["values"]) == len(header["constants"])
         assert re.fullmatch(fingerprint_of(run.settings), header["codec"])
         assert header["ensemble"] == asked_for_answers(run, header["round"])
-        if method.receives is None or (header["round"] == 1 and not begins(run)):
+        if not is_due_down(run, kind, header["round"]):
             assert set(records) == {"instruction"}
             assert header["payload"] == ""
             continue
         assert set(records) == {"instruction", "payload"}
         assert header["payload"] == method.receives
-        check_payload(records["payload"], method.receives, run, counts=False, most=CLASSES)
+        # two clients upload in GFPL's exchange
+        most = 2 * COMPONENTS * CLASSES if method.receives == "mixtures" else CLASSES
+        check_payload(records["payload"], method.receives, run, counts=False, most=most)
         with_payload += 1
+    if gfpl_of(run) is not None:
+        assert with_payload == (CLIENTS // 2 if exchanges(run) else 0)
+        return
     assert with_payload == (0 if method.receives is None else (5 if begins(run) else 4) * CLIENTS)
 
 
@@ -244,7 +293,7 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
         assert re.fullmatch(fingerprint_of(run.settings), records["report"]["codec"])
         allowed = {"report", "evaluation"}
         if kind == MessageType.TRAIN:
-            allowed |= {"training"} | ({"payload"} if method.sends else set())
+            allowed |= {"training"} | ({"payload"} if is_due_up(run, records["report"]["round"]) else set())
             check_scalars(records["training"], MetricRecord, {"counts", "figures", "parts"}, longest=4)
             lengths = {name: len(records["training"][name]) for name in ("counts", "figures", "parts")}
             assert lengths == {"counts": 2, "figures": 4, "parts": len(records["report"]["parts"])}
@@ -255,12 +304,16 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
             allowed |= {"ensemble"}
             answers += 1
         assert set(records) == allowed
-        check_scalars(records["evaluation"], MetricRecord, RULES | {"rows", "seconds"}, longest=2)
+        rules = RULES | OWN_RULES.get(run.settings.strategy, set())
+        check_scalars(records["evaluation"], MetricRecord, rules | {"rows", "seconds"}, longest=2)
         if "payload" in records:
             held = classes[records["report"]["partition"]]
-            assert check_payload(records["payload"], method.sends, run, counts, most=len(held)) == held
+            most = (COMPONENTS if method.sends == "mixtures" else 1) * len(held)
+            labels = check_payload(records["payload"], method.sends, run, counts, most=most)
+            assert labels == sorted(labels)
+            assert (sorted(set(labels)) if method.sends == "mixtures" else labels) == held
             uploads += 1
-    assert uploads == (0 if method.sends is None else 4 * CLIENTS // 2)
+    assert uploads == sum(is_due_up(run, number) for number in range(1, 5)) * CLIENTS // 2
     # rounds 1 and 3 and the end; before anything was received FedProc can predict no class
     rounds = 0 if not run.settings.ensemble_every else 2 if run.settings.strategy == "fedproc" else 3
     assert answers == rounds * CLIENTS
@@ -279,7 +332,7 @@ def lengths_in(records):
 def test_with_masks_nothing_has_the_size_of_a_prototype(recorded):
     run, _, down, up = recorded
     lengths = {length for _, records in (*down, *up) for length in lengths_in(records)}
-    sends = run.method.sends is not None
+    sends = exchanges(run)
     assert (DIM in lengths) == (sends and not run.settings.sparsity_dim)
     assert not run.settings.sparsity_dim or run.settings.sparsity_dim in lengths
 
@@ -300,7 +353,8 @@ def test_what_goes_up_is_small_beside_weights_and_samples(recorded):
         numbers = [value for record in records.metric_records.values() for value in record.values()]
         scalars = sum(len(value) if isinstance(value, list) else 1 for value in numbers)
         assert scalars <= 24
-        assert values <= len(client["classes"]) * (width + 3)
+        rows, beside = (COMPONENTS, COMPONENT) if run.method.sends == "mixtures" else (1, width)
+        assert values <= len(client["classes"]) * rows * (beside + 3)
         assert 20 * (values + scalars) < client["parameters"]
 
 
@@ -320,7 +374,7 @@ def decoded(payload, wire_dtype):
 def test_an_upload_is_the_prototypes_that_the_client_keeps(recorded):
     """Under the masks, in the number format; times the counts where the method scales, or of length 1."""
     run, folder, _, up = recorded
-    if run.method.sends is None:
+    if run.method.sends != "prototypes":
         return
     ones, newest = run.settings.sparsity_dim, {}
     for kind, records in up:
@@ -352,6 +406,8 @@ def test_an_upload_is_the_prototypes_that_the_client_keeps(recorded):
 def test_the_payload_is_the_formulas_to_the_byte(recorded):
     """Sum over the sampled of (K_i + K_r) s values; K_r, the classes with a prototype when the round starts."""
     run, folder, _, _ = recorded
+    if gfpl_of(run) is not None:
+        return  # below
     classes, known = classes_of(folder), set(range(CLASSES)) if begins(run) else set()
     sends, receives = run.method.sends is not None, run.method.receives is not None
     row, sizes = (run.settings.sparsity_dim or DIM) * BYTES[run.settings.wire_dtype], []
@@ -386,11 +442,86 @@ def test_the_wire_is_the_payload_and_little_more(recorded):
             assert payload <= wire
             assert not payload or wire <= share * payload + 4096 * (CLIENTS - sampled)
     for way, messages in (("down", down), ("up", up)):
-        carried = sum(records["payload"]["vectors"].numpy().nbytes for _, records in messages if "payload" in records)
+        carried = sum(
+            array.numpy().nbytes
+            for _, records in messages
+            if "payload" in records
+            for name, array in records["payload"].items()
+            if name not in ("labels", "scales", "counts")
+        )
         counted = (
             line["bytes"][f"{prefix}payload_{way}"] for line in lines(folder) for prefix in ("", "evaluate_only_")
         )
         assert carried == sum(counted)
+
+
+# --- mixtures -------------------------------------------------------------------------------------------------
+
+GFPL_CASES = [case for case in CASES if case[0] == "gfpl"]
+
+
+@pytest.mark.parametrize("recorded", GFPL_CASES, ids=name_of, indirect=True)
+def test_an_upload_of_mixtures_is_of_the_features_whose_means_the_client_keeps(recorded):
+    """min(n, n_ij) components a class, whose mean is the class's."""
+    run, folder, _, up = recorded
+    checked, stores = 0, folder.parents[1] / "clients" / folder.name
+    for kind, records in up:
+        if kind != MessageType.TRAIN or "payload" not in records:
+            continue
+        path = stores / str(records["report"]["partition"]) / f"round-{EXCHANGE:06d}.safetensors"
+        payload = {name: array.numpy().astype(np.float64) for name, array in records["payload"].items()}
+        if not path.exists():
+            continue  # two later rounds have taken its place
+        kept = load_file(path)
+        labels, counts = kept["prototypes/labels"].numpy(), kept["prototypes/counts"].numpy()
+        assert payload["labels"].tolist() == np.repeat(labels, counts.clip(max=COMPONENTS)).tolist()
+        for label, count, mean in zip(labels, counts, kept["prototypes/vectors"].numpy(), strict=True):
+            own = payload["labels"] == label
+            assert payload["weights"][own].sum() == pytest.approx(1, abs=1e-6)
+            np.testing.assert_allclose(payload["weights"][own] @ payload["means"][own], mean, rtol=1e-3, atol=1e-4)
+            if run.method.sends_counts(run.options):
+                assert set(payload["counts"][own]) == {count}
+        checked += 1
+    assert checked > 0 or not exchanges(run)
+
+
+@pytest.mark.parametrize("recorded", GFPL_CASES, ids=name_of, indirect=True)
+def test_the_payload_of_mixtures_is_the_formulas_to_the_byte(recorded):
+    """Means, variances and weights of each component: up in the exchange, down to those who train in the next round."""
+    run, folder, _, up = recorded
+    sent = [records["payload"]["labels"].shape[0] for _, records in up if "payload" in records]
+    written = lines(folder)
+    for line in written:
+        sizes, number = line["bytes"], line["round"]
+        assert sizes["payload_up"] == (COMPONENT * 4 * sum(sent) if is_due_up(run, number) else 0)
+        fused = written[EXCHANGE - 1]["server"]["components_after"] if exchanges(run) and number == AFTER else 0
+        assert sizes["payload_down"] == len(trained_in(line)) * COMPONENT * 4 * fused
+        assert sizes["evaluate_only_payload_up"] == sizes["evaluate_only_payload_down"] == 0
+    if exchanges(run):
+        assert len(sent) == CLIENTS // 2
+        assert written[EXCHANGE - 1]["server"]["components_before"] == sum(sent)
+
+
+@pytest.mark.parametrize("dual", [True, False])
+def test_outside_an_exchange_and_the_round_after_no_array_crosses_at_all(run, dual):
+    """Not one byte of an array in any other message, evaluate-only messages included."""
+    config = {"strategy": "gfpl", "gfpl.dual-classifier": dual, "rounds": 7, "fraction-train": 0.5}
+    _, down, up = record(run, config | MIXTURES | {"models": "tiny_perceptron", "feature-dim": DIM})
+    carried = {}
+    for way, header, messages in (("down", "instruction", down), ("up", "report", up)):
+        for kind, records in messages:
+            number = records[header]["round"] if header in records else 0
+            arrays = [array for found in records.array_records.values() for array in found.values()]
+            key = way, kind, number
+            carried[key] = carried.get(key, 0) + sum(len(array.data) for array in arrays)
+    with_arrays = {key for key, size in carried.items() if size}
+    exchange = {("up", MessageType.TRAIN, number) for number in (2, 4, 6)}
+    assert with_arrays == exchange | {("down", MessageType.TRAIN, number) for number in (3, 5, 7)}
+    # every kind of message was there: two ways, of clients that trained or not, and of the end
+    for way in ("down", "up"):
+        assert {(way, MessageType.TRAIN, number) for number in range(1, 8)} <= set(carried)
+        assert {(way, MessageType.EVALUATE, number) for number in range(1, 9)} <= set(carried)
+        assert (way, MessageType.QUERY, 0) in carried
 
 
 # --- class counts ---------------------------------------------------------------------------------------------
