@@ -14,11 +14,15 @@ from strategies import METHODS, load_method
 from strategies.exchange import RunError
 
 SPARSE = {"sparsity-dim": 5, "wire-dtype": "int8"}
-EVERY_METHOD = [*((name, {}) for name in METHODS), *((name, SPARSE) for name in METHODS)]
+# the codec is of prototype vectors: what sends mixtures refuses it
+MASKED = [name for name in METHODS if load_method(name).sends != "mixtures"]
+EVERY_METHOD = [*((name, {}) for name in METHODS), *((name, SPARSE) for name in MASKED)]
 # Methods of the sphere start with all features close together and are slower to tell classes apart. Seen: 0.80 to 0.93
 # after these rounds, 0.16 to 0.47 after three with the other methods' settings, over a floor of 0.4.
 ON_SPHERE = {"rounds": 6, "local-epochs": 3, "feature-dim": 64, "momentum": 0.9}
-OWN = {"fedpagr": ON_SPHERE, "fedproc": ON_SPHERE}
+# with an exchange in every second round; it predicts with its classifier, which is slower than nearest prototypes
+EXCHANGES = {"gfpl.first-exchange": 2, "gfpl.exchange-every": 2}
+OWN = {"fedpagr": ON_SPHERE, "fedproc": ON_SPHERE, "gfpl": ON_SPHERE | EXCHANGES}
 HEADLINES = {"selected", "selected_round", "best", "client-best", "last-5", "final"}
 
 
@@ -79,6 +83,7 @@ def test_cut_and_resumed_is_as_never_cut(run, metrics, cut, strategy):
     process has no state in memory."""
     settings = {"strategy": strategy, "rounds": 4, "fraction-train": 0.75}
     settings |= {"momentum": 0.9, "optimizer-state": "persistent", "models": "tiny_cnn,tiny_perceptron"}
+    settings |= EXCHANGES if strategy == "gfpl" else {}
     whole = run(settings)
     cut(settings, "aggregate_train", lambda strategy, server_round, replies: server_round == 3)
     (folder,) = set(whole.parent.iterdir()) - {whole}
