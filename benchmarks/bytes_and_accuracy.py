@@ -75,12 +75,12 @@ def _cells(runs: list[dict[str, Any]], reference: float | None) -> list[str]:
 
 
 def _payload(run: dict[str, Any]) -> int:
-    sizes: dict[str, int] = run["last_round"]
+    sizes: dict[str, int] = run["lines"][-1]["bytes"]
     return sizes["payload_up"] + sizes["payload_down"]
 
 
 def _wire(run: dict[str, Any]) -> int:
-    sizes: dict[str, int] = run["last_round"]
+    sizes: dict[str, int] = run["lines"][-1]["bytes"]
     return sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"]
 
 

@@ -43,8 +43,8 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def summary_of(settings: list[str], clients: int, workers: int) -> dict[str, Any]:
-    """Run in this process, without a word and in a folder of its own; the run's summary, and under `last_round` what
-    its last training round took in bytes."""
+    """Run in this process, without a word and in a folder of its own; the run's summary, and under `lines` those of its
+    training rounds."""
     from experiments.local_grid import run_in_process
     from experiments.run_config import plan
 
@@ -53,7 +53,7 @@ def summary_of(settings: list[str], clients: int, workers: int) -> dict[str, Any
         folder = run_in_process(wanted.run_config, clients=clients, workers=workers, show=lambda line: None)
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return summary | {"last_round": [line for line in lines if not line.get("final")][-1]["bytes"]}
+    return summary | {"lines": [line for line in lines if not line.get("final")]}
 
 
 def percent(values: Sequence[float | None]) -> str:
