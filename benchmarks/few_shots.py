@@ -4,8 +4,8 @@
     python -m benchmarks.few_shots --dataset ../cifar10 --ways 4 \\
         -c 'ways-spread=1 shots-spread=1 feature-dim=128 batch-size=32'
 
-20 clients with the paper's CNN, w-way 75-shot with spreads of 2 (the small MNIST does not have the rows for 100 shots at
-five ways), d = 50, SGD 0.01 with momentum 0.5, batches of 4, an exchange in every tenth round from the tenth. Scaled to
+20 clients with the paper's CNN, w-way 75-shot with spreads of 2 (a small MNIST does not have the rows for 100 at five
+ways), d = 50, SGD 0.01 with momentum 0.5, batches of 4, an exchange in every tenth round from the tenth. Scaled to
 two cores: 31 rounds. Accuracy at the end by each method's own rule, on all test rows of a client's own classes, clients
 weighted by them; nothing is chosen on test data. Components and bytes are of the exchanges.
 """
@@ -54,9 +54,8 @@ def main() -> None:
                 found[name].append(summary_of(asked, options.clients, options.workers))
                 own = _accuracy(found[name][-1])
                 print(f"ways {ways}, seed {seed}, {name}: {own:.4f}, {time.monotonic() - began:.0f} s", flush=True)
-        print(
-            f"\n| {ways} ways | own rule | classifier | etf | components | payload, whole run |\n|---|---|---|---|---|---|"
-        )
+        print(f"\n| {ways} ways | own rule | classifier | etf | components | payload, whole run |")
+        print("|---|---|---|---|---|---|")
         for name, runs in found.items():
             print(f"| {name} |", " | ".join(_cells(runs)), "|")
         print(flush=True)
