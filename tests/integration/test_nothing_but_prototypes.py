@@ -55,7 +55,7 @@ COUNTS = {"counts": lambda settings, k: ("int64", (k,))}
 SCALES = {"scales": lambda settings, k: ("float32", (k,))}
 HEADERS = {
     "instruction": {"run", "round", "evaluate", "ensemble", "trained", "payload", "constants", "values", "codec"},
-    "report": {"partition", "round", "problem", "seconds", "parts", "codec"},
+    "report": {"partition", "round", "problem", "remark", "seconds", "parts", "codec"},
     "identity": {
         "partition",
         "partitions",
