@@ -295,7 +295,8 @@ def test_images_of_another_shape_are_refused(theirs, mine, tmp_path):
     where = SharedTestSpec(DataSpec("digits", clients=2, min_samples=1), tmp_path / "cache", path)
     assert refusal(where, site) == (
         f"the shared test set {path!r} holds inputs {theirs} of full scale 255, but this client's data inputs {mine} "
-        "of full scale 255: give both the same form, or point shared-test-path at a test set of this client's form."
+        "of full scale 255: point shared-test-path at a test set of this client's form, or leave it out, and rows are "
+        "set aside."
     )
 
 
@@ -303,7 +304,7 @@ def test_another_scale_is_refused(decoded_cache, tmp_path):
     """The digits go to 16: images of their shape would be sixteen times as bright to a model."""
     path = fill(tmp_path / "shared", (8, 8))
     where = SharedTestSpec(DataSpec("digits", clients=2), decoded_cache, path)
-    sentence = "holds inputs 1×8×8 of full scale 255, but this client's data inputs 1×8×8 of full scale 16: give both"
+    sentence = "holds inputs 1×8×8 of full scale 255, but this client's data inputs 1×8×8 of full scale 16: point sh"
     assert sentence in refusal(where)
 
 
@@ -317,7 +318,7 @@ def test_texts_and_images_are_refused_together(swapped, tmp_path):
     first, second = reversed(forms) if swapped else forms
     where = SharedTestSpec(DataSpec("digits", clients=2), tmp_path / "cache", path)
     assert refusal(where, site).startswith(
-        f"the shared test set {path!r} holds {first}, but this client's data {second}: give both the same form, "
+        f"the shared test set {path!r} holds {first}, but this client's data {second}: point shared-test-path at "
     )
 
 

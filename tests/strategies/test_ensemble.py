@@ -570,7 +570,7 @@ def test_a_shared_test_set_of_another_form_stops_the_run_before_its_first_round(
         run({"ensemble-every": 1, "shared-test-path": str(folder)})
     text = str(caught.value)
     assert f": the shared test set {str(folder)!r} holds inputs 1×12×12 of full scale 255, but this client's " in text
-    assert "data inputs 1×8×8 of full scale 16: give both the same form, or point shared-test-path at " in text
+    assert "data inputs 1×8×8 of full scale 16: point shared-test-path at " in text
     assert not any("round " in said for said in run.said)
     assert not list((home / "clients").glob("*")), "no client has trained"
     assert not [path for path in home.rglob("metrics.jsonl") if path.read_text()]

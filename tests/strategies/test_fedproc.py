@@ -178,6 +178,14 @@ def test_an_upload_longer_than_any_mean_of_unit_vectors_counts_as_one_of_length_
     assert torch.equal(upload.vectors, sent)
 
 
+def test_nor_does_its_norm_pass_for_the_scale_of_the_features(halves):
+    """The mean norm is watched for collapse: a claim of 1e6 in round 1 must not make honest rounds look like one."""
+    strategy = halves(FEDPROC, K, D).strategy
+    unit = PrototypeSet(torch.tensor([0]), torch.eye(D)[:1])
+    assert strategy.feature_norm({0: unit.with_vectors(0.8 * unit.vectors)}) == pytest.approx(0.8)
+    assert strategy.feature_norm({0: unit, 1: unit.with_vectors(1e6 * unit.vectors)}) == pytest.approx(1.0)
+
+
 def test_no_client_outweighs_nine_others(halves):
     """The ten vectors of a class have one weight each; by its norm the tenth would decide alone."""
     strategy, rng = halves(FEDPROC, K, D).strategy, np.random.default_rng(8)
