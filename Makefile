@@ -38,6 +38,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.alignment
 	$(BIN)/python -m benchmarks.masks
+	$(BIN)/python -m benchmarks.refinement
 	$(BIN)/python -m benchmarks.pull_step
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.spiral

@@ -50,11 +50,14 @@ def train(
                 optimiser.zero_grad(set_to_none=True)
                 loss.total.backward()
                 optimiser.step()
-                for name, part in (loss.parts | {"loss": loss.total}).items():
+                for part_name, part in (loss.parts | {"loss": loss.total}).items():
+                    # what is trained on other rows has figures of its own
+                    name = part_name if phase.rows is None else f"{phase.name}-{part_name}"
                     sums[name] = sums.get(name, 0.0) + part.detach()
                     steps[name] = steps.get(name, 0) + 1
             _stop_if_not_finite(sums, phase, epoch)
-        if objective.settings.optimizer_state == "persistent":
+        # a phase that brings its optimiser wants a fresh one
+        if objective.settings.optimizer_state == "persistent" and phase.optimiser is None:
             state.optimiser |= optimiser_tensors(optimiser, phase.name)
     _stop_if_spoilt(state)
     measure(objective, state, data)

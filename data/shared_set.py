@@ -68,8 +68,8 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
     source = f"the shared test set {where.path!r}" if where.path else "the shared test set"
     if _form(shared) != _form(own):
         raise DataError(
-            f"{source} holds {_form(shared)}, but this client's data {_form(own)}: give both the same form, or point "
-            "shared-test-path at a test set of this client's form."
+            f"{source} holds {_form(shared)}, but this client's data {_form(own)}: point "
+            "shared-test-path at a test set of this client's form, or leave it out, and rows are set aside."
         )
     if shared.class_names != own.class_names:
         raise DataError(

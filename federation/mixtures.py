@@ -37,10 +37,13 @@ def checked_mixtures(
             )
         if not np.isfinite(arrays[name]).all():
             raise MessageError(f"the {name} hold a number that is not finite")
+        if name != "means" and (arrays[name] < torch.finfo(torch.float32).tiny).any():
+            raise MessageError(f"the {name} hold a number that is not above 0, or too small for float32")
     tensors = {name: torch.from_numpy(arrays[name]) for name in MIXTURE_VALUES}
-    check_norms(tensors["means"], max_norm)
-    # no deviation in any dimension beyond what a mean may have
-    check_norms(tensors["variances"].clamp(min=0).double().sqrt(), max_norm)
+    # The mean square of a component's features: what is fused by moments has none beyond that of its parts, so that no
+    # legal upload makes a download which clients refuse.
+    spread = tensors["variances"].double().sum(dim=1, keepdim=True).sqrt()
+    check_norms(torch.cat([tensors["means"].double(), spread], dim=1), max_norm)
     try:
         return MixtureSet(labels, **tensors, counts=counts)
     except ValueError as error:

@@ -82,7 +82,10 @@ def fuse(
         fused = _fused(pool.means[rows].double(), pool.variances[rows].double(), pool.weights[rows], limit)
         parts.append([part.to(first.means.dtype) for part in fused])
     labels = classes.repeat_interleave(torch.tensor([len(part[0]) for part in parts]))
-    return MixtureSet(labels, *(torch.cat(columns) for columns in zip(*parts, strict=True))).to(first.means.device)
+    means, variances, weights = (torch.cat(columns) for columns in zip(*parts, strict=True))
+    # a share too small for the dtype is still a component's
+    tiny = torch.finfo(means.dtype).tiny
+    return MixtureSet(labels, means, variances.clamp(min=tiny), weights.clamp(min=tiny)).to(first.means.device)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from prototypes.prototype_set import PrototypeSet
+
 # Weights may come through a 16-bit number format, which moves their sum by up to 5e-4.
 WEIGHT_SUM_TOLERANCE = 1e-3
 
@@ -170,6 +172,19 @@ class MixtureSet:
             counts = joined(older.counts, newer.counts)
         means, variances = joined(older.means, newer.means), joined(older.variances, newer.variances)
         return MixtureSet(labels, means, variances, joined(older.weights, newer.weights), counts)
+
+    def with_rounded_weights(self, steps: int) -> MixtureSet:
+        """The same components with weights in whole shares of 1/steps, one at least, that sum to 1 again."""
+        rounded = (self.weights.double() * steps).round().clamp(min=1)
+        classes, sums = self._sums(rounded)
+        owner = torch.searchsorted(classes, self.labels)
+        return replace(self, weights=(rounded / sums[owner]).to(self.weights.dtype))
+
+    def class_means(self) -> PrototypeSet:
+        """The mean of each class's mixture, without counts."""
+        classes, owner = self.labels.unique(return_inverse=True)
+        weighted = self.means * self.weights.unsqueeze(1)
+        return PrototypeSet(classes, weighted.new_zeros(len(classes), self.dim).index_add_(0, owner, weighted))
 
     def without_counts(self) -> MixtureSet:
         """The same mixtures, with the counts left out."""

@@ -69,15 +69,19 @@ class FedProc(PrototypeStrategy):
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """The mean of what came."""
-        fresh = aggregate([_within_sphere(upload) for upload in uploads.values()], "mean")
+        fresh = aggregate(list(_within_sphere(uploads).values()), "mean")
         prototypes = carried_on(state, fresh)
         return Outcome(as_state(prototypes), {EVERYONE: prototypes})
 
+    def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
+        """Of what counts of the uploads."""
+        return super().feature_norm(_within_sphere(uploads))
 
-def _within_sphere(upload: PrototypeSet) -> PrototypeSet:
+
+def _within_sphere(uploads: Mapping[int, PrototypeSet]) -> dict[int, PrototypeSet]:
     """A mean of unit vectors is no longer than 1: with the norms that it claims, no client outweighs all others."""
-    norms = upload.vectors.norm(dim=1, keepdim=True)
-    return upload.with_vectors(upload.vectors / norms.clamp(min=1))
+    norms = {partition: upload.vectors.norm(dim=1, keepdim=True) for partition, upload in uploads.items()}
+    return {p: upload.with_vectors(upload.vectors / norms[p].clamp(min=1)) for p, upload in uploads.items()}
 
 
 METHOD = Method(

@@ -38,6 +38,8 @@ from strategies.method import Batch, ClientState, Loss, Method, Objective, Optio
 from strategies.outcome import EVERYONE, Outcome, State
 
 RETRAIN = "retrain"
+# Weights are shares of n_ij rows: to the last digit they would tell n_ij, which is not to leave.
+WEIGHT_STEPS = 64
 
 
 @method_settings
@@ -81,6 +83,7 @@ class GFPLObjective(Objective):
         """The dual classifier; its frame is the same on every client and never sent."""
         if not self.options[GFPLSettings].dual_classifier:
             return model
+        _refuse_few_dimensions(self.num_classes, model.feature_dim)
         frame = simplex_etf(self.num_classes, model.feature_dim, derive(self.settings.seed, "gfpl", "frame"))
         return DualClassifierModel(model, frame, seed)
 
@@ -122,7 +125,7 @@ class GFPLObjective(Objective):
             return None
         seed = derive(torch.initial_seed(), "gfpl", "mixtures")
         mixtures = fit_class_mixtures(*state.features, options.components, seed).mixtures
-        return mixtures if sends_counts(self.options) else mixtures.without_counts()
+        return mixtures if sends_counts(self.options) else mixtures.without_counts().with_rounded_weights(WEIGHT_STEPS)
 
     def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
         """`etf`: h z_k."""
@@ -137,11 +140,12 @@ class GFPL(PrototypeStrategy):
     def check(self, num_classes: int, dim: int) -> None:
         """The frame needs d >= K >= 2; mixtures have a wire form of their own."""
         options, settings = self.run.options[GFPLSettings], self.settings
-        if options.dual_classifier and not 2 <= num_classes <= dim:
+        if options.dual_classifier:
+            _refuse_few_dimensions(num_classes, dim)
+        elif settings.inference == "etf":
             raise SettingError(
-                f"setting `feature-dim` is {dim}, but the fixed frame of `gfpl` needs 2 classes or more and as many "
-                f"dimensions as the data have classes ({num_classes}); raise `feature-dim`, or set "
-                "`gfpl.dual-classifier` to false."
+                'setting `inference` is "etf", but without `gfpl.dual-classifier` there is no frame to predict with; '
+                'use "classifier".'
             )
         if settings.sparsity_dim or settings.wire_dtype != "float32":
             raise SettingError(
@@ -167,6 +171,15 @@ class GFPL(PrototypeStrategy):
         return Outcome(to_tensors(mixtures), {EVERYONE: mixtures}, figures)
 
 
+def _refuse_few_dimensions(num_classes: int, dim: int) -> None:
+    if not 2 <= num_classes <= dim:
+        raise SettingError(
+            f"setting `feature-dim` is {dim}, but the fixed frame of `gfpl` needs 2 classes or more and as many "
+            f"dimensions as the data have classes ({num_classes}); raise `feature-dim`, or set `gfpl.dual-classifier` "
+            "to false."
+        )
+
+
 def sends_counts(options: Options) -> bool:
     """Only the weighting by samples needs n_ij."""
     return options[GFPLSettings].weighting == "samples"
@@ -179,6 +192,7 @@ METHOD = Method(
     sends="mixtures",
     receives="mixtures",
     sends_counts=sends_counts,
+    discloses=lambda options: ["by its components' numbers and weights about how many rows a class has, if few"],
     components=lambda options: options[GFPLSettings].components,
     inference="classifier",
     rules=("local-prototypes", "classifier", "discriminant", "etf"),

@@ -14,7 +14,7 @@ log = logging.getLogger("protosphere")
 
 def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
     """Mean Euclidean norm of the class means of the uploads: the scale of the feature space."""
-    sets = [payload for payload in uploads.values() if isinstance(payload, PrototypeSet)]
+    sets = [p if isinstance(p, PrototypeSet) else p.class_means() for p in uploads.values()]
     if not any(len(prototypes) for prototypes in sets):
         return None
     return float(aggregate(sets, "mean").vectors.double().norm(dim=1).mean())

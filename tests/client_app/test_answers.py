@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from torch.nn.functional import normalize
 
+from client_app import client as client_module
 from client_app.evaluation import evaluate, predict
 from data import DataError
 from data.client_data import DataSpec
@@ -158,14 +159,17 @@ def test_the_same_client_holds_fewer_rows_only_where_some_are_set_aside(client, 
 
     assert held({}) == held({"shared-test-share": 0.3}) == 400
     assert held(ENSEMBLE) == 360
-    assert held(ENSEMBLE | {"shared-test-path": str(scans(tmp_path / "shared", range(40)))}) == 400
+    images = {"dataset": str(scans(tmp_path / "pool", range(40, 240)))}
+    assert held(images) == 200
+    assert held(ENSEMBLE | images) == 180
+    assert held(ENSEMBLE | images | {"shared-test-path": str(scans(tmp_path / "shared", range(40)))}) == 200
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------
 
 
 def scans(folder, values):
-    """Images of the digits' form, (1, 8, 8), of ten classes; no two values give the same."""
+    """Images (1, 8, 8) of ten classes; no two values give the same."""
     for value in values:
         place = folder / str(value % 10)
         place.mkdir(parents=True, exist_ok=True)
@@ -175,9 +179,58 @@ def scans(folder, values):
     return folder
 
 
-def test_asked_for_answers_where_the_run_has_none_it_says_so(client):
-    with pytest.raises(SettingError, match=r"asks for the ensemble's answers, but this run's `ensemble-every` is 0"):
-        client(0).evaluate(ask(1))
+def check_same_work(report, other):
+    """Two reports of the same training, upload and evaluation, to the bit, but for the seconds."""
+    assert report.evaluation.correct == other.evaluation.correct
+    assert (report.training is None) == (report.payload is None) == (other.training is None)
+    if report.training is not None:
+        assert replace(report.training, seconds=0) == replace(other.training, seconds=0)
+        assert torch.equal(report.payload.vectors, other.payload.vectors)
+        assert report.payload.labels.tolist() == other.payload.labels.tolist()
+    assert report.problem == other.problem == ""
+
+
+@pytest.mark.parametrize("how", ["train", "evaluate"])
+def test_asked_for_answers_where_the_run_has_none_it_says_so_beside_its_work(client, how):
+    report = getattr(client(0), how)(ask(1))
+    assert report.remark == (
+        "no ensemble answer: the server asks for the ensemble's answers, but this run's `ensemble-every` is 0."
+    )
+    assert report.answers is None
+    unasked = getattr(client(0), how)(ask(1, ensemble=False))
+    assert unasked.remark == ""
+    check_same_work(report, unasked)
+
+
+@pytest.mark.parametrize("error", client_module.USER_ERRORS)
+@pytest.mark.parametrize("how", ["train", "evaluate"])
+def test_a_measurement_that_fails_costs_nothing_but_itself(client, monkeypatch, how, error):
+    def failing(*_):
+        raise error("the disk with the shared test set is gone.")
+
+    client(0, ENSEMBLE).train(ask(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(client_module, "shared_rows", failing)
+        report = getattr(client(0, ENSEMBLE), how)(ask(2, targets()))
+    assert (report.remark, report.answers) == (
+        "no ensemble answer: the disk with the shared test set is gone.",
+        None,
+    )
+    # round 2 again: a client starts from what it left before
+    whole = getattr(client(0, ENSEMBLE), how)(ask(2, targets()))
+    check_same_work(report, whole)
+    assert (whole.remark, whole.answers is None) == ("", False)
+
+
+def test_a_client_may_diverge_and_fail_to_answer_in_one_round(client, monkeypatch):
+    def failing(*_):
+        raise DataError("gone.")
+
+    monkeypatch.setattr(client_module, "shared_rows", failing)
+    report = client(0, ENSEMBLE | {"learning-rate": 1e30}).train(ask(1))
+    assert "diverged" in report.problem
+    assert report.remark == "no ensemble answer: gone."
+    assert report.evaluation is not None
 
 
 def test_what_is_disclosed(client):
@@ -207,8 +260,8 @@ def test_a_site_whose_training_rows_are_in_the_shared_test_set_is_refused_before
 
 def test_a_node_may_keep_the_shared_test_set_elsewhere(client, tmp_path):
     here, there = scans(tmp_path / "here", range(40)), tmp_path / "there"
-    settings = ENSEMBLE | {"shared-test-path": str(there)}
-    with pytest.raises(DataError, match="there' does not exist"):
+    settings = ENSEMBLE | {"shared-test-path": str(there), "dataset": str(scans(tmp_path / "pool", range(40, 240)))}
+    with pytest.raises(DataError, match=r"^shared-test-path: .*there' does not exist"):
         client(0, settings).identity()
     found = client(0, settings, shared_test_path=str(here))
     found.identity()
@@ -217,12 +270,40 @@ def test_a_node_may_keep_the_shared_test_set_elsewhere(client, tmp_path):
     assert (answers.fingerprint, len(answers.probabilities)) == (labels.fingerprint, 40)
 
 
-def test_a_node_with_a_shared_test_set_takes_part_in_runs_that_have_none(client, tmp_path):
+def test_a_node_with_a_shared_test_set_takes_part_in_runs_that_measure_none(client, tmp_path):
+    """Nobody looks at the path there, whatever it says."""
+    for here in (scans(tmp_path / "here", range(40)), tmp_path / "nowhere", "no path"):
+        made = client(0, {"shared-test-share": 0.1}, shared_test_path=str(here))
+        assert made.identity().problem == ""
+        assert made.evaluate(ask(1, ensemble=False)).remark == ""
+
+
+def test_a_nodes_shared_test_set_that_the_run_knows_nothing_of_is_refused(client, tmp_path):
+    """Else a site would answer for rows that are set aside of the run's own, which its operator did not mean."""
     here = scans(tmp_path / "here", range(40))
-    assert client(0, {}, shared_test_path=str(here)).identity().problem == ""
-    made = client(0, ENSEMBLE, shared_test_path=str(here))
-    assert made.evaluate(ask(1)).answers.probabilities.shape == (40, 10)
-    assert made.shared.path is None, "the run's own rows, which all clients have"
+    with pytest.raises(SettingError) as caught:
+        client(0, ENSEMBLE, shared_test_path=str(here))
+    assert str(caught.value) == (
+        f"the node config has shared-test-path={str(here)!r}, but the run's setting of that name is empty: set it to "
+        "where the server has the same test set."
+    )
+
+
+def test_a_nodes_path_that_is_none_or_leads_nowhere_is_named_by_its_setting(client, tmp_path):
+    settings = ENSEMBLE | {"shared-test-path": str(scans(tmp_path / "there", range(40)))}
+    for here, words in (
+        ("scans", r"^shared-test-path is 'scans', but a path must start with /, \./, \.\./ or ~\.$"),
+        (str(tmp_path / "nowhere"), r"^shared-test-path: .*nowhere' does not exist"),
+    ):
+        with pytest.raises(DataError, match=words):
+            client(0, settings, shared_test_path=here).identity()
+
+
+def test_a_shared_test_set_of_another_form_is_refused_before_the_run(client, tmp_path):
+    """The digits' scale is 16."""
+    shared = scans(tmp_path / "shared", range(40))
+    with pytest.raises(DataError, match=r"shared' holds inputs 1×8×8 of full scale 255, but .* of full scale 16: "):
+        client(0, ENSEMBLE | {"shared-test-path": str(shared)}).identity()
 
 
 def test_evaluation_is_the_same_with_and_without_answers(client):

@@ -38,6 +38,20 @@ def test_a_rows_hash_is_blake2b_of_its_bytes():
     assert content_hashes(TEXTS, np.array([2, 1])).tolist() == [digest(TEXTS[[i]][0].encode()) for i in (2, 1)]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_of_equal_values_have_equal_hashes(dtype):
+    """-0.0 equals 0.0, and no other two numbers are equal that differ in their bits."""
+    inputs = np.array([[0.0, 1.5], [-0.0, 1.5], [0.0, -1.5], [5e-324 if dtype is np.float64 else 1e-45, 1.5]], dtype)
+    assert inputs[0].tobytes() != inputs[1].tobytes()
+    zero, minus, other, tiny = content_hashes(inputs, np.arange(4)).tolist()
+    assert zero == minus == digest(struct.pack("<2f" if dtype is np.float32 else "<2d", 0.0, 1.5))
+    assert len({zero, other, tiny}) == 3
+    assert occurs_once(inputs, np.arange(4)).tolist() == [False, False, True, True]
+    labels, rows = np.zeros(4, dtype=np.int64), np.array([0, 2])
+    assert fingerprint(inputs, labels, rows) == fingerprint(inputs, labels, np.array([1, 2]))
+    assert np.signbit(inputs[1, 0]), "the caller's array is as it was"
+
+
 def test_more_rows_than_are_read_at_once_come_in_order():
     inputs = np.arange(10_000, dtype=np.int32).reshape(-1, 1)
     rows = np.random.default_rng(1).permutation(10_000)

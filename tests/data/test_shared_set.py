@@ -192,11 +192,16 @@ def test_a_path_gives_its_test_table_where_it_has_one_and_else_all_of_it(parquet
     assert shared_rows(alone, CPU)[0].inputs[:, 0, 0, 0].tolist() == list(range(7))
 
 
-def test_a_path_that_is_not_there_is_named(tmp_path):
+@pytest.mark.parametrize("ask", [shared_labels, lambda w: shared_rows(w, CPU), lambda w: refuse_unfit(w, 0)])
+def test_a_path_that_is_none_or_leads_nowhere_is_named_by_its_setting(ask, tmp_path):
+    """A data set has a path, too: the sentence must not send a reader to that one."""
     where = SharedTestSpec(DataSpec("digits", clients=2), tmp_path / "cache", str(tmp_path / "nowhere"))
-    for ask in (shared_labels, lambda where: shared_rows(where, CPU), lambda where: refuse_unfit(where, 0)):
-        with pytest.raises(DataError, match="nowhere' does not exist"):
-            ask(where)
+    with pytest.raises(DataError, match=r"^shared-test-path: .*nowhere' does not exist"):
+        ask(where)
+    for path in ("nowhere", "digits", "a/b", " /data"):
+        with pytest.raises(DataError) as caught:
+            ask(replace(where, path=path))
+        assert str(caught.value) == f"shared-test-path is {path!r}, but a path must start with /, ./, ../ or ~."
 
 
 # --- overlap ----------------------------------------------------------------------------------------------------
@@ -263,6 +268,70 @@ def test_other_classes_are_refused(sites, names):
     with pytest.raises(DataError) as caught:
         refuse_unfit(where, 0, site)
     assert f"has the classes ant, bee, but this client's data {', '.join(names)}: " in str(caught.value)
+
+
+def refusal(where, site=None):
+    """Why a client, of the run's data or of a site's own, is refused."""
+    with pytest.raises(DataError) as caught:
+        refuse_unfit(where, 0, site)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def fill(folder, form):
+    """Two images of two classes in a folder."""
+    for value, name in ((50, "ant"), (51, "bee")):
+        (folder / name).mkdir(parents=True)
+        Image.fromarray(np.full(form, value, dtype=np.uint8)).save(folder / name / "one.png")
+    return str(folder)
+
+
+FORMS = {"1×6×6": (6, 6), "1×5×6": (5, 6), "1×6×5": (6, 5), "1×12×12": (12, 12), "3×6×6": (6, 6, 3)}
+
+
+@pytest.mark.parametrize(("theirs", "mine"), [(a, b) for a in FORMS for b in FORMS if a != b and "1×6×6" in (a, b)])
+def test_images_of_another_shape_are_refused(theirs, mine, tmp_path):
+    path, site = fill(tmp_path / "shared", FORMS[theirs]), fill(tmp_path / "site", FORMS[mine])
+    where = SharedTestSpec(DataSpec("digits", clients=2, min_samples=1), tmp_path / "cache", path)
+    assert refusal(where, site) == (
+        f"the shared test set {path!r} holds inputs {theirs} of full scale 255, but this client's data inputs {mine} "
+        "of full scale 255: point shared-test-path at a test set of this client's form, or leave it out, and rows are "
+        "set aside."
+    )
+
+
+def test_another_scale_is_refused(decoded_cache, tmp_path):
+    """The digits go to 16: images of their shape would be sixteen times as bright to a model."""
+    path = fill(tmp_path / "shared", (8, 8))
+    where = SharedTestSpec(DataSpec("digits", clients=2), decoded_cache, path)
+    sentence = "holds inputs 1×8×8 of full scale 255, but this client's data inputs 1×8×8 of full scale 16: point sh"
+    assert sentence in refusal(where)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_texts_and_images_are_refused_together(swapped, tmp_path):
+    images, texts = fill(tmp_path / "images", (6, 6)), tmp_path / "texts"
+    texts.mkdir()
+    (texts / "train.csv").write_text("text,label\na note,ant\nanother,bee\n")
+    path, site = (str(texts), images) if swapped else (images, str(texts))
+    forms = ["inputs 1×6×6 of full scale 255", "texts"]
+    first, second = reversed(forms) if swapped else forms
+    where = SharedTestSpec(DataSpec("digits", clients=2), tmp_path / "cache", path)
+    assert refusal(where, site).startswith(
+        f"the shared test set {path!r} holds {first}, but this client's data {second}: point shared-test-path at "
+    )
+
+
+def test_the_same_form_is_enough(tmp_path):
+    """Texts may be of any length."""
+    spec, cache = DataSpec("digits", clients=2, validation_share=0.0), tmp_path / "cache"
+    sides = []
+    for name, words in (("shared", "a note"), ("site", "a much longer text than theirs")):
+        (tmp_path / name).mkdir()
+        rows = "".join(f"{words} {i},{('ant', 'bee')[i % 2]}\n" for i in range(8))
+        (tmp_path / name / "train.csv").write_text("text,label\n" + rows)
+        sides.append(str(tmp_path / name))
+    refuse_unfit(SharedTestSpec(spec, cache, sides[0]), 0, sides[1])
 
 
 def test_rows_set_aside_overlap_with_nobody_and_a_client_of_the_same_data_does(decoded_cache, tmp_path):

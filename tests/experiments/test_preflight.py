@@ -54,7 +54,7 @@ def test_a_shared_test_set_is_opened_before_a_run_starts(tmp_path):
     with pytest.raises(SettingError) as caught:
         check(read_settings(settings), 4)
     text = str(caught.value)
-    assert text.startswith("`ensemble-every` is 2, but the server cannot open the shared test set: data path ")
+    assert text.startswith("`ensemble-every` is 2, but the server cannot open the shared test set: shared-test-path: ")
     assert "nowhere' does not exist" in text
     check(read_settings(settings | {"ensemble-every": 0}), 4)
     check(read_settings(settings | {"shared-test-path": paint(tmp_path / "ten", 10)}), 4)

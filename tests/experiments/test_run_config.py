@@ -285,7 +285,7 @@ def test_the_shared_test_set_is_resolved_from_the_working_directory(given, tmp_p
 
 
 def test_a_shared_test_set_that_is_not_there_is_sought_here_and_an_empty_one_nowhere(tmp_path):
-    with pytest.raises(SettingError, match=rf"cannot open the shared test set: data path '{tmp_path}/digits' does not"):
+    with pytest.raises(SettingError, match=rf"test set: shared-test-path: data path '{tmp_path}/digits' does not"):
         plan(['shared-test-path="digits" ensemble-every=1'], clients=2)
     assert plan(["ensemble-every=1"], clients=2).run_config.get("shared-test-path", "") == ""
 

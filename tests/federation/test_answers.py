@@ -50,15 +50,15 @@ def test_answers_cross_as_float16(dtype, crossed):
     records = crossed(encode_report(Report(3, 7, answers=Answers(sent, MARK))))
     assert set(records["ensemble"]) == {"probabilities", "fingerprint"}
     back = decode_answers(records["ensemble"], SHARED)
-    assert (back.dtype, back.requires_grad) == (torch.float64, False)
-    assert np.array_equal(back.numpy(), sent.detach().to(torch.float16).double().numpy())
-    assert np.abs(back.numpy() - probabilities(dtype=torch.float64).numpy()).max() < 2**-8
+    assert (back.dtype, back.requires_grad) == (torch.float16, False)
+    assert torch.equal(back, sent.detach().to(torch.float16))
+    assert np.abs(back.double().numpy() - probabilities(dtype=torch.float64).numpy()).max() < 2**-8
 
 
 def test_a_certain_answer_and_classes_that_cannot_be_predicted_cross_exactly(crossed):
     sent = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.5, 0.5], [0.25, 0.75, 0.0], [0.0, 1.0, 0.0]])
     back = decode_answers(crossed(encode_answers(Answers(sent, MARK))), SHARED)
-    assert torch.equal(back, sent.double())
+    assert torch.equal(back.double(), sent.double())
 
 
 @pytest.mark.parametrize("K", [1, 2, 1000, 20_000])
@@ -68,7 +68,7 @@ def test_probabilities_of_many_classes_add_up(K, crossed):
     scores = 0.05 * torch.randn(4, K, generator=torch.Generator().manual_seed(K))
     sent = torch.softmax(scores, dim=1)
     back = decode_answers(crossed(encode_answers(Answers(sent, 1))), shared)
-    assert float((back - sent.double()).abs().max()) <= 2**-11 / K * 4 + 2**-25
+    assert float((back.double() - sent.double()).abs().max()) <= 2**-11 / K * 4 + 2**-25
     # the worst case of rounding one way
     worst = torch.full((4, K), 1 / K).to(torch.float16)
     worst = torch.nextafter(worst.float(), torch.ones(())).to(torch.float16)
@@ -130,6 +130,8 @@ BAD = [
     (record(rows(*[GOOD] * 4, [1.001, 0.0, 0.0])), "a probability of it lies outside 0 to 1"),
     (record(rows(*[GOOD] * 4, [0.25, 0.5, 0.2])), "the probabilities of a row of it do not add up to 1"),
     (record(rows(*[GOOD] * 4, [0.5, 0.5, 0.02])), "the probabilities of a row of it do not add up to 1"),
+    # a sum in float16 would be 1.0098
+    (record(rows(*[GOOD] * 4, [0.5, 0.5, 0.0102])), "the probabilities of a row of it do not add up to 1"),
     (record(rows(*[GOOD] * 4, [0.0, 0.0, 0.0])), "the probabilities of a row of it do not add up to 1"),
     (record(rows(*[[1.0, 1.0, 1.0]] * 5)), "the probabilities of a row of it do not add up to 1"),
 ]
@@ -142,7 +144,8 @@ def test_what_is_no_answer_is_refused_by_name(answers, reason, crossed, refused)
 
 
 def test_what_these_refusals_are_neighbours_of_passes():
-    for values in ([0.25, 0.5, 0.25], [0.25, 0.5, 0.242], [0.25, 0.5, 0.258], [-0.0, 1.0, 0.0], [6e-8, 0.5, 0.5]):
+    edges = [0.25, 0.5, 0.242], [0.25, 0.5, 0.258], [0.5, 0.5, 0.0099]
+    for values in ([0.25, 0.5, 0.25], *edges, [-0.0, 1.0, 0.0], [6e-8, 0.5, 0.5]):
         decode_answers(record(rows(*[GOOD] * 4, values)), SHARED)
 
 

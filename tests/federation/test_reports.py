@@ -38,6 +38,8 @@ decode_report = partial(messages.decode_report, codec=CODEC)
         REPORT,
         replace(REPORT, training=None),
         replace(REPORT, evaluation=None, problem="client 3 diverged: über 9000"),
+        replace(REPORT, remark="no ensemble answer: über nothing"),
+        replace(REPORT, training=None, problem="client 3 diverged", remark="and more"),
         Report(0, 1),
         replace(REPORT, training=TrainingFigures(1, 0)),
         replace(REPORT, evaluation=Evaluation((0, 0), {})),
@@ -65,10 +67,13 @@ def test_an_upload_comes_back_undecoded(crossed):
     assert decode_report(records)[0] == REPORT
 
 
-def test_a_problem_is_sent_on_one_line_and_shortened(crossed):
-    back, _ = decode_report(crossed(encode_report(Report(0, 1, problem="one\ntwo\x1b[31m" + "x" * 5000))))
-    assert back.problem.startswith("one two [31mxxx")
-    assert len(back.problem) == 1000
+@pytest.mark.parametrize("name", ["problem", "remark"])
+def test_a_problem_is_sent_on_one_line_and_shortened(name, crossed):
+    back, _ = decode_report(crossed(encode_report(Report(0, 1, **{name: "one\ntwo\x1b[31m" + "x" * 5000}))))
+    text = getattr(back, name)
+    assert text.startswith("one two [31mxxx")
+    assert len(text) == 1000
+    assert replace(back, **{name: ""}) == Report(0, 1)
 
 
 def test_a_ratio_over_a_vanished_gradient_does_not_cost_the_report(crossed):
@@ -105,6 +110,11 @@ BAD_REPORTS = [
             ({"problem": "two\nlines"}, "`problem`"),
             ({"problem": "\x1b[2J"}, "`problem`"),
             ({"problem": "x" * 1001}, "`problem`"),
+            ({"remark": b"x"}, "`remark`"),
+            ({"remark": ["x"]}, "`remark`"),
+            ({"remark": "two\nlines"}, "`remark`"),
+            ({"remark": "\x1b[2J"}, "`remark`"),
+            ({"remark": "x" * 1001}, "`remark`"),
             ({"seconds": 1}, "`seconds`"),
             ({"seconds": math.nan}, "`seconds`"),
             ({"seconds": math.inf}, "`seconds`"),

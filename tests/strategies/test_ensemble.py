@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,24 +11,29 @@ import torch
 from flwr.app import Array, ArrayRecord
 from PIL import Image
 
+from client_app import client as client_module
+from data import DataError
 from data.client_data import DataSpec
 from data.shared_set import SharedLabels, SharedTestSpec, shared_labels
 from experiments.local_grid import LocalGrid
+from federation.codec import Codec
 from federation.messages import encode_report, wire_bytes
-from federation.payloads import Answers
+from federation.payloads import Answers, Report
+from federation.roster import RosterError
 from federation.settings import SettingError
 from strategies.ensemble import score
-from strategies.exchange import LONGEST_PROBLEM
+from strategies.exchange import LATE, LONGEST_PROBLEM
 
 CLASSES, ROWS = 4, 11
+APART = {"ensemble_wire_up", "ensemble_wire_down"}
 
 
-def scans(folder, values, classes):
-    """Images (1, 8, 8), unlike each other, in folders named by their class, value mod classes."""
+def scans(folder, values, classes, size=8):
+    """Images (1, size, size), unlike each other, in folders named by their class, value mod classes."""
     for value in values:
         place = folder / str(value % classes)
         place.mkdir(parents=True, exist_ok=True)
-        shape = np.full((8, 8), value, dtype=np.uint8)
+        shape = np.full((size, size), value, dtype=np.uint8)
         shape[0, 0] = 250
         Image.fromarray(shape).save(place / f"{value:03d}.png")
     return folder
@@ -89,9 +95,9 @@ def lines_of(strategy, without=("time",)):
 @pytest.mark.parametrize("K", [2, 5])
 def test_the_score_is_the_argmax_of_the_mean(clients, K):
     labels = torch.arange(40) % K
-    answers = {3 * p: probabilities(p, 0, 40, K).half().double() for p in range(clients)}
+    answers = {3 * p: probabilities(p, 0, 40, K).half() for p in range(clients)}
     found = score(answers, SharedLabels(labels, K, 0))
-    stacked = np.stack([each.numpy() for each in answers.values()])
+    stacked = np.stack([each.double().numpy() for each in answers.values()])
     by_numpy = float((stacked.mean(axis=0).argmax(axis=1) == labels.numpy()).mean())
     assert found == {"accuracy": by_numpy, "clients": clients, "rows": 40}
     assert by_numpy == naive(list(answers.values()), labels.tolist())
@@ -110,6 +116,16 @@ def test_the_score_does_not_depend_on_who_came_first():
         for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1))
     }
     assert len(found) == 1
+
+
+def test_answers_are_added_up_in_double():
+    """Class 1 is ahead by 2^-11 of one client: added to 64 in float16, whose step there is 2^-4, it would be lost."""
+    half = torch.tensor([[0.5, 0.5]], dtype=torch.float16)
+    ahead = torch.tensor([[0.5, 0.5 + 2**-11]], dtype=torch.float16)
+    assert ahead[0, 1] > ahead[0, 0]
+    shared = SharedLabels(torch.tensor([1]), 2, 0)
+    assert score({0: ahead} | dict.fromkeys(range(1, 130), half), shared)["accuracy"] == 1.0
+    assert score(dict.fromkeys(range(129), half) | {129: ahead}, shared)["accuracy"] == 1.0
 
 
 def test_it_is_the_mean_of_probabilities_not_of_logits_and_no_vote():
@@ -177,9 +193,10 @@ def test_answers_count_in_bytes_of_their_own(answering, shared):
     plain = answering().start({"fraction-train": 0.5})
     strategy = answering().start({"fraction-train": 0.5, "ensemble-every": 2} | shared[1])
     for line, without in zip(strategy.folder.lines(), plain.folder.lines(), strict=True):
-        answered = line["bytes"].pop("ensemble_wire_up")
-        assert without["bytes"].pop("ensemble_wire_up") == 0
+        answered, asked = line["bytes"].pop("ensemble_wire_up"), line["bytes"].pop("ensemble_wire_down")
+        assert {without["bytes"].pop(name) for name in APART} == {0}
         assert line["bytes"] == without["bytes"]
+        assert asked == 0, "every message is sent for something else, too"
         values = 4 * ROWS * CLASSES * 2 if "ensemble" in line else 0
         # arrays' headers, and what the records take beside them
         assert values <= answered <= values + 4 * 1500 * bool(values)
@@ -196,6 +213,45 @@ def test_the_bytes_of_answers_are_those_of_the_records(answering, shared, script
         records = encode_report(report, script.CODEC)
         expected += wire_bytes(records) - wire_bytes(records, without=("ensemble",))
     assert strategy.folder.lines()[1]["bytes"]["ensemble_wire_up"] == expected
+
+
+@pytest.mark.parametrize("settings", [{"evaluate-every": 2}, {"evaluate-clients": "sampled"}])
+def test_a_message_for_the_ensemble_alone_is_in_no_other_count(answering, shared, script, settings):
+    """Neither what goes down on it, prototypes too, nor the whole of what comes back."""
+    settings = settings | {"rounds": 4, "fraction-train": 0.5}
+    plain = answering().start(settings).folder.lines()
+    made = answering()
+    lines = made.start(settings | {"ensemble-every": 1} | shared[1]).folder.lines()
+    down, up = dict.fromkeys(range(1, 6), 0), dict.fromkeys(range(1, 6), 0)
+    messages = [message for message in made.grid.sent if message.metadata.message_type != "query"]
+    for (p, number, kind, told), message in zip(made.asked, messages, strict=True):
+        report = made.report(p, number, kind, told.evaluate)
+        records = encode_report(
+            replace(report, answers=Answers(probabilities(p, number), shared[0].fingerprint)), script.CODEC
+        )
+        alone = kind == "evaluate" and not told.evaluate
+        down[number] += wire_bytes(message.content) * alone
+        up[number] += wire_bytes(records) - wire_bytes(records, without=("ensemble",)) * (not alone)
+    # evaluation falls out in rounds 2 and 4; of four clients two are sampled in each round, and asked at the end
+    expected = [2, 4] if "evaluate-every" in settings else [1, 2, 3, 4, 5]
+    assert [number for number, count in down.items() if count] == expected
+    for line, other in zip(lines, plain, strict=True):
+        found = [line["bytes"].pop(name) for name in ("ensemble_wire_up", "ensemble_wire_down")]
+        assert found == [up[line["round"]], down[line["round"]]]
+        assert {other["bytes"].pop(name) for name in APART} == {0}
+        assert line["bytes"] == other["bytes"]
+
+
+def test_a_late_reply_to_a_message_for_the_ensemble_alone_was_sent_all_the_same(answering, shared, script):
+    def change(p, number, kind, report):
+        return script.SILENCE if (p, kind, number) == (silent, "evaluate", 1) else report
+
+    settings = {"evaluate-clients": "sampled", "fraction-train": 0.5, "ensemble-every": 9} | shared[1]
+    silent = next(p for p in range(4) if p not in answering().start(settings).sample(1))
+    whole, late = (answering(c).start(settings).folder.lines()[0] for c in (None, change))
+    assert late["bytes"]["ensemble_wire_down"] == whole["bytes"]["ensemble_wire_down"] > 0
+    assert late["bytes"]["ensemble_wire_up"] < whole["bytes"]["ensemble_wire_up"]
+    assert late["problems"] == {str(silent): LATE}
 
 
 # --- bad answers ------------------------------------------------------------------------------------------------
@@ -262,6 +318,34 @@ def test_a_client_that_does_not_answer_is_not_counted_and_no_problem(answering, 
 
     line = answering(change).start({"ensemble-every": 1} | shared[1]).folder.lines()[1]
     assert (line["ensemble"]["clients"], line["problems"]) == (3, {})
+
+
+def test_a_remark_in_place_of_an_answer_is_told_and_costs_nothing_else(answering, shared, say):
+    def change(p, number, kind, report):
+        bad = replace(report, answers=None, remark="no ensemble answer: gone")
+        return bad if (p, number) == (1, 2) else report
+
+    honest, strategy = (answering(c).start({"ensemble-every": 1} | shared[1]) for c in (None, change))
+    lines = list(zip(lines_of(strategy), lines_of(honest), strict=True))
+    line, other = lines.pop(1)
+    assert all(mine == theirs for mine, theirs in lines)
+    assert line["problems"] == {"1": "no ensemble answer: gone"}
+    assert line["ensemble"]["clients"] == 3
+    for name in ("training", "evaluation", "clients", "server"):
+        assert line[name] == other[name]
+    assert strategy.failed_in_a_row == 0
+    assert "warning: round 2, client 1: no ensemble answer: gone" in say()
+
+
+def test_a_remark_beside_a_bad_upload_is_told_with_it(answering, shared):
+    def change(p, number, kind, report):
+        bad = replace(report.payload, vectors=report.payload.vectors * 1e9) if number == 2 else report.payload
+        return replace(report, payload=bad, answers=None, remark="no answer: " + "x" * 900) if p == 1 else report
+
+    problem = answering(change).start({"ensemble-every": 1} | shared[1]).folder.lines()[1]["problems"]["1"]
+    upload, remark = problem.split("; ")
+    assert upload.startswith("upload dropped: ")
+    assert remark == ("no answer: " + "x" * 900)[:LONGEST_PROBLEM] + " ..."
 
 
 @pytest.mark.parametrize("settings", [{}, {"ensemble-every": 2}])
@@ -331,6 +415,7 @@ def test_a_server_without_the_shared_test_set_says_so_before_the_run(answering, 
         made.start({"ensemble-every": 3, "shared-test-path": str(tmp_path / "nowhere")})
     text = str(caught.value)
     assert text.startswith("`ensemble-every` is 3, but the server cannot open the shared test set: ")
+    assert "shared test set: shared-test-path: " in text
     assert "nowhere' does not exist" in text
     assert made.asked == []
     made.start({"shared-test-path": str(tmp_path / "nowhere")})
@@ -391,27 +476,104 @@ def test_a_whole_run_scores_what_its_clients_sent(run, home):
         "rows": 40,
     }
     assert summary["bytes"]["ensemble_wire_up"] == sum(line["bytes"]["ensemble_wire_up"] for line in lines) > 0
-    told = [said for said in run.said if "| ensemble " in said]
+    told = [said for said in run.said if "| ensemble after round " in said]
     assert len(told) == 3
-    assert f"| ensemble {100 * accuracies[-1]:5.1f} % | payload" in told[-1]
+    for of_round, accuracy, said in zip((0, 2, 3), accuracies, told, strict=True):
+        assert f"| ensemble after round {of_round}: {100 * accuracy:5.1f} % | payload" in said
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A data set of images, and a shared test set of the same form."""
+    data, shared = scans(tmp_path / "data", range(30, 230), 10), scans(tmp_path / "shared", range(30), 10)
+    return {"dataset": str(data), "shared-test-path": str(shared), "feature-dim": 12}
+
+
+ALONE = {"fraction-train": 0.5, "rounds": 3}
 
 
 @pytest.mark.parametrize(
-    ("strategy", "measured"),
-    [("fedproto", [1, 2, 3]), ("fedpagr", [1, 2, 3]), ("fedproc", [2, 3]), ("local", [1, 2, 3])],
+    ("strategy", "more", "measured", "alone"),
+    [
+        ("fedproto", {}, [1, 2, 3], []),
+        ("fedpagr", {}, [1, 2, 3], []),
+        ("fedproc", {}, [2, 3], []),
+        ("local", {}, [1, 2, 3], []),
+        ("fedpagr", ALONE | {"evaluate-every": 2}, [1, 2, 3, 4], [2]),
+        ("fedproto", ALONE | {"evaluate-clients": "sampled"}, [1, 2, 3, 4], [1, 2, 3, 4]),
+    ],
 )
-def test_a_run_with_it_is_the_run_without_it(run, metrics, tmp_path, strategy, measured):
-    """The same rows both times, since the shared ones lie elsewhere: only the ensemble's own figures differ."""
-    settings = {"strategy": strategy, "feature-dim": 12}
-    settings |= {"shared-test-path": str(scans(tmp_path / "shared", range(30), 10))}
+def test_a_run_with_it_is_the_run_without_it(run, metrics, images, strategy, more, measured, alone):
+    """The same rows both times, since the shared ones lie elsewhere: only the ensemble's own figures differ, and not a
+    byte of any other count (the instruction's `ensemble` is a bool, as long when true)."""
+    settings = {"strategy": strategy} | images | more
     without = metrics(run(settings))
     lines = metrics(run(settings | {"ensemble-every": 1}))
     assert [line["round"] for line in lines if "ensemble" in line] == measured
+    assert [line["round"] for line in lines if line["bytes"]["ensemble_wire_down"]] == alone
     for line, plain in zip(lines, without, strict=True):
         found = line.pop("ensemble", None)
-        assert (found is not None) == (line["bytes"]["ensemble_wire_up"] > 0)
-        line["bytes"]["ensemble_wire_up"] = 0
+        answered = line["bytes"]["ensemble_wire_up"] > 0
+        assert answered == (found is not None)
+        line["bytes"] |= dict.fromkeys(APART, 0)
         assert line == plain
+
+
+def test_a_measurement_that_fails_in_one_round_costs_nothing_but_itself(run, metrics, images, monkeypatch):
+    """Not a bit of the training, the uploads and the evaluation of that round or a later one."""
+
+    class Counting(LocalGrid):
+        """Knows the round that its clients are in."""
+
+        def push_messages(self, messages):
+            messages = list(messages)
+            now.round = next((m.content["instruction"]["round"] for m in messages if "instruction" in m.content), 0)
+            return super().push_messages(messages)
+
+    def failing(*arguments):
+        if now.round == 2:
+            raise DataError("the disk with the shared test set is gone.")
+        return whole_rows(*arguments)
+
+    now, whole_rows = SimpleNamespace(round=0), client_module.shared_rows
+    settings = {"strategy": "fedproto", "rounds": 3, "fraction-train": 0.5, "ensemble-every": 1} | images
+    honest = metrics(run(settings, grid=Counting))
+    monkeypatch.setattr(client_module, "shared_rows", failing)
+    lines = metrics(run(settings, grid=Counting))
+    words = "no ensemble answer: the disk with the shared test set is gone."
+    assert [line["problems"] for line in lines] == [{}, {str(p): words for p in range(4)}, {}, {}]
+    assert ["ensemble" in line for line in lines] == [True, False, True, True]
+    for line, other in zip(lines, honest, strict=True):
+        if line["round"] != 2:
+            assert line == other
+            continue
+        for name in ("training", "evaluation", "clients", "server"):
+            assert line[name] == other[name]
+        for name, count in other["bytes"].items():
+            # the remark is in the report: two clients trained, two evaluated only
+            told = {"wire_up": 2, "evaluate_only_wire_up": 2}.get(name, 0) * remark_bytes(words)
+            assert line["bytes"][name] == (0 if name in APART else count + told)
+    said = [line for line in run.said if words in line]
+    assert said == [f"warning: round 2, client {p}: {words}" for p in range(4)]
+
+
+def remark_bytes(words):
+    """What a remark adds to a report, both of them long enough for the same length prefixes."""
+    codec = Codec(10, 12)
+    report = Report(0, 2, seconds=0.5)
+    return wire_bytes(encode_report(replace(report, remark=words), codec)) - wire_bytes(encode_report(report, codec))
+
+
+def test_a_shared_test_set_of_another_form_stops_the_run_before_its_first_round(run, home, tmp_path):
+    folder = scans(tmp_path / "large", range(30), 10, size=12)
+    with pytest.raises(RosterError) as caught:
+        run({"ensemble-every": 1, "shared-test-path": str(folder)})
+    text = str(caught.value)
+    assert f": the shared test set {str(folder)!r} holds inputs 1×12×12 of full scale 255, but this client's " in text
+    assert "data inputs 1×8×8 of full scale 16: point shared-test-path at " in text
+    assert not any("round " in said for said in run.said)
+    assert not list((home / "clients").glob("*")), "no client has trained"
+    assert not [path for path in home.rglob("metrics.jsonl") if path.read_text()]
 
 
 @pytest.mark.parametrize(("method", "number"), [("_close", 2), ("_checkpoint", 2), ("_final_evaluation", None)])

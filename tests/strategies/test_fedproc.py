@@ -137,17 +137,23 @@ def test_uploads_are_the_means_as_they_are_without_counts(halves):
 # --- the server ---------------------------------------------------------------------------------------------------
 
 
+def short(labels, rng, length=None):
+    """Prototypes of these lengths, else of lengths from 0.1 to 0.9."""
+    vectors = rng.standard_normal((len(labels), D))
+    lengths = rng.uniform(0.1, 0.9, (len(labels), 1)) if length is None else length
+    vectors *= lengths / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return PrototypeSet(torch.tensor(labels), torch.from_numpy(vectors).float())
+
+
 def test_the_server_takes_means_and_keeps_what_nobody_reported(halves):
+    """Of means of unit vectors, which are no longer than 1."""
     strategy = halves(FEDPROC, K, D).strategy
     assert not strategy.begin().downloads
     rng = np.random.default_rng(3)
     held = {1: {0: (0, 1), 1: (1, 2), 2: (1,)}, 2: {0: (0, 2), 3: (0,)}}
     state, expected = {}, {}
     for number, of_client in held.items():
-        sets = {
-            p: PrototypeSet(torch.tensor(labels), torch.from_numpy(rng.standard_normal((len(labels), D))).float())
-            for p, labels in of_client.items()
-        }
+        sets = {p: short(labels, rng) for p, labels in of_client.items()}
         outcome = strategy.aggregate(sets, state, number)
         for label in {label for labels in of_client.values() for label in labels}:
             rows = [s.vectors[s.labels.tolist().index(label)].tolist() for s in sets.values() if label in s.labels]
@@ -155,6 +161,41 @@ def test_the_server_takes_means_and_keeps_what_nobody_reported(halves):
         state, download = outcome.state, outcome.downloads[EVERYONE]
         assert download.labels.tolist() == [0, 1, 2]
         np.testing.assert_allclose(download.vectors, [expected[label] for label in (0, 1, 2)], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("length", [1.5, 40.0, 1e6])
+def test_an_upload_longer_than_any_mean_of_unit_vectors_counts_as_one_of_length_1(halves, length):
+    """Row by row: what is no longer, a zero vector too, is taken as it came, and nobody's upload is changed."""
+    strategy, rng = halves(FEDPROC, K, D).strategy, np.random.default_rng(7)
+    sent = short((0, 1, 2, 3), rng).vectors
+    sent[1] = length * sent[1] / sent[1].norm()
+    sent[2] = 0
+    sent[3] = 0.5 * sent[3] / sent[3].norm()
+    upload = PrototypeSet(torch.tensor([0, 1, 2, 3]), sent.clone())
+    found = strategy.aggregate({4: upload}, {}, 1).downloads[EVERYONE]
+    assert torch.equal(found.vectors[[0, 2, 3]], sent[[0, 2, 3]])
+    np.testing.assert_allclose(found.vectors[1], sent[1].double() / math.dist(sent[1].tolist(), [0.0] * D), rtol=1e-6)
+    assert torch.equal(upload.vectors, sent)
+
+
+def test_nor_does_its_norm_pass_for_the_scale_of_the_features(halves):
+    """The mean norm is watched for collapse: a claim of 1e6 in round 1 must not make honest rounds look like one."""
+    strategy = halves(FEDPROC, K, D).strategy
+    unit = PrototypeSet(torch.tensor([0]), torch.eye(D)[:1])
+    assert strategy.feature_norm({0: unit.with_vectors(0.8 * unit.vectors)}) == pytest.approx(0.8)
+    assert strategy.feature_norm({0: unit, 1: unit.with_vectors(1e6 * unit.vectors)}) == pytest.approx(1.0)
+
+
+def test_no_client_outweighs_nine_others(halves):
+    """The ten vectors of a class have one weight each; by its norm the tenth would decide alone."""
+    strategy, rng = halves(FEDPROC, K, D).strategy, np.random.default_rng(8)
+    direction = short((0,), rng, 1.0).vectors
+    honest = {p: PrototypeSet(torch.tensor([0]), length * direction) for p, length in enumerate(np.linspace(0.5, 1, 9))}
+    hostile = PrototypeSet(torch.tensor([0]), -1e6 * direction)
+    (alone,) = strategy.aggregate(honest, {}, 1).downloads[EVERYONE].vectors
+    (found,) = strategy.aggregate(honest | {9: hostile}, {}, 1).downloads[EVERYONE].vectors
+    np.testing.assert_allclose(alone, 0.75 * direction[0], rtol=1e-6)
+    np.testing.assert_allclose(found, (9 * 0.75 - 1) / 10 * direction[0], rtol=1e-5)
 
 
 # --- settings and whole runs --------------------------------------------------------------------------------------

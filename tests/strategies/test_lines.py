@@ -64,6 +64,7 @@ def test_a_rounds_line():
         "evaluate_only_wire_down": 700,
         "evaluate_only_evaluation_wire_up": 120,
         "ensemble_wire_up": 0,
+        "ensemble_wire_down": 0,
     }
     classifier = line["evaluation"]["rules"]["classifier"]["test"]
     assert line["evaluation"]["of_round"] == 2
@@ -94,6 +95,25 @@ def test_answers_for_the_ensemble_count_apart_and_their_refusal_is_told_beside_o
     }
     assert (line["training"]["valid"], line["training"]["dropped"]) == (1, 1)
     assert asked[1].valid, "a refused answer spoils nothing else"
+
+
+def test_a_message_for_the_ensemble_alone_is_the_ensembles_both_ways():
+    """Whatever came back on it, an upload that nobody asked for too."""
+    alone = reply(1, trains=False, size=Bytes(payload=8, wire=300, ensemble=50))
+    late = Reply(2, trains=False, problem=LATE)
+    sent = {0: Bytes(payload=400, wire=700), 1: Bytes(ensemble=210), 2: Bytes(ensemble=220)}
+    asked = [reply(0, size=Bytes(payload=1000, wire=1500, evaluation=100, ensemble=70)), alone, late]
+    without = training_line(3, asked[:1], sent, {})["bytes"]
+    assert (without["ensemble_wire_up"], without["ensemble_wire_down"]) == (70, 0)
+    assert training_line(3, asked, sent, {})["bytes"] == without | {
+        "ensemble_wire_up": 70 + 300 + 50,
+        "ensemble_wire_down": 210 + 220,
+    }
+    end = final_line(4, [alone, late], sent)["bytes"]
+    assert {name: count for name, count in end.items() if count} == {
+        "ensemble_wire_up": 350,
+        "ensemble_wire_down": 430,
+    }
 
 
 def test_times_are_kept_apart():
@@ -128,9 +148,9 @@ def test_the_console_line_of_a_round():
 
 
 def test_the_console_line_tells_the_ensemble():
-    line = line_of() | {"ensemble": {"accuracy": 0.4076, "clients": 4, "rows": 30}}
+    line = line_of() | {"ensemble": {"of_round": 2, "accuracy": 0.4076, "clients": 4, "rows": 30}}
     text = console_line(line, 20, "classifier", [3.0])
-    assert re.search(r"spread \| ensemble  40\.8 % \| payload ", text)
+    assert re.search(r"spread \| ensemble after round 2:  40\.8 % \| payload ", text)
     assert "ensemble" not in console_line(line_of(), 20, "classifier", [3.0])
 
 
