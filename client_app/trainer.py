@@ -35,6 +35,7 @@ def train(
     sums: dict[str, Tensor] = {}
     steps: dict[str, int] = {}  # by part of the loss: a phase may have its own
     ratio: Tensor | None = None
+    taken = 0
     for phase in objective.phases(state, round_number):
         optimiser = _optimiser(objective, state, phase)
         labels = data.train.labels if phase.rows is None else phase.rows[1]
@@ -50,20 +51,20 @@ def train(
                 optimiser.zero_grad(set_to_none=True)
                 loss.total.backward()
                 optimiser.step()
-                for part_name, part in (loss.parts | {"loss": loss.total}).items():
-                    # what is trained on other rows has figures of its own
-                    name = part_name if phase.rows is None else f"{phase.name}-{part_name}"
+                taken += 1
+                # what is trained on other rows has a figure of its own
+                total = "loss" if phase.rows is None else f"{phase.name}-loss"
+                for name, part in (loss.parts | {total: loss.total}).items():
                     sums[name] = sums.get(name, 0.0) + part.detach()
                     steps[name] = steps.get(name, 0) + 1
             _stop_if_not_finite(sums, phase, epoch)
-        # a phase that brings its optimiser wants a fresh one
-        if objective.settings.optimizer_state == "persistent" and phase.optimiser is None:
+        if objective.settings.optimizer_state == "persistent" and not phase.fresh:
             state.optimiser |= optimiser_tensors(optimiser, phase.name)
     _stop_if_spoilt(state)
     measure(objective, state, data)
     return TrainingFigures(
         rows=len(data.train),
-        steps=steps.get("loss", 0),
+        steps=taken,
         parts={name: float(total) / steps[name] for name, total in sums.items()},
         gradient_ratio=0.0 if ratio is None else float(ratio),
         target_norm=mean_norm(state.targets),

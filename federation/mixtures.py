@@ -10,6 +10,7 @@ from federation.checks import MessageError, check_norms
 from prototypes.mixture_set import MixtureSet
 
 MIXTURE_VALUES = ("means", "variances", "weights")
+POSITIVE = {"variances": "a variance", "weights": "a weight"}
 
 
 def mixture_arrays(mixtures: MixtureSet) -> dict[str, np.ndarray]:
@@ -37,8 +38,8 @@ def checked_mixtures(
             )
         if not np.isfinite(arrays[name]).all():
             raise MessageError(f"the {name} hold a number that is not finite")
-        if name != "means" and (arrays[name] < torch.finfo(torch.float32).tiny).any():
-            raise MessageError(f"the {name} hold a number that is not above 0, or too small for float32")
+        if name in POSITIVE and (arrays[name] < torch.finfo(torch.float32).tiny).any():
+            raise MessageError(f"the payload holds {POSITIVE[name]} that is not above 0, or too small for float32")
     tensors = {name: torch.from_numpy(arrays[name]) for name in MIXTURE_VALUES}
     # The mean square of a component's features: what is fused by moments has none beyond that of its parts, so that no
     # legal upload makes a download which clients refuse.

@@ -106,17 +106,18 @@ class GFPLObjective(Objective):
         def optimiser(trained: list[nn.Parameter]) -> torch.optim.Optimizer:
             return torch.optim.SGD(trained, lr=options.retrain_learning_rate, momentum=options.retrain_momentum)
 
-        return [Phase(RETRAIN, parameters, rows, optimiser=optimiser), *training]
+        return [Phase(RETRAIN, parameters, rows, optimiser=optimiser, fresh=True), *training]
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """Eq. 13, and on pseudo-features Eq. 14."""
         z = batch.inputs if phase.name == RETRAIN else self.features(state, batch.inputs)
         plain = cross_entropy(self.logits(state, z), batch.labels)
-        options = self.options[GFPLSettings]
+        options, of_phase = self.options[GFPLSettings], f"{RETRAIN}-" if phase.name == RETRAIN else ""
         if not options.dual_classifier:
-            return Loss(plain, {"cross-entropy": plain}, z)
+            return Loss(plain, {f"{of_phase}cross-entropy": plain}, z)
         dot = dot_regression(state.module.project(z), batch.labels, state.module.frame)
-        return Loss(plain + options.dot_weight * dot, {"cross-entropy": plain, "dot-regression": dot}, z)
+        parts = {f"{of_phase}cross-entropy": plain, f"{of_phase}dot-regression": dot}
+        return Loss(plain + options.dot_weight * dot, parts, z)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """In exchange rounds a mixture for each class; else nothing."""

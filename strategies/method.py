@@ -100,6 +100,7 @@ class Phase:
         rows: (inputs, labels) to draw batches from as the model takes them; None for the client's training rows.
         epochs: passes over them.
         optimiser: builds the optimiser; None for the settings' SGD.
+        fresh: whether the optimiser starts anew each time, whatever `optimizer-state` says.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Phase:
     rows: tuple[Tensor, Tensor] | None = None
     epochs: int = 1
     optimiser: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None
+    fresh: bool = False
 
 
 class Objective:
