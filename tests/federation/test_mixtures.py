@@ -12,6 +12,7 @@ from federation.arrays import Limits, decode_payload, encode_payload, payload_by
 from federation.codec import Codec
 from federation.messages import decode_instruction, encode_instruction, encode_report, wire_bytes
 from federation.payloads import PAYLOADS, Instruction, Report, from_tensors, kind_of, to_tensors
+from prototypes.fusion import fuse
 from prototypes.mixture import fit_class_mixtures
 from prototypes.mixture_set import MixtureSet
 
@@ -257,3 +258,49 @@ def test_a_kind_is_not_read_as_the_other(refused):
     assert "['labels', 'means', 'variances', 'weights'] belong" in refused(decode_payload, plain, UP)
     back = decode_instruction(down, DOWN)
     assert same(back.payload, mixtures())
+
+
+# --- what a legal upload may not do to others -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("smallest", [1e-45, 1e-40])
+def test_what_float32_holds_only_as_a_subnormal_is_refused(smallest, refused):
+    assert "a weight that is not above 0" in refused(
+        decode_payload, record(weights=np.array([1, smallest, 1], np.float32)), UP
+    )
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_the_smallest_weight_beside_the_largest_class_is_fused(weighting):
+    """Its share of the class is below float32: it must not end the round."""
+    small = MixtureSet(
+        torch.tensor([0, 0]),
+        torch.tensor([[0.0, 0], [9, 9]]),
+        torch.full((2, 2), 1e-3),
+        torch.tensor([1.0, TINY]),
+        torch.tensor([1, 1]),
+    )
+    large = MixtureSet(
+        torch.tensor([0]), torch.tensor([[5.0, 0]]), torch.full((1, 2), 1e-3), torch.ones(1), torch.tensor([50_000_000])
+    )
+    fused = fuse({0: small, 1: large}, 0.0, weighting=weighting)
+    assert len(fused) == 3
+    assert float(fused.weights.min()) > 0
+
+
+@pytest.mark.parametrize("apart", [0.0, 50.0, 90.0, 99.0])
+def test_no_legal_upload_makes_a_download_that_clients_refuse(apart):
+    """The mean square of a component is bounded, and fusing by moments keeps it."""
+    means = torch.zeros(2, D)
+    means[0, 0], means[1, 0] = apart, -apart
+    variances = torch.full((2, D), (100.0**2 - apart**2) / D * 0.999999)
+    sent = MixtureSet(torch.tensor([0, 0]), means, variances, torch.tensor([0.5, 0.5]))
+    fused = fuse({0: decode_payload(encode_payload(sent, CODEC), UP)}, math.inf)
+    assert len(fused) == 1
+    assert decode_payload(encode_payload(fused, CODEC), DOWN).means.shape == (1, D)
+
+
+def test_a_spread_beyond_the_norm_bound_is_refused(refused):
+    sent = record(means=np.full((3, D), 30.0, np.float32), variances=np.full((3, D), 1700.0, np.float32))
+    # 4 * 900 + 4 * 1700 is more than 100 squared, though neither part is
+    assert "above `max-prototype-norm` 100" in refused(decode_payload, sent, UP)

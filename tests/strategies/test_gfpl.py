@@ -358,11 +358,16 @@ def test_how_vectors_cross_says_nothing_about_mixtures_and_is_refused_before_rou
 def test_too_few_dimensions_for_the_frame_are_refused_before_round_1(run, home):
     with pytest.raises(SettingError, match=r"`feature-dim` is 9, but the fixed frame of `gfpl` needs .* \(10\)"):
         preflight.check(read_settings(QUICK | {"feature-dim": 9}), clients=4)
-    with pytest.raises((SettingError, RosterError), match=r"feature-dim"):
+    with pytest.raises(RosterError, match=r"client \d: setting `feature-dim` is 9, but the fixed frame .* \(10\)"):
         run(QUICK | {"feature-dim": 9})
     assert not list((home / "results").rglob("metrics.jsonl"))
     # without a frame there is nothing to fit
     assert run(QUICK | SINGLE | {"feature-dim": 9, "rounds": 1})
+
+
+def test_without_a_frame_nobody_predicts_by_it(run):
+    with pytest.raises(SettingError, match=r'setting `inference` is "etf", but without `gfpl.dual-classifier`'):
+        run(QUICK | SINGLE | {"inference": "etf"})
 
 
 # --- a client's rounds ----------------------------------------------------------------------------------------------
@@ -520,6 +525,22 @@ def test_a_client_fits_its_mixtures_to_the_features_after_training(client):
     # the same again, from memory or from the store
     client_module._states.clear()
     assert same(client().train(ask(2)).payload, sent)
+
+
+def test_weights_are_shares_too_coarse_to_tell_how_many_rows_there_are(client):
+    """To the last digit they would be whole shares of n_ij, which is not to leave."""
+    made = client()
+    made.train(ask(1))
+    sent = made.train(ask(2)).payload
+    for label in sent.classes().tolist():
+        weights = sent.weights[sent.labels == label].double()
+        shares = weights / weights.min()
+        steps = 64 * weights
+        # in whole steps before they were made to sum to 1, which moves each by the same factor
+        assert any(torch.allclose(shares * k, (shares * k).round(), atol=1e-3) for k in range(1, 65)), steps
+    assert any("how many rows a class has" in item for item in made.identity().discloses)
+    counted = client(settings={"gfpl.weighting": "samples", "disclose-class-counts": True})
+    assert any("class counts" in item for item in counted.identity().discloses)
 
 
 def test_neither_frame_nor_mixtures_nor_features_are_kept_in_the_store_of_a_round(client, home):
