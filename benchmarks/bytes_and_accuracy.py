@@ -11,12 +11,11 @@ last round, both directions: payload is prototype values alone; wire is the seri
 figures.
 """
 
-import argparse
 import statistics
 import time
 from typing import Any
 
-from benchmarks.common import percent, summary_of, where
+from benchmarks.common import percent, summary_of, table_parser, where
 
 TASK = (
     'models="resnet8,cnn4" max-samples=12000 partition="dirichlet" alpha=0.1 feature-dim=500 rounds=10 '
@@ -38,13 +37,7 @@ FIGURES = ("best", "selected", "final")
 
 def main() -> None:
     """Run every row on every seed and print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="cifar10", help="a name, hub id or folder, as the setting `dataset`")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("-c", "--set", action="append", default=[], help="settings that go before the ones above")
+    parser = table_parser(__doc__, "cifar10", [0], list(ROWS), list(ROWS))
     options = parser.parse_args()
     settings = [TASK, f'dataset="{options.dataset}"', *options.set]
     print(where(), f"| {options.clients} clients, seeds {options.seeds}, {' '.join(settings)}\n", flush=True)

@@ -1,5 +1,6 @@
 """What the benchmarks share: quiet runs in a folder of their own, and a line that says where they ran."""
 
+import argparse
 import json
 import os
 import platform
@@ -40,6 +41,20 @@ def preset(name: str) -> dict[str, Any]:
     from experiments.run_config import PRESETS, read_toml
 
     return read_toml(PRESETS / f"{name}.toml")
+
+
+def table_parser(
+    doc: str | None, dataset: str, seeds: list[int], rows: list[str], usual: list[str]
+) -> argparse.ArgumentParser:
+    """The arguments of the benchmarks that run rows of settings on seeds; `usual` are the rows where none are named."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default=dataset, help="a name, hub id or folder, as the setting `dataset`")
+    parser.add_argument("--seeds", type=int, nargs="+", default=seeds)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--rows", nargs="+", choices=rows, default=usual)
+    parser.add_argument("-c", "--set", action="append", default=[], help="settings that go before the ones above")
+    return parser
 
 
 def summary_of(settings: list[str], clients: int, workers: int) -> dict[str, Any]:

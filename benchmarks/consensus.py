@@ -11,10 +11,9 @@ the discriminant; ensemble is that of all clients' mean class probabilities on a
 holds. All at the end of the run: nothing is chosen on test data.
 """
 
-import argparse
 import time
 
-from benchmarks.common import percent, summary_of, where
+from benchmarks.common import percent, summary_of, table_parser, where
 
 TASK = (
     'models="papers-fedpagr" max-samples=1000 partition="dirichlet" alpha=0.1 feature-dim=512 fraction-train=0.5 '
@@ -46,13 +45,7 @@ ROWS = METHODS | ABLATIONS
 
 def main() -> None:
     """Run every row on every seed, say each figure as it comes, and print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="cifar10", help="a name, hub id or folder, as the setting `dataset`")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--rows", nargs="+", choices=[*GROUPS, *ROWS], default=["methods"])
-    parser.add_argument("-c", "--set", action="append", default=[], help="settings that go before the ones above")
+    parser = table_parser(__doc__, "cifar10", [0, 1, 2], [*GROUPS, *ROWS], ["methods"])
     options = parser.parse_args()
     settings = [TASK, f'dataset="{options.dataset}"', *options.set]
     rows = [name for asked in options.rows for name in GROUPS.get(asked, [asked])]

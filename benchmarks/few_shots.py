@@ -10,12 +10,11 @@ two cores: 31 rounds. Accuracy at the end by each method's own rule, on all test
 weighted by them; nothing is chosen on test data. Components and bytes are of the exchanges.
 """
 
-import argparse
 import statistics
 import time
 from typing import Any
 
-from benchmarks.common import percent, summary_of, where
+from benchmarks.common import percent, summary_of, table_parser, where
 
 TASK = (
     'models="cnn2" partition="way-shot" split="official" shots=75 ways-spread=2 shots-spread=2 validation-share=0.0 '
@@ -34,14 +33,8 @@ ROWS = {
 
 def main() -> None:
     """Run every row on every number of ways and seed, and print a table for each number as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="mnist", help="a name, hub id or folder, as the setting `dataset`")
+    parser = table_parser(__doc__, "mnist", [0, 1, 2], list(ROWS), list(ROWS))
     parser.add_argument("--ways", type=int, nargs="+", default=[3, 4, 5])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("-c", "--set", action="append", default=[], help="settings that go before the ones above")
     options = parser.parse_args()
     settings = [TASK, f'dataset="{options.dataset}"', *options.set]
     print(where(), f"| {options.clients} clients, seeds {options.seeds}, {' '.join(settings)}", flush=True)
