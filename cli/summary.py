@@ -35,11 +35,13 @@ def _table(summary: Mapping[str, Any]) -> Table:
         box=box.SIMPLE_HEAD,
     )
     table.add_column("prediction rule", no_wrap=True)
-    for figure in FIGURES:
+    asked = any("all-classes" in values for values in summary["rules"].values())
+    shown = (*FIGURES, "all-classes") if asked else FIGURES
+    for figure in shown:
         table.add_column(figure, justify="right", no_wrap=True)
     for rule, values in summary["rules"].items():
         mark = " *" if rule == headline["rule"] else ""
-        table.add_row(rule + mark, *(_percent(values.get(figure)) for figure in FIGURES))
+        table.add_row(rule + mark, *(_percent(values.get(figure)) for figure in shown))
     return table
 
 

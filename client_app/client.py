@@ -92,6 +92,7 @@ class Client:
         if self.run.method.sends_counts(self.run.options):
             discloses.append("its class counts")
         discloses += self.run.method.discloses(self.run.options)
+        all_classes = [len(data.test) + len(data.unheld)] if len(data.unheld) else []
         return Identity(
             partition=self.partition,
             partitions=self.partitions,
@@ -100,7 +101,7 @@ class Client:
             feature_dim=self.settings.feature_dim,
             class_names=data.class_names,
             classes=tuple(data.train.labels.unique().tolist()),
-            rows=(len(data.train), len(data.validation), len(data.test)),
+            rows=(len(data.train), len(data.validation), len(data.test), *all_classes),
             discloses=tuple(discloses),
             codec=self.codec.fingerprint,
         )

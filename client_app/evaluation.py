@@ -41,16 +41,22 @@ def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
 
 @torch.no_grad()
 def evaluate(objective: Objective, state: ClientState, data: ClientData) -> Evaluation:
-    """How many test and validation rows each rule gets right."""
+    """How many test and validation rows each rule gets right; and, with `unheld` rows, test rows of all classes."""
     began = time.perf_counter()
-    right = [_right(objective, state, rows, data.transform) for rows in (data.test, data.validation)]
-    rules = dict.fromkeys(rule for counts in right for rule in counts)
+    splits = [data.test, data.validation, *([data.unheld] if len(data.unheld) else [])]
+    right = [_right(objective, state, rows, data.transform) for rows in splits]
+    names = list(dict.fromkeys(rule for counts in right for rule in counts))
     # one transfer for all rules: a wait per rule would stall the device
-    names = list(rules)
     counts = [torch.stack([split[rule] for rule in names]).tolist() if split else [0] * len(names) for split in right]
-    correct = {rule: (counts[0][index], counts[1][index]) for index, rule in enumerate(names)}
-    rows = (len(data.test), len(data.validation))
-    return Evaluation(rows, correct, time.perf_counter() - began)
+    rows = [len(split) for split in splits]
+    correct = {rule: _reported([split[index] for split in counts]) for index, rule in enumerate(names)}
+    return Evaluation(_reported(rows), correct, time.perf_counter() - began)
+
+
+def _reported(numbers: list[int]) -> tuple[int, ...]:
+    """(test, validation[, unheld]) to (test, validation[, test of all classes])."""
+    test, validation, *unheld = numbers
+    return test, validation, *(test + more for more in unheld)
 
 
 @torch.no_grad()

@@ -20,7 +20,7 @@ from data.sources import is_path
 from data.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
 
 SPLITS = ("pooled", "official")
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,14 @@ class Assignment:
     """For every client the rows of the decoded data set that it trains, tests and validates on, sorted; and those of
     the shared test set, which no client holds.
 
-    A row has one place, but for the test rows of `way-shot`, which belong to every client of their class.
+    A row has one place, but for the test rows of `way-shot`, which belong to every client of their class; `unheld` are
+    then the test rows of the classes that a client lacks, to see what it knows of them. Other partitions have none.
     """
 
     train: list[np.ndarray]
     test: list[np.ndarray]
     validation: list[np.ndarray]
+    unheld: list[np.ndarray]
     shared: np.ndarray
 
     @property
@@ -165,6 +167,7 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
         rows = [part[chosen] for chosen in split_rows(units.labels[part], test_share, spec.validation_share, seed)]
         for kept, chosen in zip((train, test, validation), rows, strict=True):
             kept.append(pool[units.rows(chosen)])
+    unheld = [np.empty(0, dtype=np.int64) for _ in train]
     if official:
         tests = _units(data, official_test)
         held = class_counts(units.labels, parts, len(data.class_names))
@@ -175,7 +178,9 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
         else:
             dealt = deal_test_rows(tests.labels, held, spec.seed)
         test = [official_test[tests.rows(chosen)] for chosen in dealt]
-    return Assignment(train, test, validation, shared)
+        if way_shot:
+            unheld = [np.setdiff1d(official_test, rows) for rows in test]
+    return Assignment(train, test, validation, unheld, shared)
 
 
 def _units(data: Decoded, rows: np.ndarray) -> Units:
@@ -255,7 +260,7 @@ def _set_aside(data: Decoded, among: np.ndarray, used: np.ndarray, spec: DataSpe
 
 
 def _write(file: Path, result: Assignment) -> None:
-    parts = [*result.train, *result.test, *result.validation, result.shared]
+    parts = [*result.train, *result.test, *result.validation, *result.unheld, result.shared]
     partial = file.with_suffix(".partial")
     with partial.open("wb") as stream:
         np.savez(stream, rows=np.concatenate(parts), lengths=np.array([len(part) for part in parts]))
@@ -269,8 +274,9 @@ def _read(file: Path, total: int) -> Assignment | None:
             rows, lengths = stored["rows"], stored["lengths"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
-    if lengths.sum() != rows.size or lengths.size % 3 != 1 or (rows.size and rows.max() >= total):
+    if lengths.sum() != rows.size or lengths.size % 4 != 1 or (rows.size and rows.max() >= total):
         return None
     *parts, shared = np.split(rows, np.cumsum(lengths)[:-1])
-    clients = len(parts) // 3
-    return Assignment(parts[:clients], parts[clients : 2 * clients], parts[2 * clients :], shared)
+    of_kind = len(parts) // 4
+    train, test, validation, unheld = (parts[start : start + of_kind] for start in range(0, len(parts), of_kind))
+    return Assignment(train, test, validation, unheld, shared)

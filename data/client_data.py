@@ -133,11 +133,15 @@ def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """All that one client holds. Any of the three may have no rows."""
+    """All that one client holds. Any part may have no rows.
+
+    `unheld` are test rows of the classes that it holds no row of, where the partition asks what it knows of them.
+    """
 
     train: Rows
     test: Rows
     validation: Rows
+    unheld: Rows
     class_names: tuple[str, ...]
     transform: Transform
 
@@ -170,7 +174,9 @@ class _Recent:
 
 
 def _bytes(data: ClientData) -> int:
-    return sum(rows.inputs.nbytes + rows.labels.nbytes for rows in (data.train, data.test, data.validation))
+    return sum(
+        rows.inputs.nbytes + rows.labels.nbytes for rows in (data.train, data.test, data.validation, data.unheld)
+    )
 
 
 _recent = _Recent(_CACHE_BYTES)
@@ -226,6 +232,7 @@ def _load(
         train=rows_of(data, who.train[client], device, encode),
         test=rows_of(data, who.test[client], device, encode),
         validation=rows_of(data, who.validation[client], device, encode),
+        unheld=rows_of(data, who.unheld[client], device, encode),
         class_names=data.class_names,
         transform=_transform(data, encode),
     )

@@ -7,7 +7,7 @@ from typing import Any
 from federation.payloads import Evaluation, TrainingFigures
 
 MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
-SPLITS = ("test", "validation")
+SPLITS = ("test", "validation", "all-classes")
 MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
 
 
@@ -19,7 +19,8 @@ def over_clients(evaluations: Mapping[int, Evaluation]) -> dict[str, dict[str, A
 
     Returns:
         rule -> split -> mean (weighted by rows), plain_mean, std (over clients), worst, worst_tenth (mean of
-        the worst tenth, one client at least), clients and rows covered. A split without rows is missing.
+        the worst tenth, one client at least), clients and rows covered. A split without rows is missing. `all-classes`
+        are the test rows of the classes that a client lacks as well, where it is tested on them.
     """
     rules = sorted({rule for evaluation in evaluations.values() for rule in evaluation.correct})
     figures: dict[str, dict[str, Any]] = {}
@@ -29,7 +30,7 @@ def over_clients(evaluations: Mapping[int, Evaluation]) -> dict[str, dict[str, A
             counts = [
                 (evaluation.correct[rule][index], evaluation.rows[index])
                 for _, evaluation in sorted(evaluations.items())
-                if rule in evaluation.correct and evaluation.rows[index]
+                if rule in evaluation.correct and any(evaluation.rows[index : index + 1])
             ]
             if counts:
                 figures[rule][split] = _spread(counts)
@@ -53,10 +54,10 @@ def _spread(counts: Sequence[tuple[int, int]]) -> dict[str, float | int]:
 
 
 def of_client(evaluation: Evaluation) -> dict[str, Any]:
-    """One client's accuracies: rule -> [test, validation], None where it has no such rows."""
+    """One client's accuracies: rule -> one for each of `SPLITS` that it reports, None where it has no such rows."""
     return {
-        rule: [right / rows if rows else None for right, rows in zip(pair, evaluation.rows, strict=True)]
-        for rule, pair in evaluation.correct.items()
+        rule: [right / rows if rows else None for right, rows in zip(counts, evaluation.rows, strict=True)]
+        for rule, counts in evaluation.correct.items()
     } | {"rows": list(evaluation.rows)}
 
 
@@ -82,7 +83,8 @@ def headlines(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float |
         rule -> selected (test mean at the evaluation with the best validation mean; None without validation
         rows) and selected_round; and, chosen on the test set as the papers do: best (highest test mean over all
         evaluations, TinyProto's), client-best (mean of every client's own best, ProtoNorm's), last-5 (mean of
-        the last five evaluations, FedPAGR's), final.
+        the last five evaluations, FedPAGR's), final; and where clients are tested on the classes that they lack,
+        too, all-classes (of the last evaluation).
     """
     evaluations = [line["evaluation"] for line in lines if line.get("evaluation", {}).get("rules")]
     clients = [line["clients"] for line in lines if line.get("evaluation", {}).get("rules")]
@@ -126,7 +128,7 @@ def _headline(
             accuracy = client.get("evaluation", {}).get(rule, [None])[0]
             if accuracy is not None:
                 own_best[partition] = max(accuracy, own_best.get(partition, 0.0))
-    return {
+    figures = {
         "selected": selected[1]["test"]["mean"] if selected else None,
         "selected_round": selected[0] if selected else None,
         "best": max(tests),
@@ -134,3 +136,6 @@ def _headline(
         "last-5": math.fsum(tests[-5:]) / len(tests[-5:]),
         "final": tests[-1],
     }
+    if "all-classes" in rounds[-1][1]:
+        figures["all-classes"] = rounds[-1][1]["all-classes"]["mean"]
+    return figures

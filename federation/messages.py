@@ -7,7 +7,7 @@ Every message holds at most these records, and a test fails on any other:
     payload      ArrayRecord   labels, vectors, scales, counts (arrays.py)                     both ways
     report       ConfigRecord  partition, round, problem, remark, names of parts, codec        up
     training     MetricRecord  counts, figures, parts                                          up
-    evaluation   MetricRecord  rows, seconds, [test, validation] by rule                       up
+    evaluation   MetricRecord  rows, seconds, [test, validation, all classes] by rule          up
     ensemble     ArrayRecord   class probabilities for the shared test set (arrays.py)         up, where asked for
     identity     ConfigRecord  see payloads.Identity                                           up, once
 """
@@ -179,7 +179,7 @@ def decode_report(records: RecordDict, codec: Codec) -> tuple[Report, ArrayRecor
 
 def _decode_training(record: MetricRecord, names: list[str]) -> TrainingFigures:
     check_keys("training", record, {"counts", "figures", "parts"})
-    rows, steps = _pair(record, "counts")
+    rows, steps = _counts(record, "counts", 2)
     figures, parts = (_numbers(record, name) for name in ("figures", "parts"))
     if rows < 1 or len(figures) != len(FIGURES) + 1 or len(parts) != len(names):
         raise MessageError("the training figures do not have the agreed length, or are of no row")
@@ -193,21 +193,21 @@ def _decode_training(record: MetricRecord, names: list[str]) -> TrainingFigures:
 def _decode_evaluation(record: MetricRecord) -> Evaluation:
     rules = [name for name in record if name not in ("rows", "seconds")]
     check_names("rules", rules)
-    rows, seconds = _pair(record, "rows"), record.get("seconds")
-    correct = {rule: _pair(record, rule) for rule in rules}
+    rows, seconds = _counts(record, "rows", 2, 3), record.get("seconds")
+    correct = {rule: _counts(record, rule, len(rows)) for rule in rules}
     for rule, right in correct.items():
-        if not (right[0] <= rows[0] and right[1] <= rows[1]):
+        if any(some > all_rows for some, all_rows in zip(right, rows, strict=True)):
             raise MessageError(f"rule `{rule}` claims {right} right of {rows} rows")
     if not isinstance(seconds, float) or not 0 <= seconds <= LARGEST_FIGURE:
         raise MessageError(f"`seconds` of record `evaluation` is {seconds}, no time that a client takes")
     return Evaluation(rows, correct, seconds)
 
 
-def _pair(record: MetricRecord, name: str) -> tuple[int, int]:
+def _counts(record: MetricRecord, name: str, *lengths: int) -> tuple[int, ...]:
     values = _numbers(record, name)
-    if len(values) != 2 or not are_counts(values):
-        raise MessageError(f"figure `{name}` is {values}, no pair of counts")
-    return int(values[0]), int(values[1])
+    if len(values) not in lengths or not are_counts(values):
+        raise MessageError(f"figure `{name}` is {values}, not {' or '.join(map(str, lengths))} counts")
+    return tuple(map(int, values))
 
 
 def _numbers(record: MetricRecord, name: str) -> list[int] | list[float]:
@@ -246,8 +246,8 @@ def decode_identity(records: RecordDict) -> Identity:
     for name in ("partitions", "parameters", "feature_dim"):
         if values[name] < 0:
             raise MessageError(f"the identity's `{name}` is {values[name]}, which is negative")
-    if len(values["rows"]) != 3 or not are_counts(values["rows"]):
-        raise MessageError(f"the identity's `rows` are {values['rows']}, no three counts")
+    if len(values["rows"]) not in (3, 4) or not are_counts(values["rows"]):
+        raise MessageError(f"the identity's `rows` are {values['rows']}, not 3 or 4 counts")
     labels = values["classes"]
     if not are_counts(labels) or sorted(set(labels)) != labels or (labels and labels[-1] >= len(values["class_names"])):
         raise MessageError(

@@ -70,14 +70,15 @@ class Evaluation:
     """How many of a client's test and validation rows each prediction rule got right.
 
     Attributes:
-        rows: (test rows, validation rows).
-        correct: rule -> (right on test, right on validation). A rule that a client cannot apply
-            (no training rows, nothing received) is missing.
+        rows: (test rows, validation rows); and where a client is tested on classes that it lacks, too, a third number:
+            test rows of all classes, its own among them.
+        correct: rule -> (right on test, right on validation), and right on all classes where `rows` has them. A rule
+            that a client cannot apply (no training rows, nothing received) is missing.
         seconds: time spent.
     """
 
-    rows: tuple[int, int]
-    correct: dict[str, tuple[int, int]]
+    rows: tuple[int, ...]
+    correct: dict[str, tuple[int, ...]]
     seconds: float = 0.0
 
 
@@ -134,7 +135,7 @@ class Identity:
     Attributes:
         partition, partitions: its partition id, and how many there are.
         classes: labels held in its training rows, ascending.
-        rows: (training, validation, test) row counts.
+        rows: (training, validation, test) row counts; and test rows of all classes where it is tested on them.
         discloses: what leaves this client, in words, for the roster.
         codec: fingerprint of the codec that it derived.
         problem: one sentence when the client cannot take part.
@@ -147,7 +148,7 @@ class Identity:
     feature_dim: int = 0
     class_names: tuple[str, ...] = ()
     classes: tuple[int, ...] = ()
-    rows: tuple[int, int, int] = (0, 0, 0)
+    rows: tuple[int, ...] = (0, 0, 0)
     discloses: tuple[str, ...] = ()
     codec: str = ""
     problem: str = ""

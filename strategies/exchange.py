@@ -223,10 +223,10 @@ def _held_against(identity: Identity, reply: Reply) -> Reply:
     """Drop a reply that claims other rows than the client said it has: a forged number would weigh in every mean."""
     report = reply.report
     assert report is not None
-    train, validation, test = identity.rows
+    train, validation, test, *all_classes = identity.rows
     evaluation, training, payload = report.evaluation, report.training, report.payload
-    if evaluation is not None and evaluation.rows != (test, validation):
-        claim = f"{evaluation.rows} test and validation rows, not {test, validation}"
+    if evaluation is not None and evaluation.rows != (test, validation, *all_classes):
+        claim = f"{evaluation.rows} test and validation rows, not {(test, validation, *all_classes)}"
     elif training is not None and training.rows != train:
         claim = f"{training.rows} training rows, not {train}"
     elif payload is not None and payload.counts is not None and _rows_counted(payload) != train:

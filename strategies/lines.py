@@ -27,7 +27,7 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
     if run.method.sends and (codec.masked or codec.wire_dtype != "float32"):
         lines.append(f"  of each prototype {codec.width} of {codec.dim} values cross, as {codec.wire_dtype}")
     for partition, identity in sorted(identities.items()):
-        train, validation, test = identity.rows
+        train, validation, test = identity.rows[:3]
         able = "" if train else ": it has no training row and takes part in evaluation only"
         lines.append(
             f"  client {partition}: {identity.model} ({identity.parameters:,} parameters), {train} + {validation} + "

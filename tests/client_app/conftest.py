@@ -33,16 +33,25 @@ def network(norm):
 
 @pytest.fixture
 def parts():
-    """parts(settings, train=labels, test=labels, validation=labels, norm=False): settings, objective, state, data."""
+    """parts(settings, train=, test=, validation=, unheld=labels, norm=False): settings, objective, state, data."""
 
-    def make(settings=None, train=(0, 1, 2) * 7, test=(0, 1, 2, 3) * 5, validation=(0, 1, 2) * 3, norm=False, seed=0):
+    def make(
+        settings=None,
+        train=(0, 1, 2) * 7,
+        test=(0, 1, 2, 3) * 5,
+        validation=(0, 1, 2) * 3,
+        unheld=(),
+        norm=False,
+        seed=0,
+    ):
         run = read_settings({"feature-dim": DIM, "batch-size": 4, "learning-rate": 0.1} | (settings or {}))
         objective = run.method.objective(run.settings, run.options, CLASSES)
         torch.manual_seed(seed)
         state = ClientState(objective.build(network(norm), seed))
         transform = InputTransform(2.0, (0.5,) * INPUTS, (1.5,) * INPUTS, (INPUTS,))
         names = tuple("abcd")
-        data = ClientData(rows_of(train, 1), rows_of(test, 2), rows_of(validation, 3), names, transform)
+        rows = [rows_of(labels, stream) for stream, labels in enumerate((train, test, validation, unheld), start=1)]
+        data = ClientData(*rows, names, transform)
         return SimpleNamespace(settings=run.settings, objective=objective, state=state, data=data)
 
     return make

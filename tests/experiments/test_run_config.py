@@ -230,7 +230,7 @@ def test_gfpls_presets_hold_the_papers_values():
     table |= {"gfpl.first-exchange": 10, "gfpl.exchange-every": 10}
     table |= {"gfpl.retrain-learning-rate": 0.01, "gfpl.retrain-momentum": 0.5}
     for name, model, dim, batch, spread, rounds in (
-        ("mnist", "cnn2", 50, 4, 2, 80),
+        ("mnist", "cnn2_narrow", 50, 4, 2, 80),
         ("femnist", "cnn2", 80, 4, 1, 110),
         ("cifar10", "resnet18", 128, 32, 1, 100),
         ("cifar100", "resnet18", 128, 32, 2, 80),

@@ -25,6 +25,18 @@ def test_cnn2_has_two_convolutions_and_two_linear_layers() -> None:
     assert [tuple(layer.weight.shape) for layer in layers(model, nn.Linear)] == [(50, 64 * 7 * 7), (10, 50)]
 
 
+def test_cnn2_narrow_has_the_parameters_of_gfpls_table() -> None:
+    model = models.build("cnn2_narrow", (1, 28, 28), 50, 10, 0)
+    shared_by_fedper = sum(p.numel() for layer in layers(model, nn.Conv2d) for p in layer.parameters())
+    assert 20 * shared_by_fedper == pytest.approx(106e3, rel=0.01)
+    assert 20 * models.num_parameters(model) == pytest.approx(430e3, rel=0.02)
+
+
+@pytest.mark.parametrize(("side", "left"), [(8, 2), (15, 3), (16, 1), (19, 1), (28, 4), (64, 13)])
+def test_cnn2_narrow_leaves_something_of_every_image(side: int, left: int) -> None:
+    assert SMALL["cnn2_narrow"]((3, side, side))(torch.randn(2, 3, side, side)).shape == (2, 20 * left * left)
+
+
 def test_resnet8_has_eight_weighted_layers() -> None:
     model = models.build("resnet8", (3, 32, 32), 512, 10, 0)
     on_the_path = [layer for layer in layers(model, nn.Conv2d) if layer.kernel_size == (3, 3)]
