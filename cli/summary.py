@@ -35,13 +35,11 @@ def _table(summary: Mapping[str, Any]) -> Table:
         box=box.SIMPLE_HEAD,
     )
     table.add_column("prediction rule", no_wrap=True)
-    asked = any("all-classes" in values for values in summary["rules"].values())
-    shown = (*FIGURES, "all-classes") if asked else FIGURES
-    for figure in shown:
+    for figure in FIGURES:
         table.add_column(figure, justify="right", no_wrap=True)
     for rule, values in summary["rules"].items():
         mark = " *" if rule == headline["rule"] else ""
-        table.add_row(rule + mark, *(_percent(values.get(figure)) for figure in shown))
+        table.add_row(rule + mark, *(_percent(values.get(figure)) for figure in FIGURES))
     return table
 
 
@@ -57,9 +55,18 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
         f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, of which "
         f"{readable_size(above)} around the payload and {readable_size(sizes['evaluation_wire_up'])} for evaluation",
+        *_all_classes_lines(summary),
         *_ensemble_lines(summary),
         f"time: {summary['seconds']:.1f} s",
     ]
+
+
+def _all_classes_lines(summary: Mapping[str, Any]) -> list[str]:
+    found = {rule: values["all-classes"] for rule, values in summary["rules"].items() if "all-classes" in values}
+    if not found:
+        return []
+    accuracies = ", ".join(f"{rule} {_percent(accuracy)} %" for rule, accuracy in found.items())
+    return [f"at the end on the test rows of all classes, those that a client lacks among them: {accuracies}"]
 
 
 def _ensemble_lines(summary: Mapping[str, Any]) -> list[str]:

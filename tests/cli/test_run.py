@@ -146,6 +146,13 @@ def test_in_process_gets_workers_and_no_flower(invoke, monkeypatch, folder):
 # --- how it ends ------------------------------------------------------------------------------------
 
 
+def test_accuracy_on_all_classes_has_a_line_of_its_own(invoke, launched, folder):
+    rules = SUMMARY["rules"] | {"classifier": SUMMARY["rules"]["classifier"] | {"all-classes": 0.333}}
+    (folder / "summary.json").write_text(json.dumps(SUMMARY | {"rules": rules}))
+    said = "at the end on the test rows of all classes, those that a client lacks among them: classifier 33.3 %"
+    assert said in invoke().stdout.splitlines()
+
+
 def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, folder):
     result = invoke()
     assert result.exit_code == 0, result.output

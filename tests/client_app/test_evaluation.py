@@ -167,6 +167,31 @@ def test_without_any_rows_there_is_nothing_to_report(parts):
     assert (found.rows, found.correct) == ((0, 0), {})
 
 
+def test_rows_of_classes_that_a_client_lacks_count_beside_its_own(parts):
+    made = trained(parts, test=(0, 1, 2) * 5, unheld=(3,) * 8)
+    give_targets(made, (0, 1, 3))
+    found = evaluate(made.objective, made.state, made.data)
+    without = trained(parts, test=(0, 1, 2) * 5)
+    give_targets(without, (0, 1, 3))
+    own = evaluate(without.objective, without.state, without.data)
+    assert (found.rows, own.rows) == ((15, 9, 23), (15, 9))
+    assert {rule: counts[:2] for rule, counts in found.correct.items()} == own.correct
+    unheld = seen(made.data.unheld)
+    with torch.no_grad():
+        answers = [made.state.module(x).argmax().item() for x in unheld]
+    assert found.correct["classifier"][2] == own.correct["classifier"][0] + answers.count(3)
+    # its own rules never answer a class that it lacks
+    assert found.correct["local-prototypes"][2] == own.correct["local-prototypes"][0]
+    assert found.correct["majority-class"][2] == own.correct["majority-class"][0]
+
+
+def test_a_client_without_a_test_row_of_its_own_is_still_tested_on_the_others(parts):
+    made = trained(parts, test=(), validation=(), unheld=(3, 3))
+    found = evaluate(made.objective, made.state, made.data)
+    assert found.rows == (0, 0, 2)
+    assert found.correct["majority-class"] == (0, 0, 0)
+
+
 def test_all_rules_share_one_forward_pass(parts, monkeypatch):
     made = trained(parts, test=(0, 1, 2, 3) * 75)
     give_targets(made, (0, 1))

@@ -213,6 +213,9 @@ def test_a_client_is_tested_on_all_test_rows_of_its_classes(tmp_path, seed, shar
         assert set(LABELS[validation].tolist()) <= own
         assert validation.size == pytest.approx(0.1 * (train.size + validation.size), abs=0.5)
         assert test.tolist() == [row for row in free.tolist() if LABELS[row] in own]
+    for test, unheld in zip(who.test, who.unheld, strict=True):
+        assert np.array_equal(np.union1d(test, unheld), free)
+        assert not np.isin(LABELS[unheld], LABELS[test]).any()
     # clients that share a class share its test rows
     tested = np.concatenate(who.test)
     assert np.unique(tested).size < tested.size
@@ -229,6 +232,7 @@ def test_the_papers_have_no_validation_rows_and_a_file_holds_what_was_drawn(tmp_
     assert set(counts[counts > 0].tolist()) == {20}
     for other in (again, elsewhere):
         assert all(np.array_equal(a, b) for a, b in zip(who.held, other.held, strict=True))
+        assert all(np.array_equal(a, b) for a, b in zip(who.unheld, other.unheld, strict=True))
     assert [own.size for own in who.held] == [a.size + b.size for a, b in zip(who.train, who.test, strict=True)]
 
 
@@ -247,6 +251,7 @@ def test_the_settings_of_way_shot_change_no_other_partition(tmp_path):
     for partition, split in itertools.product(("iid", "dirichlet", "pathological"), ("pooled", "official")):
         spec = DataSpec("made", 12, partition, split=split)
         usual = assignment(spec, DATA, tmp_path)
+        assert [rows.size for rows in usual.unheld] == [0] * 12
         other = assignment(dataclasses.replace(spec, ways=5, ways_spread=0, shots=7, shots_spread=3), DATA, tmp_path)
         assert all(np.array_equal(a, b) for a, b in zip(usual.held, other.held, strict=True))
 

@@ -15,7 +15,7 @@ def random_evaluations(clients, seed):
     draw = random.Random(seed)
     found = {}
     for partition in draw.sample(range(1000), clients):
-        rows = (draw.randint(0, 40), draw.choice([0, 0, 7]))
+        rows = (draw.randint(0, 40), draw.choice([0, 0, 7]), *draw.choice([(), (draw.randint(0, 90),)]))
         # a client without training rows has no local rule
         rules = draw.sample(RULES, draw.randint(1, 2))
         found[partition] = Evaluation(rows, {rule: tuple(draw.randint(0, n) for n in rows) for rule in rules})
@@ -28,10 +28,11 @@ def test_over_clients_against_a_naive_computation(clients):
     figures = over_clients(evaluations)
     assert set(figures) == {rule for evaluation in evaluations.values() for rule in evaluation.correct}
     for rule, splits in figures.items():
-        for index, split in enumerate(("test", "validation")):
+        for index, split in enumerate(("test", "validation", "all-classes")):
             right, rows, accuracies = 0, 0, []
             for evaluation in evaluations.values():
-                if rule in evaluation.correct and evaluation.rows[index] > 0:
+                # a client that is not tested on the classes that it lacks has two counts
+                if rule in evaluation.correct and len(evaluation.rows) > index and evaluation.rows[index] > 0:
                     right += evaluation.correct[rule][index]
                     rows += evaluation.rows[index]
                     accuracies.append(evaluation.correct[rule][index] / evaluation.rows[index])
@@ -81,8 +82,12 @@ def test_nobody_evaluated_and_nobody_trained():
 
 
 def test_one_client():
-    evaluation = Evaluation((4, 0), {"classifier": (3, 0), "global-prototypes": (1, 0)})
-    assert of_client(evaluation) == {"classifier": [0.75, None], "global-prototypes": [0.25, None], "rows": [4, 0]}
+    evaluation = Evaluation((4, 0, 8), {"classifier": (3, 0, 4), "global-prototypes": (1, 0, 1)})
+    assert of_client(evaluation) == {
+        "classifier": [0.75, None, 0.5],
+        "global-prototypes": [0.25, None, 0.125],
+        "rows": [4, 0, 8],
+    }
 
 
 def test_loss_is_averaged_by_rows_over_those_that_have_the_part_and_the_rest_plainly():
@@ -105,6 +110,7 @@ def test_loss_is_averaged_by_rows_over_those_that_have_the_part_and_the_rest_pla
 def line(of_round, test, validation=None, clients=None, rule="classifier"):
     """A line of metrics.jsonl as far as headlines look at it: the means, and each client's test accuracy."""
     splits = {"test": {"mean": test}} | ({} if validation is None else {"validation": {"mean": validation}})
+    clients = clients or {}
     return {
         "round": of_round + 1,
         "evaluation": {"of_round": of_round, "rules": {rule: splits}},
@@ -169,6 +175,16 @@ def test_a_rule_without_any_test_row_has_no_figure():
 def test_a_client_that_is_always_wrong_has_a_best_of_zero():
     found = headlines([line(0, 0.5, clients={"0": 0.0, "1": 1.0})])["classifier"]
     assert found["client-best"] == 0.5
+
+
+def test_all_classes_is_of_the_last_evaluation():
+    lines = [line(1, 0.9), line(2, 0.8)]
+    for number, found in enumerate(lines):
+        found["evaluation"]["rules"]["classifier"]["all-classes"] = {"mean": (number + 1) / 10}
+    lines[0]["clients"] = {"0": {"evaluation": {"classifier": [0.9, None, 0.1], "rows": [1, 0, 10]}}}
+    assert headlines(lines)["classifier"]["all-classes"] == 0.2
+    del lines[1]["evaluation"]["rules"]["classifier"]["all-classes"]
+    assert "all-classes" not in headlines(lines)["classifier"]
 
 
 def test_no_lines_no_headlines():

@@ -47,6 +47,7 @@ decode_report = partial(messages.decode_report, codec=CODEC)
         # as many names as are allowed
         replace(REPORT, training=replace(TRAINING, parts={str(i): 0.0 for i in range(64)})),
         replace(REPORT, evaluation=Evaluation((5, 2), {str(i): (5, 2) for i in range(64)})),
+        replace(REPORT, evaluation=Evaluation((5, 0, 30), {"classifier": (5, 0, 7), "majority-class": (2, 0, 3)})),
         # parts of a loss may be negative
         replace(REPORT, training=replace(TRAINING, parts={"entropy": -2.5})),
     ],
@@ -165,7 +166,13 @@ BAD_REPORTS = [
             ({"classifier": [-1, 1]}, "`classifier`"),
             ({"classifier": [3.0, 1.0]}, "`classifier`"),
             ({"classifier": [3]}, "`classifier`"),
-            ({"classifier": [3, 1, 1]}, "`classifier`"),
+            ({"classifier": [3, 1, 1]}, "`classifier` is [3, 1, 1], not 2 counts"),
+            ({"rows": [5, 2, 9]}, "not 3 counts"),
+            (
+                {"rows": [5, 2, 9], "classifier": [3, 1, 10], "majority-class": [0, 0, 0]},
+                "`classifier` claims (3, 1, 10) right of (5, 2, 9)",
+            ),
+            ({"rows": [5, 2, 9, 9], "classifier": [3, 1, 1, 1]}, "`rows` is [5, 2, 9, 9], not 2 or 3 counts"),
             ({"classifier": 3}, "`classifier`"),
             ({"rows": [-5, 2]}, "`rows`"),
             ({"rows": [5.0, 2.0]}, "`rows`"),
@@ -200,6 +207,7 @@ def test_bad_reports(records, named, refused):
         replace(IDENTITY, classes=(), rows=(0, 0, 12)),
         replace(IDENTITY, class_names=tuple(map(str, range(1000))), classes=tuple(range(1000)), rows=(1000, 0, 0)),
         replace(IDENTITY, rows=(2**31 - 1, 0, 0)),
+        replace(IDENTITY, rows=(90, 10, 30, 200)),
     ],
 )
 def test_an_identity_crosses_unchanged(identity, crossed):
@@ -229,6 +237,8 @@ BAD_IDENTITIES = [
             ({"feature_dim": -2}, "`feature_dim`"),
             ({"feature_dim": "64"}, "`feature_dim`"),
             ({"rows": [90, 10]}, "`rows`"),
+            ({"rows": [90, 10, 30, 40, 50]}, "not 3 or 4 counts"),
+            ({"rows": [90, 10, 30, 2**31]}, "none has more than 2147483647"),
             ({"rows": [90, 10, -1]}, "`rows`"),
             ({"rows": [90.0, 10.0, 30.0]}, "`rows`"),
             ({"rows": [True, True, False]}, "`rows`"),

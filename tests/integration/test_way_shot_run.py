@@ -39,14 +39,21 @@ def test_clients_train_on_their_shots_and_are_tested_on_all_rows_of_their_classe
     last = metrics(found)[-1]
     for client in roster:
         ways = len(client["classes"])
-        trained, validated, tested = client["rows"]
+        trained, validated, tested, of_all_classes = client["rows"]
         assert 2 <= ways <= 3
         assert 4 * ways <= trained <= 8 * ways
         assert validated == 0
         # the shared test set took a row of each class
         assert tested == sum(3 if label == 3 else 4 for label in client["classes"])
+        assert of_all_classes == 15
     assert last["ensemble"]["rows"] == 4
     assert last["evaluation"]["rules"]["local-prototypes"]["test"]["rows"] == sum(c["rows"][2] for c in roster)
+    # a client's own prototypes answer no class that it lacks
+    own, every = (last["evaluation"]["rules"]["local-prototypes"][split] for split in ("test", "all-classes"))
+    assert every["rows"] == 15 * len(roster)
+    assert round(every["mean"] * every["rows"]) == round(own["mean"] * own["rows"]) < every["rows"]
+    summary = json.loads((found / "summary.json").read_text())
+    assert summary["rules"]["local-prototypes"]["all-classes"] == every["mean"]
     # the quarters are easy to tell apart
     assert last["evaluation"]["rules"]["local-prototypes"]["test"]["worst"] > 0.8
 
