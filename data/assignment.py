@@ -13,8 +13,10 @@ from filelock import FileLock
 from data import DataError
 from data.columns import USUAL, Columns
 from data.content import occurs_once
-from data.decoded import Decoded, decoded
+from data.decoded import Decoded, Recipe, decode
+from data.domains import is_several, open_all
 from data.groups import Units, shared_group, units_of
+from data.mixed import MIXED, cells_of, mixed_rows
 from data.partitions import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
 from data.sources import is_path
 from data.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
@@ -34,7 +36,12 @@ class DataSpec:
     it is the shared test set of the ensemble.
 
     The partition `way-shot` leaves most training rows to nobody and needs `official`: a client is tested on all test
-    rows of its own classes, on which other clients may be tested, too.
+    rows of its own classes, on which other clients may be tested, too. `mixed` gives each client rows of one of several
+    domains, like `way-shot` where `shots` is above 0; with `official` the test rows are those of its own domain's
+    classes that it holds.
+
+    `classes` and `image_size` are of the data set itself (domains.py): whether all domains must have the same classes,
+    and the pixels a side to which images are brought, 0 for what they are or the largest domain's.
 
     Where the data have groups (patients), the rows of a group stay together on every side of every split: shares and
     `min_samples` then count groups, each of which has a row at least, and a group counts as of its most frequent class.
@@ -59,6 +66,8 @@ class DataSpec:
     spiral_noise: float = 0.2
     spiral_points: int = 1000
     columns: Columns = USUAL
+    classes: str = "same"
+    image_size: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +75,9 @@ class Assignment:
     """For every client the rows of the decoded data set that it trains, tests and validates on, sorted; and those of
     the shared test set, which no client holds.
 
-    A row has one place, but for the test rows of `way-shot`, which belong to every client of their class; `unheld` are
-    then the test rows of the classes that a client lacks, to see what it knows of them. Other partitions have none.
+    A row has one place, but for the official test rows of `way-shot` and `mixed`, which belong to every client of their
+    class (and domain). `unheld` are, of `way-shot` alone, the test rows of the classes that a client lacks, to see what
+    it knows of them.
     """
 
     train: list[np.ndarray]
@@ -83,17 +93,29 @@ class Assignment:
 
 
 def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> Decoded:
-    """The decoded data set of `spec`, or the one at `data_path`, from the cache in `cache_dir`."""
-    if data_path is not None and not is_path(data_path):
-        raise DataError(f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.")
-    return decoded(
+    """The decoded data set of `spec`, or the one at `data_path`, from the cache in `cache_dir`.
+
+    Raises:
+        DataError: what open_all raises; a `data_path` that is no path or names several data sets.
+    """
+    recipe = Recipe(
         spec.dataset if data_path is None else data_path,
-        Path(cache_dir),
-        columns=spec.columns,
-        spiral_noise=spec.spiral_noise,
-        spiral_points=spec.spiral_points,
-        seed=spec.seed,
+        spec.columns,
+        spec.spiral_noise,
+        spec.spiral_points,
+        spec.seed,
+        spec.image_size,
     )
+    if data_path is None:
+        return open_all(recipe, Path(cache_dir), spec.classes)
+    if not is_path(data_path):
+        raise DataError(f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.")
+    if is_several(data_path):
+        raise DataError(
+            f"the data path {data_path!r} names several data sets, but a client's own data and a shared test set are "
+            "each one folder: name that."
+        )
+    return decode(recipe, Path(cache_dir))
 
 
 def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = False) -> Assignment:
@@ -102,14 +124,16 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     Kept in `cache_dir` under the data's and the settings' hash; the first process works it out, others wait.
 
     Raises:
-        DataError: what partition_rows, way_shot_rows and split_rows raise, an unknown `partition` or `split`, a data
-            set without official test rows or with a group on both sides of its official split, `way-shot` with groups
-            or without `official`, a shared test set out of a single site's own data.
+        DataError: what partition_rows, way_shot_rows, mixed_rows and split_rows raise, an unknown `partition` or
+            `split`, a data set or domain without official test rows or with a group on both sides of its official
+            split, `way-shot` with groups or without `official`, `mixed` with groups or without domains, a shared test
+            set out of a single site's own data.
     """
     if spec.split not in SPLITS:
         raise DataError(f"split is {spec.split!r}, but it must be one of {', '.join(SPLITS)}.")
-    if spec.partition not in (*PARTITIONS, WAY_SHOT):
-        raise DataError(f"partition is {spec.partition!r}, but it must be one of {', '.join((*PARTITIONS, WAY_SHOT))}.")
+    known = (*PARTITIONS, WAY_SHOT, MIXED)
+    if spec.partition not in known:
+        raise DataError(f"partition is {spec.partition!r}, but it must be one of {', '.join(known)}.")
     if spec.max_samples < 0 or spec.seed < 0:
         name, value = ("max-samples", spec.max_samples) if spec.max_samples < 0 else ("seed", spec.seed)
         raise DataError(f"{name} is {value}, but it must be 0 or more.")
@@ -141,13 +165,12 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
 def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     total, train_rows = len(data.labels), data.train_rows
     official = spec.split == "official"
-    way_shot = spec.partition == WAY_SHOT and not own
-    if way_shot:
-        _refuse_for_way_shot(data, official)
-    if official and train_rows == total:
-        raise DataError(
-            f'data set {data.name!r} has no official test rows: set split = "pooled", and each client splits its own.'
-        )
+    few = spec.partition in (WAY_SHOT, MIXED) and not own
+    way_shot = few and spec.partition == WAY_SHOT
+    if few:
+        _refuse_for_few(spec.partition, data, official)
+    if official:
+        _refuse_without_test_rows(data)
     _refuse_shared_groups(data, official)
     available = train_rows if official else total
     used = min(spec.max_samples, available) if spec.max_samples else available
@@ -157,7 +180,7 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     shared = _set_aside(data, official_test if official else pool, np.concatenate([pool, official_test]), spec)
     pool, official_test = np.setdiff1d(pool, shared), np.setdiff1d(official_test, shared)
     units = _units(data, pool)
-    parts = [np.arange(len(units))] if own else _dealt(spec, units, data.class_names)
+    parts = [np.arange(len(units))] if own else _dealt(spec, units, data, pool)
     test_share = 0.0 if official else spec.test_share
     train: list[np.ndarray] = []
     test: list[np.ndarray] = []
@@ -170,12 +193,13 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     unheld = [np.empty(0, dtype=np.int64) for _ in train]
     if official:
         tests = _units(data, official_test)
-        held = class_counts(units.labels, parts, len(data.class_names))
         if own:
             dealt = [np.arange(len(tests))]
-        elif way_shot:
-            dealt = rows_of_held_classes(tests.labels, held)
+        elif few:
+            cells, kinds = _cells(spec, data)
+            dealt = rows_of_held_classes(cells[official_test], class_counts(cells[pool], parts, kinds))
         else:
+            held = class_counts(units.labels, parts, len(data.class_names))
             dealt = deal_test_rows(tests.labels, held, spec.seed)
         test = [official_test[tests.rows(chosen)] for chosen in dealt]
         if way_shot:
@@ -187,12 +211,34 @@ def _units(data: Decoded, rows: np.ndarray) -> Units:
     return units_of(data.labels[rows], None if data.groups is None else data.groups[rows])
 
 
-def _dealt(spec: DataSpec, units: Units, class_names: tuple[str, ...]) -> list[np.ndarray]:
+def _cells(spec: DataSpec, data: Decoded) -> tuple[np.ndarray, int]:
+    """Of what each row is that a client is tested on all or nothing of, and how many kinds of that there are: its
+    class, and with `mixed` also its domain."""
+    if spec.partition != MIXED or data.domains is None:
+        return data.labels, len(data.class_names)
+    kinds = len(data.class_names) * len(data.domain_names)
+    return cells_of(data.labels, data.domains, len(data.class_names)), kinds
+
+
+def _dealt(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) -> list[np.ndarray]:
+    if spec.partition == MIXED and data.domains is not None:
+        return mixed_rows(
+            units.labels,
+            data.domains[pool],
+            spec.clients,
+            data.class_names,
+            data.domain_names,
+            ways=spec.ways,
+            ways_spread=spec.ways_spread,
+            shots=spec.shots,
+            shots_spread=spec.shots_spread,
+            seed=spec.seed,
+        )
     if spec.partition == WAY_SHOT:
         return way_shot_rows(
             units.labels,
             spec.clients,
-            class_names,
+            data.class_names,
             ways=spec.ways,
             ways_spread=spec.ways_spread,
             shots=spec.shots,
@@ -215,21 +261,38 @@ def _dealt(spec: DataSpec, units: Units, class_names: tuple[str, ...]) -> list[n
         raise DataError(f"{str(error).rstrip('.')}; rows that share a group count as one here.") from error
 
 
-def _refuse_for_way_shot(data: Decoded, official: bool) -> None:
-    if not official:
+def _refuse_for_few(partition: str, data: Decoded, official: bool) -> None:
+    """What `way-shot` and `mixed`, which give out a few rows, cannot be dealt of."""
+    if partition == WAY_SHOT and not official:
         raise DataError(
             f'the {WAY_SHOT} partition tests a client on all official test rows of its classes: set split = "official".'
         )
-    if data.train_rows == len(data.labels):
+    if partition == WAY_SHOT and data.train_rows == len(data.labels):
         raise DataError(
             f"data set {data.name!r} has no official test rows, which the {WAY_SHOT} partition tests on: give one that "
             "has, or another partition."
         )
+    if partition == MIXED and len(data.domain_names) < 2:
+        raise DataError(
+            f"the {MIXED} partition gives each client one of several domains, but {data.name!r} is one data set: set "
+            'dataset to a list ("mnist,usps") or to "<folder>/*", or take another partition.'
+        )
     if data.groups is not None:
         raise DataError(
-            f"the {WAY_SHOT} partition gives out single rows, but those of {data.name!r} come in groups: use another "
+            f"the {partition} partition gives out single rows, but those of {data.name!r} come in groups: use another "
             "partition, or no group-column."
         )
+
+
+def _refuse_without_test_rows(data: Decoded) -> None:
+    """Refuse a data set, or one with a domain, that no client could be tested on."""
+    what = f"data set {data.name!r}"
+    lacking = data.train_rows == len(data.labels)
+    if data.domains is not None:
+        tested = np.bincount(data.domains[data.train_rows :], minlength=len(data.domain_names))
+        lacking, what = not tested.all(), f"domain {data.domain_names[int(tested.argmin())]!r}"
+    if lacking:
+        raise DataError(f'{what} has no official test rows: set split = "pooled", and each client splits its own.')
 
 
 def _refuse_shared_groups(data: Decoded, official: bool) -> None:

@@ -136,6 +136,7 @@ class ClientData:
     """All that one client holds. Any part may have no rows.
 
     `unheld` are test rows of the classes that it holds no row of, where the partition asks what it knows of them.
+    `domain` is the name of the one domain that all its own rows come from, "" if there are no domains or several.
     """
 
     train: Rows
@@ -144,6 +145,7 @@ class ClientData:
     unheld: Rows
     class_names: tuple[str, ...]
     transform: Transform
+    domain: str = ""
 
     @property
     def num_classes(self) -> int:
@@ -235,7 +237,13 @@ def _load(
         unheld=rows_of(data, who.unheld[client], device, encode),
         class_names=data.class_names,
         transform=_transform(data, encode),
+        domain=_domain(data, who.held[client]),
     )
+
+
+def _domain(data: Decoded, held: np.ndarray) -> str:
+    own = np.unique(data.domains[held]) if data.domains is not None else np.empty(0, dtype=np.int64)
+    return data.domain_names[own[0]] if own.size == 1 else ""
 
 
 def rows_of(data: Decoded, rows: np.ndarray, device: torch.device, encode: Encode | None = None) -> Rows:

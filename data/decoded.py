@@ -1,30 +1,27 @@
 """The decoded cache: a data set as memory maps, decoded once per machine however many processes ask."""
 
 import hashlib
-import io
 import json
 import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from filelock import FileLock
-from PIL import Image
 
 from data import DataError
 from data.columns import USUAL, Columns, column_values
 from data.folders import Folder
+from data.images import decode_images, in_bytes, resized
 from data.sources import Source, load_source, locate
 from data.texts import CONTENT, Texts, write_texts
 
-FORMAT = 2
-_GREY = ("1", "L", "LA", "La")
-_TOO_DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
+FORMAT = 3
 _BATCH = 1000
 _log = logging.getLogger(__name__)
 
@@ -35,7 +32,8 @@ class Decoded:
 
     `inputs` (n, C, H, W) uint8 or (n, F) float32, a read-only memory map, or n Texts; `labels` (n,) int64; `scale` the
     value of a full-scale input; `key` changes whenever the data do; `groups` (n,) int64 is equal for rows that must
-    stay together (`group` of the columns), None without such a column.
+    stay together (`group` of the columns), None without such a column; `domains` (n,) int64 numbers the domain of each
+    row in the order of `domain_names`, None where the data set is not of domains (domains.py).
     """
 
     key: str
@@ -46,6 +44,38 @@ class Decoded:
     class_names: tuple[str, ...]
     scale: float
     groups: np.ndarray | None = None
+    domains: np.ndarray | None = None
+    domain_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What decides one decoded data set; names and meaning are those of the settings."""
+
+    dataset: str
+    columns: Columns = USUAL
+    spiral_noise: float = 0.2
+    spiral_points: int = 1000
+    seed: int = 0
+    image_size: int = 0
+
+    def __post_init__(self) -> None:
+        if self.image_size < 0:
+            raise DataError(f"image-size is {self.image_size}, but it must be 0 or more.")
+
+    def key(self) -> str:
+        """That of the cache entry: another one whenever a setting, or a local file's size or time, is another.
+
+        Raises:
+            DataError: what locate raises.
+        """
+        place = locate(self.dataset)
+        content: Any = place
+        if isinstance(place, Folder):
+            content = [str(place.root), place.class_names, place.state()]
+        elif place == "spiral":
+            content = [place, self.spiral_noise, self.spiral_points, self.seed]
+        return cache_key([content, asdict(self.columns), self.image_size])
 
 
 def decoded(
@@ -56,17 +86,43 @@ def decoded(
     spiral_noise: float = 0.2,
     spiral_points: int = 1000,
     seed: int = 0,
+    image_size: int = 0,
 ) -> Decoded:
     """The decoded data set `dataset` (sources.py), from the cache in `cache_dir` or decoded into it now.
 
     The first process to come decodes and the others wait for it. A local folder is decoded anew when a file's size or
-    time has changed, or the cached copy is incomplete.
+    time has changed, or the cached copy is incomplete. `image_size` above 0 brings all images to that square (and
+    those of `digits` to 0..255 before, so that what lies between two pixels is not rounded to sixteenths).
 
     Raises:
-        DataError: what load_source raises, an unreadable image, images of several sizes, a row without
-            text, an unwritable cache.
+        DataError: what load_source raises, an unreadable image, images of several sizes, an `image_size` below 0 or of
+            what holds no images, a row without text, an unwritable cache.
     """
-    key = _key(dataset, columns, spiral_noise, spiral_points, seed)
+    return decode(Recipe(dataset, columns, spiral_noise, spiral_points, seed, image_size), cache_dir)
+
+
+def decode(recipe: Recipe, cache_dir: Path) -> Decoded:
+    """What `decoded` does, of a recipe."""
+    return kept(cache_dir, recipe.key(), lambda partial: _decode(recipe, partial, cache_dir))
+
+
+def cache_key(content: Any) -> str:
+    """The key of a cache entry that `content` (plain lists, numbers and strings) decides."""
+    return hashlib.sha256(json.dumps([FORMAT, content]).encode()).hexdigest()[:24]
+
+
+def kept(cache_dir: Path, key: str, write: Callable[[Path], None]) -> Decoded:
+    """The entry `key` of the cache in `cache_dir`, made by `write` if it is not there or not whole.
+
+    One process writes and the others wait; it writes to a folder of its own, which gets the entry's name when it is
+    whole and is gone after an error.
+
+    Args:
+        write: fills the empty folder that it is given, with `write_about` last.
+
+    Raises:
+        DataError: the cache cannot be written or read back; what `write` raises.
+    """
     folder = cache_dir / "decoded" / key
     found = _open(folder)
     if found is not None:
@@ -79,7 +135,8 @@ def decoded(
                 partial = folder.with_suffix(".partial")
                 shutil.rmtree(partial, ignore_errors=True)
                 try:
-                    _decode(dataset, partial, cache_dir, columns, spiral_noise, spiral_points, seed)
+                    partial.mkdir()
+                    write(partial)
                     shutil.rmtree(folder, ignore_errors=True)
                     os.rename(partial, folder)
                 finally:
@@ -95,14 +152,24 @@ def decoded(
     return found
 
 
-def _key(dataset: str, columns: Columns, spiral_noise: float, spiral_points: int, seed: int) -> str:
-    place = locate(dataset)
-    content: Any = place
-    if isinstance(place, Folder):
-        content = [str(place.root), place.class_names, place.state()]
-    elif place == "spiral":
-        content = [place, spiral_noise, spiral_points, seed]
-    return hashlib.sha256(json.dumps([FORMAT, content, asdict(columns)]).encode()).hexdigest()[:24]
+def write_about(
+    partial: Path,
+    name: str,
+    train_rows: int,
+    class_names: tuple[str, ...],
+    scale: float,
+    domain_names: tuple[str, ...] = (),
+) -> None:
+    """Make the folder `partial`, which holds the arrays, an entry: what is no array, and the size of every file."""
+    about = {
+        "dataset": name,
+        "train_rows": train_rows,
+        "class_names": class_names,
+        "scale": scale,
+        "domain_names": domain_names,
+        "sizes": {path.name: path.stat().st_size for path in partial.iterdir() if path.is_file()},
+    }
+    (partial / "about.json").write_text(json.dumps(about), "utf-8")
 
 
 def _open(folder: Path) -> Decoded | None:
@@ -120,28 +187,28 @@ def _open(folder: Path) -> Decoded | None:
             class_names=tuple(about["class_names"]),
             scale=about["scale"],
             groups=np.load(folder / "groups.npy") if "groups.npy" in about["sizes"] else None,
+            domains=np.load(folder / "domains.npy") if "domains.npy" in about["sizes"] else None,
+            domain_names=tuple(about["domain_names"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _decode(
-    dataset: str,
-    partial: Path,
-    cache_dir: Path,
-    columns: Columns,
-    spiral_noise: float,
-    spiral_points: int,
-    seed: int,
-) -> None:
+def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
     """Write the whole data set to the folder `partial`."""
     begin = time.perf_counter()
+    dataset, columns = recipe.dataset, recipe.columns
     unpacked = partial / "unpacked"
-    unpacked.mkdir(parents=True)
+    unpacked.mkdir()
     # What was downloaded is worth keeping; what `datasets` copies from a local folder is not.
     keep = cache_dir if isinstance(locate(dataset), str) else unpacked
     source = load_source(
-        dataset, keep, columns=columns, spiral_noise=spiral_noise, spiral_points=spiral_points, seed=seed
+        dataset,
+        keep,
+        columns=columns,
+        spiral_noise=recipe.spiral_noise,
+        spiral_points=recipe.spiral_points,
+        seed=recipe.seed,
     )
     tables = [table for table in (source.train, source.test) if table is not None]
     labels = np.concatenate([column_values(table, "label").to_numpy() for table in tables]).astype(np.int64)
@@ -150,25 +217,34 @@ def _decode(
     np.save(partial / "labels.npy", labels)
     if columns.group:
         np.save(partial / "groups.npy", _group_codes(tables))
+    scale = source.scale
     if source.kind == "image":
-        _decode_images(source, partial / "inputs.npy")
+        decode_images(source, partial / "inputs.npy", recipe.image_size)
     elif source.kind == "text":
+        _refuse_size(recipe, "texts")
         write_texts(_texts(source), partial)
     else:
         inputs = np.concatenate([table.with_format("numpy")[:]["inputs"] for table in tables])
         # the format hands out int64 whatever the column holds
-        np.save(partial / "inputs.npy", inputs.astype(np.float32 if inputs.dtype.kind == "f" else np.uint8))
-    about = {
-        "dataset": source.name,
-        "train_rows": len(source.train),
-        "class_names": source.class_names,
-        "scale": source.scale,
-        "sizes": {path.name: path.stat().st_size for path in partial.iterdir() if path.is_file()},
-    }
+        inputs = inputs.astype(np.float32 if inputs.dtype.kind == "f" else np.uint8)
+        if recipe.image_size:
+            if inputs.ndim < 4:
+                _refuse_size(recipe, "numbers")
+            square = (recipe.image_size, recipe.image_size)
+            inputs, scale = np.stack([resized(image, *square) for image in in_bytes(inputs, scale)]), 255.0
+        np.save(partial / "inputs.npy", inputs)
+    name, train_rows, class_names = source.name, len(source.train), source.class_names
     del source, tables
     shutil.rmtree(unpacked, ignore_errors=True)
-    (partial / "about.json").write_text(json.dumps(about), "utf-8")
+    write_about(partial, name, train_rows, class_names, scale)
     _log.info("decoded %s: %d rows in %.1f s", dataset, labels.size, time.perf_counter() - begin)
+
+
+def _refuse_size(recipe: Recipe, held: str) -> None:
+    if recipe.image_size:
+        raise DataError(
+            f"image-size is {recipe.image_size}, but {recipe.dataset!r} holds {held} and no images: leave it 0."
+        )
 
 
 def _group_codes(tables: list[Any]) -> np.ndarray:
@@ -199,61 +275,3 @@ def _texts(source: Source) -> Iterator[str]:
                     raise DataError(f"{where} has no text: give it one or drop the row.")
                 yield text
                 row += 1
-
-
-def _decode_images(source: Source, target: Path) -> None:
-    """Write all images, one channel if all are grey, else three, to the array file `target`."""
-    first: tuple[str, tuple[int, int]] | None = None
-    grey = True
-    rows = 0
-    for where, image in _images(source):
-        rows += 1
-        if image.mode in _TOO_DEEP:
-            raise DataError(
-                f"{where} has pixels of mode {image.mode}, but images must have 8 bits a channel: convert it first."
-            )
-        grey = grey and image.mode in _GREY
-        first = first or (where, image.size)
-        if image.size != first[1]:
-            raise DataError(
-                f"{where} is {_size(image.size)} pixels but {first[0]} {_size(first[1])}: the images of a data set "
-                "must have one size, so resize them first."
-            )
-    width, height = first[1] if first else (0, 0)
-    shape = (rows, 1 if grey else 3, height, width)
-    inputs = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
-    for row, (where, image) in enumerate(_images(source)):
-        try:
-            pixels = np.asarray(image.convert("L" if grey else "RGB"))
-        except Exception as error:
-            raise _unreadable(where, error) from error
-        inputs[row] = pixels[None] if grey else pixels.transpose(2, 0, 1)
-    inputs.flush()
-
-
-def _images(source: Source) -> Iterator[tuple[str, Image.Image]]:
-    """Each image, its header read and its pixels not yet, with the words that name it; training rows first."""
-    for split, table in (("train", source.train), ("test", source.test)):
-        if table is None:
-            continue
-        row = 0
-        for batch in table.select_columns(["inputs"]).with_format("arrow").iter(_BATCH):
-            for item in batch.column("inputs").to_pylist():
-                content, path = (item["bytes"], item["path"]) if item else (None, None)
-                where = f"row {row} of the {split} table of {source.name!r}" + (f" ({path})" if path else "")
-                try:
-                    if content is None:
-                        # A path without bytes is a file; read here, so that no file stays open.
-                        content = Path(path or "").read_bytes()
-                    yield where, Image.open(io.BytesIO(content))
-                except Exception as error:
-                    raise _unreadable(where, error) from error
-                row += 1
-
-
-def _unreadable(where: str, error: Exception) -> DataError:
-    return DataError(f"{where} is no readable image ({type(error).__name__}: {error}): replace it or drop the row.")
-
-
-def _size(size: tuple[int, int]) -> str:
-    return f"{size[0]}×{size[1]}"

@@ -65,7 +65,7 @@ def read_folder(root: Path) -> Folder:
 
 def _tables(root: Path) -> list[Path]:
     found = [path for path in root.glob("*.*") if path.suffix in TABLE_SUFFIXES and path.name not in _ABOUT]
-    return sorted(path for path in found if _seen(path))
+    return sorted(path for path in found if seen(path))
 
 
 def _table_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) -> Folder:
@@ -102,7 +102,7 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
             "or train.parquet."
         )
     # An empty class folder counts: so a site can say that it lacks a class that others have.
-    folders = sorted({path.name for each in roots for path in each.iterdir() if path.is_dir() and _seen(path)})
+    folders = sorted({path.name for each in roots for path in each.iterdir() if path.is_dir() and seen(path)})
     unknown = [name for name in folders if class_names and name not in class_names]
     if unknown:
         raise DataError(
@@ -113,13 +113,14 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
     return Folder(root, "images", images[train_root], test, class_names or tuple(folders))
 
 
-def _seen(path: Path) -> bool:
+def seen(path: Path) -> bool:
+    """Whether a file or folder is not hidden: its name starts neither with a dot nor with two underscores."""
     return not path.name.startswith((".", "__"))
 
 
 def _image_files(root: Path) -> Iterator[Path]:
     for path in root.rglob("*"):
-        if path.suffix.lower() in IMAGE_SUFFIXES and all(map(_seen, map(Path, path.relative_to(root).parts))):
+        if path.suffix.lower() in IMAGE_SUFFIXES and all(map(seen, map(Path, path.relative_to(root).parts))):
             yield path
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from data import DataError
 
 WAY_SHOT = "way-shot"
-_FEWEST_WAYS = 2  # of one class alone every answer is right
+FEWEST_WAYS = 2  # of one class alone every answer is right
 
 
 def way_shot_rows(
@@ -43,23 +43,60 @@ def way_shot_rows(
         DataError: a value out of its range, or a class with fewer rows than the clients that drew it want.
     """
     present, codes = np.unique(labels, return_inverse=True)
-    _check(num_clients, present.size, ways, ways_spread, shots, shots_spread)
+    check_draws(num_clients, ways_spread, shots, shots_spread, least_shots=1)
+    if present.size < FEWEST_WAYS:
+        raise DataError(
+            f"the {WAY_SHOT} partition gives each client at least {FEWEST_WAYS} classes, but the training rows are of "
+            f"{present.size}: raise max-samples if it is set, or give a data set of more classes."
+        )
+    check_ways(ways, present.size)
     # partition_rows draws from [seed, attempt], assignment from [seed, client] and [seed, 0, 1]
     rng = np.random.default_rng([seed, 0, 2])
-    drawn = rng.integers(ways - ways_spread, ways + ways_spread, num_clients, endpoint=True)
-    drawn = drawn.clip(_FEWEST_WAYS, present.size)
-    shape = (num_clients, present.size)
-    places = rng.permuted(np.broadcast_to(np.arange(present.size), shape), axis=1)
-    wanted = rng.integers(shots - shots_spread, shots + shots_spread, shape, endpoint=True).clip(1)
-    wanted[places >= drawn[:, None]] = 0
+    allowed = np.ones((num_clients, present.size), dtype=bool)
+    wanted = draw_wanted(allowed, ways, ways_spread, shots, shots_spread, rng)
     had = np.bincount(codes)
-    _refuse_too_few(wanted, had, [class_names[label] for label in present])
-    # rows by class and then at random are handed to client after client; the last to hold a class is nobody
+    refuse_too_few(wanted, had, [f"class {class_names[label]!r}" for label in present], WAY_SHOT)
+    return hand_out(wanted, codes, rng)
+
+
+def draw_wanted(
+    allowed: np.ndarray, ways: int, ways_spread: int, shots: int, shots_spread: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Draw how many rows of each cell (a class, or a class of a domain) each client wants: (clients, cells) int64.
+
+    Args:
+        allowed: (clients, cells) bool, the cells that a client may draw, at least 2 each.
+        ways, ways_spread, shots, shots_spread: as of way_shot_rows; a client draws a cell for each way.
+    """
+    clients, cells = len(allowed), len(allowed.T)
+    drawn = rng.integers(ways - ways_spread, ways + ways_spread, clients, endpoint=True)
+    drawn = drawn.clip(FEWEST_WAYS, allowed.sum(axis=1))
+    places = rng.permuted(np.broadcast_to(np.arange(cells), allowed.shape), axis=1)
+    # what a client may not draw comes last of all
+    ranks = np.where(allowed, places, cells).argsort(axis=1).argsort(axis=1)
+    wanted = rng.integers(shots - shots_spread, shots + shots_spread, allowed.shape, endpoint=True).clip(1)
+    wanted[ranks >= drawn[:, None]] = 0
+    return wanted
+
+
+def hand_out(wanted: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Give each client as many rows of each cell as it wants, at random and each row to one client.
+
+    Args:
+        wanted: (clients, cells) int, of no cell more than there are.
+        codes: (n,) int in 0..cells−1, the cell of each row.
+
+    Returns:
+        For each client its row indices, sorted, int64.
+    """
+    clients, cells = wanted.shape
+    had = np.bincount(codes, minlength=cells)
+    # rows by cell and then at random are handed to client after client; the last to hold a cell is nobody
     order = np.lexsort((rng.random(codes.size), codes))
     given = np.vstack([wanted, had - wanted.sum(axis=0)])
-    holder = np.repeat(np.tile(np.arange(num_clients + 1), present.size), given.T.ravel())
+    holder = np.repeat(np.tile(np.arange(clients + 1), cells), given.T.ravel())
     by_holder = order[np.lexsort((order, holder))]
-    return np.split(by_holder, np.cumsum(given.sum(axis=1))[:-1])[:num_clients]
+    return np.split(by_holder, np.cumsum(given.sum(axis=1))[:-1])[:clients]
 
 
 def rows_of_held_classes(labels: np.ndarray, held: np.ndarray) -> list[np.ndarray]:
@@ -72,26 +109,52 @@ def rows_of_held_classes(labels: np.ndarray, held: np.ndarray) -> list[np.ndarra
     return [np.flatnonzero(own[labels]) for own in held > 0]
 
 
-def _check(num_clients: int, num_classes: int, ways: int, ways_spread: int, shots: int, shots_spread: int) -> None:
+def check_draws(num_clients: int, ways_spread: int, shots: int, shots_spread: int, least_shots: int) -> None:
+    """Refuse values that no data set could be dealt by.
+
+    Raises:
+        DataError: the first that is out of its range.
+    """
     if num_clients < 1:
         raise DataError(f"the number of clients is {num_clients}, but it must be at least 1.")
-    if num_classes < _FEWEST_WAYS:
-        raise DataError(
-            f"the {WAY_SHOT} partition gives each client at least {_FEWEST_WAYS} classes, but the training rows are of "
-            f"{num_classes}: raise max-samples if it is set, or give a data set of more classes."
-        )
-    if not _FEWEST_WAYS <= ways <= num_classes:
-        raise DataError(
-            f"ways is {ways}, but it must lie between {_FEWEST_WAYS} and {num_classes}, the number of classes that "
-            "have training rows."
-        )
-    for name, value, least in (("ways-spread", ways_spread, 0), ("shots", shots, 1), ("shots-spread", shots_spread, 0)):
+    ranges = (("ways-spread", ways_spread, 0), ("shots", shots, least_shots), ("shots-spread", shots_spread, 0))
+    for name, value, least in ranges:
         if value < least:
             raise DataError(f"{name} is {value}, but it must be {least} or more.")
 
 
-def _refuse_too_few(wanted: np.ndarray, had: np.ndarray, names: Sequence[str]) -> None:
-    """Refuse if a class lacks rows; the message is about the one that lacks most, the first of equals."""
+def check_ways(ways: int, num_classes: int) -> None:
+    """Refuse a number of classes a client that no client can have.
+
+    Raises:
+        DataError: `ways` is below 2 or above `num_classes`, those that have rows.
+    """
+    if not FEWEST_WAYS <= ways <= num_classes:
+        raise DataError(
+            f"ways is {ways}, but it must lie between {FEWEST_WAYS} and {num_classes}, the number of classes that "
+            "have training rows."
+        )
+
+
+def refuse_too_few(
+    wanted: np.ndarray,
+    had: np.ndarray,
+    cells: Sequence[str],
+    partition: str,
+    *,
+    rows: str = "training rows",
+    lower: str = "clients, shots or ways",
+) -> None:
+    """Refuse if a cell lacks rows; the message is about the one that lacks most, the first of equals.
+
+    Args:
+        wanted: (clients, cells) int. had: (cells,) int.
+        cells, partition, rows, lower: words of the message: what each cell is called, which partition this is, of what
+            rows, and what may be too high.
+
+    Raises:
+        DataError: a cell has fewer rows than all clients together want.
+    """
     lacking = wanted.sum(axis=0) - had
     if lacking.max() <= 0:
         return
@@ -100,7 +163,6 @@ def _refuse_too_few(wanted: np.ndarray, had: np.ndarray, names: Sequence[str]) -
     others = np.count_nonzero(lacking > 0) - 1
     also = f" (and {others} more {'class lacks' if others == 1 else 'classes lack'} rows)" if others else ""
     raise DataError(
-        f"class {names[worst]!r} has {had[worst]} training rows, but the {clients} clients that drew it in the "
-        f"{WAY_SHOT} partition want {total}{also}: lower the number of clients, shots or ways, raise max-samples if it "
-        "is set, or take another seed."
+        f"{cells[worst]} has {had[worst]} {rows}, but the {clients} clients that drew it in the {partition} partition "
+        f"want {total}{also}: lower the number of {lower}, raise max-samples if it is set, or take another seed."
     )

@@ -9,7 +9,8 @@ import torch
 
 from data.assignment import assignment, open_data
 from data.client_data import refuse_other_inputs
-from data.sources import BUILT_IN, is_path, locate
+from data.domains import locate_all
+from data.sources import BUILT_IN
 from federation.data_spec import data_spec
 from federation.record import RunFolder, results_root
 from federation.settings import SettingError, Settings, home
@@ -21,7 +22,8 @@ from strategies.ensemble import shared_test_set
 def check(run: Run, clients: int, folder: Path | None = None) -> None:
     """Refuse what the server or a client would refuse later. Data that are here are decoded into the cache on the way.
 
-    Data of the hub are left to the clients: it may be they alone who reach it.
+    Data of the hub, and domains with one of the hub among them, are left to the clients: it may be they alone who reach
+    it.
 
     Args:
         folder: that of the run to resume; None for a new run, which makes its own in the results folder.
@@ -30,12 +32,12 @@ def check(run: Run, clients: int, folder: Path | None = None) -> None:
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
     """
     settings = run.settings
-    locate(settings.dataset)
+    places = locate_all(settings.dataset)
     model_names(settings.models)
     folder = folder or results_root(settings.results_dir)
     refuse_unwritable(folder, "results folder", "give --results a folder of yours")
     refuse_unwritable(home() / "clients", "stores' folder", "set PROTOSPHERE_HOME to a folder of yours")
-    if settings.dataset not in BUILT_IN and not is_path(settings.dataset):
+    if any(isinstance(place, str) and place not in BUILT_IN for place in places):
         return
     cache, spec = home() / "cache", data_spec(settings, clients)
     data = open_data(spec, cache)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data.domains import listed
 from data.sources import is_path
 from experiments.preflight import check, refuse_fewer_rounds
 from federation.record import RunFolder, find_run
-from federation.settings import Scalar, SettingError, nearest, refuse_unknown
+from federation.settings import Scalar, SettingError, nearest, refuse_unknown, shown
 from models.text import PREFIX
 from strategies import known_settings, load_method, read_settings, refuse_foreign
 
@@ -169,9 +170,23 @@ def _absolute(name: str, value: Scalar) -> Scalar:
     """Flower's processes run elsewhere: what is a path must not depend on the working directory."""
     if name == "models" and isinstance(value, str):
         return ",".join(_absolute_encoder(item.strip()) for item in value.split(","))
-    if isinstance(value, str) and value and (name in PLACES or (name == "dataset" and is_path(value))):
+    if name == "dataset" and isinstance(value, str):
+        return _absolute_data(value)
+    if isinstance(value, str) and value and name in PLACES:
         return os.path.abspath(Path(value).expanduser())
     return value
+
+
+def _absolute_data(dataset: str) -> str:
+    """A data set, or each of a list, with its local path, if it has one, made absolute."""
+    items = listed(dataset)
+    found = [os.path.abspath(Path(item).expanduser()) if is_path(item) else item for item in items]
+    comma = next((item for item in found if "," in item), "")
+    if len(found) > 1 and comma:
+        raise SettingError(
+            f"setting `dataset` lists {shown(comma)}, whose comma would part it in the list; rename that folder."
+        )
+    return ",".join(found)
 
 
 def _absolute_encoder(model: str) -> str:

@@ -31,6 +31,8 @@ def data_spec(settings: Settings, clients: int) -> DataSpec:
         spiral_noise=settings.spiral_noise,
         spiral_points=settings.spiral_points,
         columns=Columns(settings.text_column, settings.label_column, settings.group_column),
+        classes=settings.classes,
+        image_size=settings.image_size,
     )
 
 

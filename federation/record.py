@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from data.domains import short_name
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, home, is_run_name, shown
 
 LONGEST_NAME = 100  # characters of a new run's name; a data set's may be longer than a file's can be
@@ -49,7 +50,7 @@ class RunFolder:
             # where one of this second is there, the next second's: the name travels in every message, so equal runs
             # must have names of one length to have the same bytes
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
-            words = "-".join((stamp, settings.strategy, Path(settings.dataset).name))
+            words = "-".join((stamp, settings.strategy, short_name(settings.dataset)))
             path = root / re.sub(r"[^A-Za-z0-9_-]+", "-", words)[:LONGEST_NAME].strip("-")
             # clients keep their models under the name, whatever the results folder: it is claimed there as well
             stores = home() / "clients" / path.name

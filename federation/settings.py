@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from data import DataError
+from data.domains import listed
 from data.sources import is_path
 
 # A bool is no int and 1 is no bool; an int may stand for a float. Unknown names never pass.
@@ -60,17 +62,19 @@ class Settings(BaseModel):
 
     strategy: str = "protonorm"
     dataset: NotEmpty = "digits"
+    classes: Literal["same", "union"] = "same"
+    image_size: Count = 0
     models: NotEmpty = "tiny"
     rounds: AtLeastOne = 20
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     clients: Count = 0
-    partition: Literal["iid", "dirichlet", "pathological", "way-shot"] = "dirichlet"
+    partition: Literal["iid", "dirichlet", "pathological", "way-shot", "mixed"] = "dirichlet"
     alpha: Positive = 0.1
     classes_per_client: AtLeastOne = 2
     ways: AtLeastTwo = 3
     ways_spread: Count = 1
-    shots: AtLeastOne = 100
+    shots: Count = 100
     shots_spread: Count = 1
     min_samples: AtLeastOne = 10
     max_samples: Count = 0
@@ -217,13 +221,17 @@ def is_run_name(name: str) -> bool:
 def refuse_relative_paths(settings: Settings) -> None:
     """A relative path would be sought from the SuperLink's or a Ray worker's folder, not the user's."""
     encoders = [model.strip().removeprefix("hf:") for model in settings.models.split(",") if "hf:" in model]
-    candidates = {
-        "models": next((place for place in encoders if place.startswith(".")), ""),
-        "dataset": settings.dataset if is_path(settings.dataset) else "",
-        "shared-test-path": settings.shared_test_path,
-        "results-dir": settings.results_dir,
-    }
-    for name, value in candidates.items():
+    try:
+        data = [item for item in listed(settings.dataset) if is_path(item)]
+    except DataError as error:
+        raise SettingError(str(error)) from None
+    candidates = [
+        ("models", next((place for place in encoders if place.startswith(".")), "")),
+        *(("dataset", item) for item in data),
+        ("shared-test-path", settings.shared_test_path),
+        ("results-dir", settings.results_dir),
+    ]
+    for name, value in candidates:
         if value and not Path(os.path.expanduser(value)).is_absolute():
             raise SettingError(
                 f"setting `{name}` is {shown(value)}, a relative path that Flower's processes would look up "

@@ -35,7 +35,8 @@ RANGES = {
     "classes-per-client": ([1], [0]),
     "ways": ([2, 2**31 - 1], [1, 0, 2**31]),
     "ways-spread": ([0], [-1, 2**31]),
-    "shots": ([1], [0]),
+    "shots": ([0, 2**31 - 1], [-1, 2**31]),
+    "image-size": ([0, 2**31 - 1], [-1, 2**31]),
     "shots-spread": ([0], [-1]),
     "min-samples": ([1], [0]),
     "max-samples": ([0], [-1]),
@@ -67,7 +68,8 @@ RANGES = {
     "server-threads": ([1], [0]),
 }
 CHOICES = {
-    "partition": ("iid", "dirichlet", "pathological", "way-shot"),
+    "partition": ("iid", "dirichlet", "pathological", "way-shot", "mixed"),
+    "classes": ("same", "union"),
     "split": ("pooled", "official"),
     "optimizer-state": ("fresh", "persistent"),
     "feature-activation": ("linear", "relu"),
@@ -279,6 +281,7 @@ def test_what_is_no_path(dataset):
     [
         ("dataset", "./here"),
         ("dataset", "../up"),
+        ("dataset", "../up/*"),
         ("results-dir", "here"),
         ("results-dir", "~nobody-of-that-name/x"),
         ("shared-test-path", "./here"),
@@ -294,6 +297,15 @@ def test_relative_paths_are_refused(name, value):
     assert "absolute" in text
 
 
+def test_a_relative_path_in_a_list_and_an_empty_item_are_refused():
+    with pytest.raises(SettingError) as caught:
+        refuse_relative_paths(check(Settings, {"dataset": "/data,digits, ../up"}))
+    assert '`dataset` is "../up", a relative path' in sentence(caught)
+    with pytest.raises(SettingError) as caught:
+        refuse_relative_paths(check(Settings, {"dataset": "/data,,digits"}))
+    assert "dataset is '/data,,digits', a list with an empty item" in sentence(caught)
+
+
 def test_absolute_paths_and_names_pass(monkeypatch):
     monkeypatch.setenv("HOME", "/somewhere")
     shared = [{"shared-test-path": path} for path in ("/data", "~/data")]
@@ -302,6 +314,8 @@ def test_absolute_paths_and_names_pass(monkeypatch):
         {"dataset": "/data"},
         {"dataset": "~/data"},
         {"dataset": "a/b"},
+        {"dataset": "/data/*"},
+        {"dataset": "/data, a/b,digits"},
         {"results-dir": "~/r"},
         *shared,
     ):

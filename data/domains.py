@@ -1,0 +1,262 @@
+"""Domains: several image data sets of one task as one, of one size and channel count, whose rows know their domain.
+
+PFPL's mixed heterogeneity needs them. A `dataset` setting names them as a list with commas, or as the subfolders of a
+folder, `<folder>/*`.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from data import DataError
+from data.decoded import Decoded, Recipe, cache_key, decode, kept, write_about
+from data.folders import Folder, seen
+from data.images import in_bytes, resized
+from data.sources import is_path, locate
+from data.texts import Texts
+
+CLASSES = ("same", "union")
+_EVERY = "*"
+_BLOCK = 1000
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """One domain: what it is called, and the data set (as a `dataset` setting names one) that it is."""
+
+    name: str
+    dataset: str
+
+
+def listed(dataset: str) -> tuple[str, ...]:
+    """The data sets that a `dataset` setting lists, as written: one, or the items between commas.
+
+    A path that exists is one data set, whatever commas it has; so is `<folder>/*` of such a folder.
+
+    Raises:
+        DataError: an item is empty.
+    """
+    items = _items(dataset)
+    if len(items) > 1 and "" in items:
+        raise DataError(f"dataset is {dataset!r}, a list with an empty item: take out the comma that is too many.")
+    return items
+
+
+def is_several(dataset: str) -> bool:
+    """Whether a `dataset` setting is a list or `<folder>/*`."""
+    items = _items(dataset)
+    return len(items) > 1 or _is_every(items[0])
+
+
+def short_name(dataset: str) -> str:
+    """A `dataset` setting in a word: the last part of a path or hub id, of several joined by `+`; of `<folder>/*` the
+    folder's."""
+    names = [Path(item).parent.name if _is_every(item) else Path(item).name for item in _items(dataset) if item]
+    return "+".join(names)
+
+
+def domains_of(dataset: str) -> tuple[Domain, ...]:
+    """The domains that a `dataset` setting names, none if it is a single data set. Reads no data.
+
+    Raises:
+        DataError: an empty item, `*` among several items, a folder without subfolders, two domains of one name.
+    """
+    items = listed(dataset)
+    if not is_several(dataset):
+        return ()
+    if len(items) == 1:
+        domains = [Domain(path.name, str(path)) for path in _subfolders(items[0])]
+    else:
+        every = next(filter(_is_every, items), None)
+        if every is not None:
+            raise DataError(f"dataset lists {every!r} among others, but * stands alone: list its subfolders instead.")
+        domains = [Domain(_absolute(item).name or item if is_path(item) else item, item) for item in items]
+    names = [domain.name for domain in domains]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"dataset names two domains {twice!r}: rename a folder, so that each has a name of its own.")
+    return tuple(domains)
+
+
+def locate_all(dataset: str) -> list[str | Folder]:
+    """What `locate` says of the data set, or of each of the domains, that a `dataset` setting names. Reads no data.
+
+    Raises:
+        DataError: what `domains_of` and, naming the domain, `locate` raise; a domain that is no images.
+    """
+    domains = domains_of(dataset)
+    return [_place(domain) for domain in domains] if domains else [locate(dataset)]
+
+
+def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
+    """The decoded data set of a recipe whose `dataset` is a single one (then what `decode` gives) or several domains.
+
+    Domains are brought to `image_size` or, where that is 0, to the largest height and the largest width among them; to
+    three channels if one has them; to pixels of full scale 255. Labels are matched by the classes' names, in the first
+    domain's order. The domains' training rows come first, interleaved in proportion, then their test rows likewise, so
+    that the first rows are of all domains alike. Groups of different domains are different groups.
+
+    Args:
+        recipe: of all the domains.
+        cache_dir: where each domain, and what is made of all, is kept.
+        classes: `same`: all domains have the same class names; `union`: the classes of all, the first domain's first.
+
+    Raises:
+        DataError: what `decode` and `locate_all` raise (of a domain, naming it), a domain that is no images or has no
+            training row, and with `same` different classes.
+    """
+    if classes not in CLASSES:
+        raise DataError(f"classes is {classes!r}, but it must be one of {', '.join(CLASSES)}.")
+    domains = domains_of(recipe.dataset)
+    if not domains:
+        return decode(recipe, cache_dir)
+    keys = []
+    for domain in domains:
+        _place(domain)
+        with _naming(domain.name):
+            keys.append(replace(recipe, dataset=domain.dataset).key())
+    names = tuple(domain.name for domain in domains)
+    key = cache_key(["domains", names, keys, classes])
+    return kept(cache_dir, key, lambda partial: _combine(recipe, domains, classes, partial, cache_dir))
+
+
+def interleaved(counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of several tables in one order that takes them in proportion and keeps each table's own order.
+
+    Args:
+        counts: rows of each table.
+
+    Returns:
+        Two (sum of counts,) int64 arrays: the table of each row, and its number there. Row j of n lies at (j + ½)/n;
+        of equal places the first table's comes first.
+    """
+    sizes = np.asarray(counts, dtype=np.int64)
+    tables = np.repeat(np.arange(sizes.size), sizes)
+    rows = np.concatenate([np.arange(size) for size in sizes])
+    order = np.lexsort((tables, (2 * rows + 1) / (2 * sizes[tables])))
+    return tables[order], rows[order]
+
+
+def _items(dataset: str) -> tuple[str, ...]:
+    if "," not in dataset:
+        return (dataset,)
+    root = os.path.dirname(dataset) if _is_every(dataset) else dataset
+    if is_path(dataset) and os.path.exists(os.path.expanduser(root)):
+        return (dataset,)
+    return tuple(item.strip() for item in dataset.split(","))
+
+
+def _is_every(item: str) -> bool:
+    return is_path(item) and Path(item).name == _EVERY
+
+
+def _absolute(path: str) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(path)))
+
+
+def _subfolders(every: str) -> list[Path]:
+    root = _absolute(every).parent
+    if not root.is_dir():
+        raise DataError(f"data path {str(root)!r} is no folder: check its spelling, and that this machine has it.")
+    found = sorted(path for path in root.iterdir() if path.is_dir() and seen(path))
+    if not found:
+        raise DataError(f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.")
+    return found
+
+
+@contextmanager
+def _naming(domain: str) -> Iterator[None]:
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"domain {domain!r}: {error}") from error
+
+
+def _place(domain: Domain) -> str | Folder:
+    with _naming(domain.name):
+        place = locate(domain.dataset)
+    if place == "spiral" or (isinstance(place, Folder) and place.format in ("csv", "json")):
+        raise _no_images(domain.name, "numbers" if place == "spiral" else "texts")
+    return place
+
+
+def _no_images(domain: str, held: str) -> DataError:
+    return DataError(f"domain {domain!r} holds {held}, but domains must be images: take it out of dataset.")
+
+
+def _combine(recipe: Recipe, domains: Sequence[Domain], classes: str, partial: Path, cache_dir: Path) -> None:
+    """Write the domains as one data set to the folder `partial`."""
+    begin = time.perf_counter()
+    parts = [_part(recipe, domain, cache_dir) for domain in domains]
+    names = tuple(domain.name for domain in domains)
+    class_names = _class_names(parts, names, classes)
+    number = {name: label for label, name in enumerate(class_names)}
+    train = [part.train_rows for part in parts]
+    test = [len(part.labels) - part.train_rows for part in parts]
+    table = np.concatenate([interleaved(train)[0], interleaved(test)[0]])
+    labels = np.empty(table.size, dtype=np.int64)
+    groups = np.empty(table.size, dtype=np.int64)
+    used = 0
+    for index, part in enumerate(parts):
+        own = table == index
+        labels[own] = np.array([number[name] for name in part.class_names], dtype=np.int64)[part.labels]
+        if part.groups is not None:
+            groups[own] = part.groups + used
+            used += int(part.groups.max()) + 1
+    np.save(partial / "labels.npy", labels)
+    np.save(partial / "domains.npy", table)
+    if recipe.columns.group:
+        np.save(partial / "groups.npy", groups)
+    _write_images(parts, table, partial / "inputs.npy")
+    write_about(partial, short_name(recipe.dataset), sum(train), class_names, 255.0, names)
+    _log.info("combined %s: %d rows in %.1f s", ", ".join(names), labels.size, time.perf_counter() - begin)
+
+
+def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
+    with _naming(domain.name):
+        part = decode(replace(recipe, dataset=domain.dataset), cache_dir)
+    if isinstance(part.inputs, Texts):
+        raise _no_images(domain.name, "texts")
+    if not part.train_rows:
+        raise DataError(f"domain {domain.name!r} has no training row: give it some, or take it out of dataset.")
+    return part
+
+
+def _class_names(parts: Sequence[Decoded], names: Sequence[str], classes: str) -> tuple[str, ...]:
+    first = parts[0].class_names
+    if classes == "union":
+        return tuple(dict.fromkeys(name for part in parts for name in part.class_names))
+    for name, part in zip(names, parts, strict=True):
+        sides = {
+            names[0]: [each for each in first if each not in part.class_names],
+            name: [each for each in part.class_names if each not in first],
+        }
+        if any(sides.values()):
+            differing = "; ".join(f"only {side!r} has {', '.join(some)}" for side, some in sides.items() if some)
+            raise DataError(
+                f"domains {names[0]!r} and {name!r} have different classes ({differing}): name them alike in each "
+                'classes.txt, or set classes = "union".'
+            )
+    return first
+
+
+def _write_images(parts: Sequence[Decoded], table: np.ndarray, target: Path) -> None:
+    """The images of all parts, each where `table` has its part's number, its rows in their order."""
+    shapes = np.array([part.inputs.shape[1:] for part in parts if not isinstance(part.inputs, Texts)])
+    channels, height, width = shapes.max(axis=0).tolist()
+    shape = (table.size, channels, height, width)
+    inputs = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
+    for index, part in enumerate(parts):
+        rows = np.flatnonzero(table == index)
+        for start in range(0, rows.size, _BLOCK):
+            block = in_bytes(np.asarray(part.inputs[np.arange(start, min(start + _BLOCK, rows.size))]), part.scale)
+            # a grey image is repeated in every channel
+            inputs[rows[start : start + _BLOCK]] = np.stack([resized(image, height, width) for image in block])
+    inputs.flush()

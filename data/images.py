@@ -1,0 +1,98 @@
+"""Encoded images to one array file: one channel where all are grey, and one size, their own or that of `image-size`."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from data import DataError
+from data.sources import Source
+
+_GREY = ("1", "L", "LA", "La")
+_TOO_DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
+_BATCH = 1000
+
+
+def decode_images(source: Source, target: Path, image_size: int = 0) -> None:
+    """Write all images, one channel if all are grey, else three, to the array file `target`.
+
+    Args:
+        source: with encoded images; training rows come first in the file.
+        target: an .npy of (n, C, H, W) uint8.
+        image_size: H and W in pixels, to which every image is brought; 0 for the size that all have.
+
+    Raises:
+        DataError: an unreadable image, one of more than 8 bits a channel, or, without `image_size`, of another size.
+    """
+    first: tuple[str, tuple[int, int]] | None = None
+    grey = True
+    rows = 0
+    for where, image in _images(source):
+        rows += 1
+        if image.mode in _TOO_DEEP:
+            raise DataError(
+                f"{where} has pixels of mode {image.mode}, but images must have 8 bits a channel: convert it first."
+            )
+        grey = grey and image.mode in _GREY
+        first = first or (where, image.size)
+        if image.size != first[1] and not image_size:
+            raise DataError(
+                f"{where} is {_size(image.size)} pixels but {first[0]} {_size(first[1])}: the images of a data set "
+                "must have one size, so resize them first, or set image-size to the one that all are brought to."
+            )
+    width, height = (image_size, image_size) if image_size else first[1] if first else (0, 0)
+    shape = (rows, 1 if grey else 3, height, width)
+    inputs = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
+    for row, (where, image) in enumerate(_images(source)):
+        try:
+            pixels = np.asarray(image.convert("L" if grey else "RGB"))
+        except Exception as error:
+            raise _unreadable(where, error) from error
+        inputs[row] = resized(pixels[None] if grey else pixels.transpose(2, 0, 1), height, width)
+    inputs.flush()
+
+
+def resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """An image (C, H, W) uint8 brought to (C, height, width), bilinear, antialiased; as it is if it has that size."""
+    if pixels.shape[1:] == (height, width):
+        return pixels
+    channels = [
+        Image.fromarray(np.ascontiguousarray(channel)).resize((width, height), Image.Resampling.BILINEAR)
+        for channel in pixels
+    ]
+    return np.stack([np.asarray(channel) for channel in channels])
+
+
+def in_bytes(inputs: np.ndarray, scale: float) -> np.ndarray:
+    """Pixels of any shape whose full scale is `scale`, as uint8 of full scale 255, rounded to the nearest."""
+    return inputs if scale == 255 else np.rint(inputs * (255 / scale)).astype(np.uint8)
+
+
+def _images(source: Source) -> Iterator[tuple[str, Image.Image]]:
+    """Each image, its header read and its pixels not yet, with the words that name it; training rows first."""
+    for split, table in (("train", source.train), ("test", source.test)):
+        if table is None:
+            continue
+        row = 0
+        for batch in table.select_columns(["inputs"]).with_format("arrow").iter(_BATCH):
+            for item in batch.column("inputs").to_pylist():
+                content, path = (item["bytes"], item["path"]) if item else (None, None)
+                where = f"row {row} of the {split} table of {source.name!r}" + (f" ({path})" if path else "")
+                try:
+                    if content is None:
+                        # A path without bytes is a file; read here, so that no file stays open.
+                        content = Path(path or "").read_bytes()
+                    yield where, Image.open(io.BytesIO(content))
+                except Exception as error:
+                    raise _unreadable(where, error) from error
+                row += 1
+
+
+def _unreadable(where: str, error: Exception) -> DataError:
+    return DataError(f"{where} is no readable image ({type(error).__name__}: {error}): replace it or drop the row.")
+
+
+def _size(size: tuple[int, int]) -> str:
+    return f"{size[0]}×{size[1]}"
