@@ -66,7 +66,7 @@ def mixed_rows(
     rng = np.random.default_rng([seed, 0, 3])
     own = rng.permutation(np.resize(rng.permutation(len(domain_names)), num_clients))
     allowed = own[:, None] == domain_of_cell
-    wanted = draw_wanted(allowed, ways, ways_spread, max(shots, 1), shots_spread, rng)
+    wanted = draw_wanted(allowed, ways, ways_spread, max(shots, 1), shots_spread if shots else 0, rng)
     had = np.bincount(codes)
     lower = "clients, shots or ways"
     if not shots:

@@ -29,6 +29,10 @@ def test_data_of_the_hub_are_left_to_the_clients(monkeypatch):
     monkeypatch.setattr(preflight, "open_data", lambda *_: pytest.fail("the hub is not asked"))
     check(read_settings({"dataset": "cifar10"}), 4)
     check(read_settings({"dataset": "somebody/something"}), 4)
+    # one domain of the hub is enough
+    check(read_settings({"dataset": "digits,somebody/something"}), 4)
+    with pytest.raises(DataError, match="domain 'nowhere': data path"):
+        check(read_settings({"dataset": "somebody/something,./nowhere"}), 4)
 
 
 def test_an_image_that_cannot_be_read_is_named(tmp_path):
@@ -47,6 +51,20 @@ def paint(folder, classes):
         (folder / str(number % classes)).mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), number).save(folder / str(number % classes) / f"{number}.png")
     return str(folder)
+
+
+def test_domains_are_decoded_and_dealt_before_a_run_starts(tmp_path):
+    folder = paint(tmp_path / "painted", 10)
+    settings = {"dataset": f"{folder},digits", "partition": "mixed", "shots": 0, "ways": 2, "ways-spread": 0}
+    check(read_settings(settings), 2)
+    with pytest.raises(DataError, match="domain 'painted' has no official test rows"):
+        check(read_settings(settings | {"split": "official"}), 2)
+    with pytest.raises(DataError, match="1 clients for 2 domains"):
+        check(read_settings(settings), 1)
+    other = paint(tmp_path / "other", 9)
+    with pytest.raises(DataError, match=r"have different classes \(only 'painted' has 9\)"):
+        check(read_settings(settings | {"dataset": f"{folder},{other}"}), 2)
+    check(read_settings(settings | {"dataset": f"{folder},{other}", "classes": "union", "image-size": 12}), 2)
 
 
 def test_a_shared_test_set_is_opened_before_a_run_starts(tmp_path):

@@ -268,6 +268,41 @@ def test_data_paths_are_resolved_from_the_working_directory(given, tmp_path, mon
     )
 
 
+def paint(folder):
+    """Ten grey classes, as those of digits."""
+    for number in range(20):
+        (folder / str(number % 10)).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), number).save(folder / str(number % 10) / f"{number}.png")
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("./all/one, digits,~/all/two", "{here}/all/one,digits,{here}/all/two"),
+        ("./all/*", "{here}/all/*"),
+        ("../{name}/all/*", "{here}/all/*"),
+        ("~/all/*", "{here}/all/*"),
+    ],
+)
+def test_each_path_of_several_data_sets_is_resolved(given, found, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("one", "two"):
+        paint(tmp_path / "all" / name)
+    given, found = (text.format(here=tmp_path, name=tmp_path.name) for text in (given, found))
+    assert plan([f'dataset="{given}" partition="iid" min-samples=1'], clients=2).run_config["dataset"] == found
+
+
+def test_folders_with_commas(tmp_path, monkeypatch):
+    paint(tmp_path / "in, out" / "one")
+    config = plan(['dataset="./in, out/one" partition="iid" min-samples=1'], clients=2).run_config
+    assert config["dataset"] == str(tmp_path / "in, out" / "one")
+    monkeypatch.chdir(tmp_path / "in, out")
+    with pytest.raises(SettingError, match=r"`dataset` lists \".*in, out/one\", whose comma would part it in the list"):
+        plan(['dataset="./one,digits"'])
+    with pytest.raises(DataError, match="a list with an empty item"):
+        plan(['dataset="./one,,digits"'])
+
+
 def test_names_of_data_sets_are_no_paths(tmp_path):
     (tmp_path / "digits").mkdir()
     assert plan(['dataset="digits"']).run_config["dataset"] == "digits"

@@ -74,6 +74,21 @@ def test_a_new_folder_is_named_by_time_strategy_and_dataset(results, noon):
     assert folder.settings() == CONFIG
 
 
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        ("/data/mnist,some/usps, digits", "mnist-usps-digits"),
+        ("/data/pacs/*", "pacs"),
+        (",".join(f"/data/{name * 40}" for name in "abc"), f"{'a' * 40}-{'b' * 34}"),
+        ("a,,b", "a-b"),
+    ],
+)
+def test_of_several_data_sets_the_folder_bears_all_names(results, noon, dataset, words):
+    name = create(dataset=dataset).name
+    assert name == f"20260101-120000-fedproto-{words}"
+    assert is_run_name(name)
+
+
 def test_a_second_run_of_the_same_second_gets_a_name_of_the_same_length(results, noon):
     found = [create().name for _ in range(3)]
     assert len(set(found)) == 3

@@ -1,0 +1,472 @@
+"""Several data sets as one: which they are, their images and labels against loops, and which one an error is about."""
+
+import dataclasses
+import io
+import logging
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from data import DataError
+from data.assignment import DataSpec, assignment, open_data
+from data.client_data import client_data
+from data.columns import Columns
+from data.decoded import Recipe, decode, decoded
+from data.domains import domains_of, interleaved, listed, locate_all, open_all, short_name
+from data.sources import load_source
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = ROOT / ".." / "shared" / "data"
+ABC = ("ant", "bee", "cat")
+
+
+@pytest.fixture
+def domain(tmp_path, write, png):
+    """domain(name, train=6, test=3, shape=(6, 6), classes=ABC): the folder of a made domain of random images, label i
+    of row i counted around the classes."""
+
+    def make(name, train=6, test=3, shape=(6, 6), classes=ABC):
+        rng = np.random.default_rng(list(name.encode()))
+        root = tmp_path / "all" / name
+        for split, rows in (("train", train), ("test", test)):
+            if rows or split == "train":
+                images = [png(rng.integers(0, 256, shape, dtype=np.uint8)) for _ in range(rows)]
+                write(root / f"{split}.parquet", images, np.arange(rows) % len(classes))
+        (root / "classes.txt").write_text("\n".join(classes))
+        return str(root)
+
+    return make
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """opened(*data sets, classes="same", **recipe): what they are together."""
+    return lambda *items, classes="same", **recipe: open_all(
+        Recipe(",".join(items), **recipe), tmp_path / "cache", classes
+    )
+
+
+def refusal(action, *args, **keywords):
+    with pytest.raises(DataError) as caught:
+        action(*args, **keywords)
+    return str(caught.value)
+
+
+def files_of(folder):
+    """The images of a made domain, as PIL reads them, and their labels: training rows first."""
+    source = load_source(folder, Path(folder).parents[1] / "unpacked")
+    rows = [row for table in (source.train, source.test) if table is not None for row in table]
+    return [Image.open(io.BytesIO(row["inputs"]["bytes"])) for row in rows], [row["label"] for row in rows]
+
+
+# --- which data sets a setting names --------------------------------------------------------------------------------
+
+
+def test_a_list_names_its_domains_by_the_last_part_of_a_path():
+    found = domains_of(" /data/mnist/, usps,some/body ,~/more/svhn,./x")
+    assert [each.name for each in found] == ["mnist", "usps", "some/body", "svhn", "x"]
+    assert [each.dataset for each in found] == ["/data/mnist/", "usps", "some/body", "~/more/svhn", "./x"]
+
+
+@pytest.mark.parametrize("dataset", ["digits", "some/body", "/data/pictures", "../x", "no such name"])
+def test_a_single_data_set_has_no_domains(dataset):
+    assert domains_of(dataset) == ()
+    assert listed(dataset) == (dataset,)
+
+
+def test_a_folder_with_a_comma_is_one_data_set(domain, opened, tmp_path):
+    folder = domain("a,b")
+    assert domains_of(folder) == ()
+    data = opened(folder)
+    assert data.key == decoded(folder, tmp_path / "cache").key
+    assert (data.domains, data.domain_names) == (None, ())
+    # what is not there may be a list
+    assert listed(folder + "x") == (folder[: -len(",b")], "bx")
+
+
+def test_all_subfolders_that_are_not_hidden_sorted_by_name(domain, tmp_path):
+    for name in ("beta", "alpha", "gamma,delta"):
+        domain(name)
+    (tmp_path / "all" / ".hidden").mkdir()
+    (tmp_path / "all" / "__pycache__").mkdir()
+    (tmp_path / "all" / "README.md").write_text("no folder")
+    found = domains_of(str(tmp_path / "all" / "*"))
+    assert [each.name for each in found] == ["alpha", "beta", "gamma,delta"]
+    assert [each.dataset for each in found] == [str(tmp_path / "all" / each.name) for each in found]
+    (tmp_path / "all").rename(tmp_path / "all, or some")
+    assert len(domains_of(str(tmp_path / "all, or some" / "*"))) == 3
+
+
+def test_a_relative_folder_of_domains(domain, tmp_path, monkeypatch):
+    domain("a")
+    monkeypatch.chdir(tmp_path)
+    assert [each.dataset for each in domains_of("./all/*")] == [str(tmp_path / "all" / "a")]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        ("digits,,usps", "dataset is 'digits,,usps', a list with an empty item"),
+        ("digits,", "a list with an empty item"),
+        (" ,digits", "a list with an empty item"),
+        ("usps,/data/usps", "dataset names two domains 'usps': rename a folder"),
+        ("digits,mnist,digits", "dataset names two domains 'digits'"),
+        ("digits,/data/*", "dataset lists '/data/*' among others, but * stands alone"),
+        ("/nowhere/at/all/*", "data path '/nowhere/at/all' is no folder"),
+    ],
+)
+def test_lists_that_cannot_be_read(dataset, words, tmp_path):
+    assert words in refusal(domains_of, dataset)
+    assert words in refusal(locate_all, dataset)
+    assert words in refusal(open_all, Recipe(dataset), tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_folder_without_subfolders(tmp_path):
+    (tmp_path / "all" / ".hidden").mkdir(parents=True)
+    assert "has no subfolders" in refusal(domains_of, str(tmp_path / "all" / "*"))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [
+        ("digits", "digits"),
+        ("some/body", "body"),
+        ("/data/mnist/", "mnist"),
+        ("mnist, some/body,/data/usps", "mnist+body+usps"),
+        ("/data/pacs/*", "pacs"),
+        ("mnist,,usps", "mnist+usps"),
+    ],
+)
+def test_a_short_name(dataset, name):
+    assert short_name(dataset) == name
+
+
+# --- their images ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_taken_in_proportion_and_in_their_order():
+    counts = [7, 1, 20, 0, 4]
+    tables, rows = interleaved(counts)
+    places = sorted(((j + 0.5) / n, table, j) for table, n in enumerate(counts) for j in range(n))
+    assert [(table, row) for _, table, row in places] == list(zip(tables.tolist(), rows.tolist(), strict=True))
+    for first in range(33):
+        taken = np.bincount(tables[:first], minlength=5)
+        # each is within half a row of the common share, so the sum is within half a row a table
+        assert (np.abs(taken - first * np.array(counts) / 32) <= 0.5 + 2.5 * np.array(counts) / 32).all()
+
+
+def test_all_against_a_loop(domain, opened):
+    folders = [
+        domain("grey", 9, 2, (4, 9)),
+        domain("colour", 4, 4, (8, 5, 3), ("cat", "ant", "bee")),
+        domain("small", 5, 0, (3, 3)),
+    ]
+    data = opened(*folders)
+    assert data.inputs.shape == (24, 3, 8, 9)
+    assert data.inputs.dtype == np.uint8
+    assert not data.inputs.flags.writeable
+    assert (data.scale, data.train_rows, data.class_names) == (255.0, 18, ABC)
+    assert data.domain_names == ("grey", "colour", "small")
+    assert data.domains.dtype == data.labels.dtype == np.int64
+    names = [ABC, ("cat", "ant", "bee"), ABC]
+    files = [files_of(folder) for folder in folders]
+    seen = [0, 0, 0]
+    for row, table in enumerate(data.domains.tolist()):
+        images, labels = files[table]
+        image = images[seen[table]].resize((9, 8), Image.Resampling.BILINEAR).convert("RGB")
+        assert np.array_equal(data.inputs[row].transpose(1, 2, 0), np.asarray(image))
+        assert data.class_names[data.labels[row]] == names[table][labels[seen[table]]]
+        seen[table] += 1
+    assert np.bincount(data.domains[:18]).tolist() == [9, 4, 5]
+    assert data.domains[:18].tolist() == interleaved([9, 4, 5])[0].tolist()
+    assert data.domains[18:].tolist() == interleaved([2, 4, 0])[0].tolist()
+
+
+def test_grey_domains_stay_grey(domain, opened):
+    assert opened(domain("a"), domain("b", shape=(7, 3))).inputs.shape == (18, 1, 7, 6)
+
+
+def test_images_are_brought_to_the_size_that_is_asked_for(domain, opened, tmp_path):
+    folders = [domain("a", shape=(4, 9)), domain("b", shape=(12, 5, 3))]
+    data = opened(*folders, image_size=6)
+    assert data.inputs.shape == (18, 3, 6, 6)
+    for table, folder in enumerate(folders):
+        alone = decoded(folder, tmp_path / "cache", image_size=6)
+        assert (np.asarray(data.inputs)[data.domains == table] == alone.inputs).all()
+        images = files_of(folder)[0]
+        for row, image in enumerate(images):
+            expected = np.asarray(image.resize((6, 6), Image.Resampling.BILINEAR))
+            assert np.array_equal(alone.inputs[row].transpose(1, 2, 0).squeeze(), expected)
+
+
+@pytest.mark.parametrize("size", [3, 8, 30])
+def test_resizing_is_bilinear_and_antialiased(domain, size):
+    """torch's own, in float: uint8 arithmetic rounds twice, once along each axis."""
+    folder = domain("a", shape=(17, 11, 3))
+    data = decoded(folder, Path(folder).parent / "cache", image_size=size)
+    images = torch.stack([torch.from_numpy(np.array(image)) for image in files_of(folder)[0]])
+    exact = torch.nn.functional.interpolate(
+        images.permute(0, 3, 1, 2).double(), (size, size), mode="bilinear", antialias=True
+    )
+    assert (torch.from_numpy(np.array(data.inputs)).double() - exact).abs().max() <= 1.5
+
+
+def test_a_folder_of_images_of_several_sizes(tmp_path):
+    rng = np.random.default_rng(0)
+    for number, shape in enumerate([(5, 6), (9, 3, 3), (4, 4)]):
+        folder = tmp_path / "set" / f"class{number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)).save(folder / f"{number}.png")
+    text = refusal(decoded, str(tmp_path / "set"), tmp_path / "cache")
+    assert "must have one size, so resize them first, or set image-size" in text
+    data = decoded(str(tmp_path / "set"), tmp_path / "cache", image_size=5)
+    assert data.inputs.shape == (3, 3, 5, 5)
+    # the same data at another size is another entry
+    assert decoded(str(tmp_path / "set"), tmp_path / "cache", image_size=4).key != data.key
+
+
+def test_digits_are_a_domain(domain, opened, tmp_path):
+    ten = tuple(str(number) for number in range(10))
+    data = opened(domain("made", 10, 0, (8, 8), ten), "digits")
+    alone = decoded("digits", tmp_path / "cache")
+    assert data.class_names == ten
+    pixels = np.asarray(data.inputs)[data.domains == 1]
+    assert np.array_equal(pixels, np.rint(np.asarray(alone.inputs) / 16 * 255))
+    assert (pixels.min(), pixels.max()) == (0, 255)
+    assert np.array_equal(data.labels[data.domains == 1], alone.labels)
+
+
+def test_digits_alone_are_resized_in_full_scale(tmp_path):
+    data, small = (decoded("digits", tmp_path, image_size=size) for size in (16, 0))
+    assert (data.inputs.shape, data.scale, small.scale) == ((1797, 1, 16, 16), 255.0, 16.0)
+    first = Image.fromarray(np.rint(np.asarray(small.inputs[0, 0]) / 16 * 255).astype(np.uint8))
+    assert np.array_equal(data.inputs[0, 0], np.asarray(first.resize((16, 16), Image.Resampling.BILINEAR)))
+
+
+@pytest.mark.parametrize("held", ["numbers", "texts"])
+def test_what_has_no_images_cannot_be_resized(held, tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "train.csv").write_text("text,label\na,0\nb,1\n")
+    dataset = "spiral" if held == "numbers" else str(tmp_path / "set")
+    text = refusal(decoded, dataset, tmp_path / "cache", image_size=8)
+    assert text == f"image-size is 8, but {dataset!r} holds {held} and no images: leave it 0."
+    assert "image-size is -1, but it must be 0 or more" in refusal(decoded, dataset, tmp_path / "cache", image_size=-1)
+
+
+# --- their classes --------------------------------------------------------------------------------------------------
+
+
+def test_different_classes_are_named(domain, opened):
+    folders = [
+        domain("a"),
+        domain("b", classes=("bee", "cat", "ant")),
+        domain("c", classes=("cat", "dog", "ant", "eel")),
+    ]
+    assert refusal(opened, *folders) == (
+        "domains 'a' and 'c' have different classes (only 'a' has bee; only 'c' has dog, eel): name them alike in each "
+        'classes.txt, or set classes = "union".'
+    )
+    only = refusal(opened, folders[1], domain("d", classes=("ant", "bee")))
+    assert "domains 'b' and 'd' have different classes (only 'b' has cat):" in only
+    assert "'other'" in refusal(opened, *folders, classes="other")
+
+
+def test_the_union_has_the_first_domain_s_classes_first(domain, opened):
+    folders = [
+        domain("a", classes=("cat", "bee")),
+        domain("b", classes=("dog", "bee", "ant")),
+        domain("c", classes=("eel", "dog")),
+    ]
+    data = opened(*folders, classes="union")
+    assert data.class_names == ("cat", "bee", "dog", "ant", "eel")
+    for table, names in enumerate((("cat", "bee"), ("dog", "bee", "ant"), ("eel", "dog"))):
+        own = data.labels[data.domains == table]
+        labels = [np.arange(rows) % len(names) for rows in (6, 3)]
+        assert [data.class_names[label] for label in own] == [names[label] for label in np.concatenate(labels)]
+    # where all have the same, it makes no difference
+    same, union = (opened(folders[0], classes=classes) for classes in ("same", "union"))
+    assert np.array_equal(same.labels, union.labels)
+
+
+def test_numbered_classes_match_by_their_digits(domain, opened):
+    numbered = domain("numbered", classes=("0", "1", "2"))
+    (Path(numbered) / "classes.txt").unlink()
+    data = opened(domain("named", classes=("2", "0", "1")), numbered)
+    assert data.class_names == ("2", "0", "1")
+    assert data.labels[data.domains == 1].tolist() == [1, 2, 0] * 3
+
+
+# --- bad ones among good ones ---------------------------------------------------------------------------------------
+
+
+def kept(tmp_path):
+    """What is left in the cache beside locks, by whether it is a whole entry."""
+    return [path for path in (tmp_path / "cache" / "decoded").iterdir() if path.suffix != ".lock"]
+
+
+def test_a_domain_that_is_not_there_or_empty_is_never_skipped(domain, opened, tmp_path):
+    good = domain("good")
+    assert "domain 'gone': data path" in refusal(opened, good, str(tmp_path / "gone"))
+    assert "domain 'digit': unknown data set 'digit'" in refusal(opened, good, "digit")
+    assert "domain 'digit': unknown" in refusal(locate_all, f"{good},digit")
+    (tmp_path / "all" / "void").mkdir()
+    for action in (locate_all, lambda dataset: open_all(Recipe(dataset), tmp_path / "cache")):
+        text = refusal(action, str(tmp_path / "all" / "*"))
+        assert text.startswith("domain 'void': ")
+        assert "holds no images" in text
+    # nothing was decoded before all had been looked up
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("bad", ["image", "size", "rows", "training", "group"])
+def test_one_bad_domain_is_named_and_nothing_half_written(bad, domain, opened, write, png, tmp_path):
+    good, other = domain("good"), domain("bad", 0 if bad in ("rows", "training") else 4, 0 if bad == "rows" else 4)
+    fine = [png(np.zeros((6, 6), dtype=np.uint8))] * 2
+    if bad == "image":
+        write(Path(other) / "train.parquet", [*fine, b"no image"], [0, 1, 2])
+    if bad == "size":
+        write(Path(other) / "train.parquet", [*fine, png(np.zeros((6, 7), dtype=np.uint8))], [0, 1, 2])
+    words = {
+        "image": "domain 'bad': row 2 of the train table",
+        "size": "domain 'bad': row 2 of the train table",
+        "rows": "domain 'bad': data set",
+        "training": "domain 'bad' has no training row",
+        "group": "domain 'good': group-column is 'patient'",
+    }
+    columns = Columns(group="patient") if bad == "group" else Columns()
+    assert words[bad] in refusal(opened, good, other, columns=columns)
+    # the domains that are whole stay, what is made of them all was not begun or is gone
+    whole = {"image": 1, "size": 1, "rows": 1, "training": 2, "group": 0}[bad]
+    assert len(kept(tmp_path)) == whole
+    assert all((path / "about.json").is_file() for path in kept(tmp_path))
+
+
+@pytest.mark.parametrize("held", ["spiral", "csv", "parquet"])
+def test_domains_are_images(held, domain, opened, tmp_path):
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    if held == "csv":
+        (notes / "train.csv").write_text("text,label\na,0\nb,1\n")
+    else:
+        pq.write_table(pa.table({"text": ["a", "b"], "label": [0, 1]}), notes / "train.parquet")
+    item = "spiral" if held == "spiral" else str(notes)
+    name, what = ("spiral", "numbers") if held == "spiral" else ("notes", "texts")
+    assert refusal(opened, domain("a"), item) == (
+        f"domain {name!r} holds {what}, but domains must be images: take it out of dataset."
+    )
+
+
+# --- the cache ------------------------------------------------------------------------------------------------------
+
+
+def test_made_once_and_anew_when_a_part_has_changed(domain, opened, write, png, caplog, tmp_path):
+    caplog.set_level(logging.INFO, "data")
+
+    def count(word):
+        return sum(record.getMessage().startswith(word) for record in caplog.records)
+
+    folders = [domain("a"), domain("b")]
+    first, again = opened(*folders), opened(*folders)
+    assert first.key == again.key
+    assert (count("decoded "), count("combined ")) == (2, 1)
+    write(Path(folders[1]) / "test.parquet", [png(np.full((6, 6), 9, dtype=np.uint8))], [2])
+    changed = opened(*folders)
+    assert (count("decoded "), count("combined ")) == (3, 2)
+    assert len(changed.labels) == 6 + 6 + 3 + 1
+    assert changed.inputs[-2:].max(axis=(1, 2, 3)).tolist().count(9) == 1
+    keys = {changed.key, first.key, opened(*folders[::-1]).key, opened(*folders, image_size=3).key}
+    assert len(keys | {opened(*folders, classes="union").key}) == 5
+    # a damaged entry is made anew out of its parts
+    damaged = tmp_path / "cache" / "decoded" / changed.key / "domains.npy"
+    expected = changed.domains.tolist()
+    damaged.write_bytes(damaged.read_bytes()[:-8])
+    assert opened(*folders).domains.tolist() == expected
+    assert count("decoded ") == 5
+
+
+# --- who holds them -------------------------------------------------------------------------------------------------
+
+
+def test_the_first_rows_are_of_all_domains(domain, tmp_path):
+    dataset = ",".join([domain("a", 60, 0), domain("b", 30, 0)])
+    spec = DataSpec(dataset, 3, "iid", max_samples=30, min_samples=1)
+    data = open_data(spec, tmp_path / "cache")
+    rows = np.concatenate(assignment(spec, data, tmp_path / "cache").held)
+    assert np.bincount(data.domains[rows]).tolist() == [20, 10]
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet", "way-shot"])
+def test_other_partitions_take_the_rows_of_all_domains(domain, tmp_path, partition):
+    dataset = ",".join([domain("a", 60, 30), domain("b", 60, 30, (5, 5, 3))])
+    spec = DataSpec(dataset, 2, partition, alpha=5.0, shots=10, split="official", min_samples=1)
+    clients = [client_data(spec, client, tmp_path / "cache") for client in range(2)]
+    assert [each.domain for each in clients] == ["", ""]
+    data = open_data(spec, tmp_path / "cache")
+    who = assignment(spec, data, tmp_path / "cache")
+    assert all(set(data.domains[own].tolist()) == {0, 1} for own in who.train)
+
+
+def test_a_domain_without_official_test_rows_is_named(domain, tmp_path):
+    spec = DataSpec(",".join([domain("a"), domain("b", test=0)]), 2, "iid", split="official", min_samples=1)
+    data = open_data(spec, tmp_path / "cache")
+    words = "domain 'b' has no official test rows: set split = \"pooled\""
+    assert words in refusal(assignment, spec, data, tmp_path / "cache")
+    assignment(dataclasses.replace(spec, split="pooled"), data, tmp_path / "cache")
+
+
+def test_groups_of_two_domains_are_two(domain, tmp_path):
+    folders = [domain("a", 6, 0), domain("b", 6, 0)]
+    for folder in folders:
+        table = pq.read_table(Path(folder) / "train.parquet")
+        pq.write_table(table.append_column("patient", [["p", "p", "q", "q", "r", "r"]]), f"{folder}/train.parquet")
+    recipe = Recipe(",".join(folders), Columns(group="patient"))
+    data = open_all(recipe, tmp_path / "cache")
+    own = [data.groups[data.domains == table].tolist() for table in (0, 1)]
+    assert [[each.index(value) for value in each] for each in own] == [[0, 0, 2, 2, 4, 4]] * 2
+    assert not set(own[0]) & set(own[1])
+
+
+def test_a_client_s_own_data_are_one_folder(domain, tmp_path):
+    folder = domain("a", shape=(4, 6))
+    spec = DataSpec("digits", 2, image_size=5)
+    data = client_data(spec, 0, tmp_path / "cache", data_path=folder)
+    assert data.transform.shape == (1, 5, 5)
+    assert data.domain == ""
+    for path in (f"{tmp_path}/all/*", f"{folder},{folder}x"):
+        text = refusal(open_data, spec, tmp_path / "cache", path)
+        assert text.startswith(f"the data path {path!r} names several data sets, but a client's own data")
+
+
+# --- real ones ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not (SHARED / "pacs").is_dir(), reason="the real PACS images are not beside this checkout")
+def test_real_pacs(tmp_path):
+    data = open_all(Recipe(str(SHARED / "pacs" / "*")), tmp_path)
+    assert data.domain_names == ("art_painting", "cartoon", "photo", "sketch")
+    assert data.inputs.shape == (6325, 3, 64, 64)
+    assert (data.train_rows, data.name, len(data.class_names)) == (5064, "pacs", 7)
+    assert np.bincount(data.domains).tolist() == [1664, 1671, 1470, 1520]
+    photo = decode(Recipe(str(SHARED / "pacs" / "photo")), tmp_path)
+    assert (np.asarray(data.inputs)[data.domains == 2] == photo.inputs).all()
+
+
+@pytest.mark.skipif(not (SHARED / "mnist_m").is_dir(), reason="the real digit images are not beside this checkout")
+def test_real_digits(tmp_path):
+    dataset = ",".join([*(str(SHARED / name) for name in ("mnist", "usps", "mnist_m")), "digits"])
+    data = open_all(Recipe(dataset), tmp_path)
+    assert data.domain_names == ("mnist", "usps", "mnist_m", "digits")
+    assert data.inputs.shape == (32095, 3, 32, 32)
+    assert data.class_names == tuple(str(number) for number in range(10))
+    assert np.bincount(data.domains).tolist() == [14000, 9298, 7000, 1797]
+    assert np.bincount(data.domains[data.train_rows :], minlength=4).tolist() == [2000, 2007, 1000, 0]
+    # grey ones have three equal channels, and light strokes on a dark ground in all but MNIST-M
+    first = np.asarray(data.inputs[:400])[data.domains[:400] != 2]
+    assert (first == first[:, :1]).all()
+    assert first[:, :, 0].mean() < 30 < first[:, :, 14:18, 14:18].mean()
