@@ -36,7 +36,9 @@ def train(
     steps: dict[str, int] = {}  # by part of the loss: a phase may have its own
     ratio: Tensor | None = None
     taken = 0
+    ran: list[Phase] = []
     for phase in objective.phases(state, round_number):
+        ran.append(phase)
         optimiser = _optimiser(objective, state, phase)
         labels = data.train.labels if phase.rows is None else phase.rows[1]
         for epoch in range(phase.epochs):
@@ -57,10 +59,10 @@ def train(
                 for name, part in (loss.parts | {total: loss.total}).items():
                     sums[name] = sums.get(name, 0.0) + part.detach()
                     steps[name] = steps.get(name, 0) + 1
-            _stop_if_not_finite(sums, phase, epoch)
+            _stop_if_not_finite(sums, ran, epoch)
+        _stop_if_spoilt(state, ran)
         if objective.settings.optimizer_state == "persistent" and not phase.fresh:
             state.optimiser |= optimiser_tensors(optimiser, phase.name)
-    _stop_if_spoilt(state)
     measure(objective, state, data)
     return TrainingFigures(
         rows=len(data.train),
@@ -123,20 +125,27 @@ def _gradient_ratio(loss: Loss) -> Tensor | None:
     return added.double().norm() / own.double().norm().clamp_min(torch.finfo(torch.float32).tiny)
 
 
-def _stop_if_not_finite(sums: dict[str, Tensor], phase: Phase, epoch: int) -> None:
+def _stop_if_not_finite(sums: dict[str, Tensor], ran: list[Phase], epoch: int) -> None:
     """One look an epoch: a look a batch would make the device wait."""
     for name, total in sums.items():
         if not math.isfinite(float(total)):
+            pull = ", `prototype-weight` or the scale of the targets" if "prototype-pull" in sums else ""
             raise DivergenceError(
-                f"the {name} is not finite in epoch {epoch + 1} of phase `{phase.name}`; lower `learning-rate`, "
-                "`prototype-weight` or the scale of the targets"
+                f"the {name} is not finite in epoch {epoch + 1} of phase `{ran[-1].name}`; lower {_rates(ran)}{pull}"
             )
 
 
-def _stop_if_spoilt(state: ClientState) -> None:
+def _stop_if_spoilt(state: ClientState, ran: list[Phase]) -> None:
     """The last step's loss is that of the model before the step, which itself may have ruined the model."""
     tensors = state.module.state_dict()
     finite = torch.stack([tensor.isfinite().all() for tensor in tensors.values()]).tolist()
     for name, good in zip(tensors, finite, strict=True):
         if not good:
-            raise DivergenceError(f"`{name}` is not finite after training; lower `learning-rate`")
+            raise DivergenceError(
+                f"`{name}` is not finite after training in phase `{ran[-1].name}`; lower {_rates(ran)}"
+            )
+
+
+def _rates(ran: list[Phase]) -> str:
+    """The learning rates that may have been too high: weights may be huge and finite when a later phase takes them."""
+    return " or ".join(f"`{rate}`" for rate in dict.fromkeys(phase.rate for phase in ran))

@@ -118,7 +118,8 @@ class Settings(BaseModel):
     round_timeout: Positive = 600.0
     min_replies: Count = 0
     max_failed_rounds: AtLeastOne = 3
-    max_prototype_norm: Positive = 1e6
+    # its square must be a float32
+    max_prototype_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e6
 
     device: Annotated[str, AfterValidator(_device)] = "auto"
     precision: Literal["float32", "bf16"] = "float32"

@@ -174,7 +174,17 @@ class MixtureSet:
         return MixtureSet(labels, means, variances, joined(older.weights, newer.weights), counts)
 
     def with_rounded_weights(self, steps: int) -> MixtureSet:
-        """The same components with weights in whole shares of 1/steps, one at least, that sum to 1 again."""
+        """The same components with weights in whole shares of 1/steps, one at least, that sum to 1 again.
+
+        Of a class with n components no subset weighs more than n/steps more or less than before. Raises ValueError
+        for a class with more components than there are steps.
+        """
+        most = int(self.components().max()) if len(self) else 0
+        if most > steps:
+            raise ValueError(
+                f"{most} components of a class cannot have weights in whole shares of 1/{steps}; take at least as "
+                "many steps as components."
+            )
         rounded = (self.weights.double() * steps).round().clamp(min=1)
         classes, sums = self._sums(rounded)
         owner = torch.searchsorted(classes, self.labels)

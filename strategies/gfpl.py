@@ -12,10 +12,12 @@ Exchange rounds are t >= t1 with t mod S_T = 0, but not the last round. In all o
 Departures. Algorithm 2 retrains in every batch of a round, with a mixture that is S_T rounds old; here once, before the
 training of the round that brings it. A candidate joins a cluster only if it is near to each of its members (the
 algorithm's line 6 adds a whole set without holding it against itself). On real features the Bhattacharyya distance, a
-sum over d, is 16 to 70 between neighbours, so that S_C = 1 fuses nothing: by default it is divided by d.
+sum over d, is 16 to 70 between neighbours, so that S_C = 1 fuses nothing: by default it is divided by d. Unless counts
+go up with them, weights are rounded to whole shares of 1/(16 n): to the last digit they would tell n_ij.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -37,9 +39,11 @@ from strategies.base import PrototypeStrategy
 from strategies.method import Batch, ClientState, Loss, Method, Objective, Options, Phase, method_settings
 from strategies.outcome import EVERYONE, Outcome, State
 
+log = logging.getLogger("protosphere")
+
 RETRAIN = "retrain"
-# Weights are shares of n_ij rows: to the last digit they would tell n_ij, which is not to leave.
-WEIGHT_STEPS = 64
+# Weights are shares of n_ij rows, which are not to leave: as coarse as this, n of them are 1/16 wrong together at most.
+STEPS_A_COMPONENT = 16
 
 
 @method_settings
@@ -75,6 +79,11 @@ class GFPLSettings:
         due = round_number >= self.first_exchange and round_number % self.exchange_every == 0
         return due and round_number < rounds and self.pseudo_features > 0
 
+    @property
+    def first_due(self) -> int:
+        """The first round in which mixtures go up, if the run is longer."""
+        return -(-self.first_exchange // self.exchange_every) * self.exchange_every
+
 
 class GFPLObjective(Objective):
     """Client half."""
@@ -106,7 +115,8 @@ class GFPLObjective(Objective):
         def optimiser(trained: list[nn.Parameter]) -> torch.optim.Optimizer:
             return torch.optim.SGD(trained, lr=options.retrain_learning_rate, momentum=options.retrain_momentum)
 
-        return [Phase(RETRAIN, parameters, rows, optimiser=optimiser, fresh=True), *training]
+        rate = "gfpl.retrain-learning-rate"
+        return [Phase(RETRAIN, parameters, rows, optimiser=optimiser, fresh=True, rate=rate), *training]
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """Eq. 13, and on pseudo-features Eq. 14."""
@@ -126,7 +136,9 @@ class GFPLObjective(Objective):
             return None
         seed = derive(torch.initial_seed(), "gfpl", "mixtures")
         mixtures = fit_class_mixtures(*state.features, options.components, seed).mixtures
-        return mixtures if sends_counts(self.options) else mixtures.without_counts().with_rounded_weights(WEIGHT_STEPS)
+        if sends_counts(self.options):
+            return mixtures
+        return mixtures.without_counts().with_rounded_weights(STEPS_A_COMPONENT * options.components)
 
     def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
         """`etf`: h z_k."""
@@ -154,6 +166,19 @@ class GFPL(PrototypeStrategy):
                 'take them out (0 and "float32").'
             )
 
+    def begin(self) -> Outcome:
+        """Nothing; but say so where the run is too short for any mixture to be used."""
+        options, rounds = self.run.options[GFPLSettings], self.settings.rounds
+        if exchanges(self.run.options) and not options.exchanges(options.first_due, rounds):
+            log.warning(
+                "warning: no mixture of this run is ever used: the first would go up in round %d and be used in the "
+                "round after, but `rounds` is %d; lower `gfpl.first-exchange` or `gfpl.exchange-every`, or raise "
+                "`rounds`",
+                options.first_due,
+                rounds,
+            )
+        return super().begin()
+
     def uploads_due(self, server_round: int) -> bool:
         """In exchange rounds only."""
         return self.run.options[GFPLSettings].exchanges(server_round, self.settings.rounds)
@@ -173,17 +198,38 @@ class GFPL(PrototypeStrategy):
 
 
 def _refuse_few_dimensions(num_classes: int, dim: int) -> None:
-    if not 2 <= num_classes <= dim:
+    if num_classes < 2:
         raise SettingError(
-            f"setting `feature-dim` is {dim}, but the fixed frame of `gfpl` needs 2 classes or more and as many "
-            f"dimensions as the data have classes ({num_classes}); raise `feature-dim`, or set `gfpl.dual-classifier` "
-            "to false."
+            f"setting `gfpl.dual-classifier` is true, but its fixed frame needs 2 classes or more and the data have "
+            f"{num_classes}; set it to false."
         )
+    if num_classes > dim:
+        raise SettingError(
+            f"setting `feature-dim` is {dim}, but the fixed frame of `gfpl` needs as many dimensions as the data have "
+            f"classes ({num_classes}); raise `feature-dim`, or set `gfpl.dual-classifier` to false."
+        )
+
+
+def exchanges(options: Options) -> bool:
+    """Mixtures are there for pseudo-features alone."""
+    return options[GFPLSettings].pseudo_features > 0
 
 
 def sends_counts(options: Options) -> bool:
     """Only the weighting by samples needs n_ij."""
-    return options[GFPLSettings].weighting == "samples"
+    return exchanges(options) and options[GFPLSettings].weighting == "samples"
+
+
+def _discloses(options: Options) -> Sequence[str]:
+    if not exchanges(options):
+        return []
+    most = options[GFPLSettings].components
+    rows = (
+        f"the features of each row of a class of {most} or fewer, and of a row of a larger class that lies so far from "
+        "the others that it has a component to itself"
+    )
+    about = "by its components' numbers and weights about how many rows a class has, if few"
+    return [rows] if sends_counts(options) else [rows, about]
 
 
 METHOD = Method(
@@ -193,7 +239,8 @@ METHOD = Method(
     sends="mixtures",
     receives="mixtures",
     sends_counts=sends_counts,
-    discloses=lambda options: ["by its components' numbers and weights about how many rows a class has, if few"],
+    exchanges=exchanges,
+    discloses=_discloses,
     components=lambda options: options[GFPLSettings].components,
     inference="classifier",
     rules=("local-prototypes", "classifier", "discriminant", "etf"),

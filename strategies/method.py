@@ -101,6 +101,7 @@ class Phase:
         epochs: passes over them.
         optimiser: builds the optimiser; None for the settings' SGD.
         fresh: whether the optimiser starts anew each time, whatever `optimizer-state` says.
+        rate: the setting that holds its learning rate, to be named where training diverges.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Phase:
     epochs: int = 1
     optimiser: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None
     fresh: bool = False
+    rate: str = "learning-rate"
 
 
 class Objective:
@@ -191,12 +193,13 @@ class Method:
         strategy, objective: the two halves.
         settings: prefix of the setting names -> the dataclass that checks them.
         sends, receives: payload kind (federation.payloads.PAYLOADS) up and down; None for nothing.
+        exchanges: whether anything is sent and received at all, under these options.
         sends_counts: whether class counts go up with the prototypes, under these options.
         components: the most components of a class that a client uploads in a mixture, under these options.
         discloses: what else the server can learn from the uploads, in words, under these options.
         inference: the method's own rule, for `inference = "auto"`.
         rules: all rules that it reports.
-        fixed_rounds: whether a resumed run must keep its `rounds`, since the loss depends on them.
+        fixed_rounds: whether a resumed run must keep its `rounds`, since its loss or its schedule depends on them.
     """
 
     strategy: "type[PrototypeStrategy]"
@@ -204,6 +207,7 @@ class Method:
     settings: Mapping[str, type] = field(default_factory=dict)
     sends: str | None = "prototypes"
     receives: str | None = "prototypes"
+    exchanges: Callable[[Options], bool] = lambda options: True
     sends_counts: Callable[[Options], bool] = lambda options: False
     components: Callable[[Options], int] = lambda options: 1
     discloses: Callable[[Options], Sequence[str]] = lambda options: ()

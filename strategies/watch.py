@@ -21,12 +21,13 @@ def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
 
 
 def collapse(norm: float | None, first: float | None) -> list[str]:
-    """A sentence when the mean norm has fallen below a third of round 1's."""
+    """A sentence when the mean norm has fallen below a third of the first round with uploads."""
     if norm is None or first is None or norm >= first / 3:
         return []
     return [
-        f"the mean norm of the prototypes has fallen from {first:.3g} in round 1 to {norm:.3g}: the features collapse; "
-        "lower `prototype-weight`, or spread the targets out"
+        f"the mean norm of the prototypes has fallen from {first:.3g} in the first round with uploads to "
+        f"{norm:.3g}: the features collapse; where the loss pulls them to prototypes, lower `prototype-weight` or "
+        "spread the targets out"
     ]
 
 

@@ -300,6 +300,19 @@ def test_no_legal_upload_makes_a_download_that_clients_refuse(apart):
     assert decode_payload(encode_payload(fused, CODEC), DOWN).means.shape == (1, D)
 
 
+def test_the_bound_lets_a_download_pass_that_float32_has_rounded_up_and_no_upload(refused):
+    """What the server fuses of legal uploads may come out a rounding above the bound, and no more."""
+    at_bound = np.zeros((3, D), np.float32)
+    for above, passes in ((5e-6, True), (5e-5, False)):
+        at_bound[0, 0] = 100 * (1 + above)
+        sent = record(means=at_bound, variances=np.full((3, D), TINY, np.float32))
+        assert "above `max-prototype-norm` 100" in refused(decode_payload, sent, UP)
+        if passes:
+            assert float(decode_payload(sent, DOWN).means[0, 0]) > 100
+        else:
+            assert "above `max-prototype-norm` 100" in refused(decode_payload, sent, DOWN)
+
+
 def test_a_spread_beyond_the_norm_bound_is_refused(refused):
     sent = record(means=np.full((3, D), 30.0, np.float32), variances=np.full((3, D), 1700.0, np.float32))
     # 4 * 900 + 4 * 1700 is more than 100 squared, though neither part is

@@ -63,7 +63,7 @@ RANGES = {
     "round-timeout": ([TINY], [0.0]),
     "min-replies": ([0], [-1]),
     "max-failed-rounds": ([1], [0]),
-    "max-prototype-norm": ([TINY], [0.0]),
+    "max-prototype-norm": ([TINY, 1e18], [0.0, 1.1e18, 1e300]),
     "threads": ([1], [0, 2**31]),
     "server-threads": ([1], [0]),
 }

@@ -480,8 +480,8 @@ def test_an_upload_of_mixtures_is_of_the_features_whose_means_the_client_keeps(r
         for label, count, mean in zip(labels, counts, kept["prototypes/vectors"].numpy(), strict=True):
             own = payload["labels"] == label
             assert payload["weights"][own].sum() == pytest.approx(1, abs=1e-6)
-            # where counts stay, weights are rounded to shares of 1/64, which moves the mean that much
-            apart = 0 if run.method.sends_counts(run.options) else np.abs(payload["means"][own] - mean).max() * 4 / 64
+            # where counts stay, weights are rounded to shares of 1/(16 n), which moves the mean that much
+            apart = 0 if run.method.sends_counts(run.options) else np.abs(payload["means"][own] - mean).max() / 16
             pooled = payload["weights"][own] @ payload["means"][own]
             np.testing.assert_allclose(pooled, mean, rtol=1e-3, atol=1e-4 + apart)
             if run.method.sends_counts(run.options):

@@ -37,6 +37,68 @@ def test_weights_that_went_through_16_bits_still_sum_to_one():
         a_set(labels=[4] * 7, weights=rounded.tolist(), counts=None)
 
 
+def weighing(*shares):
+    """One class with these weights, and a class of one component, which whatever is done to weights leaves alone."""
+    weights = torch.tensor([*shares, sum(shares)], dtype=torch.float64) / sum(shares)
+    labels = torch.tensor([2] * len(shares) + [5])
+    return MixtureSet(labels, torch.zeros(len(labels), 1).double(), torch.ones(len(labels), 1).double(), weights)
+
+
+@pytest.mark.parametrize(
+    ("shares", "steps", "expected"),
+    [
+        ((1, 1), 4, (1 / 2, 1 / 2)),
+        ((11, 5), 4, (3 / 4, 1 / 4)),
+        ((3, 2), 8, (5 / 8, 3 / 8)),
+        ((9999, 1), 64, (64 / 65, 1 / 65)),  # one step at least
+        ((1, 1, 1), 64, (1 / 3, 1 / 3, 1 / 3)),
+        ((4, 3, 1), 3, (2 / 4, 1 / 4, 1 / 4)),
+        ((7, 1, 1), 3, (2 / 4, 1 / 4, 1 / 4)),  # as many steps as components
+    ],
+)
+def test_weights_are_rounded_to_whole_shares_and_sum_to_one_again(shares, steps, expected):
+    found = weighing(*shares).with_rounded_weights(steps)
+    assert found.weights.tolist() == pytest.approx([*expected, 1], abs=1e-15)
+    assert found.labels.tolist() == [2] * len(shares) + [5]
+
+
+@pytest.mark.parametrize("components", [1, 2, 4, 64, 1000])
+def test_rounded_to_sixteen_steps_a_component_weights_are_wrong_by_a_sixteenth_together_at_most(components):
+    uneven = torch.rand(components, generator=torch.Generator().manual_seed(1)).double() ** 8 + 1e-9
+    one_large = torch.tensor([9.0 * components] + [1.0] * (components - 1))
+    for shares in (uneven, one_large, torch.ones(components), torch.logspace(0, -12, components)):
+        exact = weighing(*shares.tolist())
+        found = exact.with_rounded_weights(16 * components)
+        assert float(found.weights.min()) > 0
+        assert float((found.weights - exact.weights).abs().sum()) / 2 <= 1 / 16
+    alike = weighing(*[1] * components)
+    torch.testing.assert_close(alike.with_rounded_weights(16 * components).weights, alike.weights)
+
+
+def test_rounding_changes_weights_alone():
+    before = a_set(dtype=torch.float32)
+    after = before.with_rounded_weights(5)
+    for part in ("labels", "means", "variances", "counts"):
+        assert torch.equal(getattr(after, part), getattr(before, part))
+    assert after.weights.dtype == torch.float32
+    assert len(MixtureSet.empty(3).with_rounded_weights(1)) == 0
+
+
+def test_fewer_steps_than_components_are_refused():
+    assert weighing(1, 1, 1).with_rounded_weights(3)
+    with pytest.raises(ValueError, match="3 components of a class cannot have weights in whole shares of 1/2; take at"):
+        weighing(1, 1, 1).with_rounded_weights(2)
+
+
+def test_the_mean_of_a_class_is_that_of_its_components_by_weight():
+    means = torch.tensor([[4.0, -8.0], [0.0, 2.0], [1.0, 1.0], [5.0, 7.0]])
+    weights = torch.tensor([0.25, 0.75, 1.0, 1.0])
+    found = MixtureSet(torch.tensor([1, 1, 3, 6]), means, torch.ones(4, 2), weights).class_means()
+    assert found.labels.tolist() == [1, 3, 6]
+    assert found.vectors.tolist() == [[1.0, -0.5], [1.0, 1.0], [5.0, 7.0]]
+    assert found.counts is None
+
+
 def test_an_update_replaces_whole_classes_and_keeps_the_others():
     older = a_set()
     newer = a_set(labels=(0, 1, 1, 3), weights=(1.0, 0.5, 0.5, 1.0), counts=(5, 6, 6, 7), dtype=torch.float32)

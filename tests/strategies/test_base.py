@@ -291,7 +291,8 @@ def test_it_warns_when_prototypes_fall_below_a_third_of_round_1(federation, say,
     assert bool(said) == warns
     if warns:
         assert said[0].startswith(
-            "warning: round 3: the mean norm of the prototypes has fallen from 8 in round 1 to 2.56"
+            "warning: round 3: the mean norm of the prototypes has fallen from 8 in the first round with uploads to "
+            "2.56: the features collapse; where the loss pulls them to prototypes, lower `prototype-weight` or spread"
         )
     assert lines_of(strategy)[2]["server"]["prototype_norm"] == pytest.approx(8 * factor)
 

@@ -24,7 +24,7 @@ from models import build
 from models.heads import DualClassifierModel
 from prototypes.fusion import fuse
 from prototypes.mixture_set import MixtureSet
-from strategies import read_settings
+from strategies import gfpl, read_settings
 from strategies.gfpl import GFPLObjective, GFPLSettings
 from strategies.method import Batch, ClientState, Phase
 from strategies.outcome import EVERYONE, pack, unpack
@@ -331,18 +331,80 @@ def test_by_samples_needs_leave_to_disclose_class_counts():
     assert run.method.sends_counts(run.options)
     without = read_settings(GFPL | {"disclose-class-counts": True})
     assert not without.method.sends_counts(without.options)
+    # without pseudo-features nothing is uploaded, so there is nothing to allow
+    nothing = read_settings(GFPL | {"gfpl.weighting": "samples", "gfpl.pseudo-features": 0})
+    assert not nothing.method.sends_counts(nothing.options)
 
 
-@pytest.mark.parametrize(("classes", "dim"), [(7, 6), (1, 6), (100, 99)])
+def test_what_mixtures_disclose_is_said_as_far_as_it_is_sent():
+    def said(settings):
+        run = read_settings(GFPL | settings)
+        return list(run.method.discloses(run.options)), run.method.exchanges(run.options)
+
+    (rows, about), exchanges = said({"gfpl.components": 7})
+    assert rows.startswith("the features of each row of a class of 7 or fewer, and of a row of a larger class")
+    assert "about how many rows a class has" in about
+    assert exchanges
+    # where the exact numbers go up, there is no about
+    assert said(SAMPLES | {"gfpl.components": 7}) == ([rows], True)
+    assert said({"gfpl.pseudo-features": 0}) == ([], False)
+    assert said(SAMPLES | {"gfpl.pseudo-features": 0}) == ([], False)
+
+
+NEVER = "no mixture of this run is ever used"
+
+
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        ({"rounds": 10}, 10),
+        ({"rounds": 1}, 10),
+        ({"rounds": 11}, None),
+        ({"rounds": 20, "gfpl.first-exchange": 11}, 20),
+        ({"rounds": 21, "gfpl.first-exchange": 11}, None),
+        ({"rounds": 30, "gfpl.first-exchange": 40}, 40),
+        ({"rounds": 30, "gfpl.exchange-every": 31}, 31),
+        ({"rounds": 10, "gfpl.pseudo-features": 0}, None),
+    ],
+)
+def test_a_run_that_never_uses_a_mixture_says_so_once_at_the_start(halves, say, settings, first):
+    halves(GFPL | settings, K, D).strategy.begin()
+    said = [line for line in say() if NEVER in line]
+    if first is None:
+        assert not said
+        return
+    assert len(said) == 1
+    assert f"the first would go up in round {first} and" in said[0]
+    assert f"`rounds` is {settings['rounds']}; lower `gfpl.first-exchange` or `gfpl.exchange-every`, or" in said[0]
+
+
+@pytest.mark.parametrize(("rounds", "times"), [(2, 1), (3, 0)])
+def test_a_run_shows_that_warning(run, rounds, times):
+    run(OFTEN | {"rounds": rounds})
+    assert sum(NEVER in line for line in run.said) == times
+
+
+@pytest.mark.parametrize(("classes", "dim"), [(7, 6), (100, 99)])
 def test_a_frame_that_does_not_fit_is_refused_in_one_sentence(halves, classes, dim):
     with pytest.raises(SettingError) as caught:
         halves(GFPL, classes, dim).strategy.check(classes, dim)
     sentence = str(caught.value)
-    assert sentence.startswith(f"setting `feature-dim` is {dim}, but the fixed frame of `gfpl` needs 2 classes or more")
+    assert sentence.startswith(f"setting `feature-dim` is {dim}, but the fixed frame of `gfpl` needs as many")
     assert f"({classes})" in sentence
     assert sentence.count(". ") == 0
     halves(GFPL, 6, 6).strategy.check(6, 6)
     halves(GFPL | SINGLE, classes, dim).strategy.check(classes, dim)
+
+
+def test_a_frame_of_one_class_is_refused_with_what_helps(halves):
+    """More dimensions would not."""
+    with pytest.raises(SettingError) as caught:
+        halves(GFPL, 1, D).strategy.check(1, D)
+    assert str(caught.value) == (
+        "setting `gfpl.dual-classifier` is true, but its fixed frame needs 2 classes or more and the data have 1; set "
+        "it to false."
+    )
+    halves(GFPL | SINGLE, 1, D).strategy.check(1, D)
 
 
 @pytest.mark.parametrize("codec", [{"sparsity-dim": 3}, {"wire-dtype": "int8"}, {"wire-dtype": "float16"}])
@@ -504,6 +566,50 @@ def test_two_clients_and_two_rounds_draw_other_pseudo_features(client, retrainin
     assert not torch.equal(drawn[0], drawn[2])
 
 
+def test_the_fit_of_each_client_and_round_has_a_start_of_its_own(client, monkeypatch):
+    fit, seeds = gfpl.fit_class_mixtures, []
+
+    def recorded(features, labels, components, seed):
+        seeds.append(seed)
+        return fit(features, labels, components, seed)
+
+    monkeypatch.setattr(gfpl, "fit_class_mixtures", recorded)
+    for partition, number in ((0, 2), (1, 2), (0, 4)):
+        client(partition).train(ask(number))
+    assert len(set(seeds)) == 3
+
+
+def test_the_start_decides_what_a_fit_finds_where_clusters_overlap(halves):
+    objective, state = client_half(halves)
+    with_features(state, (40, 0, 0, 0))
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        found.append(objective.upload(state, 10).means)
+    assert not torch.allclose(*found, atol=1e-3)
+
+
+def test_retraining_starts_anew_each_time_though_the_optimiser_state_is_to_persist(client, retraining_alone):
+    """Its SGD is fresh: what was kept of it would move the classifiers on."""
+    settings = {"optimizer-state": "persistent", "momentum": 0.9}
+    kept, usual = client(settings=settings), client(settings={"momentum": 0.9})
+    for number, came in ((1, None), (2, digits()), (3, digits(seed=1))):
+        for made in (kept, usual):
+            client_module._states.clear()
+            made.train(replace(ask(number, came), run=f"a-run-{made is kept}"))
+    (one, other) = (made.restore(f"a-run-{made is kept}") for made in (kept, usual))
+    assert not one.optimiser
+    assert all(map(torch.equal, one.module.state_dict().values(), other.module.state_dict().values()))
+
+
+def test_beside_retraining_the_optimiser_state_persists(client):
+    settings = {"optimizer-state": "persistent", "momentum": 0.9}
+    client(settings=settings).train(ask(1))
+    client(settings=settings).train(ask(2, digits()))
+    kept = client(settings=settings).restore("a-run").optimiser
+    assert {name.split("/")[0] for name in kept} == {"train"}
+
+
 def test_a_client_fits_its_mixtures_to_the_features_after_training(client):
     made = client()
     assert made.train(ask(1)).payload is None
@@ -517,27 +623,28 @@ def test_a_client_fits_its_mixtures_to_the_features_after_training(client):
     for label in labels.unique().tolist():
         own, rows = sent.labels == label, features[labels == label]
         assert int(own.sum()) == min(4, len(rows))
-        # the weights are rounded to shares of 1/64, one at least, which moves the mean of the mixture that much
+        # the weights are rounded to shares of 1/(16 n), one at least, which moves the mean of the mixture that much
         apart = (sent.means[own] - rows.mean(dim=0)).abs().max()
         pooled = (sent.weights[own, None] * sent.means[own]).sum(dim=0)
-        torch.testing.assert_close(pooled, rows.mean(dim=0), rtol=0, atol=float(apart) * 4 / 64)
+        torch.testing.assert_close(pooled, rows.mean(dim=0), rtol=0, atol=float(apart) / 16)
     assert sent.counts is None
     # the same again, from memory or from the store
     client_module._states.clear()
     assert same(client().train(ask(2)).payload, sent)
 
 
-def test_weights_are_shares_too_coarse_to_tell_how_many_rows_there_are(client):
+@pytest.mark.parametrize("most", [2, 4, 6])
+def test_weights_are_shares_too_coarse_to_tell_how_many_rows_there_are(client, most):
     """To the last digit they would be whole shares of n_ij, which is not to leave."""
-    made = client()
+    made = client(settings={"gfpl.components": most})
     made.train(ask(1))
     sent = made.train(ask(2)).payload
     for label in sent.classes().tolist():
         weights = sent.weights[sent.labels == label].double()
         shares = weights / weights.min()
-        steps = 64 * weights
+        steps = 16 * most * weights
         # in whole steps before they were made to sum to 1, which moves each by the same factor
-        assert any(torch.allclose(shares * k, (shares * k).round(), atol=1e-3) for k in range(1, 65)), steps
+        assert any(torch.allclose(shares * k, (shares * k).round(), atol=1e-3) for k in range(1, 16 * most + 1)), steps
     assert any("how many rows a class has" in item for item in made.identity().discloses)
     counted = client(settings={"gfpl.weighting": "samples", "disclose-class-counts": True})
     assert any("class counts" in item for item in counted.identity().discloses)
@@ -559,12 +666,20 @@ def test_neither_frame_nor_mixtures_nor_features_are_kept_in_the_store_of_a_roun
             assert path.name == "received.safetensors" or name.split("/")[0] in ("module", "prototypes", "covariance")
 
 
-def test_retraining_that_diverges_is_told_and_leaves_the_store_as_it_was(client):
-    wild = {"gfpl.retrain-learning-rate": 1e30}
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        (1e30, "phase `train`; lower `gfpl.retrain-learning-rate` or `learning-rate`"),  # weights are huge, and finite
+        (1e38, "phase `retrain`; lower `gfpl.retrain-learning-rate`"),
+    ],
+)
+def test_retraining_that_diverges_is_told_and_leaves_the_store_as_it_was(client, rate, said):
+    wild = {"gfpl.retrain-learning-rate": rate}
     client(settings=wild).train(ask(1))
     before = tensors_of(client(settings=wild).restore("a-run").module)
     report = client(settings=wild).train(ask(2, digits()))
     assert "diverged in round 2" in report.problem
+    assert report.problem.endswith(said)
     assert report.payload is None
     after = tensors_of(client(settings=wild).restore("a-run").module)
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
@@ -649,6 +764,32 @@ def test_what_comes_down_is_the_fusion_of_what_went_up_and_older_mixtures_of_oth
         assert line["server"]["components_before"] == line["server"]["components_after"] == count
     # of some exchange not all classes were uploaded
     assert any(len({label for p in strategy.sample(number) for label in HELD[p]}) < 4 for number in (4, 6))
+
+
+def test_the_norm_that_is_watched_is_of_the_class_means_of_the_mixtures(federation, say):
+    """From the first exchange on, and GFPL's collapse is told by it."""
+
+    def change(partition, number, report):
+        if report.payload is None:
+            return report
+        factor = 0.2 if number == 4 else 1.0
+        return replace(report, payload=replace(report.payload, means=factor * report.payload.means))
+
+    group = scripted(federation, change=change, rounds=5)
+    found = {line["round"]: line["server"].get("prototype_norm") for line in group.strategy.folder.lines()[:-1]}
+    assert [number for number, norm in found.items() if norm is not None] == [2, 4]
+    for number, factor in ((2, 1.0), (4, 0.2)):
+        means = {}
+        for partition, held in HELD.items():
+            sent = upload(partition, number)
+            for label in held:
+                pair = sent.means[sent.labels == label].double()  # both weigh a half
+                means.setdefault(label, []).append(factor * (pair[0] + pair[1]) / 2)
+        norms = [float((sum(each) / len(each)).norm()) for each in means.values()]
+        assert found[number] == pytest.approx(sum(norms) / len(norms), rel=1e-5)
+    (said,) = [line for line in say() if "collapse" in line]
+    assert f"round 4: the mean norm of the prototypes has fallen from {found[2]:.3g} in the first round with" in said
+    assert "round 1" not in said
 
 
 @pytest.mark.parametrize("settings", [{}, {"fraction-train": 0.5}], ids=["all", "half"])
