@@ -155,8 +155,9 @@ def _near(means: Tensor, variances: Tensor, limit: float) -> NDArray[np.bool_]:
     for start in range(0, len(means), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
         distances = bhattacharyya(means[rows], variances[rows], means[start:], variances[start:])
-        near[rows, start:] = (distances < limit).numpy()
-    return np.triu(near, 1)
+        # the block begins on the diagonal
+        near[rows, start:] = np.triu((distances < limit).numpy(), 1)
+    return near
 
 
 def _complete_linkage(near: NDArray[np.bool_]) -> tuple[Tensor, int]:

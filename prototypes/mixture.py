@@ -198,8 +198,13 @@ def _drawn(tiles: ClassTiles, nearest: Tensor, first: Tensor, counts: Tensor, dr
     """
     totals = tiles.by_class(nearest.double().sum(dim=1), len(counts)).clamp(min=torch.finfo(torch.float64).tiny)
     shares = (nearest.double() / totals[tiles.owner].unsqueeze(1)).flatten()
-    cumulative = torch.cat([shares.new_zeros(1), shares.cumsum(0)])
-    last = first + counts
+    return _drawn_rows(shares, first, first + counts, draws)
+
+
+def _drawn_rows(chances: Tensor, first: Tensor, last: Tensor, draws: Tensor) -> Tensor:
+    """Of all rows' summed chances (r,) float64 a class has the stretch from its `first` row (k,) to before its `last`;
+    a draw (k, m) in [0, 1) falls into the part of one of its rows -> (k, m)."""
+    cumulative = torch.cat([chances.new_zeros(1), chances.cumsum(0)])
     low, high = cumulative[first].unsqueeze(1), cumulative[last].unsqueeze(1)
     rows = torch.searchsorted(cumulative[1:], low + draws * (high - low), right=True)
     return rows.clamp(first.unsqueeze(1), (last - 1).unsqueeze(1))
@@ -306,14 +311,10 @@ def sample(
     if per_class < 0:
         raise ValueError(f"{per_class} pseudo-features a class were asked for; there can be none, but not fewer.")
     on_cpu = mixtures.to(device="cpu", dtype=torch.float64)
-    classes, sizes = on_cpu.classes(), on_cpu.components()
-    # of all rows' cumulative weights a class has one stretch, and a draw falls into its component's part of it
-    cumulative = torch.cat([torch.zeros(1, dtype=torch.float64), on_cpu.weights.cumsum(0)])
+    sizes = on_cpu.components()
     last = sizes.cumsum(0)
-    low, high = cumulative[last - sizes].unsqueeze(1), cumulative[last].unsqueeze(1)
-    draws = torch.rand(len(classes), per_class, generator=generator, dtype=torch.float64)
-    rows = torch.searchsorted(cumulative[1:], low + draws * (high - low), right=True)
-    rows = rows.clamp((last - sizes).unsqueeze(1), (last - 1).unsqueeze(1)).flatten()
+    draws = torch.rand(len(sizes), per_class, generator=generator, dtype=torch.float64)
+    rows = _drawn_rows(on_cpu.weights, last - sizes, last, draws).flatten()
     noise = torch.randn(len(rows), mixtures.dim, generator=generator, dtype=torch.float64)
     features = on_cpu.means[rows] + on_cpu.variances[rows].sqrt() * noise
     target = mixtures.means.device if device is None else device

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -239,6 +240,22 @@ def test_dtype_is_kept_arguments_are_not_modified_and_nothing_fuses_to_nothing()
     assert fuse(mixtures, 0.5).means.dtype == torch.float32
     assert all(torch.equal(mixtures[partition].means, means) for partition, means in before.items())
     assert len(fuse({0: MixtureSet.empty(3), 1: MixtureSet.empty(3)}, 0.5)) == 0
+
+
+def test_a_class_of_many_components_holds_one_square_of_booleans():
+    """Which are near each other is most of a large fusion's memory (torch's own is not traced)."""
+    rows = 1500
+    means, variances = gaussians(rows, 2, spread=20.0)
+    weights = torch.full((rows,), 1 / rows, dtype=torch.float64)
+    mixtures = {0: MixtureSet(torch.zeros(rows, dtype=torch.int64), means, variances, weights)}
+    tracemalloc.start()
+    try:
+        fused = fuse(mixtures, 0.5)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 1 < len(fused) < rows
+    assert most < 1.5 * rows**2
 
 
 def test_errors_name_the_value():
