@@ -60,7 +60,7 @@ def _cells(runs: list[dict[str, Any]]) -> list[str]:
     before, after = (_mean([_components(run, when) for run in runs]) for when in ("before", "after"))
     payload = statistics.mean(run["bytes"]["payload_up"] + run["bytes"]["payload_down"] for run in runs)
     fused = f"{before:.0f} to {after:.0f}" if before else "-"
-    every = percent([_own_rule(run)["all-classes"] for run in runs])
+    every = percent([_own_rule(run).get("all-classes") for run in runs])
     return [percent([_accuracy(run) for run in runs]), *rules, every, fused, f"{payload / 1e3:.0f} kB"]
 
 
