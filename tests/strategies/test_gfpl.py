@@ -650,6 +650,22 @@ def test_weights_are_shares_too_coarse_to_tell_how_many_rows_there_are(client, m
     assert any("class counts" in item for item in counted.identity().discloses)
 
 
+@pytest.mark.parametrize("most", [1, 4, 40])
+def test_the_steps_of_weights_grow_with_the_components(halves, most):
+    """With counts the weights go up as they are."""
+    sent = []
+    for settings in (SAMPLES, {}):
+        objective, state = client_half(halves, {"gfpl.components": most} | settings)
+        with_features(state, (200, 0, 0, 0))
+        torch.manual_seed(1)
+        sent.append(objective.upload(state, 10))
+    exact, rounded = sent
+    shares = (16 * most * exact.weights.double()).round().clamp(min=1)
+    torch.testing.assert_close(rounded.weights, (shares / shares.sum()).float())
+    assert torch.equal(rounded.means, exact.means)
+    assert most == 1 or not torch.equal(rounded.weights, exact.weights)
+
+
 def test_neither_frame_nor_mixtures_nor_features_are_kept_in_the_store_of_a_round(client, home):
     client().train(ask(1))
     client().train(ask(2, digits()))
