@@ -224,10 +224,7 @@ def _discloses(options: Options) -> Sequence[str]:
     if not exchanges(options):
         return []
     most = options[GFPLSettings].components
-    rows = (
-        f"the features of each row of a class of {most} or fewer, and of a row of a larger class that lies so far from "
-        "the others that it has a component to itself"
-    )
+    rows = f"the features of single rows: of each in a class of {most} or fewer, of an outlier in a larger one"
     about = "by its components' numbers and weights about how many rows a class has, if few"
     return [rows] if sends_counts(options) else [rows, about]
 

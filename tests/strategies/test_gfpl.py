@@ -342,7 +342,7 @@ def test_what_mixtures_disclose_is_said_as_far_as_it_is_sent():
         return list(run.method.discloses(run.options)), run.method.exchanges(run.options)
 
     (rows, about), exchanges = said({"gfpl.components": 7})
-    assert rows.startswith("the features of each row of a class of 7 or fewer, and of a row of a larger class")
+    assert rows == "the features of single rows: of each in a class of 7 or fewer, of an outlier in a larger one"
     assert "about how many rows a class has" in about
     assert exchanges
     # where the exact numbers go up, there is no about
