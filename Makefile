@@ -39,6 +39,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.alignment
 	$(BIN)/python -m benchmarks.masks
 	$(BIN)/python -m benchmarks.refinement
+	$(BIN)/python -m benchmarks.personalisation
+	$(BIN)/python -m benchmarks.mixture
 	$(BIN)/python -m benchmarks.pull_step
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.spiral

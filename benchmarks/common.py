@@ -7,7 +7,7 @@ import platform
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,15 +57,19 @@ def table_parser(
     return parser
 
 
-def summary_of(settings: list[str], clients: int, workers: int) -> dict[str, Any]:
+def summary_of(
+    settings: list[str], clients: int, workers: int, look: Callable[[Path], None] | None = None
+) -> dict[str, Any]:
     """Run in this process, without a word and in a folder of its own; the run's summary, and under `lines` those of its
-    training rounds."""
+    training rounds. `look` sees the results folder before it goes."""
     from experiments.local_grid import run_in_process
     from experiments.run_config import plan
 
     wanted = plan(settings, clients=clients)
     with own_home():
         folder = run_in_process(wanted.run_config, clients=clients, workers=workers, show=lambda line: None)
+        if look is not None:
+            look(folder)
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return summary | {"lines": [line for line in lines if not line.get("final")]}

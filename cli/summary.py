@@ -55,10 +55,18 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
         f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, of which "
         f"{readable_size(above)} around the payload and {readable_size(sizes['evaluation_wire_up'])} for evaluation",
+        *_domain_lines(summary),
         *_all_classes_lines(summary),
         *_ensemble_lines(summary),
         f"time: {summary['seconds']:.1f} s",
     ]
+
+
+def _domain_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Of the headline's rule and round."""
+    rule = summary["headline"]["rule"]
+    accuracies = [f"{name} {_percent(rules.get(rule))} %" for name, rules in summary.get("domains", {}).items()]
+    return [f"by domain: {', '.join(accuracies)}"] if accuracies else []
 
 
 def _all_classes_lines(summary: Mapping[str, Any]) -> list[str]:

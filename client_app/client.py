@@ -59,6 +59,7 @@ class Client:
         self.tokens = Tokens(self.model, self.settings.max_tokens) if reads_text(self.model) else None
         cache = home() / "cache"
         self.data = client_data(spec, self.partition, cache, self.device, self.own_data, self.tokens)
+        self.domain = str(node.get("domain", "")) or self.data.domain
         here = str(node.get("shared-test-path", ""))
         if here and self.settings.ensemble_every and not self.settings.shared_test_path:
             raise SettingError(
@@ -86,13 +87,15 @@ class Client:
         if self.settings.ensemble_every:
             refuse_unfit(self.shared, self.partition, self.own_data)
             discloses.append("its class probabilities for every row of the shared test set")
-        if self.run.method.sends:
+        if self.run.method.sends and self.run.method.exchanges(self.run.options):
             part = f" ({self.codec.width} of their {self.codec.dim} values)" if self.codec.masked else ""
             discloses.append(f"{self.run.method.sends} of its classes{part}")
         if self.run.method.sends_counts(self.run.options):
             discloses.append("its class counts")
         discloses += self.run.method.discloses(self.run.options)
-        all_classes = [len(data.test) + len(data.unheld)] if len(data.unheld) else []
+        if self.domain:
+            discloses.append("its domain")
+        all_classes = [] if data.unheld is None else [len(data.test) + data.unheld.count]
         return Identity(
             partition=self.partition,
             partitions=self.partitions,
@@ -101,6 +104,7 @@ class Client:
             feature_dim=self.settings.feature_dim,
             class_names=data.class_names,
             classes=tuple(data.train.labels.unique().tolist()),
+            domain=self.domain,
             rows=(len(data.train), len(data.validation), len(data.test), *all_classes),
             discloses=tuple(discloses),
             codec=self.codec.fingerprint,
@@ -161,7 +165,8 @@ class Client:
         """Lay the targets out; evaluate, and answer for the ensemble, if that is asked."""
         state.constants = dict(instruction.constants)
         self._lay_out(state, instruction)
-        evaluation = evaluate(self.objective, state, self.data) if instruction.evaluate else None
+        last = instruction.round > self.settings.rounds
+        evaluation = evaluate(self.objective, state, self.data, last) if instruction.evaluate else None
         report = Report(self.partition, instruction.round, evaluation=evaluation)
         if not instruction.ensemble:
             return report

@@ -40,10 +40,13 @@ def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
 
 
 @torch.no_grad()
-def evaluate(objective: Objective, state: ClientState, data: ClientData) -> Evaluation:
-    """How many test and validation rows each rule gets right; and, with `unheld` rows, test rows of all classes."""
+def evaluate(objective: Objective, state: ClientState, data: ClientData, last: bool = False) -> Evaluation:
+    """How many test and validation rows each rule gets right; and `last` of a run, where the partition asks for it,
+    test rows of all classes."""
     began = time.perf_counter()
-    splits = [data.test, data.validation, *([data.unheld] if len(data.unheld) else [])]
+    splits = [data.test, data.validation]
+    if last and data.unheld is not None:
+        splits.append(data.unheld.read())
     right = [_right(objective, state, rows, data.transform) for rows in splits]
     names = list(dict.fromkeys(rule for counts in right for rule in counts))
     # one transfer for all rules: a wait per rule would stall the device

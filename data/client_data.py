@@ -3,7 +3,7 @@
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from data.assignment import DataSpec, assignment, open_data
 from data.decoded import Decoded
 from data.partitions import class_counts
 from data.texts import Texts
+from data.way_shot import WAY_SHOT
 
 __all__ = [
     "ClientData",
@@ -132,20 +133,28 @@ def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
+class Unheld:
+    """Test rows of the classes that a client lacks. They are many, and wanted once a run: so they are read then."""
+
+    count: int
+    read: Callable[[], Rows]
+
+
+@dataclass(frozen=True, eq=False)
 class ClientData:
     """All that one client holds. Any part may have no rows.
 
-    `unheld` are test rows of the classes that it holds no row of, where the partition asks what it knows of them.
+    `unheld` is None where the partition does not ask what a client knows of classes that it lacks.
     `domain` is the name of the one domain that all its own rows come from, "" if there are no domains or several.
     """
 
     train: Rows
     test: Rows
     validation: Rows
-    unheld: Rows
     class_names: tuple[str, ...]
     transform: Transform
     domain: str = ""
+    unheld: Unheld | None = None
 
     @property
     def num_classes(self) -> int:
@@ -176,9 +185,7 @@ class _Recent:
 
 
 def _bytes(data: ClientData) -> int:
-    return sum(
-        rows.inputs.nbytes + rows.labels.nbytes for rows in (data.train, data.test, data.validation, data.unheld)
-    )
+    return sum(rows.inputs.nbytes + rows.labels.nbytes for rows in (data.train, data.test, data.validation))
 
 
 _recent = _Recent(_CACHE_BYTES)
@@ -230,14 +237,18 @@ def _load(
     data = open_data(spec, cache_dir, data_path)
     who = assignment(spec, data, cache_dir, own=own)
     client = 0 if own else partition
+    unheld = None
+    if spec.partition == WAY_SHOT and not own:
+        rows = who.unheld[client]
+        unheld = Unheld(len(rows), lambda: rows_of(data, rows, device, encode))
     return ClientData(
         train=rows_of(data, who.train[client], device, encode),
         test=rows_of(data, who.test[client], device, encode),
         validation=rows_of(data, who.validation[client], device, encode),
-        unheld=rows_of(data, who.unheld[client], device, encode),
         class_names=data.class_names,
         transform=_transform(data, encode),
         domain=_domain(data, who.held[client]),
+        unheld=unheld,
     )
 
 

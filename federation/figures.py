@@ -110,6 +110,16 @@ def ensemble_headline(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str,
     }
 
 
+def by_domain(evaluation: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """`domains`: the test accuracy of one evaluation, domain -> rule -> mean over its clients, weighted by rows;
+    nothing where no client says its domain."""
+    found = {
+        domain: {rule: splits["test"]["mean"] for rule, splits in rules.items() if "test" in splits}
+        for domain, rules in evaluation.get("domains", {}).items()
+    }
+    return {"domains": found} if found else {}
+
+
 def _headline(
     rule: str, evaluations: Sequence[Mapping[str, Any]], clients: Sequence[Mapping[str, Any]]
 ) -> dict[str, float | int | None]:

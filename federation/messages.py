@@ -242,7 +242,7 @@ def decode_identity(records: RecordDict) -> Identity:
     check_records(records, "identity")
     lists = dict.fromkeys(("class_names", "classes", "rows", "discloses"), list)
     scalars = dict.fromkeys(("partition", "partitions", "parameters", "feature_dim"), int)
-    values = config_values(records, "identity", **scalars, **lists, model=str, problem=str, codec=str)
+    values = config_values(records, "identity", **scalars, **lists, model=str, domain=str, problem=str, codec=str)
     for name in ("partitions", "parameters", "feature_dim"):
         if values[name] < 0:
             raise MessageError(f"the identity's `{name}` is {values[name]}, which is negative")
@@ -259,7 +259,9 @@ def decode_identity(records: RecordDict) -> Identity:
             f"the identity has {rows} rows and holds {len(labels)} classes: each class needs a training row, and none "
             f"has more than {MOST_ROWS}"
         )
-    for name in ("model", "problem", "codec", "class_names", "discloses"):
+    if len(rows) == 4 and rows[3] < rows[2]:
+        raise MessageError(f"the identity has {rows} rows, fewer test rows of all classes than of its own")
+    for name in ("model", "domain", "problem", "codec", "class_names", "discloses"):
         check_texts(name, values[name] if isinstance(values[name], list) else [values[name]])
     whole: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     return Identity(**whole)

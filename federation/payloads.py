@@ -70,8 +70,8 @@ class Evaluation:
     """How many of a client's test and validation rows each prediction rule got right.
 
     Attributes:
-        rows: (test rows, validation rows); and where a client is tested on classes that it lacks, too, a third number:
-            test rows of all classes, its own among them.
+        rows: (test rows, validation rows); and after the last round, where clients are tested on classes that they
+            lack, too, a third number: test rows of all classes, its own among them.
         correct: rule -> (right on test, right on validation), and right on all classes where `rows` has them. A rule
             that a client cannot apply (no training rows, nothing received) is missing.
         seconds: time spent.
@@ -139,6 +139,7 @@ class Identity:
         discloses: what leaves this client, in words, for the roster.
         codec: fingerprint of the codec that it derived.
         problem: one sentence when the client cannot take part.
+        domain: the one of the data set's domains that its rows come from; "" if there is none to name.
     """
 
     partition: int
@@ -152,3 +153,4 @@ class Identity:
     discloses: tuple[str, ...] = ()
     codec: str = ""
     problem: str = ""
+    domain: str = ""

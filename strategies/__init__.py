@@ -18,6 +18,7 @@ METHODS = {
     "fedpagr": "strategies.fedpagr",
     "fedproc": "strategies.fedproc",
     "gfpl": "strategies.gfpl",
+    "pfpl": "strategies.pfpl",
     "local": "strategies.local",
 }
 

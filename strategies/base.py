@@ -202,7 +202,7 @@ class PrototypeStrategy(Strategy):
         result: Result,
     ) -> None:
         """Add the evaluation that rode along, write the line, say it."""
-        add_evaluation(line, replies, of_round)
+        add_evaluation(line, replies, of_round, self.roster.identities)
         answers = {reply.partition: reply.probabilities for reply in replies if reply.probabilities is not None}
         if answers and self.shared is not None:
             with limited_threads(self.settings.server_threads):
@@ -367,8 +367,8 @@ class PrototypeStrategy(Strategy):
         for asked in (rounds, self.settings.rounds) if self.run.method.fixed_rounds else ():
             if asked != planned:
                 raise SettingError(
-                    f"setting `rounds` is {asked}, but the run was started for {planned}, and the loss of "
-                    f"`{self.settings.strategy}` depends on that; give the old value, or start a new run."
+                    f"setting `rounds` is {asked}, but the run was started for {planned}, and what "
+                    f"`{self.settings.strategy}` does in a round depends on that; give the old value, or start anew."
                 )
 
     def _resume(self, rounds: int) -> None:

@@ -28,10 +28,12 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
         lines.append(f"  of each prototype {codec.width} of {codec.dim} values cross, as {codec.wire_dtype}")
     for partition, identity in sorted(identities.items()):
         train, validation, test = identity.rows[:3]
+        domain = f" ({identity.domain})" if identity.domain else ""
         able = "" if train else ": it has no training row and takes part in evaluation only"
         lines.append(
-            f"  client {partition}: {identity.model} ({identity.parameters:,} parameters), {train} + {validation} + "
-            f"{test} rows (train + validation + test), classes {' '.join(map(str, identity.classes)) or 'none'}{able}"
+            f"  client {partition}{domain}: {identity.model} ({identity.parameters:,} parameters), {train} + "
+            f"{validation} + {test} rows (train + validation + test), "
+            f"classes {' '.join(map(str, identity.classes)) or 'none'}{able}"
         )
     disclosed = sorted({item for identity in identities.values() for item in identity.discloses})
     return [*lines, f"  the server learns of each client: {', '.join(disclosed)}"]
@@ -96,12 +98,22 @@ def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
     return {r.partition: r.report.evaluation for r in replies if r.report and r.report.evaluation}
 
 
-def add_evaluation(line: Line, replies: Sequence[Reply], of_round: int) -> None:
-    """Put the evaluation that rode along into the line: it is of the models that `of_round` left."""
+def add_evaluation(
+    line: Line, replies: Sequence[Reply], of_round: int, identities: Mapping[int, Identity] | None = None
+) -> None:
+    """Put the evaluation that rode along into the line: it is of the models that `of_round` left. Where clients say
+    their domain, it is there by domain as well."""
     found = evaluations(replies)
     if not found:
         return
     line["evaluation"] = {"of_round": of_round, "rules": figures.over_clients(found)}
+    domain_of = {partition: (identities or {})[partition].domain for partition in found if identities}
+    domains = sorted({domain for domain in domain_of.values() if domain})
+    if domains:
+        line["evaluation"]["domains"] = {
+            domain: figures.over_clients({p: each for p, each in found.items() if domain_of[p] == domain})
+            for domain in domains
+        }
     for partition, evaluation in sorted(found.items()):
         line["clients"].setdefault(str(partition), {})["evaluation"] = figures.of_client(evaluation)
 
@@ -171,7 +183,8 @@ def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clie
     every = [line["evaluation"] for line in lines if "evaluation" in line]
     measured = [evaluation for evaluation in every if evaluation["rules"].get(run.inference, {}).get("test")]
     chosen = primary.get("selected_round") if figure == "selected" else (measured[-1]["of_round"] if measured else None)
-    shown: Line = next((evaluation["rules"] for evaluation in measured if evaluation["of_round"] == chosen), {})
+    evaluation: Line = next((evaluation for evaluation in measured if evaluation["of_round"] == chosen), {})
+    shown: Line = evaluation.get("rules", {})
     covered = shown.get(run.inference, {}).get("test", {})
     sizes: Line = {}
     for line in lines:
@@ -194,6 +207,7 @@ def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clie
         },
         "floor": {figures.MAJORITY: shown.get(figures.MAJORITY, {}).get("test", {}).get("mean")},
         "rules": {rule: values for rule, values in rules.items() if rule != figures.MAJORITY},
+        **figures.by_domain(evaluation),
         **figures.ensemble_headline(lines),
         "bytes": sizes,
         "problems": sum(len(line["problems"]) for line in lines),

@@ -1,5 +1,6 @@
 """A client of the digits, and the parts that one is made of: objective, state, data."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,7 @@ from flwr.app import Context, RecordDict
 from torch import nn
 
 from client_app import client as client_module
-from data.client_data import ClientData, InputTransform, Rows
+from data.client_data import ClientData, InputTransform, Rows, Unheld
 from models.split import SplitModel
 from strategies import read_settings
 from strategies.method import ClientState
@@ -40,7 +41,7 @@ def parts():
         train=(0, 1, 2) * 7,
         test=(0, 1, 2, 3) * 5,
         validation=(0, 1, 2) * 3,
-        unheld=(),
+        unheld=None,
         norm=False,
         seed=0,
     ):
@@ -50,8 +51,9 @@ def parts():
         state = ClientState(objective.build(network(norm), seed))
         transform = InputTransform(2.0, (0.5,) * INPUTS, (1.5,) * INPUTS, (INPUTS,))
         names = tuple("abcd")
-        rows = [rows_of(labels, stream) for stream, labels in enumerate((train, test, validation, unheld), start=1)]
-        data = ClientData(*rows, names, transform)
+        data = ClientData(rows_of(train, 1), rows_of(test, 2), rows_of(validation, 3), names, transform)
+        if unheld is not None:
+            data = replace(data, unheld=Unheld(len(unheld), lambda: rows_of(unheld, 4)))
         return SimpleNamespace(settings=run.settings, objective=objective, state=state, data=data)
 
     return make

@@ -167,27 +167,33 @@ def test_without_any_rows_there_is_nothing_to_report(parts):
     assert (found.rows, found.correct) == ((0, 0), {})
 
 
-def test_rows_of_classes_that_a_client_lacks_count_beside_its_own(parts):
+def test_rows_of_classes_that_a_client_lacks_count_at_the_end_beside_its_own(parts):
     made = trained(parts, test=(0, 1, 2) * 5, unheld=(3,) * 8)
     give_targets(made, (0, 1, 3))
-    found = evaluate(made.objective, made.state, made.data)
-    without = trained(parts, test=(0, 1, 2) * 5)
-    give_targets(without, (0, 1, 3))
-    own = evaluate(without.objective, without.state, without.data)
+    own = evaluate(made.objective, made.state, made.data)
+    found = evaluate(made.objective, made.state, made.data, last=True)
     assert (found.rows, own.rows) == ((15, 9, 23), (15, 9))
     assert {rule: counts[:2] for rule, counts in found.correct.items()} == own.correct
-    unheld = seen(made.data.unheld)
     with torch.no_grad():
-        answers = [made.state.module(x).argmax().item() for x in unheld]
+        answers = [made.state.module(x).argmax().item() for x in seen(made.data.unheld.read())]
     assert found.correct["classifier"][2] == own.correct["classifier"][0] + answers.count(3)
     # its own rules never answer a class that it lacks
     assert found.correct["local-prototypes"][2] == own.correct["local-prototypes"][0]
     assert found.correct["majority-class"][2] == own.correct["majority-class"][0]
 
 
+def test_who_holds_all_classes_counts_among_all_and_who_is_not_asked_does_not(parts):
+    every = trained(parts, unheld=())
+    found = evaluate(every.objective, every.state, every.data, last=True)
+    assert found.rows == (20, 9, 20)
+    assert all(counts[2] == counts[0] for counts in found.correct.values())
+    unasked = trained(parts)
+    assert evaluate(unasked.objective, unasked.state, unasked.data, last=True).rows == (20, 9)
+
+
 def test_a_client_without_a_test_row_of_its_own_is_still_tested_on_the_others(parts):
     made = trained(parts, test=(), validation=(), unheld=(3, 3))
-    found = evaluate(made.objective, made.state, made.data)
+    found = evaluate(made.objective, made.state, made.data, last=True)
     assert found.rows == (0, 0, 2)
     assert found.correct["majority-class"] == (0, 0, 0)
 

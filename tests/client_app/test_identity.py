@@ -42,6 +42,16 @@ def test_what_is_disclosed_follows_the_method(client):
     assert client(0, {"strategy": "local"}).train(ask(1)).payload is None
 
 
+def test_where_nothing_is_exchanged_nothing_is_said_to_be(client):
+    gfpl = {"strategy": "gfpl", "feature-dim": 12}
+    exchanging = client(0, gfpl).identity().discloses
+    assert "mixtures of its classes" in exchanging
+    assert any("how many rows a class has, if few" in item for item in exchanging)
+    ablation = gfpl | {"gfpl.pseudo-features": 0, "gfpl.weighting": "samples"}
+    local = client(0, {"strategy": "local", "feature-dim": 12})
+    assert client(0, ablation).identity().discloses == local.identity().discloses
+
+
 @pytest.mark.parametrize(
     ("settings", "codec"),
     [

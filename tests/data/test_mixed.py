@@ -319,7 +319,7 @@ def test_from_the_files_to_the_client(tmp_path, write, png):
             assert rows.inputs.shape[1:] == (1, 6, 4)
             assert (rows.inputs == (50 * place + rows.labels)[:, None, None, None]).all()
         assert len(each.test) == 6
-        assert len(each.unheld) == 0
+        assert each.unheld is None
     for name in PLACES:
         held = [each for each in clients if each.domain == name]
         for label in range(4):

@@ -1,5 +1,6 @@
 """From words on the command line to a checked run: parsing, merging, paths, each mistake by its sentence."""
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -174,6 +175,15 @@ def test_presets_are_whole(name, tmp_path):
         # the hub's copy has no test rows
         settings["dataset"] = str(femnist(tmp_path))
         given = [f'dataset="{tmp_path}"']
+    if name == "pfpl-pacs":
+        # its domains are a user's own folders
+        for domain in ("art_painting", "cartoon", "photo", "sketch"):
+            for split, label, number in itertools.product(("train", "test"), range(7), range(5)):
+                place = tmp_path / domain / split / f"class{label}"
+                place.mkdir(parents=True, exist_ok=True)
+                Image.new("L", (8, 8), number).save(place / f"{number}.png")
+        settings["dataset"] = str(tmp_path / "*")
+        given = [f'dataset="{tmp_path}/*"']
     made = plan(given, preset=name)
     assert made.run_config == known_settings() | settings
     assert made.clients == settings["clients"]
@@ -190,6 +200,8 @@ def test_presets_hold_the_papers_values():
         "gfpl-cifar100",
         "gfpl-femnist",
         "gfpl-mnist",
+        "pfpl-digits",
+        "pfpl-pacs",
         "protonorm-cifar10",
         "protonorm-cifar100",
         "spiral",
@@ -239,6 +251,15 @@ def test_gfpls_presets_hold_the_papers_values():
         wanted = table | {"models": model, "feature-dim": dim, "batch-size": batch, "rounds": rounds}
         wanted |= {"ways-spread": spread, "shots-spread": spread}
         assert {setting: made[setting] for setting in wanted} == wanted
+
+
+def test_pfpls_presets_hold_the_papers_values():
+    table = {"strategy": "pfpl", "clients": 20, "partition": "mixed", "ways": 3, "shots": 0, "models": "resnet18"}
+    table |= {"rounds": 100, "local-epochs": 1, "learning-rate": 0.01, "momentum": 0.9, "weight-decay": 1e-5}
+    table |= {"batch-size": 4, "prototype-weight": 1.0, "pfpl.alpha": 0.5, "pfpl.weighting": "similarity"}
+    for name in ("digits", "pacs"):
+        made = known_settings() | read_toml(run_config.PRESETS / f"pfpl-{name}.toml")
+        assert {setting: made[setting] for setting in table} == table
 
 
 def test_another_strategy_leaves_a_presets_method_behind():
@@ -407,8 +428,8 @@ def test_what_cannot_be_resumed(keywords, sentence, cut_run):
             {"preset": "spirall"},
             "unknown preset `spirall` (did you mean `spiral`?); one of fedpagr-cifar10, fedpagr-cifar100, "
             "fedpagr-fashion-mnist, fedpagr-mimic-iv, fedpagr-tiny-imagenet, gfpl-cifar10, gfpl-cifar100, "
-            "gfpl-femnist, gfpl-mnist, protonorm-cifar10, protonorm-cifar100, spiral, tinyproto-cifar10, "
-            "tinyproto-cifar100 is allowed.",
+            "gfpl-femnist, gfpl-mnist, pfpl-digits, pfpl-pacs, protonorm-cifar10, protonorm-cifar100, spiral, "
+            "tinyproto-cifar10, tinyproto-cifar100 is allowed.",
         ),
         ({"clients": 0}, "--clients is 0, but a run needs at least 1."),
         ({"assignments": ["clients=-2"]}, "setting `clients` is -2, but "),

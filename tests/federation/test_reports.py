@@ -208,6 +208,7 @@ def test_bad_reports(records, named, refused):
         replace(IDENTITY, class_names=tuple(map(str, range(1000))), classes=tuple(range(1000)), rows=(1000, 0, 0)),
         replace(IDENTITY, rows=(2**31 - 1, 0, 0)),
         replace(IDENTITY, rows=(90, 10, 30, 200)),
+        replace(IDENTITY, domain="Klinik für Röntgen"),
     ],
 )
 def test_an_identity_crosses_unchanged(identity, crossed):
@@ -238,6 +239,9 @@ BAD_IDENTITIES = [
             ({"feature_dim": "64"}, "`feature_dim`"),
             ({"rows": [90, 10]}, "`rows`"),
             ({"rows": [90, 10, 30, 40, 50]}, "not 3 or 4 counts"),
+            ({"rows": [90, 10, 30, 29]}, "fewer test rows of all classes than of its own"),
+            ({"domain": 3}, "`domain`"),
+            ({"domain": "two\nlines"}, "`domain`"),
             ({"rows": [90, 10, 30, 2**31]}, "none has more than 2147483647"),
             ({"rows": [90, 10, -1]}, "`rows`"),
             ({"rows": [90.0, 10.0, 30.0]}, "`rows`"),

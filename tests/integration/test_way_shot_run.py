@@ -36,7 +36,7 @@ def test_clients_train_on_their_shots_and_are_tested_on_all_rows_of_their_classe
     settings |= {"strategy": "fedproto", "rounds": 3, "local-epochs": 5, "ensemble-every": 3, "shared-test-share": 0.2}
     found = run(settings)
     roster = json.loads((found / "roster.json").read_text())
-    last = metrics(found)[-1]
+    *earlier, last = metrics(found)
     for client in roster:
         ways = len(client["classes"])
         trained, validated, tested, of_all_classes = client["rows"]
@@ -49,6 +49,7 @@ def test_clients_train_on_their_shots_and_are_tested_on_all_rows_of_their_classe
     assert last["ensemble"]["rows"] == 4
     assert last["evaluation"]["rules"]["local-prototypes"]["test"]["rows"] == sum(c["rows"][2] for c in roster)
     # a client's own prototypes answer no class that it lacks
+    assert all("all-classes" not in line["evaluation"]["rules"]["local-prototypes"] for line in earlier)
     own, every = (last["evaluation"]["rules"]["local-prototypes"][split] for split in ("test", "all-classes"))
     assert every["rows"] == 15 * len(roster)
     assert round(every["mean"] * every["rows"]) == round(own["mean"] * own["rows"]) < every["rows"]

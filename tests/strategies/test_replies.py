@@ -146,7 +146,7 @@ def test_an_upload_where_none_is_due_is_dropped(ask):
     assert unasked.report.payload is None
     assert failed.report.payload is None
     (local,) = ask({0: trained(0)}, limits=replace(LIMITS, kind=None))
-    assert local.problem == "upload dropped: this method uploads nothing"
+    assert local.problem == "upload dropped: no upload was due in this round"
 
 
 def test_a_reply_of_another_codec_is_not_used_though_its_shapes_fit(ask):
@@ -259,3 +259,20 @@ def test_strange_and_repeated_replies_are_ignored(ask, clock, monkeypatch, scrip
     replies = exchange(grid, messages, [0, 1], round_number=5, limits=LIMITS, min_replies=0, timeout=9, patience=1)
     assert [reply.partition for reply in replies] == [0, 1]
     assert all(reply.valid for reply in replies)
+
+
+@pytest.mark.parametrize(("told", "counts"), [((), False), ((6,), True), ((50,), True)])
+def test_rows_of_all_classes_are_held_against_what_the_client_said(federation, told, counts):
+    def change(partition, number, kind, report):
+        if number < 3 or partition:
+            return report
+        return replace(report, evaluation=Evaluation((6, 4, 6 if told == (6,) else 50), {"classifier": (3, 2, 3)}))
+
+    clients = federation(tamper=change)
+    clients.identities[0] = replace(clients.identities[0], rows=(20, 4, 6, *told))
+    last = clients.start({"rounds": 2}).folder.lines()[-1]
+    found = last["evaluation"]["rules"].get("classifier", {})
+    assert ("all-classes" in found) == counts
+    assert ("it claims (6, 4, 50) test and validation rows, not (6, 4)" in last["problems"].get("0", "")) != counts
+    if counts:
+        assert found["all-classes"]["clients"] == 1

@@ -1,0 +1,132 @@
+"""PFPL's personalised prototypes: for each client its own, mixed with those of the clients that are near to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from prototypes.prototype_set import PrototypeSet
+
+WEIGHTINGS = ("similarity", "distance")
+EPSILON = 1e-8  # added to squared distances, so that the weight of an identical prototype is finite
+_BLOCK = 1 << 23  # weights at once: 64 MB
+
+
+def personalise(
+    sets: Mapping[int, PrototypeSet], alpha: float, weighting: str = "similarity"
+) -> dict[int, PrototypeSet]:
+    """Each client's personalised prototypes, of the classes that it holds (Eq. 4 of PFPL):
+
+        P_i^(k) = α p_i^(k) + (1 − α) Σ_{m≠i} w_im p_m^(k),   Σ_m w_im = 1
+
+    A client alone with a class gets its own prototype. All clients of a class are mixed in one product, in float64;
+    beyond the sets and the result, memory grows with the clients of a class, not with their square.
+
+    Args:
+        sets: by client; all of one dimension and dtype.
+        alpha: α in [0, 1]; 1 gives back what came, to the bit.
+        weighting: see `mixing_weights`.
+
+    Raises ValueError for an α out of range, an unknown weighting, and sets that do not fit together.
+    """
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"The share α of a client's own prototype is {alpha}; it must lie between 0 and 1.")
+    _check(sets, weighting)
+    vectors = torch.cat([each.vectors for each in sets.values()]) if sets else torch.empty(0, 0)
+    mixed = vectors.clone()
+    for rows in _rows_of_classes(sets):
+        own = vectors[rows].double()
+        # what all have in common would only cost digits
+        centre = own.mean(dim=0)
+        for start, weights in _blocks(own - centre, weighting):
+            block = slice(start, start + len(weights))
+            others = weights @ (own - centre) + centre
+            mixed[rows[block]] = (alpha * own[block] + (1 - alpha) * others).to(vectors.dtype)
+    parts = mixed.split([len(each) for each in sets.values()])
+    return {client: PrototypeSet(each.labels, part) for (client, each), part in zip(sets.items(), parts, strict=True)}
+
+
+def mixing_weights(vectors: Tensor, weighting: str = "similarity", start: int = 0, stop: int | None = None) -> Tensor:
+    """w_im: how much client m's prototype of a class counts for client i, for i from `start` to `stop` (all) and all m.
+
+    With D_im = ‖p_i − p_m‖²: `similarity` is w_im ∝ 1 / (D_im + ε), so that near prototypes weigh most, as the paper's
+    text wants it; `distance` is w_im ∝ D_im, its formula as printed. Where all distances are zero all weigh alike.
+
+    vectors: (n, d) floating, of n ≥ 2 clients. -> (stop − start, n) float64; rows sum to one, w_ii = 0.
+    """
+    rows = vectors.double()
+    block = rows[start:stop]
+    own = torch.arange(start, start + len(block), device=rows.device)
+    squares = rows.square().sum(dim=1)
+    weights = torch.addmm(squares, block, rows.T, alpha=-2).add_(squares[own].unsqueeze(1)).clamp_(min=0)
+    if weighting == "similarity":
+        weights.add_(EPSILON).reciprocal_()
+    weights[torch.arange(len(block), device=rows.device), own] = 0
+    sums = weights.sum(dim=1, keepdim=True)
+    alike = sums.squeeze(1) == 0
+    if bool(alike.any()):
+        weights[alike] = 1.0
+        weights[alike.nonzero().flatten(), own[alike]] = 0
+        sums = weights.sum(dim=1, keepdim=True)
+    return weights.div_(sums)
+
+
+def weight_within(
+    sets: Mapping[int, PrototypeSet], groups: Mapping[int, str], weighting: str = "similarity"
+) -> tuple[float, float] | None:
+    """How far the weights keep to a client's own group (its domain): Σ_m w_im over the others of i's group, as a mean
+    over all clients and classes; and the same if all others weighed alike.
+
+    Args:
+        sets: as for `personalise`.
+        groups: by client; clients without one are left out of the mean, not of the weights.
+
+    Returns None where no client with a group shares a class with another client.
+    """
+    _check(sets, weighting)
+    names = {name: number for number, name in enumerate(sorted(set(groups.values())))}
+    codes = torch.tensor([names.get(groups.get(client, ""), -1) for client in sets])
+    group = codes.repeat_interleave(torch.tensor([len(each) for each in sets.values()])) if sets else codes
+    vectors = torch.cat([each.vectors for each in sets.values()]) if sets else torch.empty(0, 0)
+    found, alike, count = 0.0, 0.0, 0
+    for rows in _rows_of_classes(sets):
+        own = vectors[rows].double()
+        for start, weights in _blocks(own - own.mean(dim=0), weighting):
+            mine = group[rows[start : start + len(weights)]]
+            known = mine >= 0
+            same = (mine.unsqueeze(1) == group[rows]) & known.unsqueeze(1)
+            found += float((weights * same).sum())
+            # each is of its own group itself, but not among the others
+            alike += float((same.sum(dim=1)[known] - 1).sum()) / (len(rows) - 1)
+            count += int(known.sum())
+    return (found / count, alike / count) if count else None
+
+
+def _blocks(vectors: Tensor, weighting: str) -> Iterator[tuple[int, Tensor]]:
+    """The weights of a class's clients, some rows at a time, each block with the place of its first row."""
+    step = max(1, _BLOCK // len(vectors))
+    for start in range(0, len(vectors), step):
+        yield start, mixing_weights(vectors, weighting, start, start + step)
+
+
+def _rows_of_classes(sets: Mapping[int, PrototypeSet]) -> Iterator[Tensor]:
+    """For each class that two clients hold at least, where its rows lie among those of all sets in a line."""
+    if not sets:
+        return
+    labels = torch.cat([each.labels for each in sets.values()])
+    order = labels.argsort(stable=True)
+    counts = labels.unique(return_counts=True)[1]
+    yield from (rows for rows in order.split(counts.tolist()) if len(rows) > 1)
+
+
+def _check(sets: Mapping[int, PrototypeSet], weighting: str) -> None:
+    if weighting not in WEIGHTINGS:
+        raise ValueError(f"The weighting {weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
+    kinds = sorted({(each.dim, str(each.vectors.dtype)) for each in sets.values()})
+    if len(kinds) > 1:
+        raise ValueError(
+            f"Prototype sets of different kinds (dimension, dtype) cannot be mixed: {kinds}; all clients must use the "
+            "same feature-dim and number format."
+        )

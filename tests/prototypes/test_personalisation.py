@@ -1,0 +1,216 @@
+"""PFPL's personalised prototypes against the formula written as loops, and what they must be at the ends of α."""
+
+import math
+
+import pytest
+import torch
+
+from prototypes import personalisation
+from prototypes.aggregation import aggregate
+from prototypes.personalisation import EPSILON, WEIGHTINGS, mixing_weights, personalise, weight_within
+from prototypes.prototype_set import PrototypeSet
+
+
+def random_sets(clients=9, classes=5, dim=4, seed=0, dtype=torch.float64):
+    """Each client holds some of the classes, perhaps none; ids are neither dense nor ascending."""
+    generator = torch.Generator().manual_seed(seed)
+    sets = {}
+    for client in torch.randperm(100, generator=generator)[:clients].tolist():
+        labels = (torch.rand(classes, generator=generator) < 0.5).nonzero().flatten()
+        sets[client] = PrototypeSet(labels, 3 * torch.randn(len(labels), dim, generator=generator, dtype=dtype))
+    return sets
+
+
+def row_of(each, label):
+    return each.vectors[each.labels.tolist().index(label)]
+
+
+def by_loops(sets, client, label, alpha, weighting):
+    """Eq. 4 as it stands, one pair at a time."""
+    own = row_of(sets[client], label)
+    others = [row_of(each, label) for m, each in sets.items() if m != client and label in each.labels.tolist()]
+    if not others:
+        return own
+    squares = [sum((a - b) ** 2 for a, b in zip(own.tolist(), p.tolist(), strict=True)) for p in others]
+    raw = [1 / (square + EPSILON) if weighting == "similarity" else square for square in squares]
+    total = math.fsum(raw)
+    mixed = [math.fsum(w / total * p[x].item() for w, p in zip(raw, others, strict=True)) for x in range(len(own))]
+    return alpha * own + (1 - alpha) * torch.tensor(mixed, dtype=own.dtype)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_the_formula_written_as_loops(weighting, alpha, seed):
+    sets = random_sets(seed=seed)
+    found = personalise(sets, alpha, weighting)
+    assert list(found) == list(sets)
+    for client, each in sets.items():
+        assert torch.equal(found[client].labels, each.labels)
+        assert found[client].counts is None
+        for label in each.labels.tolist():
+            expected = by_loops(sets, client, label, alpha, weighting)
+            torch.testing.assert_close(row_of(found[client], label), expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_blocks_change_nothing(weighting, monkeypatch):
+    sets = random_sets(clients=23)
+    whole, within = personalise(sets, 0.4, weighting), weight_within(sets, dict.fromkeys(sets, "a"), weighting)
+    for size in (1, 20, 50):
+        monkeypatch.setattr(personalisation, "_BLOCK", size)
+        for client, each in personalise(sets, 0.4, weighting).items():
+            torch.testing.assert_close(each.vectors, whole[client].vectors, rtol=1e-12, atol=1e-12)
+        assert weight_within(sets, dict.fromkeys(sets, "a"), weighting) == pytest.approx(within)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("n", [2, 3, 40])
+def test_weights_sum_to_one_and_leave_oneself_out(weighting, n):
+    points = torch.randn(n, 6, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    weights = mixing_weights(points, weighting)
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(n, dtype=torch.float64), rtol=1e-12, atol=0)
+    assert bool((weights >= 0).all())
+    assert bool((weights.diagonal() == 0).all())
+    torch.testing.assert_close(mixing_weights(points, weighting, 1, 2), weights[1:2], rtol=1e-12, atol=1e-15)
+
+
+def test_near_prototypes_weigh_most_by_similarity_and_far_ones_by_distance():
+    line = torch.tensor([[0.0], [1.0], [3.0]], dtype=torch.float64)
+    torch.testing.assert_close(mixing_weights(line)[0].tolist(), [0.0, 0.9, 0.1], rtol=1e-7, atol=0)
+    torch.testing.assert_close(mixing_weights(line, "distance")[0].tolist(), [0.0, 0.1, 0.9], rtol=1e-12, atol=0)
+
+
+def test_alpha_of_one_gives_back_what_came_to_the_bit():
+    sets = random_sets(dtype=torch.float32)
+    for weighting in WEIGHTINGS:
+        for client, each in personalise(sets, 1.0, weighting).items():
+            assert each.vectors.dtype == torch.float32
+            assert torch.equal(each.vectors, sets[client].vectors)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_a_client_alone_with_its_class_gets_its_own(weighting, alpha):
+    sets = {3: PrototypeSet(torch.tensor([0, 1]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))}
+    sets[8] = PrototypeSet(torch.tensor([1]), torch.tensor([[5.0, 6.0]]))
+    found = personalise(sets, alpha, weighting)
+    assert found[3].vectors[0].tolist() == [1.0, 2.0]
+    # of two clients each gets the other's part
+    assert found[3].vectors[1].tolist() == [3.0 + 2 * (1 - alpha), 4.0 + 2 * (1 - alpha)]
+    assert found[8].vectors[0].tolist() == [5.0 - 2 * (1 - alpha), 6.0 - 2 * (1 - alpha)]
+
+
+def test_identical_clients():
+    twin = PrototypeSet(torch.tensor([0]), torch.tensor([[0.1, -7.3, 2.2]]))
+    far = PrototypeSet(torch.tensor([0]), torch.tensor([[4.0, 4.0, 4.0]]))
+    for weighting in WEIGHTINGS:
+        alike = personalise({0: twin, 1: twin}, 0.5, weighting)
+        torch.testing.assert_close(alike[0].vectors, twin.vectors)
+        assert torch.equal(alike[0].vectors, alike[1].vectors)
+    # the twin has nearly all of the weight by similarity, and none by distance
+    near = personalise({0: twin, 1: twin, 2: far}, 0.0)
+    torch.testing.assert_close(near[0].vectors, twin.vectors, rtol=0, atol=1e-6)
+    by_distance = personalise({0: twin, 1: twin, 2: far}, 0.0, "distance")
+    torch.testing.assert_close(by_distance[0].vectors, far.vectors)
+    # between the two alike, the third takes their place whatever the weights
+    torch.testing.assert_close(by_distance[2].vectors, twin.vectors)
+
+
+def test_many_identical_clients_weigh_alike():
+    weights = mixing_weights(torch.full((5, 3), 2.5), "distance")
+    assert torch.equal(weights, (1 - torch.eye(5, dtype=torch.float64)) / 4)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_clients_all_equally_far_get_the_mean_of_the_others(weighting):
+    corners = 2 * torch.eye(6, dtype=torch.float64)
+    sets = {i: PrototypeSet(torch.tensor([2]), corners[i : i + 1]) for i in range(6)}
+    found = personalise(sets, 0.0, weighting)
+    for i in sets:
+        others = aggregate([each for m, each in sets.items() if m != i], "mean").vectors
+        torch.testing.assert_close(found[i].vectors, others, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_order_shift_rotation_and_arguments(weighting):
+    sets = random_sets(clients=12)
+    kept = {client: each.vectors.clone() for client, each in sets.items()}
+    found = personalise(sets, 0.3, weighting)
+    assert all(torch.equal(each.vectors, kept[client]) for client, each in sets.items())
+    backwards = personalise(dict(reversed(sets.items())), 0.3, weighting)
+    rotation = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
+    moved = {client: each.with_vectors(each.vectors @ rotation + 100) for client, each in sets.items()}
+    elsewhere = personalise(moved, 0.3, weighting)
+    for client, each in found.items():
+        torch.testing.assert_close(backwards[client].vectors, each.vectors, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(elsewhere[client].vectors, each.vectors @ rotation + 100, rtol=1e-8, atol=1e-8)
+
+
+def test_float32_keeps_what_float64_finds_far_from_the_origin():
+    sets = random_sets(dtype=torch.float64)
+    shifted = {c: each.with_vectors((each.vectors + 1000).float()) for c, each in sets.items()}
+    exact = {c: each.with_vectors(each.vectors.double()) for c, each in shifted.items()}
+    for client, each in personalise(shifted, 0.3).items():
+        expected = personalise(exact, 0.3)[client].vectors.float()
+        torch.testing.assert_close(each.vectors, expected, rtol=1e-7, atol=0)
+
+
+def test_nobody_and_nothing():
+    assert personalise({}, 0.5) == {}
+    empty = PrototypeSet.empty(3)
+    assert len(personalise({4: empty}, 0.5)[4]) == 0
+    assert weight_within({}, {}) is None
+    assert weight_within({4: empty}, {4: "a"}) is None
+
+
+# --- how far weights keep to a domain ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_weight_within_groups_by_loops(weighting):
+    sets = random_sets(clients=11, seed=4)
+    groups = {client: "ab"[client % 2] for client in sets if client % 5}
+    found, alike = [], []
+    for label in range(5):
+        holders = [client for client, each in sets.items() if label in each.labels.tolist()]
+        if len(holders) < 2:
+            continue
+        weights = mixing_weights(torch.stack([row_of(sets[client], label) for client in holders]), weighting)
+        for i, client in enumerate(holders):
+            if client in groups:
+                same = [m for m, other in enumerate(holders) if other != client and groups.get(other) == groups[client]]
+                found.append(sum(weights[i, m].item() for m in same))
+                alike.append(len(same) / (len(holders) - 1))
+    expected = (math.fsum(found) / len(found), math.fsum(alike) / len(alike))
+    assert weight_within(sets, groups, weighting) == pytest.approx(expected)
+
+
+def test_similarity_keeps_to_a_domain_that_lies_apart():
+    noise = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
+    sets = {i: PrototypeSet(torch.tensor([0]), noise[i : i + 1] + 50 * (i % 2)) for i in range(8)}
+    domains = {i: ("photo", "sketch")[i % 2] for i in sets}
+    near, alike = weight_within(sets, domains)
+    far, _ = weight_within(sets, domains, "distance")
+    assert near > 0.99
+    assert alike == pytest.approx(3 / 7)
+    assert far < 0.01
+
+
+# --- bad input --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.1, math.nan])
+def test_alpha_out_of_range(alpha):
+    with pytest.raises(ValueError, match="must lie between 0 and 1"):
+        personalise(random_sets(), alpha)
+
+
+def test_unknown_weighting_and_sets_that_do_not_fit():
+    with pytest.raises(ValueError, match="'nearest' is unknown; choose one of similarity, distance"):
+        personalise(random_sets(), 0.5, "nearest")
+    mixed = {0: PrototypeSet.empty(3), 1: PrototypeSet.empty(4)}
+    with pytest.raises(ValueError, match="different kinds"):
+        personalise(mixed, 0.5)
+    with pytest.raises(ValueError, match="different kinds"):
+        weight_within(mixed, {})

@@ -1,0 +1,218 @@
+"""PFPL: who gets which prototypes, round after round, and what the server tells of domains."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from federation.payloads import Evaluation
+from federation.settings import SettingError
+from models import build
+from prototypes.aggregation import aggregate
+from prototypes.personalisation import personalise
+from prototypes.prototype_set import PrototypeSet
+from strategies.method import Batch, ClientState, Phase
+from strategies.outcome import EVERYONE, pack, unpack
+
+K, D = 6, 4
+PFPL = {"strategy": "pfpl"}
+
+
+def upload(labels, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return PrototypeSet(torch.tensor(labels), torch.randn(len(labels), D, generator=generator))
+
+
+def same(a, b):
+    return torch.equal(a.labels, b.labels) and torch.equal(a.vectors, b.vectors)
+
+
+def summary_of(run):
+    return json.loads((run.folder.path / "summary.json").read_text())
+
+
+# --- the server's half ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighting", ["similarity", "distance"])
+def test_every_client_gets_its_own_mixture_and_strangers_the_mean(halves, weighting):
+    strategy = halves(PFPL | {"pfpl.alpha": 0.3, "pfpl.weighting": weighting}, K, D).strategy
+    sets = {2: upload([0, 1], 1), 5: upload([1, 4], 2), 7: upload([1], 3)}
+    outcome = strategy.aggregate(sets, {}, 1)
+    assert set(outcome.downloads) == {EVERYONE, 2, 5, 7}
+    expected = personalise(sets, 0.3, weighting)
+    assert all(same(outcome.downloads[p], expected[p]) for p in sets)
+    assert same(outcome.downloads[EVERYONE], aggregate(list(sets.values()), "mean"))
+
+
+def test_the_latest_prototypes_of_those_not_sampled_still_count(halves):
+    strategy = halves(PFPL, K, D).strategy
+    first = {p: upload([0, 1, 2], p) for p in (0, 1, 2)}
+    second = {1: upload([1, 2], 11), 3: upload([2, 3], 13)}
+    state = strategy.aggregate(first, {}, 1).state
+    outcome = strategy.aggregate(second, state, 2)
+    latest = {0: first[0], 1: second[1], 2: first[2], 3: second[3]}
+    expected = personalise(latest, 0.5)
+    assert set(outcome.downloads) == {EVERYONE, 0, 1, 2, 3}
+    assert all(same(outcome.downloads[p], expected[p]) for p in latest)
+    # class 0 of client 1 is gone, that of the others is not
+    assert outcome.downloads[EVERYONE].labels.tolist() == [0, 1, 2, 3]
+    assert same(outcome.downloads[EVERYONE], aggregate(list(latest.values()), "mean"))
+
+
+def test_state_is_no_larger_than_one_set_a_client_and_survives_a_checkpoint(halves):
+    strategy = halves(PFPL, K, D).strategy
+    outcome = strategy.aggregate({p: upload([0, 3, 5], p) for p in range(4)}, {}, 1)
+    for number in range(2, 6):
+        outcome = strategy.aggregate({number % 4: upload([0, 3, 5], 10 * number)}, outcome.state, number)
+    assert sum(tensor.numel() for tensor in outcome.state.values()) == 4 * 3 * (D + 2)
+    state, downloads = unpack(pack(outcome.state, outcome.downloads))
+    again, direct = (strategy.aggregate({2: upload([5], 99)}, s, 7) for s in (state, outcome.state))
+    assert set(downloads) == {EVERYONE, 0, 1, 2, 3}
+    assert all(same(again.downloads[key], direct.downloads[key]) for key in direct.downloads)
+
+
+def test_an_upload_without_classes_replaces_nothing(halves):
+    strategy = halves(PFPL, K, D).strategy
+    first = {p: upload([0, 1], p) for p in (0, 1)}
+    outcome = strategy.aggregate(first, {}, 1)
+    silent = strategy.aggregate({0: PrototypeSet.empty(D), 4: PrototypeSet.empty(D)}, outcome.state, 2)
+    assert set(silent.downloads) == {EVERYONE, 0, 1}
+    assert all(same(silent.downloads[key], outcome.downloads[key]) for key in outcome.downloads)
+    assert strategy.aggregate({4: PrototypeSet.empty(D)}, {}, 1).downloads == {}
+
+
+def test_alpha_of_one_sends_each_client_its_own_prototypes_back(halves):
+    strategy = halves(PFPL | {"pfpl.alpha": 1.0}, K, D).strategy
+    sets = {p: upload([0, 1, 2], p) for p in range(5)}
+    outcome = strategy.aggregate(sets, {}, 1)
+    assert all(same(outcome.downloads[p], sets[p]) for p in sets)
+
+
+@pytest.mark.parametrize("alpha", [-0.01, 1.01, 2])
+def test_alpha_out_of_range_is_refused(halves, alpha):
+    with pytest.raises(SettingError, match=r"`pfpl.alpha` is"):
+        halves(PFPL | {"pfpl.alpha": float(alpha)}, K, D)
+
+
+# --- a run of scripted clients ----------------------------------------------------------------------------
+
+
+def test_what_goes_down_is_each_client_s_own_and_strangers_get_the_mean(federation):
+    clients = federation(held={0: (0, 1), 1: (1, 2), 2: (1, 3), 3: (0, 3)})
+    clients.start(PFPL | {"rounds": 4, "fraction-train": 0.5, "seed": 3})
+    latest = {}
+    for number in range(1, 6):
+        asked = [entry for entry in clients.asked if entry[1] == number]
+        expected = personalise(latest, 0.5) if latest else {}
+        assert {partition for partition, *_ in asked} == {0, 1, 2, 3}
+        for partition, _, _, instruction in asked:
+            if not latest:
+                assert instruction.payload is None
+            elif partition in latest:
+                assert same(instruction.payload, expected[partition])
+            else:
+                assert same(instruction.payload, aggregate([latest[p] for p in sorted(latest)], "mean"))
+        latest |= {p: clients.upload(p, number) for p, _, kind, _ in asked if kind == "train"}
+        latest = dict(sorted(latest.items()))
+    # with these seeds somebody was a stranger for a round at least
+    first = {p for p, number, kind, _ in clients.asked if number == 1 and kind == "train"}
+    assert len(first) == 2
+
+
+def test_a_resumed_run_goes_on_with_everybody_s_prototypes(federation):
+    settings = PFPL | {"rounds": 4, "fraction-train": 0.5}
+    whole = federation()
+    whole.start(settings)
+    cut = federation()
+    folder = cut.start(settings | {"rounds": 2}).folder
+    cut.start(settings | {"resume": folder.name})
+    sent = {(p, number): payload for p, number, _, (_, payload) in map(_told, cut.asked) if number > 2}
+    expected = {(p, number): payload for p, number, _, (_, payload) in map(_told, whole.asked) if number > 2}
+    # the first part ended with an evaluation of its own in round 3, the resumed one trains there
+    assert set(sent) == set(expected)
+    assert all(same(sent[key], expected[key]) for key in expected)
+
+
+def _told(entry):
+    partition, number, kind, instruction = entry
+    return partition, number, kind, (instruction.round, instruction.payload)
+
+
+def test_figures_by_domain(federation, say):
+    domains = {0: "photo", 1: "sketch", 2: "photo", 3: ""}
+
+    def change(partition, number, kind, report):
+        if report.evaluation is None:
+            return report
+        # validation is best after the last round
+        correct = {"classifier": (partition + number, number), "majority-class": (1, 1)}
+        return replace(report, evaluation=Evaluation((6, 4), correct, 0.1))
+
+    clients = federation(tamper=change)
+    clients.identities = {p: replace(who, domain=domains[p]) for p, who in clients.identities.items()}
+    run = clients.start(PFPL | {"rounds": 2})
+    lines = run.folder.lines()
+    for line in lines:
+        found = line["evaluation"]["domains"]
+        number = line["round"]
+        assert set(found) == {"photo", "sketch"}
+        assert found["photo"]["classifier"]["test"]["mean"] == pytest.approx((2 + 2 * number) / 12)
+        assert found["photo"]["classifier"]["test"]["clients"] == 2
+        assert found["sketch"]["classifier"]["test"]["mean"] == pytest.approx((1 + number) / 6)
+        # client 3 names no domain, and counts among all
+        assert line["evaluation"]["rules"]["classifier"]["test"]["clients"] == 4
+    # all clients hold all four classes: photo's two find one of their own among three others, sketch's none
+    for line in lines[:2]:
+        assert line["server"]["own_domain_weight_if_alike"] == pytest.approx((1 / 3 + 0 + 1 / 3) / 3)
+        assert 0 < line["server"]["own_domain_weight"] < 1
+    summary = summary_of(run)
+    assert summary["domains"]["photo"]["classifier"] == pytest.approx((2 + 2 * 3) / 12)
+    assert set(summary["domains"]) == {"photo", "sketch"}
+    assert any("client 1 (sketch): scripted" in line for line in say())
+
+
+def test_without_domains_nothing_is_said_of_them(federation):
+    run = federation().start(PFPL)
+    assert all("domains" not in line["evaluation"] for line in run.folder.lines())
+    assert "domains" not in summary_of(run)
+    assert all("own_domain_weight" not in line.get("server", {}) for line in run.folder.lines())
+
+
+# --- the client's half ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reduction", ["mse", "l2", "l2-squared"])
+def test_loss_is_cross_entropy_and_the_pull_towards_its_own_targets(halves, reduction):
+    settings = PFPL | {"prototype-weight": 0.7, "prototype-loss": reduction}
+    objective = halves(settings, K, D).objective
+    model = build("tiny_perceptron", (5,), D, K, 3)
+    state = ClientState(objective.build(model, 3))
+    own = upload([0, 2, 5], 4)
+    state.targets = objective.targets(state, own)
+    state.table = state.targets.table(K)
+    assert same(state.targets, own)
+    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
+    y = torch.tensor([0, 1, 2, 5, 0, 3, 2])
+    loss = objective.loss(state, Batch(x, y), Phase("train", []), 2)
+    z = model.features(x)
+    held = {label: row for row, label in enumerate(own.labels.tolist())}
+    differences = [z[i] - own.vectors[held[label]] for i, label in enumerate(y.tolist()) if label in held]
+    each = {
+        "mse": [difference.square().mean() for difference in differences],
+        "l2": [difference.square().sum().sqrt() for difference in differences],
+        "l2-squared": [difference.square().sum() for difference in differences],
+    }[reduction]
+    expected = cross_entropy(model.classify(z), y) + 0.7 * sum(each) / len(each)
+    assert loss.total.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert math.isfinite(loss.total.item())
+
+
+def test_counts_never_leave_and_the_classifier_answers(halves):
+    both = halves(PFPL, K, D)
+    own = PrototypeSet(torch.tensor([1]), torch.ones(1, D), torch.tensor([9]))
+    assert both.objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 1).counts is None
+    assert both.run.inference == "classifier"
