@@ -179,11 +179,11 @@ def test_presets_are_whole(name, tmp_path):
         # its domains are a user's own folders
         for domain in ("art_painting", "cartoon", "photo", "sketch"):
             for split, label, number in itertools.product(("train", "test"), range(7), range(5)):
-                place = tmp_path / domain / split / f"class{label}"
+                place = tmp_path / "pacs" / domain / split / f"class{label}"
                 place.mkdir(parents=True, exist_ok=True)
                 Image.new("L", (8, 8), number).save(place / f"{number}.png")
-        settings["dataset"] = str(tmp_path / "*")
-        given = [f'dataset="{tmp_path}/*"']
+        settings["dataset"] = str(tmp_path / "pacs" / "*")
+        given = [f'dataset="{tmp_path}/pacs/*"']
     made = plan(given, preset=name)
     assert made.run_config == known_settings() | settings
     assert made.clients == settings["clients"]
