@@ -16,7 +16,7 @@ import numpy as np
 
 from data import DataError
 from data.decoded import Decoded, Recipe, cache_key, decode, kept, write_about
-from data.folders import Folder, seen
+from data.folders import Folder, listed_classes, seen
 from data.images import in_bytes, resized
 from data.sources import is_path, locate
 from data.texts import Texts
@@ -100,8 +100,10 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
 
     Domains are brought to `image_size` or, where that is 0, to the largest height and the largest width among them; to
     three channels if one has them; to pixels of full scale 255. Labels are matched by the classes' names, in the first
-    domain's order. The domains' training rows come first, interleaved in proportion, then their test rows likewise, so
-    that the first rows are of all domains alike. Groups of different domains are different groups.
+    domain's order; or in that of a `classes.txt` beside the subfolders, which names the classes of all domains, and
+    those of a domain that only numbers its own. The domains' training rows come first, interleaved in proportion, then
+    their test rows likewise, so that the first rows are of all domains alike. Groups of different domains are different
+    groups.
 
     Args:
         recipe: of all the domains.
@@ -110,7 +112,7 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
 
     Raises:
         DataError: what `decode` and `locate_all` raise (of a domain, naming it), a domain that is no images or has no
-            training row, and with `same` different classes.
+            training row, classes that a `classes.txt` for all does not name, and with `same` different classes.
     """
     if classes not in CLASSES:
         raise DataError(f"classes is {classes!r}, but it must be one of {', '.join(CLASSES)}.")
@@ -123,8 +125,9 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
         with _naming(domain.name):
             keys.append(replace(recipe, dataset=domain.dataset).key())
     names = tuple(domain.name for domain in domains)
-    key = cache_key(["domains", names, keys, classes])
-    return kept(cache_dir, key, lambda partial: _combine(recipe, domains, classes, partial, cache_dir))
+    common = listed_classes(_absolute(recipe.dataset).parent) if len(listed(recipe.dataset)) == 1 else ()
+    key = cache_key(["domains", names, keys, classes, common])
+    return kept(cache_dir, key, lambda partial: _combine(recipe, domains, classes, common, partial, cache_dir))
 
 
 def interleaved(counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -191,12 +194,20 @@ def _no_images(domain: str, held: str) -> DataError:
     return DataError(f"domain {domain!r} holds {held}, but domains must be images: take it out of dataset.")
 
 
-def _combine(recipe: Recipe, domains: Sequence[Domain], classes: str, partial: Path, cache_dir: Path) -> None:
+def _combine(
+    recipe: Recipe,
+    domains: Sequence[Domain],
+    classes: str,
+    common: tuple[str, ...],
+    partial: Path,
+    cache_dir: Path,
+) -> None:
     """Write the domains as one data set to the folder `partial`."""
     begin = time.perf_counter()
     parts = [_part(recipe, domain, cache_dir) for domain in domains]
     names = tuple(domain.name for domain in domains)
-    class_names = _class_names(parts, names, classes)
+    parts = [_named(part, name, common) for part, name in zip(parts, names, strict=True)] if common else parts
+    class_names = common or _class_names(parts, names, classes)
     number = {name: label for label, name in enumerate(class_names)}
     train = [part.train_rows for part in parts]
     test = [len(part.labels) - part.train_rows for part in parts]
@@ -226,6 +237,20 @@ def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
         raise _no_images(domain.name, "texts")
     if not part.train_rows:
         raise DataError(f"domain {domain.name!r} has no training row: give it some, or take it out of dataset.")
+    return part
+
+
+def _named(part: Decoded, domain: str, common: tuple[str, ...]) -> Decoded:
+    """A domain whose classes are among those of the `classes.txt` for all, which names them where they are numbers."""
+    own = part.class_names
+    if own == tuple(map(str, range(len(own)))) and len(own) <= len(common):
+        return replace(part, class_names=common[: len(own)])
+    unknown = next((name for name in own if name not in common), None)
+    if unknown is not None:
+        raise DataError(
+            f"domain {domain!r} has a class {unknown!r} that the classes.txt beside it does not name: add it there, or "
+            "rename it."
+        )
     return part
 
 

@@ -43,14 +43,7 @@ def read_folder(root: Path) -> Folder:
         raise DataError(f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.")
     if not root.is_dir():
         raise DataError(f"data path {str(root)!r} is a file: name the folder that holds it.")
-    names = root / "classes.txt"
-    try:
-        listed = tuple(names.read_text("utf-8").split("\n")) if names.is_file() else ()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{names} cannot be read ({error}); it names a class a line, in UTF-8.") from None
-    class_names = tuple(line.strip() for line in listed if line.strip())
-    if len(set(class_names)) < len(class_names):
-        raise DataError(f"{str(names)!r} names a class twice: give each class one line, in label order.")
+    class_names = listed_classes(root)
     tables = _tables(root) or _tables(root / "data")
     if not tables:
         return _image_folder(root, class_names)
@@ -61,6 +54,23 @@ def read_folder(root: Path) -> Folder:
             "two elsewhere."
         )
     return _table_folder(root, tables, class_names)
+
+
+def listed_classes(root: Path) -> tuple[str, ...]:
+    """The classes that the `classes.txt` of a folder names, in label order; none where there is no such file.
+
+    Raises:
+        DataError: it cannot be read, or names a class twice.
+    """
+    names = root / "classes.txt"
+    try:
+        listed = tuple(names.read_text("utf-8").split("\n")) if names.is_file() else ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{names} cannot be read ({error}); it names a class a line, in UTF-8.") from None
+    class_names = tuple(line.strip() for line in listed if line.strip())
+    if len(set(class_names)) < len(class_names):
+        raise DataError(f"{str(names)!r} names a class twice: give each class one line, in label order.")
+    return class_names
 
 
 def _tables(root: Path) -> list[Path]:

@@ -294,6 +294,30 @@ def test_the_union_has_the_first_domain_s_classes_first(domain, opened):
     assert np.array_equal(same.labels, union.labels)
 
 
+def test_a_classes_txt_beside_the_domains_settles_their_classes(domain, opened, tmp_path):
+    every = str(tmp_path / "all" / "*")
+    domain("a", classes=("cat", "ant"))
+    Path(domain("b", classes=("0", "1", "2"))).joinpath("classes.txt").unlink()
+    before = refusal(opened, every)
+    assert "domains 'a' and 'b' have different classes" in before
+    names = tmp_path / "all" / "classes.txt"
+    names.write_text("ant\nbee\ncat\ndog\n")
+    found = opened(every)
+    assert found.class_names == ("ant", "bee", "cat", "dog")
+    of_a, of_b = (found.labels[found.domains == index].tolist() for index in (0, 1))
+    # rows of a are cat, ant, cat, ...; b only numbers its own
+    assert of_a == [2, 0] * 3 + [2, 0, 2]
+    assert of_b == [0, 1, 2] * 3
+    names.write_text("ant\nbee\ndog\n")
+    assert refusal(opened, every) == (
+        "domain 'a' has a class 'cat' that the classes.txt beside it does not name: add it there, or rename it."
+    )
+    names.write_text("cat\nant\nbee\n")
+    assert opened(every).labels[opened(every).domains == 0].tolist() == [0, 1] * 3 + [0, 1, 0]
+    # a list says nothing of what lies beside its items
+    assert "different classes" in refusal(opened, str(tmp_path / "all" / "a"), str(tmp_path / "all" / "b"))
+
+
 def test_numbered_classes_match_by_their_digits(domain, opened):
     numbered = domain("numbered", classes=("0", "1", "2"))
     (Path(numbered) / "classes.txt").unlink()
@@ -451,7 +475,8 @@ def test_real_pacs(tmp_path):
     data = open_all(Recipe(str(SHARED / "pacs" / "*")), tmp_path)
     assert data.domain_names == ("art_painting", "cartoon", "photo", "sketch")
     assert data.inputs.shape == (6325, 3, 64, 64)
-    assert (data.train_rows, data.name, len(data.class_names)) == (5064, "pacs", 7)
+    named = tuple((SHARED / "pacs" / "classes.txt").read_text().split())
+    assert (data.train_rows, data.name, data.class_names) == (5064, "pacs", named)
     assert np.bincount(data.domains).tolist() == [1664, 1671, 1470, 1520]
     photo = decode(Recipe(str(SHARED / "pacs" / "photo")), tmp_path)
     assert (np.asarray(data.inputs)[data.domains == 2] == photo.inputs).all()
