@@ -38,8 +38,8 @@ def personalise(
     mixed = vectors.clone()
     for rows in _rows_of_classes(sets):
         own = vectors[rows].double()
-        # what all have in common would only cost digits
-        centre = own.mean(dim=0)
+        # what all have in common would only cost digits; the median, since a single bad upload could move a mean
+        centre = own.median(dim=0).values
         for start, weights in _blocks(own - centre, weighting):
             block = slice(start, start + len(weights))
             others = weights @ (own - centre) + centre
@@ -87,13 +87,13 @@ def weight_within(
     """
     _check(sets, weighting)
     names = {name: number for number, name in enumerate(sorted(set(groups.values())))}
-    codes = torch.tensor([names.get(groups.get(client, ""), -1) for client in sets])
-    group = codes.repeat_interleave(torch.tensor([len(each) for each in sets.values()])) if sets else codes
     vectors = torch.cat([each.vectors for each in sets.values()]) if sets else torch.empty(0, 0)
+    codes = [names.get(groups.get(client, ""), -1) for client, each in sets.items() for _ in range(len(each))]
+    group = torch.tensor(codes, device=vectors.device)
     found, alike, count = 0.0, 0.0, 0
     for rows in _rows_of_classes(sets):
         own = vectors[rows].double()
-        for start, weights in _blocks(own - own.mean(dim=0), weighting):
+        for start, weights in _blocks(own - own.median(dim=0).values, weighting):
             mine = group[rows[start : start + len(weights)]]
             known = mine >= 0
             same = (mine.unsqueeze(1) == group[rows]) & known.unsqueeze(1)

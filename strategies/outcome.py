@@ -19,7 +19,7 @@ class Outcome:
 
     Attributes:
         state: its tensors, kept across rounds, in checkpoints and on resume.
-        downloads: partition -> payload of the next round; `EVERYONE` alone for one payload for all.
+        downloads: partition -> payload of the next round; under `EVERYONE` that of all who have none of their own.
         figures: what to record beside the round, by name.
         warnings: sentences for the person who watches.
     """

@@ -90,6 +90,11 @@ def test_alpha_of_one_sends_each_client_its_own_prototypes_back(halves):
     sets = {p: upload([0, 1, 2], p) for p in range(5)}
     outcome = strategy.aggregate(sets, {}, 1)
     assert all(same(outcome.downloads[p], sets[p]) for p in sets)
+    # and a stranger nothing: no client learns from others
+    assert set(outcome.downloads) == set(sets)
+    later = strategy.aggregate({7: upload([3], 7)}, outcome.state, 2)
+    assert set(later.downloads) == {*sets, 7}
+    assert all(same(later.downloads[p], sets[p]) for p in sets)
 
 
 @pytest.mark.parametrize("alpha", [-0.01, 1.01, 2])
