@@ -1,7 +1,7 @@
 """PFPL, its alternatives and its control where clients differ in domain and in classes (its Table 1), by domain.
 
-    python -m benchmarks.domains --dataset '../mnist,../usps,../mnist_m,digits' -c 'split="pooled"'
-    python -m benchmarks.domains --dataset '../pacs/*' --ways 3 --picture prototypes.png
+    python -m benchmarks.domains --dataset '../mnist,../usps,../mnist_m'
+    python -m benchmarks.domains --dataset '../pacs/*' --ways 3 --seeds 0 --rows PFPL --picture prototypes.png
 
 20 clients of one domain and n classes each (n ± 1), which share all images of their classes among the first 3,000 (and
 as large a part of the test images); one CNN for all, d = 64; SGD 0.01 with momentum 0.9 and weight decay 1e-5, batches
@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.common import percent, summary_of, table_parser, where
 
 TASK = (
-    'models="tiny_cnn" feature-dim=64 partition="mixed" split="official" shots=50 shots-spread=0 ways-spread=1 '
+    'models="tiny_cnn" feature-dim=64 partition="mixed" split="official" shots=0 ways-spread=1 max-samples=3000 '
     "validation-share=0.0 batch-size=4 learning-rate=0.01 momentum=0.9 weight-decay=1e-5 rounds=20 evaluate-every=20"
 )
 ROWS = {

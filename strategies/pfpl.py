@@ -10,8 +10,8 @@ same domain weigh most: `similarity`, w_im ~ 1 / (||p_i - p_m||^2 + 1e-8), follo
 `distance`, w_im ~ ||p_i - p_m||^2, is the formula. The sum leaves m = i out: alpha is the client's own share. The
 server mixes the latest prototypes of every client, those not sampled this round included; a client that has not
 uploaded yet gets the plain mean of every class reported so far (the paper's "unbiased prototypes"). alpha = 1 gives
-each client its own prototypes back, and one that has not uploaded yet nothing: the control in which clients learn nothing
-from each other.
+each client its own prototypes back, and one that has not uploaded yet nothing: the control in which clients learn
+nothing from each other.
 """
 
 from collections.abc import Mapping
