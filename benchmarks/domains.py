@@ -1,14 +1,14 @@
 """PFPL, its alternatives and its control where clients differ in domain and in classes (its Table 1), by domain.
 
     python -m benchmarks.domains --dataset '../mnist,../usps,../mnist_m'
-    python -m benchmarks.domains --dataset '../pacs/*' --ways 3 --seeds 0 --rows PFPL --picture prototypes.png
+    python -m benchmarks.domains --dataset '../pacs/*' --ways 3 --seeds 0 --rows PFPL -c 'shots=8' --picture pacs.png
 
-20 clients of one domain and n classes each (n ± 1), which share all images of their classes among the first 3,000 (and
-as large a part of the test images); one CNN for all, d = 64; SGD 0.01 with momentum 0.9 and weight decay 1e-5, batches
-of 4, lambda = 1, as in the paper; scaled to two cores: a small CNN with group norm in place of ResNet-18, 20 rounds of
-100. Accuracy of the classifier at the end, on the test rows of a client's domain and classes, clients weighted by them;
-nothing is chosen on test data. `--picture` draws the personalised prototypes of each PFPL run, the last one staying, as
-the paper's Figure 3 does: by t-SNE, coloured by class, marked by domain.
+20 clients of one domain and n classes each (n ± 1), 25 images of a class, one CNN for all, d = 64; SGD 0.01 with
+momentum 0.9 and weight decay 1e-5, batches of 4, lambda = 1, as in the paper; scaled to two cores: a small CNN with
+group norm in place of ResNet-18, few images, 20 rounds of 100. Accuracy of the classifier at the end, on all test rows
+of a client's domain and classes, clients weighted by them; nothing is chosen on test data. `--picture` draws the
+personalised prototypes of each PFPL run, the last one staying, as the paper's Figure 3 does: by t-SNE, coloured by
+class, marked by domain.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.common import percent, summary_of, table_parser, where
 
 TASK = (
-    'models="tiny_cnn" feature-dim=64 partition="mixed" split="official" shots=0 ways-spread=1 max-samples=3000 '
+    'models="tiny_cnn" feature-dim=64 partition="mixed" split="official" shots=25 shots-spread=0 ways-spread=1 '
     "validation-share=0.0 batch-size=4 learning-rate=0.01 momentum=0.9 weight-decay=1e-5 rounds=20 evaluate-every=20"
 )
 ROWS = {
