@@ -59,7 +59,8 @@ class Client:
         self.tokens = Tokens(self.model, self.settings.max_tokens) if reads_text(self.model) else None
         cache = home() / "cache"
         self.data = client_data(spec, self.partition, cache, self.device, self.own_data, self.tokens)
-        self.domain = str(node.get("domain", "")) or self.data.domain
+        # a domain that was dealt has its name already
+        self.domain = self.data.domain or str(node.get("domain", "")).strip()
         here = str(node.get("shared-test-path", ""))
         if here and self.settings.ensemble_every and not self.settings.shared_test_path:
             raise SettingError(

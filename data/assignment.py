@@ -274,8 +274,8 @@ def _refuse_for_few(partition: str, data: Decoded, official: bool) -> None:
         )
     if partition == MIXED and len(data.domain_names) < 2:
         raise DataError(
-            f"the {MIXED} partition gives each client one of several domains, but {data.name!r} is one data set: set "
-            'dataset to a list ("mnist,usps") or to "<folder>/*", or take another partition.'
+            f"the {MIXED} partition gives each client one of several domains, but {data.name!r} is one: set dataset "
+            'to a list ("mnist,usps") or to a "<folder>/*" of several, or take another partition.'
         )
     if data.groups is not None:
         raise DataError(

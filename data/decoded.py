@@ -22,6 +22,7 @@ from data.sources import Source, load_source, locate
 from data.texts import CONTENT, Texts, write_texts
 
 FORMAT = 3
+MOST_PIXELS = 4096  # of a side: a slip of the finger would fill the disk
 _BATCH = 1000
 _log = logging.getLogger(__name__)
 
@@ -60,8 +61,8 @@ class Recipe:
     image_size: int = 0
 
     def __post_init__(self) -> None:
-        if self.image_size < 0:
-            raise DataError(f"image-size is {self.image_size}, but it must be 0 or more.")
+        if not 0 <= self.image_size <= MOST_PIXELS:
+            raise DataError(f"image-size is {self.image_size}, but it must lie between 0 and {MOST_PIXELS} pixels.")
 
     def key(self) -> str:
         """That of the cache entry: another one whenever a setting, or a local file's size or time, is another.

@@ -16,7 +16,7 @@ import numpy as np
 
 from data import DataError
 from data.decoded import Decoded, Recipe, cache_key, decode, kept, write_about
-from data.folders import Folder, listed_classes, seen
+from data.folders import TEST_SPLITS, Folder, listed_classes, seen
 from data.images import in_bytes, resized
 from data.sources import is_path, locate
 from data.texts import Texts
@@ -168,7 +168,13 @@ def _subfolders(every: str) -> list[Path]:
     root = _absolute(every).parent
     if not root.is_dir():
         raise DataError(f"data path {str(root)!r} is no folder: check its spelling, and that this machine has it.")
-    found = sorted(path for path in root.iterdir() if path.is_dir() and seen(path))
+    # a link that leads nowhere is a domain that is missing, not one to leave out
+    found = sorted(path for path in root.iterdir() if (path.is_dir() or not path.exists()) and seen(path))
+    if found and all(path.name in ("train", *TEST_SPLITS) for path in found):
+        raise DataError(
+            f"{every!r} takes each subfolder of {str(root)!r} for a domain, but they are the splits of one data set: "
+            f"set dataset to {str(root)!r}."
+        )
     if not found:
         raise DataError(f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.")
     return found
@@ -243,15 +249,20 @@ def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
 def _named(part: Decoded, domain: str, common: tuple[str, ...]) -> Decoded:
     """A domain whose classes are among those of the `classes.txt` for all, which names them where they are numbers."""
     own = part.class_names
-    if own == tuple(map(str, range(len(own)))) and len(own) <= len(common):
-        return replace(part, class_names=common[: len(own)])
     unknown = next((name for name in own if name not in common), None)
-    if unknown is not None:
+    if unknown is None:
+        return part
+    if own != tuple(map(str, range(len(own)))):
         raise DataError(
             f"domain {domain!r} has a class {unknown!r} that the classes.txt beside it does not name: add it there, or "
             "rename it."
         )
-    return part
+    if len(own) > len(common):
+        raise DataError(
+            f"domain {domain!r} has {len(own)} numbered classes, but the classes.txt beside it names {len(common)}: "
+            "give it a line for each, in label order."
+        )
+    return replace(part, class_names=common[: len(own)])
 
 
 def _class_names(parts: Sequence[Decoded], names: Sequence[str], classes: str) -> tuple[str, ...]:

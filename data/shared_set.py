@@ -69,7 +69,8 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
     if _form(shared) != _form(own):
         raise DataError(
             f"{source} holds {_form(shared)}, but this client's data {_form(own)}: point "
-            "shared-test-path at a test set of this client's form, or leave it out, and rows are set aside."
+            "shared-test-path at a test set of this client's form, or leave it out, and rows are set aside. Images of "
+            "another size become alike with image-size."
         )
     if shared.class_names != own.class_names:
         raise DataError(

@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -240,7 +240,19 @@ def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None
 
 def _difference(identity: Identity, usual: tuple[str, ...]) -> str:
     own = identity.class_names
+    sides = {
+        "only it has": [name for name in own if name not in usual],
+        "only they have": [name for name in usual if name not in own],
+    }
+    if any(sides.values()):
+        return "; ".join(f"{side} {_some(names)}" for side, names in sides.items() if names)
     if len(own) != len(usual):
         return f"{len(own)} classes where they have {len(usual)}"
     index = next(i for i, pair in enumerate(zip(own, usual, strict=True)) if pair[0] != pair[1])
     return f"class {index} is {own[index]!r} where they have {usual[index]!r}"
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more

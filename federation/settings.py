@@ -63,7 +63,7 @@ class Settings(BaseModel):
     strategy: str = "protonorm"
     dataset: NotEmpty = "digits"
     classes: Literal["same", "union"] = "same"
-    image_size: Count = 0
+    image_size: Annotated[int, Field(ge=0, le=4096)] = 0
     models: NotEmpty = "tiny"
     rounds: AtLeastOne = 20
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0

@@ -299,8 +299,8 @@ def test_a_real_run_in_process(invoke, home):
             ["--preset", "spirale"],
             "unknown preset `spirale` (did you mean `spiral`?); one of fedpagr-cifar10, fedpagr-cifar100, "
             "fedpagr-fashion-mnist, fedpagr-mimic-iv, fedpagr-tiny-imagenet, gfpl-cifar10, gfpl-cifar100, "
-            "gfpl-femnist, gfpl-mnist, protonorm-cifar10, protonorm-cifar100, spiral, tinyproto-cifar10, "
-            "tinyproto-cifar100 is allowed.",
+            "gfpl-femnist, gfpl-mnist, pfpl-digits, pfpl-pacs, protonorm-cifar10, protonorm-cifar100, spiral, "
+            "tinyproto-cifar10, tinyproto-cifar100 is allowed.",
         ),
         (["--clients", "0"], "--clients is 0, but a run needs at least 1."),
         (

@@ -1,10 +1,12 @@
 """Who a client says it is, what it leaves for others to read, and what it refuses."""
 
+import itertools
 import json
 from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 
 from client_app import client as client_module
 from data.client_data import Rows
@@ -153,3 +155,27 @@ def test_a_precision_that_the_device_lacks_is_refused(client, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SettingError, match='`precision` is "bf16", which needs CUDA'):
         client(0, {"device": "auto", "precision": "bf16"})
+
+
+def test_a_client_names_its_domain(client, tmp_path):
+    bare = client(0).identity()
+    assert bare.domain == ""
+    assert "its domain" not in bare.discloses
+    mixed = {"dataset": domains(tmp_path), "partition": "mixed", "ways": 2, "ways-spread": 0, "shots": 0}
+    mixed |= {"max-samples": 0, "models": "tiny_perceptron"}
+    named = [client(p, mixed).identity() for p in range(4)]
+    assert sorted(who.domain for who in named) == ["photo", "photo", "sketch", "sketch"]
+    assert all("its domain" in who.discloses for who in named)
+    # a real client's own data have the name that its node config gives them; what was dealt keeps its own
+    own = client(1, {"max-samples": 0}, **{"data-path": str(tmp_path / "all" / "photo"), "domain": " clinic-a "})
+    assert own.identity().domain == "clinic-a"
+    assert client(0, mixed, domain="other").identity().domain == named[0].domain
+
+
+def domains(folder):
+    """Two domains of two classes of grey images, eight of each."""
+    for domain, label, number in itertools.product(("photo", "sketch"), ("ant", "bee"), range(8)):
+        place = folder / "all" / domain / label
+        place.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 10 * number).save(place / f"{number}.png")
+    return str(folder / "all" / "*")

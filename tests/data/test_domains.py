@@ -127,6 +127,22 @@ def test_lists_that_cannot_be_read(dataset, words, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_link_that_leads_nowhere_is_a_missing_domain(domain, opened, tmp_path):
+    domain("a"), domain("b")
+    (tmp_path / "all" / "c").symlink_to(tmp_path / "unmounted")
+    (tmp_path / "all" / "notes.txt").write_text("no domain")
+    assert [each.name for each in domains_of(str(tmp_path / "all" / "*"))] == ["a", "b", "c"]
+    assert refusal(opened, str(tmp_path / "all" / "*")).startswith("domain 'c': data path ")
+
+
+def test_the_splits_of_one_data_set_are_no_domains(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / "one" / split / "ant").mkdir(parents=True)
+    assert refusal(domains_of, str(tmp_path / "one" / "*")).endswith(
+        f"but they are the splits of one data set: set dataset to {str(tmp_path / 'one')!r}."
+    )
+
+
 def test_a_folder_without_subfolders(tmp_path):
     (tmp_path / "all" / ".hidden").mkdir(parents=True)
     assert "has no subfolders" in refusal(domains_of, str(tmp_path / "all" / "*"))
@@ -256,7 +272,9 @@ def test_what_has_no_images_cannot_be_resized(held, tmp_path):
     dataset = "spiral" if held == "numbers" else str(tmp_path / "set")
     text = refusal(decoded, dataset, tmp_path / "cache", image_size=8)
     assert text == f"image-size is 8, but {dataset!r} holds {held} and no images: leave it 0."
-    assert "image-size is -1, but it must be 0 or more" in refusal(decoded, dataset, tmp_path / "cache", image_size=-1)
+    for size in (-1, 4097):
+        said = refusal(decoded, dataset, tmp_path / "cache", image_size=size)
+        assert said == f"image-size is {size}, but it must lie between 0 and 4096 pixels."
 
 
 # --- their classes --------------------------------------------------------------------------------------------------
@@ -316,6 +334,24 @@ def test_a_classes_txt_beside_the_domains_settles_their_classes(domain, opened, 
     assert opened(every).labels[opened(every).domains == 0].tolist() == [0, 1] * 3 + [0, 1, 0]
     # a list says nothing of what lies beside its items
     assert "different classes" in refusal(opened, str(tmp_path / "all" / "a"), str(tmp_path / "all" / "b"))
+
+
+def test_a_classes_txt_for_all_names_numbers_only_where_they_are_no_names(domain, opened, tmp_path):
+    names = tmp_path / "all" / "classes.txt"
+    Path(domain("a", classes=("0", "1", "2"))).joinpath("classes.txt").unlink()
+    domain("b", classes=("2", "1", "0"))
+    names.write_text("2\n0\n1\n")
+    found = opened(str(tmp_path / "all" / "*"))
+    # "0", "1", "2" are names here: a's rows are 0, 1, 2, ...; b's 2, 1, 0, ...
+    assert [[found.class_names[label] for label in found.labels[found.domains == d][:3]] for d in (0, 1)] == [
+        ["0", "1", "2"],
+        ["2", "1", "0"],
+    ]
+    names.write_text("ant\nbee\n")
+    assert refusal(opened, str(tmp_path / "all" / "*")) == (
+        "domain 'a' has 3 numbered classes, but the classes.txt beside it names 2: give it a line for each, in label "
+        "order."
+    )
 
 
 def test_numbered_classes_match_by_their_digits(domain, opened):

@@ -282,8 +282,8 @@ def test_the_file_holds_what_was_drawn_and_other_settings_draw_other_rows(tmp_pa
 @pytest.mark.parametrize(
     ("data", "spec", "words"),
     [
-        (made(9_000, domains=None, places=()), SPEC, "but 'made' is one data set: set dataset to a list"),
-        (made(9_000, domains=0 * DOMAINS, places=("a",)), SPEC, "but 'made' is one data set"),
+        (made(9_000, domains=None, places=()), SPEC, "but 'made' is one: set dataset to a list"),
+        (made(9_000, domains=0 * DOMAINS, places=("a",)), SPEC, "but 'made' is one: set"),
         (made(9_000, np.arange(LABELS.size)), SPEC, "the mixed partition gives out single rows, but those of 'made'"),
         (made(LABELS.size), OFFICIAL, "domain 'photo' has no official test rows: set split = \"pooled\""),
         (DATA, dataclasses.replace(SPEC, partition="mix"), "must be one of iid, dirichlet, pathological, way-shot, mi"),

@@ -296,7 +296,7 @@ def test_images_of_another_shape_are_refused(theirs, mine, tmp_path):
     assert refusal(where, site) == (
         f"the shared test set {path!r} holds inputs {theirs} of full scale 255, but this client's data inputs {mine} "
         "of full scale 255: point shared-test-path at a test set of this client's form, or leave it out, and rows are "
-        "set aside."
+        "set aside. Images of another size become alike with image-size."
     )
 
 

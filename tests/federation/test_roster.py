@@ -346,9 +346,14 @@ def test_clients_that_fit_together_pass():
     ("odd", "named"),
     [
         (identity(1, feature_dim=32), ["client 1 (resnet8)", "width 32", "of 64", "`feature-dim`"]),
-        (identity(1, class_names=("cat", "cow", "rabbit")), ["client 1", "class 1 is 'cow'", "'dog'", "classes.txt"]),
+        (identity(1, class_names=("cat", "cow", "rabbit")), ["only it has 'cow'; only they have 'dog'", "classes.txt"]),
+        (identity(1, class_names=("cat", "dog", "rabbit", "cat")), ["client 1", "4 classes where they have 3"]),
+        (
+            identity(1, class_names=("cat", "dog", "rabbit", *"abcdefg")),
+            ["client 1", "(only it has 'a', 'b', 'c', 'd', 'e' and 2 more)"],
+        ),
         (identity(1, class_names=("dog", "cat", "rabbit")), ["client 1", "class 0 is 'dog'", "'cat'"]),
-        (identity(1, class_names=("cat", "dog"), classes=(0,)), ["client 1", "2 classes where they have 3"]),
+        (identity(1, class_names=("cat", "dog"), classes=(0,)), ["client 1", "only they have 'rabbit'"]),
         (identity(1, partitions=2), ["client 1", "one of 2", "has 3", "num-partitions"]),
     ],
 )
