@@ -1,13 +1,15 @@
 """What the benchmarks share: quiet runs in a folder of their own, and a line that says where they ran."""
 
 import argparse
+import itertools
 import json
 import os
 import platform
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,28 @@ def summary_of(
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return summary | {"lines": [line for line in lines if not line.get("final")]}
+
+
+def runs_by_ways(
+    options: argparse.Namespace,
+    task: str,
+    rows: Mapping[str, str],
+    look: Mapping[str, Callable[[Path], None]] | None = None,
+) -> Iterator[tuple[int, dict[str, list[dict[str, Any]]]]]:
+    """Run the `options`' rows on each of their seeds for each of their numbers of ways, saying what runs, and how it
+    ends by the row's headline; yields that number and, row by row, the runs' summaries. `look` is by row."""
+    settings = [task, f'dataset="{options.dataset}"', *options.set]
+    print(where(), f"| {options.clients} clients, seeds {options.seeds}, {' '.join(settings)}", flush=True)
+    for ways in options.ways:
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in options.rows}
+        for seed, name in itertools.product(options.seeds, options.rows):
+            began = time.monotonic()
+            asked = [*settings, f"ways={ways} {rows[name]} seed={seed}"]
+            summary = summary_of(asked, options.clients, options.workers, (look or {}).get(name))
+            found[name].append(summary)
+            accuracy, seconds = summary["headline"]["accuracy"], time.monotonic() - began
+            print(f"{ways} ways, seed {seed}, {name}: {accuracy:.4f}, {seconds:.0f} s", flush=True)
+        yield ways, found
 
 
 def percent(values: Sequence[float | None]) -> str:

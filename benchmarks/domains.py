@@ -13,11 +13,11 @@ class, marked by domain.
 
 import itertools
 import statistics
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import percent, summary_of, table_parser, where
+from benchmarks.common import percent, runs_by_ways, table_parser
 
 TASK = (
     'models="tiny_cnn" feature-dim=64 partition="mixed" split="official" shots=25 shots-spread=0 ways-spread=1 '
@@ -41,18 +41,8 @@ def main() -> None:
     parser.add_argument("--ways", type=int, nargs="+", default=[3, 4, 5], help="n, classes of a client")
     parser.add_argument("--picture", type=Path, help="a file for the picture of the personalised prototypes")
     options = parser.parse_args()
-    settings = [TASK, f'dataset="{options.dataset}"', *options.set]
-    print(where(), f"| {options.clients} clients, seeds {options.seeds}, {' '.join(settings)}", flush=True)
-    for ways in options.ways:
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in options.rows}
-        for seed in options.seeds:
-            for name in options.rows:
-                began = time.monotonic()
-                asked = [*settings, f"ways={ways} {ROWS[name]} seed={seed}"]
-                picture = options.picture if name == PICTURED else None
-                found[name].append(summary_of(asked, options.clients, options.workers, picture and _painter(picture)))
-                own = found[name][-1]["headline"]["accuracy"]
-                print(f"n = {ways}, seed {seed}, {name}: {own:.4f}, {time.monotonic() - began:.0f} s", flush=True)
+    painters = {PICTURED: _painter(options.picture)} if options.picture else {}
+    for ways, found in runs_by_ways(options, TASK, ROWS, painters):
         domains = list(found[options.rows[0]][0]["domains"])
         print(f"\n| n = {ways} | all | {' | '.join(domains)} | weight on own domain (if alike) | payload |")
         print("|---" * (len(domains) + 4) + "|")
@@ -78,7 +68,7 @@ def _last(runs: list[dict[str, Any]], figure: str) -> float | None:
     return None if None in values else statistics.mean(values)
 
 
-def _painter(target: Path) -> Any:
+def _painter(target: Path) -> Callable[[Path], None]:
     """What is done with the results folder of a run before it goes."""
     return lambda folder: paint(folder, target)
 

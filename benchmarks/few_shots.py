@@ -12,10 +12,9 @@ are those of the exchanges, of all classes.
 """
 
 import statistics
-import time
 from typing import Any
 
-from benchmarks.common import percent, summary_of, table_parser, where
+from benchmarks.common import percent, runs_by_ways, table_parser
 
 TASK = (
     'models="cnn2_narrow" feature-dim=50 partition="way-shot" split="official" shots=75 ways-spread=2 shots-spread=2 '
@@ -37,17 +36,7 @@ def main() -> None:
     parser = table_parser(__doc__, "mnist", [0, 1, 2], list(ROWS), list(ROWS))
     parser.add_argument("--ways", type=int, nargs="+", default=[3, 4, 5])
     options = parser.parse_args()
-    settings = [TASK, f'dataset="{options.dataset}"', *options.set]
-    print(where(), f"| {options.clients} clients, seeds {options.seeds}, {' '.join(settings)}", flush=True)
-    for ways in options.ways:
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in options.rows}
-        for seed in options.seeds:
-            for name in options.rows:
-                began = time.monotonic()
-                asked = [*settings, f"ways={ways} {ROWS[name]} seed={seed}"]
-                found[name].append(summary_of(asked, options.clients, options.workers))
-                own = _accuracy(found[name][-1])
-                print(f"ways {ways}, seed {seed}, {name}: {own:.4f}, {time.monotonic() - began:.0f} s", flush=True)
+    for ways, found in runs_by_ways(options, TASK, ROWS):
         print(f"\n| {ways} ways | own rule | classifier | etf | all classes | components | payload, whole run |")
         print("|---|---|---|---|---|---|---|")
         for name, runs in found.items():
