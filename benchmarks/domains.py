@@ -101,7 +101,7 @@ def paint(folder: Path, target: Path) -> None:
         axes.scatter(
             *points[of_domain].T, c=[colours(classes.index(labels[i])) for i in of_domain], marker=marker, s=45
         )
-        axes.scatter([], [], c="grey", marker=marker, label=domain)
+        axes.scatter([], [], facecolors="none", edgecolors="black", marker=marker, s=45, label=domain)
     for place, label in enumerate(classes):
         axes.scatter([], [], color=colours(place), marker="s", label=names[label])
     axes.set(xticks=[], yticks=[], title="Personalised prototypes after the last round, by t-SNE")
