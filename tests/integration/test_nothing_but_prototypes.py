@@ -78,6 +78,7 @@ HEADERS = {
         "feature_dim",
         "class_names",
         "classes",
+        "domain",
         "rows",
         "discloses",
         "problem",
@@ -286,6 +287,7 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
             check_scalars(records["identity"], ConfigRecord, HEADERS["identity"], longest=CLASSES + 1)
             assert len(records["identity"]["classes"]) <= len(records["identity"]["class_names"]) == CLASSES
             assert len(records["identity"]["rows"]) == 3
+            assert records["identity"]["domain"] == ""
             assert re.fullmatch(fingerprint_of(run.settings), records["identity"]["codec"])
             continue
         # no list is as long as a client's classes but the loss's parts, which are named
@@ -408,20 +410,27 @@ def test_an_upload_is_the_prototypes_that_the_client_keeps(recorded):
 
 
 def test_the_payload_is_the_formulas_to_the_byte(recorded):
-    """Sum over the sampled of (K_i + K_r) s values; K_r, the classes with a prototype when the round starts."""
+    """Sum over the sampled of (K_i + K_r) s values; K_r, the classes with a prototype when the round starts. PFPL sends
+    a client that has uploaded its own K_i."""
     run, folder, _, _ = recorded
     if gfpl_of(run) is not None:
         return  # below
     classes, known = classes_of(folder), set(range(CLASSES)) if begins(run) else set()
     sends, receives = run.method.sends is not None, run.method.receives is not None
     row, sizes = (run.settings.sparsity_dim or DIM) * BYTES[run.settings.wire_dtype], []
+    uploaded = set()
+
+    def coming(partitions):
+        own = uploaded if run.settings.strategy == "pfpl" else set()
+        return receives * sum(len(classes[p]) if p in own else len(known) for p in partitions)
+
     for line in lines(folder):
         sampled = trained_in(line)
-        others = CLIENTS - len(sampled)
         assert line["bytes"]["payload_up"] == sends * sum(len(classes[p]) for p in sampled) * row
-        assert line["bytes"]["payload_down"] == receives * len(sampled) * len(known) * row
+        assert line["bytes"]["payload_down"] == coming(sampled) * row
         assert line["bytes"]["evaluate_only_payload_up"] == 0
-        assert line["bytes"]["evaluate_only_payload_down"] == receives * others * len(known) * row
+        assert line["bytes"]["evaluate_only_payload_down"] == coming(set(range(CLIENTS)) - set(sampled)) * row
+        uploaded |= set(sampled)
         sizes.append(len(known))
         known |= {label for partition in sampled for label in classes[partition]}
     if begins(run):
