@@ -221,30 +221,12 @@ def _cells(spec: DataSpec, data: Decoded) -> tuple[np.ndarray, int]:
 
 
 def _dealt(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) -> list[np.ndarray]:
+    draws = {name: getattr(spec, name) for name in ("ways", "ways_spread", "shots", "shots_spread", "seed")}
     if spec.partition == MIXED and data.domains is not None:
-        return mixed_rows(
-            units.labels,
-            data.domains[pool],
-            spec.clients,
-            data.class_names,
-            data.domain_names,
-            ways=spec.ways,
-            ways_spread=spec.ways_spread,
-            shots=spec.shots,
-            shots_spread=spec.shots_spread,
-            seed=spec.seed,
-        )
+        domains = data.domains[pool]
+        return mixed_rows(units.labels, domains, spec.clients, data.class_names, data.domain_names, **draws)
     if spec.partition == WAY_SHOT:
-        return way_shot_rows(
-            units.labels,
-            spec.clients,
-            data.class_names,
-            ways=spec.ways,
-            ways_spread=spec.ways_spread,
-            shots=spec.shots,
-            shots_spread=spec.shots_spread,
-            seed=spec.seed,
-        )
+        return way_shot_rows(units.labels, spec.clients, data.class_names, **draws)
     try:
         return partition_rows(
             units.labels,

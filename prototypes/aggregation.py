@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from prototypes.prototype_set import PrototypeSet
+from prototypes.prototype_set import PrototypeSet, refuse_different_kinds
 
 AGGREGATIONS = ("mean", "weighted", "median", "trimmed-mean", "geometric-median")
 
@@ -35,12 +35,7 @@ def aggregate(sets: Sequence[PrototypeSet], how: str = "mean", trim: float = 0.1
         raise ValueError(f"The trim of a trimmed mean is {trim}; it must be at least 0 and below 0.5.")
     if not sets:
         raise ValueError("There are no prototype sets to aggregate; at least one client must have uploaded its own.")
-    kinds = sorted({(each.dim, str(each.vectors.dtype)) for each in sets})
-    if len(kinds) > 1:
-        raise ValueError(
-            f"Prototype sets of different kinds (dimension, dtype) cannot be aggregated: {kinds}; "
-            "all clients must use the same feature-dim and number format."
-        )
+    refuse_different_kinds(sets, "aggregated")
 
     rows = torch.cat([each.vectors for each in sets]).double()
     labels, owner = torch.cat([each.labels for each in sets]).unique(return_inverse=True)

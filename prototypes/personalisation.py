@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from prototypes.prototype_set import PrototypeSet
+from prototypes.prototype_set import PrototypeSet, refuse_different_kinds
 
 WEIGHTINGS = ("similarity", "distance")
 EPSILON = 1e-8  # added to squared distances, so that the weight of an identical prototype is finite
@@ -124,9 +124,4 @@ def _rows_of_classes(sets: Mapping[int, PrototypeSet]) -> Iterator[Tensor]:
 def _check(sets: Mapping[int, PrototypeSet], weighting: str) -> None:
     if weighting not in WEIGHTINGS:
         raise ValueError(f"The weighting {weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
-    kinds = sorted({(each.dim, str(each.vectors.dtype)) for each in sets.values()})
-    if len(kinds) > 1:
-        raise ValueError(
-            f"Prototype sets of different kinds (dimension, dtype) cannot be mixed: {kinds}; all clients must use the "
-            "same feature-dim and number format."
-        )
+    refuse_different_kinds(sets.values(), "mixed")

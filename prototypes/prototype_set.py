@@ -5,6 +5,7 @@ A class without a prototype is a missing row; zeros, NaN or negative labels neve
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -132,6 +133,16 @@ class PrototypeSet:
     def without_counts(self) -> PrototypeSet:
         """The same classes and vectors, with the counts left out."""
         return replace(self, counts=None)
+
+
+def refuse_different_kinds(sets: Iterable[PrototypeSet], done: str) -> None:
+    """Raise ValueError where sets that are to be `done` something with differ in dimension or dtype."""
+    kinds = sorted({(each.dim, str(each.vectors.dtype)) for each in sets})
+    if len(kinds) > 1:
+        raise ValueError(
+            f"Prototype sets of different kinds (dimension, dtype) cannot be {done}: {kinds}; "
+            "all clients must use the same feature-dim and number format."
+        )
 
 
 def class_means(features: Tensor, labels: Tensor, num_classes: int) -> PrototypeSet:

@@ -107,8 +107,8 @@ def add_evaluation(
     if not found:
         return
     line["evaluation"] = {"of_round": of_round, "rules": figures.over_clients(found)}
-    domain_of = {partition: (identities or {})[partition].domain for partition in found if identities}
-    domains = sorted({domain for domain in domain_of.values() if domain})
+    domain_of = {partition: identities[partition].domain for partition in found} if identities else {}
+    domains = sorted(set(domain_of.values()) - {""})
     if domains:
         line["evaluation"]["domains"] = {
             domain: figures.over_clients({p: each for p, each in found.items() if domain_of[p] == domain})
