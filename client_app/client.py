@@ -20,7 +20,7 @@ from federation.codec import codec_of
 from federation.data_spec import data_spec, shared_test_spec
 from federation.payloads import Answers, Identity, Instruction, Report
 from federation.seeds import derive, seed_process
-from federation.settings import SettingError, home
+from federation.settings import SettingError, device_name, home
 from models import ModelError, build, model_for, reads_text, seed_name
 from models.text import Tokens
 from prototypes.prototype_set import PrototypeSet
@@ -49,10 +49,10 @@ class Client:
         self.partition = _whole_number(node, "partition-id")
         self.partitions = _whole_number(node, "num-partitions")
         self.model = str(node.get("model", "")) or model_for(self.settings.models, self.partition)
-        self.device = _device(self.settings.device)
+        self.device = _device(node.get("device", ""), self.settings.device)
         if self.settings.precision == "bf16" and self.device.type != "cuda":
             raise SettingError(
-                'setting `precision` is "bf16", which needs CUDA, and this machine has none; use "float32".'
+                'setting `precision` is "bf16", which needs CUDA, but this client trains on the CPU; use "float32".'
             )
         self.own_data = str(node.get("data-path", "")) or None
         spec = data_spec(self.settings, self.partitions)
@@ -258,15 +258,21 @@ def _whole_number(node: dict[str, Any], name: str) -> int:
     return value
 
 
-def _device(name: str) -> torch.device:
+def _device(of_node: Any, of_run: str) -> torch.device:
+    """What the node config says goes before the run's setting: machines differ."""
+    name, where = (of_node, "this SuperNode's --node-config has device") if of_node else (of_run, "setting `device` is")
+    try:
+        device_name(name)
+    except (TypeError, ValueError) as error:
+        raise SettingError(f"{where} {name!r}; it {error}.") from None
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise SettingError(f'setting `device` is "{name}", but this machine has no CUDA; use "auto" or "cpu".')
+        raise SettingError(f'{where} "{name}", but this machine has no CUDA; use "auto" or "cpu".')
     device = torch.device(name)
     if device.index is not None and device.index >= torch.cuda.device_count():
         raise SettingError(
-            f'setting `device` is "{name}", but this machine has {torch.cuda.device_count()} CUDA devices, from cuda:0 '
+            f'{where} "{name}", but this machine has {torch.cuda.device_count()} CUDA devices, from cuda:0 '
             'on; use one of those, "auto" or "cpu".'
         )
     return device

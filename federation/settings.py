@@ -29,7 +29,12 @@ def _not_empty(value: str) -> str:
     return value
 
 
-def _device(value: str) -> str:
+def device_name(value: str) -> str:
+    """The name of a device, as it is.
+
+    Raises:
+        ValueError: it is none.
+    """
     if not re.fullmatch(r"auto|cpu|cuda(:(0|[1-9][0-9]?))?", value):
         raise ValueError("should be 'auto', 'cpu', 'cuda' or 'cuda:<number>'")
     return value
@@ -121,7 +126,7 @@ class Settings(BaseModel):
     # its square must be a float32
     max_prototype_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e6
 
-    device: Annotated[str, AfterValidator(_device)] = "auto"
+    device: Annotated[str, AfterValidator(device_name)] = "auto"
     precision: Literal["float32", "bf16"] = "float32"
     threads: AtLeastOne = 1
     server_threads: AtLeastOne = 1

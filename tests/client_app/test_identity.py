@@ -151,6 +151,16 @@ def test_a_device_that_is_not_there_is_refused(client, monkeypatch):
         client(0, {"device": "cuda:2"})
 
 
+def test_the_device_of_the_node_config_goes_before_the_setting(client, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert client(0, {"device": "cuda"}, device="cpu").device == torch.device("cpu")
+    with pytest.raises(SettingError, match=r'--node-config has device "cuda:0", but this machine has no CUDA'):
+        client(0, {"device": "cpu"}, device="cuda:0")
+    for odd in ("gpu", 1, True):
+        with pytest.raises(SettingError, match=rf"--node-config has device {odd!r}; it (should be|expected)"):
+            client(0, device=odd)
+
+
 def test_a_precision_that_the_device_lacks_is_refused(client, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SettingError, match='`precision` is "bf16", which needs CUDA'):

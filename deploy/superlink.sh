@@ -1,0 +1,65 @@
+#!/bin/sh
+# Starts the SuperLink, in the foreground, until SIGTERM: gRPC with TLS, and only nodes whose key is registered.
+set -eu
+
+usage() {
+    cat <<'END'
+usage: deploy/superlink.sh --credentials FOLDER [option ...]
+
+  --credentials FOLDER  holds ca.crt, superlink.crt, superlink.key (deploy/credentials.py makes them)
+  --insecure            instead: no TLS and no node authentication, for a trial on one machine
+  --fleet ADDRESS       where SuperNodes call, host:port (default 0.0.0.0:9092)
+  --host ADDRESS        where `flwr run` calls (default 127.0.0.1). Whoever reaches it may start any app on all sites
+  --port PORT           the same (default 8000)
+  --state FOLDER        database, results, checkpoints (default $PROTOSPHERE_HOME, or ~/.protosphere)
+END
+}
+
+refuse() {
+    echo "deploy/superlink.sh: $1" >&2
+    exit 2
+}
+
+credentials='' insecure='' fleet=0.0.0.0:9092 host=127.0.0.1 port=8000 state=${PROTOSPHERE_HOME:-$HOME/.protosphere}
+while [ $# -gt 0 ]; do
+    case $1 in
+        --insecure) insecure=yes; shift; continue ;;
+        -h | --help) usage; exit 0 ;;
+        --credentials | --fleet | --host | --port | --state) [ $# -gt 1 ] || refuse "$1 wants a value" ;;
+        *) usage >&2; refuse "unknown option $1" ;;
+    esac
+    case $1 in
+        --credentials) credentials=$2 ;;
+        --fleet) fleet=$2 ;;
+        --host) host=$2 ;;
+        --port) port=$2 ;;
+        --state) state=$2 ;;
+    esac
+    shift 2
+done
+
+if [ -n "$credentials" ]; then
+    [ -z "$insecure" ] || refuse "--credentials and --insecure exclude each other"
+    for file in ca.crt superlink.crt superlink.key; do
+        [ -r "$credentials/$file" ] || refuse "$credentials/$file cannot be read; make it with deploy/credentials.py"
+    done
+    credentials=$(cd "$credentials" && pwd)
+    set -- --ssl-ca-certfile "$credentials/ca.crt" --ssl-certfile "$credentials/superlink.crt" \
+        --ssl-keyfile "$credentials/superlink.key" --enable-supernode-auth
+else
+    [ -n "$insecure" ] || refuse "give --credentials FOLDER (or --insecure for a trial on one machine)"
+    set -- --insecure
+fi
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+[ ! -d "$root/.venv/bin" ] || PATH=$root/.venv/bin:$PATH
+# Flower's processes import from their working directory first: an empty one holds nothing that could hide the app
+mkdir -p "$state/empty" "$state/flwr"
+state=$(cd "$state" && pwd)
+cd "$state/empty"
+export PATH PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
+export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+# how often Flower looks for work to start a process for; its own 1 s adds up, round by round
+export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}"
+exec flower-superlink "$@" --host "$host" --port "$port" --fleet-api-address "$fleet" \
+    --database "$state/superlink.db" --disable-runtime-dependency-installation

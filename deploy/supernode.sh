@@ -1,0 +1,108 @@
+#!/bin/sh
+# Starts one site's SuperNode, in the foreground, until SIGTERM. Its data and its model stay on this machine.
+set -eu
+
+usage() {
+    cat <<'END'
+usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE --key FILE [option ...]
+
+  --superlink HOST:PORT  the SuperLink's fleet address
+  --partition I          which client this site is, 0 to N - 1, the same as long as a run lasts
+  --of N                 how many clients there are
+  --ca FILE              ca.crt of the federation
+  --key FILE             this site's private key (deploy/credentials.py node), registered at the SuperLink
+  --insecure             instead of --ca and --key: no TLS and no authentication, for a trial on one machine
+  --data FOLDER          this site's own rows; without it, it takes its share of the run's data set
+  --model NAME           its architecture; without it, the run's setting `models` deals one
+  --device NAME          auto, cpu, cuda or cuda:N; without it, the run's setting `device`
+  --domain NAME          what the domain of its rows is called, if accuracy is to be told by domain
+  --shared-test FOLDER   where the shared test set of `ensemble-every` lies here
+  --port PORT            for Flower's own processes on this machine (default 9094; one a SuperNode)
+  --state FOLDER         this site's models and decoded data (default $PROTOSPHERE_HOME, or ~/.protosphere)
+END
+}
+
+refuse() {
+    echo "deploy/supernode.sh: $1" >&2
+    exit 2
+}
+
+# an entry of --node-config; quotes or line ends in a value would start another one
+say() {
+    case $2 in
+        *'"'* | *\\* | *'
+'*) refuse "the value of --$1 may hold no quote, backslash or line end" ;;
+    esac
+    config="$config $1=\"$2\""
+}
+
+superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' shared='' port=9094
+state=${PROTOSPHERE_HOME:-$HOME/.protosphere}
+while [ $# -gt 0 ]; do
+    case $1 in
+        --insecure) insecure=yes; shift; continue ;;
+        -h | --help) usage; exit 0 ;;
+        --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --shared-test | \
+            --port | --state) [ $# -gt 1 ] || refuse "$1 wants a value" ;;
+        *) usage >&2; refuse "unknown option $1" ;;
+    esac
+    case $1 in
+        --superlink) superlink=$2 ;;
+        --partition) partition=$2 ;;
+        --of) of=$2 ;;
+        --ca) ca=$2 ;;
+        --key) key=$2 ;;
+        --data) data=$2 ;;
+        --model) model=$2 ;;
+        --device) device=$2 ;;
+        --domain) domain=$2 ;;
+        --shared-test) shared=$2 ;;
+        --port) port=$2 ;;
+        --state) state=$2 ;;
+    esac
+    shift 2
+done
+
+[ -n "$superlink" ] || { usage >&2; refuse "--superlink HOST:PORT is missing"; }
+for number in "partition $partition" "of $of"; do
+    case ${number#* } in
+        '' | *[!0-9]*) refuse "--${number%% *} wants a whole number, not '${number#* }'" ;;
+    esac
+done
+[ "$partition" -lt "$of" ] || refuse "--partition is $partition, but the $of clients are 0 to $((of - 1))"
+config="partition-id=$partition num-partitions=$of"
+# Flower's processes run elsewhere: paths must not depend on the working directory
+if [ -n "$data" ]; then
+    [ -d "$data" ] || refuse "--data $data is no folder"
+    say data-path "$(cd "$data" && pwd)"
+fi
+if [ -n "$shared" ]; then
+    [ -d "$shared" ] || refuse "--shared-test $shared is no folder"
+    say shared-test-path "$(cd "$shared" && pwd)"
+fi
+[ -z "$model" ] || say model "$model"
+[ -z "$device" ] || say device "$device"
+[ -z "$domain" ] || say domain "$domain"
+
+if [ -n "$insecure" ]; then
+    [ -z "$ca$key" ] || refuse "--insecure goes without --ca and --key"
+    set -- --insecure
+else
+    [ -n "$ca" ] && [ -n "$key" ] || refuse "give --ca FILE and --key FILE (or --insecure for a trial on one machine)"
+    [ -r "$ca" ] || refuse "--ca $ca cannot be read"
+    [ -r "$key" ] || refuse "--key $key cannot be read; make it with deploy/credentials.py"
+    set -- --root-certificates "$(cd "$(dirname "$ca")" && pwd)/$(basename "$ca")" \
+        --auth-supernode-private-key "$(cd "$(dirname "$key")" && pwd)/$(basename "$key")"
+fi
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+[ ! -d "$root/.venv/bin" ] || PATH=$root/.venv/bin:$PATH
+# Flower's processes import from their working directory first: an empty one holds nothing that could hide the app
+mkdir -p "$state/empty" "$state/flwr"
+state=$(cd "$state" && pwd)
+cd "$state/empty"
+export PATH PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
+export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+# how often Flower looks for a message to start a process for; its own 1 s adds up, round by round
+export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}"
+exec flower-supernode "$@" --superlink "$superlink" --host 127.0.0.1 --port "$port" --node-config "$config"
