@@ -16,7 +16,8 @@ KILLED = 128  # plus the signal's number, as shells count
 
 def run(
     clients: Annotated[
-        int | None, typer.Option(help="Simulated clients (default: the setting `clients`, or 10).")
+        int | None,
+        typer.Option(help="Clients (default: the setting `clients`, or 10; with --superlink as many as there are)."),
     ] = None,
     cpus_per_client: Annotated[
         int | None, typer.Option(help="CPU cores of a client (default: 1); as many run at a time as fit.")
@@ -27,6 +28,14 @@ def run(
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Run all in this process, without Flower's SuperLink and Ray.")
     ] = False,
+    superlink: Annotated[
+        str,
+        typer.Option(
+            help="Run on the real nodes of this SuperLink: a connection's name in Flower's config.toml.",
+            metavar="CONNECTION",
+            show_default=False,
+        ),
+    ] = "",
     workers: Annotated[
         int | None, typer.Option(help="Processes that clients share, with --in-process (default: 1).")
     ] = None,
@@ -44,11 +53,11 @@ def run(
     results: Annotated[str, typer.Option(help="The folder that gets the run's folder.", show_default=False)] = "",
     verbose: Annotated[bool, typer.Option("--verbose", help="Show all that Flower and Ray say.")] = False,
 ) -> None:
-    """Train simulated clients together; results go to a folder of their own.
+    """Train clients together, simulated or (with --superlink) on real machines; results go to a folder of their own.
 
     Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
     """
-    _refuse_idle_flags(in_process, cpus_per_client, gpus_per_client, workers)
+    _refuse_idle_flags(in_process, superlink, cpus_per_client, gpus_per_client, workers)
     from data import DataError
     from experiments.launch import check_resources
     from experiments.preflight import refuse_no_cuda
@@ -58,24 +67,36 @@ def run(
 
     cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
     try:
-        wanted = plan(settings or [], preset=preset, resume=resume, results=results, clients=clients)
+        wanted = plan(
+            settings or [], preset=preset, resume=resume, results=results, clients=clients, remote=bool(superlink)
+        )
         if in_process:
             refuse_no_cuda(str(wanted.run_config["device"]))
-        else:
+        elif not superlink:
             check_resources(cpus, gpus)
     except (SettingError, DataError, ModelError) as error:
         _end(str(error), BAD_INPUT)
-    folder = _run_here(wanted, workers or 1, verbose) if in_process else _run_flower(wanted, cpus, gpus, verbose)
+    if in_process:
+        folder = _run_here(wanted, workers or 1, verbose)
+    else:
+        folder = _run_flower(wanted, cpus, gpus, verbose, superlink)
+    if superlink and not (folder / "summary.json").exists():
+        typer.echo(f"completed; the results lie on the SuperLink's machine: {folder}")
+        return
     from cli.summary import print_summary
 
     print_summary(folder)
 
 
-def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool) -> Path:
+def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool, connection: str) -> Path:
     from experiments.launch import RunInterrupted, launch
 
-    share = f"{cpus} CPU{'s' * (cpus > 1)}" + (f" and {gpus:g} GPU" if gpus else "")
-    typer.echo(f"starting Flower: {wanted.clients} clients, {share} each")
+    if connection:
+        number = f"{wanted.clients} clients" if wanted.clients else "as many clients as its nodes say"
+        typer.echo(f"running on the nodes of the SuperLink `{connection}`: {number}")
+    else:
+        share = f"{cpus} CPU{'s' * (cpus > 1)}" + (f" and {gpus:g} GPU" if gpus else "")
+        typer.echo(f"starting Flower: {wanted.clients} clients, {share} each")
     try:
         outcome = launch(
             wanted.run_config,
@@ -84,6 +105,7 @@ def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool) -> Path:
             gpus_per_client=gpus,
             show=typer.echo if verbose else _shown(),
             verbose=verbose,
+            connection=connection,
         )
         code = FAILED
     except RunInterrupted as interruption:
@@ -126,8 +148,15 @@ def _shown() -> Callable[[str], None]:
     return show
 
 
-def _refuse_idle_flags(in_process: bool, cpus: int | None, gpus: float | None, workers: int | None) -> None:
+def _refuse_idle_flags(
+    in_process: bool, superlink: str, cpus: int | None, gpus: float | None, workers: int | None
+) -> None:
     """A flag that would do nothing is a mistake that nobody would notice."""
+    if superlink and (in_process or cpus is not None or gpus is not None):
+        _end(
+            "--superlink runs on other machines; --in-process and what a simulated client gets go without it.",
+            BAD_INPUT,
+        )
     if in_process and (cpus is not None or gpus is not None):
         _end("--cpus-per-client and --gpus-per-client are Ray's; with --in-process give --workers.", BAD_INPUT)
     if workers is not None and not in_process:

@@ -14,9 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from experiments.connection import Connection, FlowerError
 from experiments.guardian import guarded
 from experiments.processes import Interrupted, interruptible
-from experiments.superlink import FlowerError, SuperLink
+from experiments.superlink import SuperLink
 from federation.record import results_root
 from federation.settings import Scalar, SettingError
 from server_app.app import PREFIX, RESULTS
@@ -34,7 +35,7 @@ class Outcome:
 
     Attributes:
         ok: it was completed.
-        folder: the run's folder; None when it came to none.
+        folder: the run's folder, on the SuperLink's machine; None when it came to none.
         message: one sentence on why it failed; empty when it did not.
         log: all that Flower, Ray and both apps said; None when a completed run has no folder to keep it.
     """
@@ -62,9 +63,10 @@ def launch(
     show: Callable[[str], None],
     verbose: bool = False,
     app: Path = ROOT,
+    connection: str = "",
 ) -> Outcome:
-    """Run a Flower app in simulation and wait for its end. Nothing that was started is left behind, not even when
-    this process is killed.
+    """Run a Flower app, in simulation or on the nodes of a SuperLink, and wait for its end. Nothing that was started
+    is left behind, not even when this process is killed.
 
     Args:
         run_config: settings by their full names, with absolute paths; what is missing takes the app's default.
@@ -73,37 +75,42 @@ def launch(
         gpus_per_client: a share of a GPU; 0 keeps clients off it.
         show: called with each line that our ServerApp says, without its prefix; with `verbose`, with all lines.
         app: the folder of the app's pyproject.toml.
+        connection: the name of a SuperLink's connection in Flower's configuration; empty for a simulation over one of
+            our own. The three numbers above are the simulation's.
 
     Raises:
         SettingError: this machine lacks the CPUs or GPUs asked for.
         RunInterrupted: SIGINT, SIGTERM or SIGHUP came in; all was stopped first.
     """
     check_resources(cpus_per_client, gpus_per_client)
+    resources = f"client-resources-num-cpus={cpus_per_client} client-resources-num-gpus={float(gpus_per_client)}"
+    federation = "" if connection else f"num-supernodes={clients} {resources}"
     scratch = _scratch()
     listener = _Listener(scratch / "run.log", show, verbose)
     interruption: Interrupted | None = None
     outcome = Outcome(False)
     try:
         with interruptible() as deafen, guarded(scratch) as tell:
-            superlink = SuperLink(scratch, tell)
+            superlink = Connection(scratch, tell, connection) if connection else SuperLink(scratch, tell)
             try:
                 _refuse_no_app(app)
                 superlink.start()
-                superlink.run(app, run_config, clients, cpus_per_client, gpus_per_client, listener.hear)
+                superlink.run(app, run_config, listener.hear, federation)
                 outcome = _outcome(superlink, listener)
             except Interrupted as signal:
                 interruption = signal
                 # the terminal itself may be what has gone
                 with suppress(OSError):
                     show(f"{signal.name}: stopping Flower and all that it started")
-                outcome = Outcome(False, listener.folder, _interrupted(signal, listener.folder))
+                outcome = Outcome(False, listener.folder, _interrupted(signal, listener.folder, connection))
             except FlowerError as error:
                 outcome = Outcome(False, listener.folder, listener.error or str(error))
             finally:
                 deafen()
                 superlink.stop()
                 listener.close()
-            results = results_root(str(run_config.get("results-dir", "")))
+            # the setting is a folder of the SuperLink's machine
+            results = results_root("" if connection else str(run_config.get("results-dir", "")))
             outcome = replace(outcome, log=_keep_log(scratch, outcome, results))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -168,10 +175,12 @@ class _Listener:
         self._log.close()
 
 
-def _outcome(superlink: SuperLink, listener: _Listener) -> Outcome:
+def _outcome(superlink: Connection, listener: _Listener) -> Outcome:
     """What the SuperLink and the run's own folder say, whatever `flwr run` exited with."""
     status, details = superlink.status()
-    unsummed = listener.folder and not (listener.folder / "summary.json").exists()
+    # of a folder on another machine nothing can be said
+    here = listener.folder and (listener.folder.is_dir() or isinstance(superlink, SuperLink))
+    unsummed = listener.folder and here and not (listener.folder / "summary.json").exists()
     if status == "finished:completed" and not listener.error and not unsummed:
         return Outcome(True, listener.folder)
     if "No heartbeat" in details:
@@ -184,9 +193,13 @@ def _outcome(superlink: SuperLink, listener: _Listener) -> Outcome:
     return Outcome(False, listener.folder, listener.error or f"{reason}.")
 
 
-def _interrupted(signal: Interrupted, folder: Path | None) -> str:
-    if folder and (folder / "checkpoint.safetensors").exists():
-        return f"stopped by {signal.name}; `protosphere run --resume {folder}` goes on after the last finished round."
+def _interrupted(signal: Interrupted, folder: Path | None, connection: str) -> str:
+    if folder and ((folder / "checkpoint.safetensors").exists() or (connection and not folder.is_dir())):
+        option = f" --superlink {connection}" if connection else ""
+        return (
+            f"stopped by {signal.name}; `protosphere run{option} --resume {folder}` goes on after the last finished "
+            "round."
+        )
     return f"stopped by {signal.name} before a round was finished."
 
 
@@ -227,8 +240,8 @@ class KeptLines:
 def _keep_log(scratch: Path, outcome: Outcome, results: Path) -> Path | None:
     """Add the stream to run.log in the run's folder, or leave it in the results folder when a run came to none."""
     text = (scratch / "run.log").read_text("utf-8")
-    if not outcome.ok:
-        text += "\n--- SuperLink ---\n" + ANSI.sub("", SuperLink.read_log(scratch))
+    if not outcome.ok and (own := SuperLink.read_log(scratch)):
+        text += "\n--- SuperLink ---\n" + ANSI.sub("", own)
     if outcome.folder and outcome.folder.is_dir():
         log = outcome.folder / "run.log"
     elif outcome.ok:

@@ -12,7 +12,8 @@ from data.domains import listed
 from data.sources import is_path
 from experiments.preflight import check, refuse_fewer_rounds
 from federation.record import RunFolder, find_run
-from federation.settings import Scalar, SettingError, nearest, refuse_unknown, shown
+from federation.settings import Scalar, SettingError, nearest, refuse_relative_paths, refuse_unknown, shown
+from models import model_names
 from models.text import PREFIX
 from strategies import known_settings, load_method, read_settings, refuse_foreign
 
@@ -39,6 +40,7 @@ def plan(
     resume: str = "",
     results: str = "",
     clients: int | None = None,
+    remote: bool = False,
 ) -> Plan:
     """Merge defaults, the preset (or the settings of the run to resume), `assignments` in order, and the rest.
 
@@ -52,6 +54,8 @@ def plan(
         resume: a run's folder, its name in the results folder, or `latest`.
         results: the results folder; empty for the setting's.
         clients: None for the setting `clients`, and for 10 where that is 0.
+        remote: the run is for a SuperLink with nodes of its own: paths are those of other machines, and what only
+            they can know is not checked here. 0 clients are then as many as the first that answers says.
 
     Raises:
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
@@ -67,13 +71,16 @@ def plan(
         given["clients"] = clients
         if clients < 1:
             raise SettingError(f"--clients is {clients}, but a run needs at least 1.")
-    given = {name: _absolute(name, value) for name, value in given.items()}
+    if not remote:
+        given = {name: _absolute(name, value) for name, value in given.items()}
     name = resume or given.get("resume")
     if name and isinstance(name, str):
         if preset:
             raise SettingError("--preset and --resume exclude each other: a resumed run keeps its settings.")
-        return _resumed(given, name)
+        return _resumed(given, name, remote)
     merged = known | _preset_for(preset, given) | given
+    if remote:
+        return _for_others(merged)
     number = merged["clients"] or DEFAULT_CLIENTS
     # Flower's server waits for the exact number
     merged["clients"] = number
@@ -146,7 +153,18 @@ def _preset_for(name: str, given: Mapping[str, Any]) -> RunConfig:
     }
 
 
-def _resumed(given: RunConfig, name: str) -> Plan:
+def _for_others(run_config: RunConfig) -> Plan:
+    """A run on other machines."""
+    run = read_settings(run_config)
+    refuse_foreign(run_config)
+    refuse_relative_paths(run.settings)
+    model_names(run.settings.models)
+    return Plan(run_config, run.settings.clients)
+
+
+def _resumed(given: RunConfig, name: str, remote: bool) -> Plan:
+    if remote:
+        return _for_others(known_settings() | _kept(name) | given | {"resume": name})
     folder = RunFolder(find_run(_maybe_here(name), str(given.get("results-dir", ""))))
     settings = folder.settings() | given | {"resume": str(folder.path)}
     # their types, before any is used
@@ -158,6 +176,12 @@ def _resumed(given: RunConfig, name: str) -> Plan:
         raise SettingError(f"{folder.path / 'roster.json'} names no client; start a new run.")
     _check(settings, number, folder.path)
     return Plan(settings, number)
+
+
+def _kept(name: str) -> RunConfig:
+    """The settings of a run whose folder is on this machine, too; else they are to be given again."""
+    folder = Path(name)
+    return RunFolder(folder).settings() if (folder / "settings.json").exists() else {}
 
 
 def _maybe_here(name: str) -> str:

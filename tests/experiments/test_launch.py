@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from experiments import launch as module
+from experiments.connection import FlowerError
 from experiments.launch import Outcome, _Listener, check_resources, launch
-from experiments.superlink import FlowerError, SuperLink
+from experiments.superlink import SuperLink
 from federation.settings import SettingError
 
 ROOT = Path(module.__file__).resolve().parents[1]
@@ -323,7 +324,7 @@ def test_a_results_folder_that_takes_no_log_hides_no_failure(toy, tmp_path, monk
 
 
 def test_what_show_raises_comes_through_and_leaves_no_folder(toy, home, monkeypatch, tmp_path):
-    def run(self, app, run_config, clients, cpus_per_client, gpus_per_client, hear):
+    def run(self, app, run_config, hear, federation):
         hear("[protosphere] a line\n")
 
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")

@@ -9,7 +9,8 @@ import pytest
 from flwr.common.config import flatten_dict
 
 from experiments import superlink
-from experiments.superlink import FlowerError, SuperLink, as_toml, find_executable
+from experiments.connection import FlowerError, as_toml, find_executable
+from experiments.superlink import SuperLink
 
 
 def test_settings_come_back_from_toml_as_they_were():

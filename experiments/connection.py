@@ -1,0 +1,189 @@
+"""The `flwr` commands that talk to a SuperLink: submit a run, follow its log, ask how it ended, stop it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from experiments.processes import Family
+from federation.settings import Scalar
+
+STARTED = re.compile(r"Successfully started run (\d+)")
+ANSWER_PATIENCE = 30.0  # seconds, here and below
+STATUS_PATIENCE = 30.0
+STOP_PATIENCE = 10.0
+
+
+class FlowerError(RuntimeError):
+    """Flower could not be started or did not answer; the message is one sentence for a person."""
+
+
+class Connection:
+    """A SuperLink that somebody runs, by the name of its connection in Flower's configuration.
+
+    Args:
+        scratch: a folder of our own.
+        tell: who hears of every process that is started, as in `Family`.
+        name: of the connection, `[superlink.<name>]` in the config.toml of FLWR_HOME.
+    """
+
+    def __init__(self, scratch: Path, tell: int = subprocess.DEVNULL, name: str = ""):
+        self._scratch = scratch
+        self._family = Family(tell)
+        self._name = name
+        self._run_id = ""
+        self._finished = False
+        self._environment = quiet()
+
+    def start(self) -> None:
+        """See that it answers.
+
+        Raises:
+            FlowerError: there is no such connection, or nobody answers, in Flower's words.
+        """
+        (self._scratch / "cwd").mkdir(exist_ok=True)
+        answer, code = self._flwr(["ls", self._name, "--format", "json"], ANSWER_PATIENCE, subprocess.STDOUT)
+        if code == 0:
+            return
+        reason = refusal(answer.splitlines()) or "no answer"
+        raise FlowerError(
+            f"the SuperLink of the connection `{self._name}` cannot be used: {reason}. Connections stand in "
+            f"{self._environment.get('FLWR_HOME', '~/.flwr')}/config.toml; docs/deployment.md shows one."
+        )
+
+    def run(
+        self, app: Path, run_config: Mapping[str, Scalar], hear: Callable[[str], None], federation: str = ""
+    ) -> None:
+        """Submit the app and pass on its log, line by line, until the run has ended.
+
+        Args:
+            federation: Flower's `--federation-config`, of a simulation.
+
+        Raises:
+            FlowerError: the run was refused, in Flower's words.
+        """
+        settings = self._scratch / "settings.toml"
+        settings.write_text(as_toml(run_config), encoding="utf-8")
+        options = ["--stream", "-c", str(settings), *(["--federation-config", federation] if federation else [])]
+        client = self._family.start(
+            [find_executable("flwr"), "run", str(app), self._name, *options],
+            cwd=self._scratch / "cwd",
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        lines = []
+        assert client.stdout is not None
+        for line in client.stdout:
+            hear(line)
+            if not self._run_id and (found := STARTED.search(line)):
+                self._run_id = found[1]
+            if not self._run_id:
+                lines.append(line)
+        client.wait()
+        if not self._run_id:
+            reason = refusal(lines) or f"`flwr run` ended with exit code {client.returncode}"
+            raise FlowerError(f"Flower did not start the run: {reason}.")
+
+    def status(self) -> tuple[str, str]:
+        """The run's final status, such as `finished:failed`, and what Flower says about it (may be empty).
+
+        Raises:
+            FlowerError: the SuperLink does not answer, or the run has not ended.
+        """
+        deadline = time.monotonic() + STATUS_PATIENCE
+        status = "unknown"
+        while time.monotonic() < deadline:
+            answer, _ = self._flwr(["ls", self._name, "--run-id", self._run_id, "--format", "json"], STATUS_PATIENCE)
+            with suppress(ValueError, KeyError, IndexError):
+                run = json.loads(answer)["runs"][0]
+                status, details = run["status"], run["status-details"]
+                if status.startswith("finished"):
+                    self._finished = True
+                    return status, "" if details == "N/A" else details
+            self._refuse_ended()
+            time.sleep(0.5)
+        if status == "unknown":
+            raise FlowerError(
+                "the SuperLink does not answer any more. If it was restarted, the run is lost but for its last "
+                "checkpoint: resume it; if only this connection broke, the run goes on without us."
+            )
+        raise FlowerError(f"the log of the run ended, but Flower still calls it {status}.")
+
+    def stop(self) -> None:
+        """Stop the run if it is still on, then whatever we started for it."""
+        self._stop_run()
+        self._family.stop(STOP_PATIENCE)
+
+    def _stop_run(self) -> None:
+        if self._run_id and not self._finished:
+            self._flwr(["stop", self._run_id, self._name], STOP_PATIENCE)
+
+    def _refuse_ended(self) -> None:
+        """Raise FlowerError where it is known that the SuperLink is no more."""
+
+    def _flwr(self, arguments: list[str], patience: float, errors: int = subprocess.DEVNULL) -> tuple[str, int]:
+        """What `flwr` prints, and its exit code; empty and 1 when it takes too long."""
+        command = self._family.start(
+            [find_executable("flwr"), *arguments],
+            cwd=self._scratch / "cwd",
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        )
+        try:
+            return command.communicate(timeout=patience)[0], command.returncode
+        except subprocess.TimeoutExpired:
+            command.kill()
+            return "", 1
+
+
+def find_executable(name: str) -> str:
+    """The path of a command of Flower's: beside this Python (its environment need not be active), or on PATH.
+
+    Raises:
+        FlowerError: there is none.
+    """
+    beside = shutil.which(name, path=str(Path(sys.executable).parent))
+    found = beside or shutil.which(name)
+    if not found:
+        raise FlowerError(f"`{name}` is neither beside {sys.executable} nor on PATH; install Protosphere with pip.")
+    return found
+
+
+def as_toml(run_config: Mapping[str, Scalar]) -> str:
+    """Settings as a TOML document; the dots of a name stand for tables, as Flower reads them."""
+    return "".join(f"{_key(name)} = {_value(value)}\n" for name, value in run_config.items())
+
+
+def refusal(lines: list[str]) -> str:
+    """Why `flwr` did not do as it was told: the text that it frames in a box."""
+    framed = [line.strip("│ \n") for line in lines if line.startswith("│")]
+    return " ".join(filter(None, framed)).rstrip(".")
+
+
+def quiet() -> dict[str, str]:
+    """The environment for Flower's commands: no telemetry, no question of updates, lines that are not broken."""
+    return dict(os.environ) | {
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        # `flwr` frames its refusals in a box as wide as this, and breaks paths that do not fit
+        "COLUMNS": "500",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONIOENCODING": "utf-8",
+    }
+
+
+def _key(name: str) -> str:
+    return ".".join(_value(part) for part in name.split("."))
+
+
+def _value(value: Scalar) -> str:
+    # JSON's forms are TOML's but for the one control character that JSON leaves as it is
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
