@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SETTINGS ?=
 
-.PHONY: demo test lint bench clean help
+.PHONY: demo deploy-demo test lint bench clean help
 
 help:
 	@echo "make demo    install what is needed, then train ten different clients on real digits"
+	@echo "make deploy-demo  a SuperLink and three sites as real processes, with TLS and node keys"
 	@echo "make test    install what is needed, then run the tests"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   the figures of the README, printed (half an hour)"
@@ -26,6 +27,9 @@ $(READY): pyproject.toml
 
 demo: $(READY)
 	$(BIN)/protosphere run --clients 10 $(if $(SETTINGS),-c '$(SETTINGS)')
+
+deploy-demo: $(READY)
+	$(BIN)/python -m deploy.demo $(if $(SETTINGS),'$(SETTINGS)')
 
 test: $(READY)
 	$(BIN)/python -m pytest

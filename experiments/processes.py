@@ -126,13 +126,16 @@ class Family:
 
     def stop(self, patience: float) -> None:
         """End all of it: SIGTERM, then SIGKILL to what is left after `patience` seconds."""
-        self._signal(signal.SIGTERM)
-        if self.wait(patience):
-            return
+        self.signal(signal.SIGTERM)
+        if not self.wait(patience):
+            self.kill(patience)
+
+    def kill(self, patience: float) -> None:
+        """End all of it by SIGKILL, within `patience` seconds."""
         deadline = time.monotonic() + patience
         # again and again: what is being killed may just have started something
         while time.monotonic() < deadline:
-            self._signal(signal.SIGKILL)
+            self.signal(signal.SIGKILL)
             if self.wait(0.2):
                 return
 
@@ -147,7 +150,8 @@ class Family:
             child.poll()
         return True
 
-    def _signal(self, number: int) -> None:
+    def signal(self, number: int) -> None:
+        """Send a signal to all of it."""
         for pid in self.members():
             with suppress(ProcessLookupError):
                 os.kill(pid, number)

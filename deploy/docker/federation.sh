@@ -1,0 +1,7 @@
+#!/bin/sh
+# Runs the app on the sites and waits for its end; all that is given goes to `protosphere run`.
+# The exit code is its own: 0 only when the run was completed.
+set -eu
+. /opt/protosphere/deploy/docker/connection.sh
+
+exec protosphere run --superlink sites --clients "${SITES:?how many sites take part}" --results /results "$@"
