@@ -58,6 +58,7 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
         *_domain_lines(summary),
         *_all_classes_lines(summary),
         *_ensemble_lines(summary),
+        *_failure_lines(summary),
         f"time: {summary['seconds']:.1f} s",
     ]
 
@@ -84,6 +85,20 @@ def _ensemble_lines(summary: Mapping[str, Any]) -> list[str]:
     accuracies = ", ".join(f"{name} {_percent(ensemble[name])} %" for name in ("best", "last-5", "final"))
     size = readable_size(summary["bytes"]["ensemble_wire_up"])
     return [f"ensemble of all clients on {ensemble['rows']} shared test rows: {accuracies} ({size} of answers)"]
+
+
+def _failure_lines(summary: Mapping[str, Any], most: int = 10) -> list[str]:
+    """Of the clients that failed most often."""
+    failures = sorted(summary.get("failures", {}).items(), key=lambda entry: -entry[1]["rounds"])
+    # the evaluation that ends a run is a round more
+    rounds = summary["rounds"] + 1
+    lines = [
+        f"client {partition} failed in {failed['rounds']} of {rounds} rounds, the last time in round "
+        f"{failed['last_round']}: {failed['last']}"
+        for partition, failed in failures[:most]
+    ]
+    more = len(failures) - most
+    return [*lines, f"and {more} other clients failed at times; metrics.jsonl tells"] if more > 0 else lines
 
 
 def _percent(value: float | None) -> str:

@@ -112,7 +112,7 @@ class Deployment:
 
     def start_superlink(self) -> None:
         """Start it, with the database that an earlier one left, and wait until it answers."""
-        options = {"credentials": self.folder / "credentials", "fleet": f"127.0.0.1:{self.fleet}"}
+        options: dict[str, object] = {"credentials": self.folder / "credentials", "fleet": f"127.0.0.1:{self.fleet}"}
         options |= {"host": "127.0.0.1", "port": str(self.port), "state": self.home}
         self._superlink = self._run_script("superlink.sh", options, self.log())
         trust = ssl.create_default_context(cafile=str(self.authority))
@@ -138,10 +138,14 @@ class Deployment:
     def start_node(self, partition: int) -> None:
         """Start a site's SuperNode; it goes on trying until the SuperLink is there and takes it."""
         site = self._site(partition)
-        own = {"ca": self.authority, "key": self.key(partition), "port": str(self._ports[self.sites.index(site)])}
+        own: dict[str, object] = {
+            "ca": self.authority,
+            "key": self.key(partition),
+            "port": str(self._ports[self.sites.index(site)]),
+        }
         own |= {"superlink": f"localhost:{self.fleet}", "state": self.folder / f"site-{partition}" / "state"}
-        numbers = {"partition": str(partition), "of": str(len(self.sites))}
-        self._nodes[partition] = self._run_script("supernode.sh", own | numbers | site.options, self.log(partition))
+        own |= {"partition": str(partition), "of": str(len(self.sites)), **site.options}
+        self._nodes[partition] = self._run_script("supernode.sh", own, self.log(partition))
 
     def alive(self, partition: int | None = None) -> set[int]:
         """Ids of the processes of a site, or of the SuperLink."""

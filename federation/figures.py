@@ -120,6 +120,17 @@ def by_domain(evaluation: Mapping[str, Any]) -> dict[str, dict[str, dict[str, fl
     return {"domains": found} if found else {}
 
 
+def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | str]]:
+    """Which clients did not answer as asked: partition -> in how many rounds (the evaluation that ends a run counts as
+    one), the last of them, and why."""
+    found: dict[str, dict[str, int | str]] = {}
+    for line in lines:
+        for partition, problem in line["problems"].items():
+            before = found.get(partition, {"rounds": 0})
+            found[partition] = {"rounds": int(before["rounds"]) + 1, "last_round": line["round"], "last": problem}
+    return dict(sorted(found.items(), key=lambda entry: int(entry[0])))
+
+
 def _headline(
     rule: str, evaluations: Sequence[Mapping[str, Any]], clients: Sequence[Mapping[str, Any]]
 ) -> dict[str, float | int | None]:

@@ -171,7 +171,8 @@ class PrototypeStrategy(Strategy):
         self.last_round = server_round
         self._checkpoint()
         if self.failed_in_a_row >= self.settings.max_failed_rounds:
-            problems = list(line["problems"].values()) or ["no reply at all"]
+            problems = [f"client {p}: {words.removeprefix(f'client {p}: ')}" for p, words in line["problems"].items()]
+            problems = problems or ["no reply at all"]
             others = f" (and {len(problems) - 1} more like it)" if len(problems) > 1 else ""
             raise RunError(
                 f"{self.failed_in_a_row} rounds in a row ended without enough valid replies, the last with: "

@@ -211,6 +211,7 @@ def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clie
         **figures.ensemble_headline(lines),
         "bytes": sizes,
         "problems": sum(len(line["problems"]) for line in lines),
+        "failures": figures.failures(lines),
         "seconds": sum(line["time"]["round"] for line in lines),
         "settings": dict(settings),
         "versions": {

@@ -1,4 +1,4 @@
-"""Checks what a run has left: `check.py FOLDER CLIENTS`. Needs nothing but Python, so that it runs outside the image."""
+"""Checks what a run has left: `check.py FOLDER CLIENTS`. Needs nothing but Python: it runs outside the image."""
 
 import json
 import sys
@@ -23,7 +23,9 @@ def check(folder: Path, clients: int) -> str:
             f"{clients}; look at the log of the one that is missing."
         )
     if headline["accuracy"] <= floor:
-        raise ValueError(f"{found[0].parent}: accuracy {headline['accuracy']:.3f}, no better than the floor {floor:.3f}.")
+        raise ValueError(
+            f"{found[0].parent}: accuracy {headline['accuracy']:.3f}, no better than the floor {floor:.3f}."
+        )
     return f"{found[0].parent.name}: {clients} clients, accuracy {headline['accuracy']:.3f}, floor {floor:.3f}"
 
 

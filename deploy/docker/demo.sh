@@ -17,6 +17,7 @@ else
     exit 1
 fi
 
+follower=''
 name=protosphere-demo-$$
 results=$PWD/results/docker-demo-$(date -u +%Y%m%d-%H%M%S)-$$
 export COMPOSE_PROJECT_NAME="$name" RESULTS="$results"
@@ -31,6 +32,7 @@ clean() {
     status=$?
     trap '' INT TERM HUP
     trap - EXIT
+    [ -z "$follower" ] || kill "$follower" 2>/dev/null || true
     [ "$status" -eq 0 ] || compose logs --no-color --tail 40 || true
     echo "taking everything down"
     compose down --volumes --remove-orphans --timeout 20 >/dev/null 2>&1 || true
@@ -58,8 +60,11 @@ echo "building the image (the first time it takes minutes)"
 compose build --quiet
 echo "starting the SuperLink and three sites"
 compose up --detach
-federation=$(compose ps --all --quiet federation 2>/dev/null || compose ps --quiet federation)
-docker logs --follow "$federation"
+federation=$(compose ps --all --quiet federation)
+# in the background, since a shell hears of no signal while it waits for a command in the foreground
+docker logs --follow "$federation" &
+follower=$!
+wait "$follower"
 code=$(docker wait "$federation")
 if [ "$code" -ne 0 ]; then
     echo "deploy/docker/demo.sh: the service \`federation\` ended with exit code $code" >&2

@@ -22,7 +22,9 @@ def site() -> None:
     _get(RUNTIME)
     connections = [line for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
     if not connected(connections):
-        sys.exit(f"no connection to the SuperLink's fleet port {FLEET_PORT}; is it up, and is this site's key registered?")
+        sys.exit(
+            f"no connection to the SuperLink's fleet port {FLEET_PORT}; is it up, and is this site's key registered?"
+        )
 
 
 def connected(connections: list[str]) -> bool:

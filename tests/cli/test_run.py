@@ -186,6 +186,74 @@ def test_the_table_tells_the_ensemble_where_it_was_measured(invoke, launched, fo
     assert "28.4 kB up" in lines[-4], "its bytes are no part of the wire"
 
 
+def test_the_end_names_the_clients_that_failed(invoke, launched, folder):
+    failures = {
+        "2": {"rounds": 1, "last_round": 1, "last": "no reply in time"},
+        "10": {"rounds": 3, "last_round": 3, "last": "upload dropped: a vector holds NaN"},
+    }
+    (folder / "summary.json").write_text(json.dumps(SUMMARY | {"failures": failures}))
+    lines = invoke().stdout.splitlines()
+    assert lines[-4:-2] == [
+        "client 10 failed in 3 of 3 rounds, the last time in round 3: upload dropped: a vector holds NaN",
+        "client 2 failed in 1 of 3 rounds, the last time in round 1: no reply in time",
+    ]
+    many = {str(p): failures["2"] for p in range(12)}
+    (folder / "summary.json").write_text(json.dumps(SUMMARY | {"failures": many}))
+    lines = invoke().stdout.splitlines()
+    assert lines[-3] == "and 2 other clients failed at times; metrics.jsonl tells"
+    assert sum(line.startswith("client ") for line in lines) == 10
+
+
+# --- on other machines ------------------------------------------------------------------------------
+
+
+def test_a_superlink_of_ones_own_gets_paths_and_settings_as_they_are(invoke, launched):
+    result = invoke("--superlink", "clinics", "--results", "/there", "-c", 'dataset="x-rays" rounds=3')
+    assert result.exit_code == 0, result.output
+    assert "running on the nodes of the SuperLink `clinics`: as many clients as its nodes say" in result.stdout
+    assert launched["connection"] == "clinics"
+    assert launched["clients"] == 0
+    expected = {"dataset": "x-rays", "rounds": 3, "results-dir": "/there"}
+    assert launched["run_config"] == known_settings() | expected
+    assert invoke("--superlink", "clinics", "--clients", "5").exit_code == 0
+    assert launched["run_config"]["clients"] == launched["clients"] == 5
+
+
+def test_results_on_another_machine_are_named_and_not_looked_for(invoke, launched):
+    launched.outcome = Outcome(True, Path("/nowhere/here"))
+    result = invoke("--superlink", "clinics")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == ("completed; the results lie on the SuperLink's machine: /nowhere/here")
+
+
+def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invoke, launched, tmp_path):
+    assert invoke("--superlink", "clinics", "--resume", "latest", "-c", "rounds=9").exit_code == 0
+    assert launched["run_config"] == known_settings() | {"resume": "latest", "rounds": 9}
+    # where its folder is here, too, they are known
+    (tmp_path / "settings.json").write_text(json.dumps(known_settings() | {"rounds": 4, "batch-size": 7}))
+    assert invoke("--superlink", "clinics", "--resume", str(tmp_path)).exit_code == 0
+    assert launched["run_config"]["batch-size"] == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--in-process"], "--superlink runs on other machines"),
+        (["--cpus-per-client", "1"], "--superlink runs on other machines"),
+        (["--results", "out"], "`results-dir`"),
+        (["-c", 'dataset="../x"'], "`dataset`"),
+        (["-c", "rouns=3"], "did you mean `rounds`"),
+        (["-c", 'models="resnet"'], "resnet"),
+        (["-c", "fedproto.trim=0.2"], "fedproto.trim"),
+    ],
+)
+def test_what_can_be_known_here_is_refused_here(arguments, words, invoke, launched):
+    result = invoke("--superlink", "clinics", *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "run_config" not in launched
+
+
 def test_a_run_without_validation_has_a_final_headline(invoke, launched, folder):
     bare = SUMMARY | {
         "headline": {"rule": "classifier", "figure": "final", "accuracy": 0.5},

@@ -246,6 +246,22 @@ def test_the_summary():
     assert {"python", "flwr", "torch", "numpy"} <= set(summary["versions"])
 
 
+def test_the_summary_names_those_that_failed():
+    run = read_settings({"inference": "classifier", "strategy": "fedproto"})
+    lines = run_of((1, 6, 9, 5), (0, 3, 2, 3))
+    assert summarise(run, {}, lines, 1)["failures"] == {}
+    lines[0]["problems"] = {"10": "ValueError: boom", "2": LATE}
+    lines[2]["problems"] = {"10": "upload dropped: a vector holds NaN"}
+    lines[3]["problems"] = {"10": LATE}
+    summary = summarise(run, {}, lines, 1)
+    assert summary["problems"] == 4
+    assert summary["failures"] == {
+        "2": {"rounds": 1, "last_round": 1, "last": LATE},
+        "10": {"rounds": 3, "last_round": 4, "last": LATE},
+    }
+    assert list(summary["failures"]) == ["2", "10"]
+
+
 def test_the_majority_floor_stands_beside_the_result():
     summary = summary_of()
     assert summary["floor"] == {MAJORITY: 0.4}

@@ -1,0 +1,119 @@
+"""Credentials that TLS and Flower accept, private keys that nobody else reads, nothing ever overwritten."""
+
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "credentials.py"
+
+
+def credentials(*arguments):
+    return subprocess.run([sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with an authority, the SuperLink's certificate and a node's keys."""
+    folder = tmp_path_factory.mktemp("credentials") / "new"
+    for arguments in (
+        ("authority", folder),
+        ("superlink", folder, "fl.example.org", "10.0.0.3", "fd00::1"),
+        ("node", folder / "clinic"),
+    ):
+        result = credentials(*arguments)
+        assert result.returncode == 0, result.stderr
+    return folder
+
+
+def shaken(server, client, name):
+    """Whether a TLS handshake for that name succeeds."""
+    ours, theirs = socket.socketpair()
+
+    def answer():
+        try:
+            server.wrap_socket(theirs, server_side=True).close()
+        except OSError:
+            theirs.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        client.wrap_socket(ours, server_hostname=name).close()
+        return True
+    except ssl.SSLCertVerificationError:
+        return False
+    finally:
+        ours.close()
+        thread.join()
+
+
+@pytest.mark.parametrize("name", ["fl.example.org", "10.0.0.3", "fd00::1", "localhost", "127.0.0.1"])
+def test_the_certificate_holds_for_every_name_that_was_given(made, name):
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(made / "superlink.crt", made / "superlink.key")
+    client = ssl.create_default_context(cafile=str(made / "ca.crt"))
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    assert shaken(server, client, name)
+    assert not shaken(server, client, "other.example.org")
+
+
+def test_nobody_elses_authority_is_trusted(made, tmp_path):
+    assert credentials("authority", tmp_path).returncode == 0
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(made / "superlink.crt", made / "superlink.key")
+    assert not shaken(server, ssl.create_default_context(cafile=str(tmp_path / "ca.crt")), "localhost")
+
+
+def test_private_keys_are_their_owners_alone(made):
+    modes = {path.name: path.stat().st_mode & 0o777 for path in made.iterdir()}
+    assert {name for name, mode in modes.items() if mode == 0o600} == {"ca.key", "superlink.key", "clinic"}
+    assert {name for name, mode in modes.items() if mode & 0o044} == {"ca.crt", "superlink.crt", "clinic.pub"}
+
+
+def test_a_nodes_keys_are_a_pair_in_openssh_form(made):
+    private = serialization.load_ssh_private_key((made / "clinic").read_bytes(), password=None)
+    public = serialization.load_ssh_public_key((made / "clinic.pub").read_bytes())
+    assert private.public_key() == public
+
+
+def test_how_long_a_certificate_holds(made, tmp_path):
+    assert credentials("authority", tmp_path).returncode == 0
+    assert credentials("superlink", tmp_path, "a.example", "--days", "30").returncode == 0
+    found = x509.load_pem_x509_certificate((tmp_path / "superlink.crt").read_bytes())
+    assert abs(found.not_valid_after_utc - datetime.now(UTC) - timedelta(days=30)) < timedelta(minutes=5)
+    refused = credentials("superlink", tmp_path / "x", "a.example", "--days", "0")
+    assert refused.returncode == 2
+
+
+@pytest.mark.parametrize("arguments", [("authority", "."), ("superlink", ".", "a.example"), ("node", "clinic")])
+def test_nothing_is_overwritten(made, arguments):
+    before = {path.name: path.read_bytes() for path in made.iterdir()}
+    result = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, cwd=made)
+    assert result.returncode == 2
+    assert "exist already and are kept" in result.stderr
+    assert {path.name: path.read_bytes() for path in made.iterdir()} == before
+
+
+def test_bad_input_is_a_sentence(made, tmp_path):
+    for arguments, words in (
+        (("superlink", tmp_path / "none", "a.example"), "make the authority first"),
+        (("superlink", made, "https://a.example"), "is no host name or address"),
+        (("superlink", made, "a.example:9092"), "is no host name or address"),
+        (("node", Path("/proc/nowhere/key")), "cannot be written"),
+    ):
+        result = credentials(*arguments)
+        assert result.returncode == 2
+        assert words in result.stderr
+        assert "Traceback" not in result.stderr
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "ca.key").write_text("no key")
+    (tmp_path / "ca.crt").write_text("no certificate")
+    assert "holds no authority that can be used" in credentials("superlink", tmp_path, "a.example").stderr

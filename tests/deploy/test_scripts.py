@@ -1,0 +1,163 @@
+"""What the start scripts hand to Flower, and what they refuse: with stand-ins for Flower's programs on the PATH."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+STAND_IN = f"""#!{sys.executable}
+import json, os, sys
+told = {{"arguments": sys.argv[1:], "cwd": os.getcwd(), "here": os.listdir(), "environment": dict(os.environ)}}
+open(os.environ["TOLD"], "w").write(json.dumps(told))
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """script(name, *arguments): its exit code, what it said, and what Flower's program was told (or None)."""
+    # a copy, so that no .venv beside the repository's deploy/ goes before the stand-ins
+    place = tmp_path / "checkout" / "deploy"
+    place.mkdir(parents=True)
+    for name in ("superlink.sh", "supernode.sh"):
+        (place / name).write_text((DEPLOY / name).read_text())
+        (place / name).chmod(0o755)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("flower-superlink", "flower-supernode"):
+        (programs / name).write_text(STAND_IN)
+        (programs / name).chmod(0o755)
+    told = tmp_path / "told.json"
+    environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "TOLD": str(told)}
+    environment.pop("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", None)
+
+    def run(name, *arguments):
+        told.unlink(missing_ok=True)
+        command = [str(place / name), *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+        return done.returncode, done.stderr, json.loads(told.read_text()) if told.exists() else None
+
+    return run
+
+
+@pytest.fixture
+def credentials(tmp_path):
+    folder = tmp_path / "my credentials"
+    folder.mkdir()
+    for name in ("ca.crt", "superlink.crt", "superlink.key", "clinic"):
+        (folder / name).touch()
+    return folder
+
+
+NODE = ("--superlink", "fl.example.org:9092", "--partition", 1, "--of", 3)
+
+
+def secure(credentials):
+    return "--ca", credentials / "ca.crt", "--key", credentials / "clinic"
+
+
+def after(arguments, option):
+    return arguments[arguments.index(option) + 1]
+
+
+def test_the_superlink_speaks_tls_to_registered_nodes_and_keeps_its_control_port_to_itself(script, credentials, home):
+    code, said, told = script("superlink.sh", "--credentials", credentials.name)
+    assert code == 0, said
+    arguments = told["arguments"]
+    assert "--enable-supernode-auth" in arguments
+    assert "--insecure" not in arguments
+    for option, name in (
+        ("--ssl-ca-certfile", "ca.crt"),
+        ("--ssl-certfile", "superlink.crt"),
+        ("--ssl-keyfile", "superlink.key"),
+    ):
+        assert after(arguments, option) == str(credentials / name)
+    assert after(arguments, "--host") == "127.0.0.1"
+    assert after(arguments, "--fleet-api-address") == "0.0.0.0:9092"
+    assert after(arguments, "--database") == str(home / "superlink.db")
+    assert told["here"] == []
+    assert told["environment"]["PROTOSPHERE_HOME"] == str(home)
+    assert told["environment"]["FLWR_TELEMETRY_ENABLED"] == "0"
+
+
+def test_a_node_has_its_own_rows_model_and_device(script, credentials, tmp_path):
+    (tmp_path / "x rays").mkdir()
+    own = ("--data", "x rays", "--model", "resnet18", "--device", "cuda:1", "--domain", "clinic a", "--state", "mine")
+    code, said, told = script("supernode.sh", *NODE, *secure(credentials), *own, "--port", 9100)
+    assert code == 0, said
+    arguments = told["arguments"]
+    assert after(arguments, "--node-config") == (
+        f'partition-id=1 num-partitions=3 data-path="{tmp_path / "x rays"}" model="resnet18" device="cuda:1" '
+        'domain="clinic a"'
+    )
+    assert after(arguments, "--root-certificates") == str(credentials / "ca.crt")
+    assert after(arguments, "--auth-supernode-private-key") == str(credentials / "clinic")
+    assert (after(arguments, "--host"), after(arguments, "--port")) == ("127.0.0.1", "9100")
+    assert "--insecure" not in arguments
+    assert told["environment"]["PROTOSPHERE_HOME"] == str(tmp_path / "mine")
+    assert (told["cwd"], told["here"]) == (str(tmp_path / "mine" / "empty"), [])
+
+
+def test_flower_reads_the_node_config_as_it_was_meant(script, credentials, tmp_path):
+    from flwr.common.config import parse_config_args
+
+    (tmp_path / "a b").mkdir()
+    own = ("--data", "a b", "--model", "hf:a/b?trainable=2", "--domain", "clínic = 1", "--shared-test", "a b")
+    *_, told = script("supernode.sh", *NODE, *secure(credentials), *own)
+    assert parse_config_args([after(told["arguments"], "--node-config")]) == {
+        "partition-id": 1,
+        "num-partitions": 3,
+        "data-path": str(tmp_path / "a b"),
+        "shared-test-path": str(tmp_path / "a b"),
+        "model": "hf:a/b?trainable=2",
+        "domain": "clínic = 1",
+    }
+
+
+def test_without_tls_one_has_to_say_so(script, credentials):
+    assert script("superlink.sh", "--insecure")[2]["arguments"][0] == "--insecure"
+    assert script("supernode.sh", *NODE, "--insecure")[2]["arguments"][0] == "--insecure"
+    for name, arguments in (("superlink.sh", ()), ("supernode.sh", NODE)):
+        code, said, told = script(name, *arguments)
+        assert (code, told) == (2, None)
+        assert "--insecure for a trial on one machine" in said
+    assert "exclude each other" in script("superlink.sh", "--insecure", "--credentials", credentials)[1]
+    assert "goes without --ca and --key" in script("supernode.sh", *NODE, *secure(credentials), "--insecure")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--nonsense", "1"), "unknown option --nonsense"),
+        (("--data",), "--data wants a value"),
+        (("--data", "/nowhere"), "--data /nowhere is no folder"),
+        (("--shared-test", "/nowhere"), "--shared-test /nowhere is no folder"),
+        (("--partition", "one"), "--partition wants a whole number, not 'one'"),
+        (("--partition", "3"), "--partition is 3, but the 3 clients are 0 to 2"),
+        (("--of", ""), "--of wants a whole number, not ''"),
+        (("--model", 'a" partition-id="0'), "the value of --model may hold no quote"),
+        (("--domain", "a\nb"), "the value of --domain may hold no quote, backslash or line end"),
+        (("--superlink", ""), "--superlink HOST:PORT is missing"),
+        (("--key", "/nowhere"), "--key /nowhere cannot be read; make it with deploy/credentials.py"),
+    ],
+)
+def test_a_node_refuses_what_cannot_work(arguments, words, script, credentials):
+    code, said, told = script("supernode.sh", *NODE, *secure(credentials), *arguments)
+    assert (code, told) == (2, None)
+    assert said.splitlines()[-1] == f"deploy/supernode.sh: {words}" or words in said
+
+
+def test_a_superlink_refuses_missing_credentials(script, credentials):
+    (credentials / "superlink.key").unlink()
+    code, said, told = script("superlink.sh", "--credentials", credentials)
+    assert (code, told) == (2, None)
+    assert f"{credentials}/superlink.key cannot be read" in said
+
+
+@pytest.mark.parametrize("name", ["superlink.sh", "supernode.sh"])
+def test_help(name, script):
+    code, said, told = script(name, "--help")
+    assert (code, said, told) == (0, "", None)
