@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from cli.export import export
+from cli.predict import predict
 from cli.run import run
 
 app = typer.Typer(
@@ -15,6 +17,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run)
+app.command("predict")(predict)
+app.command("export")(export)
 
 
 def _version(asked: bool) -> None:

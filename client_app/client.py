@@ -11,6 +11,7 @@ from flwr.app import Context
 
 from client_app.evaluation import DivergenceError, evaluate, measure, predict
 from client_app.store import Stamp, Store, StoreError
+from client_app.trained import describe, lay_out, new_state
 from client_app.trainer import mean_norm, train
 from data import DataError
 from data.client_data import client_data
@@ -19,9 +20,9 @@ from federation.arrays import Limits
 from federation.codec import codec_of
 from federation.data_spec import data_spec, shared_test_spec
 from federation.payloads import Answers, Identity, Instruction, Report
-from federation.seeds import derive, seed_process
+from federation.seeds import seed_process
 from federation.settings import SettingError, device_name, home
-from models import ModelError, build, model_for, reads_text, seed_name
+from models import ModelError, model_for, reads_text
 from models.text import Tokens
 from prototypes.prototype_set import PrototypeSet
 from strategies import Run, read_settings
@@ -185,9 +186,7 @@ class Client:
         return None if probabilities is None else Answers(probabilities, fingerprint)
 
     def _lay_out(self, state: ClientState, instruction: Instruction) -> None:
-        targets = self.objective.targets(state, instruction.payload)
-        state.targets = None if targets is None else targets.to(device=self.device)
-        state.table = None if state.targets is None else state.targets.table(self.data.num_classes)
+        lay_out(self.objective, state, instruction.payload, self.device)
 
     def _take(self, instruction: Instruction, trains: bool) -> tuple[ClientState, Stamp]:
         """The state from which a round starts: from memory if it is the store's newest, else from the store, else
@@ -218,29 +217,10 @@ class Client:
 
     def _new_state(self) -> ClientState:
         """The seeded initial model: the same for all clients of one architecture with `shared-init`."""
-        whose = () if self.settings.shared_init else (self.partition,)
-        seed = derive(self.settings.seed, "model", seed_name(self.model), *whose)
-        data = self.data
-        model = build(
-            self.model,
-            data.transform.shape,
-            self.settings.feature_dim,
-            data.num_classes,
-            seed,
-            self.settings.feature_activation,
-        )
-        return ClientState(self.objective.build(model, seed).to(self.device))
+        return new_state(self.objective, self.model, self.data.transform.shape, self.partition, self.device)
 
     def _description(self) -> dict[str, Any]:
-        return {
-            "partition": self.partition,
-            "strategy": self.settings.strategy,
-            "model": self.model,
-            "feature_dim": self.settings.feature_dim,
-            "class_names": list(self.data.class_names),
-            "input": self.data.transform.to_dict(),
-            "rule": self.run.inference,
-        }
+        return describe(self.run, self.partition, self.model, self.data.class_names, self.data.transform)
 
 
 @lru_cache(maxsize=8)

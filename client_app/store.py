@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from federation.payloads import Payload, to_tensors
+from federation.payloads import Payload, from_tensors, to_tensors
 from prototypes.prototype_set import PrototypeSet
 from strategies.method import ClientState
 
@@ -68,9 +68,13 @@ class Store:
             )
         return newest
 
+    def generations(self) -> list[Stamp]:
+        """All generations, the newest first."""
+        return sorted(map(_stamp, self.folder.glob("round-*.safetensors")), reverse=True)
+
     def newest(self) -> Stamp | None:
         """The newest generation."""
-        return max(map(_stamp, self.folder.glob("round-*.safetensors")), default=None)
+        return next(iter(self.generations()), None)
 
     def save(self, round_number: int, state: ClientState) -> Stamp:
         """Write the generation of `round_number`; older ones beyond the second go."""
@@ -88,13 +92,7 @@ class Store:
                 give other figures than the run promises.
         """
         path = self._path(stamp[0])
-        try:
-            tensors = load_file(path, device=str(device))
-        except (OSError, SafetensorError) as error:
-            raise StoreError(
-                f"{path} cannot be read ({error}), perhaps after a power cut; bring it back from a copy, or "
-                "start a new run."
-            ) from None
+        tensors = _read(path, "bring it back from a copy, or start a new run.", device)
         parts: dict[str, dict[str, torch.Tensor]] = {}
         for name, tensor in tensors.items():
             part, _, rest = name.partition("/")
@@ -107,7 +105,10 @@ class Store:
                 "with the model that began the run, or start a new run."
             ) from None
         if "prototypes" in parts:
-            state.prototypes = PrototypeSet(**parts["prototypes"])
+            try:
+                state.prototypes = PrototypeSet(**parts["prototypes"])
+            except (TypeError, ValueError) as error:
+                raise StoreError(f"{path} is damaged ({error}); bring it back from a copy.") from None
         state.covariance = parts.get("covariance", {}).get("")
         state.kept = parts.get("kept", {})
         state.optimiser = parts.get("optimiser", {})
@@ -117,11 +118,43 @@ class Store:
         numbers = {f"constant/{name}": torch.tensor(value, dtype=torch.float64) for name, value in constants.items()}
         self._write(self.folder / "received.safetensors", to_tensors(payload) | numbers)
 
+    def load_received(self) -> tuple[Payload | None, dict[str, float]]:
+        """What `save_received` kept: the payload, None if none ever came, and the constants.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
+        path = self.folder / "received.safetensors"
+        if not path.exists():
+            return None, {}
+        tensors = _read(path, "bring it back from a copy.")
+        numbers = {name: tensors.pop(name) for name in list(tensors) if name.startswith("constant/")}
+        try:
+            payload = from_tensors(tensors)
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"{path} holds no prototypes ({error}); bring it back from a copy.") from None
+        return payload, {name.removeprefix("constant/"): float(number) for name, number in numbers.items()}
+
     def describe(self, description: dict[str, Any]) -> None:
         """Write client.json once: what prediction needs to know beside the tensors."""
         path = self.folder / "client.json"
         if not path.exists():
             self._replace(path, lambda temporary: temporary.write_text(json.dumps(description, indent=2) + "\n"))
+
+    def description(self) -> dict[str, Any]:
+        """What `describe` wrote.
+
+        Raises:
+            StoreError: there is none, or it is damaged.
+        """
+        path = self.folder / "client.json"
+        try:
+            found = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{path} cannot be read ({error}); bring it back from a copy.") from None
+        if not isinstance(found, dict):
+            raise StoreError(f"{path} does not describe a client; bring it back from a copy.")
+        return found
 
     def _path(self, round_number: int) -> Path:
         return self.folder / f"round-{round_number:06d}.safetensors"
@@ -140,6 +173,13 @@ class Store:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _read(path: Path, remedy: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path, device=str(device))
+    except (OSError, SafetensorError) as error:
+        raise StoreError(f"{path} cannot be read ({error}), perhaps after a power cut; {remedy}") from None
 
 
 def _made_in(path: Path) -> int:

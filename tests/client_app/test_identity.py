@@ -15,6 +15,7 @@ from federation.payloads import Instruction
 from federation.settings import SettingError
 from models import ModelError
 from prototypes.prototype_set import PrototypeSet
+from strategies import read_settings
 
 
 def ask(number, payload=None):
@@ -92,7 +93,10 @@ def test_the_store_describes_what_prediction_needs(client, home):
     made = client(3)
     made.train(ask(1))
     described = json.loads((home / "clients" / "a-run" / "3" / "client.json").read_text())
+    settings = described.pop("settings")
+    assert read_settings(settings) == made.run
     assert described == {
+        "format": 1,
         "partition": 3,
         "strategy": "fedproto",
         "model": "tiny_perceptron",

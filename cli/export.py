@@ -1,0 +1,39 @@
+"""`protosphere export`: a client's model as one file that needs no part of this project."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+BAD_INPUT = 2
+
+
+def export(
+    state: Annotated[
+        Path, typer.Option(help="The client's folder: PROTOSPHERE_HOME/clients/<run>/<partition>.", metavar="FOLDER")
+    ],
+    output: Annotated[Path, typer.Option(help="The file to write, such as model.pt2 or model.onnx.")],
+    kind: Annotated[
+        str, typer.Option("--format", help="torch (torch.export) or onnx (needs the extra `onnx`).")
+    ] = "torch",
+    rule: Annotated[str, typer.Option(help="Another prediction rule than the client's own.", show_default=False)] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write one client's private model with its prototypes and class names; docs/predict.md tells how to use it.
+
+    Exits 0 when the file is written, and 2 when it cannot be.
+    """
+    from client_app.client import USER_ERRORS
+    from client_app.export import export as write
+    from client_app.trained import open_trained
+
+    try:
+        trained = open_trained(state, "cpu")
+        for notice in trained.notices:
+            typer.echo(f"warning: {notice}", err=True)
+        write(trained, output, kind, rule, force)
+    except USER_ERRORS as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(BAD_INPUT) from None
+    size = output.stat().st_size
+    typer.echo(f"wrote {output}: {trained.model} by {trained.chosen(rule)}, {size} bytes")

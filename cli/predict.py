@@ -1,0 +1,98 @@
+"""`protosphere predict`: what a trained client says of images or texts."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from client_app.trained import Answer
+
+UNREADABLE = 1
+BAD_INPUT = 2
+
+
+def predict(
+    state: Annotated[
+        Path, typer.Option(help="The client's folder: PROTOSPHERE_HOME/clients/<run>/<partition>.", metavar="FOLDER")
+    ],
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Images; text files for a client that reads text.", metavar="IMAGE...")
+    ] = None,
+    rule: Annotated[str, typer.Option(help="Another prediction rule than the client's own.", show_default=False)] = "",
+    texts: Annotated[list[str] | None, typer.Option("--text", help="A text itself, for a client that reads text.")] = (
+        None
+    ),
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<number>.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each input.")] = False,
+) -> None:
+    """Classify images with one client's private model, by its rule.
+
+    Exits 0 when all could be read, 1 when some could not, and 2 when the client or the question is of no use.
+    """
+    from client_app.client import USER_ERRORS
+    from client_app.trained import open_trained
+    from client_app.trained import predict as answers_of
+
+    try:
+        trained = open_trained(state, device)
+        for notice in trained.notices:
+            typer.echo(f"warning: {notice}", err=True)
+        chosen = trained.chosen(rule)
+        answers = list(answers_of(trained, chosen, files or [], texts or []))
+    except USER_ERRORS as error:
+        _end(str(error), BAD_INPUT)
+    read = [answer for answer in answers if not answer.problem]
+    if as_json:
+        for answer in read:
+            typer.echo(json.dumps(_as_json(answer, chosen, trained.class_names)))
+    elif read:
+        typer.echo(f"client {trained.partition} of run {trained.run}, {trained.model} by {chosen}")
+        _print_table(read, trained.class_names)
+    for answer in answers:
+        if answer.problem:
+            typer.echo(answer.problem, err=True)
+    if len(read) < len(answers):
+        raise typer.Exit(UNREADABLE)
+
+
+def _as_json(answer: "Answer", rule: str, class_names: tuple[str, ...]) -> dict[str, object]:
+    second = answer.runner_up
+    return {
+        "input": answer.source,
+        "rule": rule,
+        "class": class_names[answer.label],
+        "label": answer.label,
+        "score": answer.score,
+        "confidence": answer.confidence,
+        "runner_up": None if second is None else class_names[second],
+        "runner_up_score": answer.runner_up_score,
+    }
+
+
+def _print_table(answers: Iterable["Answer"], class_names: tuple[str, ...]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # Text: a name is no markup
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("input", overflow="fold")
+    table.add_column("class", overflow="fold")
+    table.add_column("confidence", justify="right", no_wrap=True)
+    table.add_column("score", justify="right", no_wrap=True)
+    table.add_column("runner-up", overflow="fold")
+    for answer in answers:
+        share = "-" if answer.confidence is None else f"{100 * answer.confidence:.1f} %"
+        second = "-" if answer.runner_up is None else class_names[answer.runner_up]
+        name = class_names[answer.label]
+        table.add_row(Text(answer.source), Text(name), share, f"{answer.score:.4g}", Text(second))
+    Console(highlight=False).print(table)
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    typer.echo(sentence, err=True)
+    raise typer.Exit(code)

@@ -1,0 +1,204 @@
+"""An exported program, in a process that has nothing of this project, says what `predict` says."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load
+
+from client_app.export import METADATA, PROTOTYPES, export
+from client_app.trained import open_trained
+from federation.settings import SettingError
+
+ROOT = Path(__file__).resolve().parents[2]
+# what is set to None cannot be imported
+ALONE = """
+import sys
+for room in ("prototypes", "models", "data", "federation", "strategies", "client_app", "server_app", "cli", "flwr"):
+    sys.modules[room] = None
+"""
+# settings of a run -> the rules to export of it, "" the client's own
+CASES = {
+    "nearest": ({"strategy": "protonorm", "models": "tiny_perceptron"}, [""]),
+    "fedproto": ({"strategy": "fedproto", "models": "tiny_cnn"}, ["discriminant", "global-prototypes"]),
+    "cosine": ({"strategy": "fedpagr", "models": "tiny_resnet", "image-size": 9}, ["", "classifier"]),
+    "frame": ({"strategy": "gfpl", "models": "tiny_cnn4"}, ["etf"]),
+    "torchvision": ({"strategy": "pfpl", "models": "resnet18", "max-samples": 60}, [""]),
+    "numbers": ({"strategy": "fedtgp", "dataset": "spiral", "spiral-points": 60, "models": "spiral_mlp"}, [""]),
+}
+
+
+@pytest.fixture
+def client_of(run, home):
+    """client_of(settings) -> the first client of a short run, trained."""
+
+    def start(settings=None):
+        folder = run({"rounds": 1, "alpha": 0.5, "min-samples": 2} | (settings or {}), clients=2)
+        return open_trained(home / "clients" / folder.name / "0", "cpu")
+
+    return start
+
+
+def inputs_for(trained, rows):
+    """Rows as stored, and as a program takes them."""
+    random = torch.Generator().manual_seed(rows)
+    shape, scale = (rows, *trained.transform.shape), trained.transform.scale
+    if len(shape) == 2:
+        numbers = torch.randn(shape, generator=random)
+        return numbers, numbers.numpy()
+    stored = torch.randint(0, int(scale) + 1, shape, generator=random, dtype=torch.uint8)
+    return stored, np.rint(stored.numpy() * (255 / scale)).astype(np.float32)
+
+
+def test_programs_and_the_docs_example_in_a_process_of_their_own_answer_as_predict_does(client_of, tmp_path):
+    expected = {}
+    for name, (settings, rules) in CASES.items():
+        trained = client_of(settings)
+        for rule in rules:
+            export(trained, tmp_path / f"{name}{rule}.pt2", rule=rule)
+            for rows in (1, 5):
+                stored, inputs = inputs_for(trained, rows)
+                np.save(tmp_path / f"{name}{rule}.{rows}.npy", inputs)
+                expected[f"{name}{rule}", rows] = trained.scores(trained.chosen(rule), stored).float()
+    shutil.copy(tmp_path / "nearest.pt2", tmp_path / "model.pt2")
+    pixels = np.load(tmp_path / "nearest.1.npy")[0, 0].astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "predict.md").read_text(), flags=re.DOTALL)
+    names = sorted({name for name, _ in expected})
+    code = (
+        f"{ALONE}{example}\n"
+        f"for name in {names}:\n"
+        "    program = torch.export.load(f'{name}.pt2').module()\n"
+        "    for rows in (1, 5):\n"
+        "        scores, features = program(torch.from_numpy(np.load(f'{name}.{rows}.npy')))\n"
+        "        np.savez(f'{name}.{rows}.npz', scores=scores.detach(), features=features.detach())\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True, timeout=300
+    )
+    assert said.stdout.split() == ["0123456789"[int(expected["nearest", 1].argmax())]]
+    for (name, rows), scores in expected.items():
+        found = np.load(tmp_path / f"{name}.{rows}.npz")
+        np.testing.assert_allclose(found["scores"], scores, rtol=1e-4, atol=1e-5, err_msg=name)
+        assert found["scores"].argmax(axis=1).tolist() == scores.argmax(dim=1).tolist()
+        assert found["features"].shape[0] == rows
+
+
+def test_a_class_that_the_rule_does_not_know_scores_minus_infinity(client_of, tmp_path):
+    trained = client_of({"strategy": "fedproto", "partition": "pathological", "classes-per-client": 5})
+    absent = sorted(set(range(10)) - set(trained.state.prototypes.labels.tolist()))
+    assert absent
+    stored, inputs = inputs_for(trained, 3)
+    for rule in ("local-prototypes", "discriminant"):
+        export(trained, tmp_path / "model.pt2", rule=rule, force=True)
+        program = torch.export.load(tmp_path / "model.pt2").module()
+        scores = program(torch.from_numpy(inputs))[0]
+        assert scores.dtype == torch.float32
+        assert bool((scores[:, absent] == -torch.inf).all())
+        torch.testing.assert_close(scores, trained.scores(rule, stored).float(), rtol=1e-4, atol=1e-4)
+
+
+def test_one_file_tells_names_rule_and_prototypes(client_of, tmp_path):
+    trained = client_of({"strategy": "protonorm", "rounds": 2})
+    export(trained, tmp_path / "model.pt2")
+    extra = {METADATA: "", PROTOTYPES: ""}
+    torch.export.load(tmp_path / "model.pt2", extra_files=extra)
+    about = json.loads(extra[METADATA])
+    assert about["class_names"] == list("0123456789")
+    assert about["input"] == {"shape": [1, 8, 8], "dtype": "float32", "values": "pixels from 0 to 255"}
+    assert [about[name] for name in ("rule", "model", "strategy", "run", "partition", "round")] == [
+        "local-prototypes",
+        "tiny_perceptron",
+        "protonorm",
+        trained.run,
+        0,
+        2,
+    ]
+    kept = load(base64.b64decode(extra[PROTOTYPES]))
+    assert set(kept) == {"local/labels", "local/vectors", "global/labels", "global/vectors"}
+    assert torch.equal(kept["local/vectors"], trained.state.prototypes.vectors)
+    assert torch.equal(kept["local/labels"], trained.state.prototypes.labels)
+    # as the client uses them: gamma times a unit vector
+    assert kept["global/vectors"].norm(dim=1).tolist() == pytest.approx([10.0] * len(kept["global/labels"]), rel=1e-5)
+
+
+@pytest.mark.parametrize(("name", "rule"), [("nearest", ""), ("fedproto", "discriminant"), ("frame", "etf")])
+def test_onnx_scores_as_predict_does(client_of, tmp_path, name, rule):
+    for package in ("onnx", "onnxscript"):
+        pytest.importorskip(package, reason="ONNX needs the extra `onnx`")
+    runtime = pytest.importorskip("onnxruntime", reason="ONNX programs need something to run them")
+    trained = client_of(CASES[name][0])
+    export(trained, tmp_path / "model.onnx", "onnx", rule)
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    for rows in (1, 5):
+        stored, inputs = inputs_for(trained, rows)
+        scores, features = session.run(["scores", "features"], {"inputs": inputs})
+        expected = trained.scores(trained.chosen(rule), stored).float()
+        np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-4)
+        assert features.shape == (rows, 12)
+    told = session.get_modelmeta().custom_metadata_map
+    assert json.loads(told[METADATA])["rule"] == trained.chosen(rule)
+    assert "local/vectors" in load(base64.b64decode(told[PROTOTYPES]))
+
+
+def test_without_onnx_the_extra_is_named(client_of, tmp_path, monkeypatch):
+    trained = client_of()
+    for package in ("onnx", "onnxscript"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SettingError, match=r"needs onnx, .*pip install 'protosphere\[onnx\]'"):
+        export(trained, tmp_path / "model.onnx", "onnx")
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_a_file_that_is_there_stays_unless_it_may_go(client_of, tmp_path):
+    trained = client_of()
+    output = tmp_path / "out" / "model.pt2"
+    with pytest.raises(SettingError, match=r"model\.pt2 cannot be written \(No such file or directory\)"):
+        export(trained, output)
+    output.parent.mkdir()
+    output.write_text("mine")
+    with pytest.raises(SettingError, match=r"model\.pt2 is there already; give --force"):
+        export(trained, output)
+    assert output.read_text() == "mine"
+    export(trained, output, force=True)
+    assert output.read_bytes()[:2] == b"PK"
+    assert [path.name for path in output.parent.iterdir()] == ["model.pt2"]
+
+
+def test_what_cannot_be_asked_for(client_of, tmp_path):
+    trained = client_of()
+    with pytest.raises(SettingError, match="format 'tflite' is unknown; it can be torch or onnx"):
+        export(trained, tmp_path / "model", "tflite")
+    with pytest.raises(SettingError, match=r"model\.onnx does not end in \.pt2, as a file of format 'torch' must"):
+        export(trained, tmp_path / "model.onnx")
+    with pytest.raises(SettingError, match="rule 'etf' cannot be applied"):
+        export(trained, tmp_path / "model.pt2", rule="etf")
+    assert not list(tmp_path.glob("model*"))
+
+
+def test_a_model_that_branches_on_values_is_no_program(client_of, tmp_path, monkeypatch):
+    (tmp_path / "branching.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layer = nn.Linear(64, 5)\n"
+        "    def forward(self, x):\n"
+        "        z = self.layer(x.flatten(1))\n"
+        "        return z if float(z.sum()) > 0 else -z\n"
+        "def net(input_shape, num_classes, feature_dim):\n"
+        "    return Net()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    trained = client_of({"models": "branching:net"})
+    with pytest.raises(SettingError, match=r"'branching:net' cannot be written as a program .* branch on values"):
+        export(trained, tmp_path / "model.pt2")
+    assert not (tmp_path / "model.pt2").exists()

@@ -1,0 +1,319 @@
+"""A client rebuilt from its folder alone says what its own last evaluation counted; and what a folder may lack."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from PIL import Image
+
+from client_app.client import Client
+from client_app.store import StoreError
+from client_app.trained import open_trained, predict
+from data.decoded import decoded
+from federation.record import RunFolder
+from federation.settings import SettingError
+from models import ModelError
+from strategies import METHODS, load_method
+
+CLIENTS = 3
+EVERY_ROUND = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
+VARIANTS = [
+    *({"strategy": name} | (EVERY_ROUND if name == "gfpl" else {}) for name in METHODS),
+    {"strategy": "gfpl", "inference": "etf", "alpha": 1.0} | EVERY_ROUND,
+    {"strategy": "gfpl", "gfpl.dual-classifier": False},
+    {"strategy": "tinyproto-fp", "sparsity-dim": 6, "inference": "global-prototypes", "feature-activation": "relu"},
+    {"strategy": "protonorm", "protonorm.gamma": 3.0, "image-size": 12, "models": "tiny_resnet", "rounds": 1},
+    {"strategy": "fedpagr", "shared-init": False, "seed": 5, "fraction-train": 0.5},
+]
+
+
+@pytest.fixture
+def trained_run(run, home):
+    """trained_run(settings) -> the run's folder and that of its clients' stores."""
+
+    def start(settings=None, clients=CLIENTS):
+        folder = run({"alpha": 0.5} | (settings or {}), clients=clients)
+        return folder, home / "clients" / folder.name
+
+    return start
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """alone(stores): the clients' folders moved away, and nothing left of PROTOSPHERE_HOME."""
+
+    def move(stores):
+        place = tmp_path / "elsewhere" / stores.name
+        shutil.move(stores, place)
+        monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / "gone"))
+        return place
+
+    return move
+
+
+def rows_of(folder, partition):
+    """A client's own test and validation rows."""
+    node = {"partition-id": partition, "num-partitions": CLIENTS}
+    data = Client(Context(1, 2, node, RecordDict(), RunFolder(folder).settings())).data
+    return data.test, data.validation
+
+
+def counted(folder, partition):
+    """Rule -> (right on test, right on validation), as the run's last evaluation counted."""
+    last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    shares = last["clients"][str(partition)]["evaluation"]
+    rows = shares.pop("rows")
+    del shares["majority-class"]
+    return {rule: [round(a * n) for a, n in zip(pair, rows, strict=True)] for rule, pair in shares.items()}
+
+
+@pytest.mark.parametrize("settings", VARIANTS, ids=lambda settings: "-".join(map(str, settings.values())))
+def test_the_folder_alone_gives_the_last_evaluations_predictions(trained_run, alone, settings):
+    folder, stores = trained_run(settings)
+    rows = [rows_of(folder, partition) for partition in range(CLIENTS)]
+    stores = alone(stores)
+    for partition in range(CLIENTS):
+        expected = counted(folder, partition)
+        trained = open_trained(stores / str(partition), "cpu")
+        assert (trained.run, trained.partition, trained.notices) == (folder.name, partition, ())
+        assert set(trained.rules()) == set(expected)
+        method = load_method(settings["strategy"])
+        assert trained.chosen() == settings.get("inference", method.inference)
+        found = {
+            rule: [
+                int((trained.scores(rule, part.inputs).argmax(dim=1) == part.labels).sum()) for part in rows[partition]
+            ]
+            for rule in trained.rules()
+        }
+        assert found == expected
+
+
+def draw(folder, row, index):
+    """A digit as a file of full scale 255."""
+    path = folder / f"{index}.png"
+    Image.fromarray(np.rint(row.numpy()[0] * (255 / 16)).astype(np.uint8)).save(path)
+    return path
+
+
+def test_images_give_what_their_rows_give(trained_run, tmp_path):
+    folder, stores = trained_run()
+    rows, _ = rows_of(folder, 0)
+    trained = open_trained(stores / "0", "cpu")
+    files = [draw(tmp_path, row, index) for index, row in enumerate(rows.inputs)]
+    for rule in trained.rules():
+        scores = trained.scores(rule, rows.inputs).double()
+        answers = list(predict(trained, rule, files))
+        assert [answer.source for answer in answers] == list(map(str, files))
+        assert [answer.label for answer in answers] == scores.argmax(dim=1).tolist()
+        assert [answer.score for answer in answers] == scores.max(dim=1).values.tolist()
+        order = scores.argsort(dim=1, descending=True)
+        assert [answer.runner_up for answer in answers] == order[:, 1].tolist()
+        if rule in ("classifier", "discriminant"):
+            shares = scores.exp() / scores.exp().sum(dim=1, keepdim=True)
+            assert [answer.confidence for answer in answers] == pytest.approx(shares.max(dim=1).values.tolist())
+        else:
+            assert {answer.confidence for answer in answers} == {None}
+
+
+def test_more_images_than_go_through_the_model_at_once(trained_run, tmp_path):
+    folder, stores = trained_run({"rounds": 1})
+    trained = open_trained(stores / "0", "cpu")
+    rows, _ = rows_of(folder, 0)
+    files = [draw(tmp_path, row, index) for index, row in enumerate(rows.inputs[:3])] * 100
+    labels = [answer.label for answer in predict(trained, "classifier", files)]
+    assert labels == labels[:3] * 100
+
+
+def mixed_images(folder, grey):
+    """Two classes of images of every usual kind and of several sizes."""
+    draw = np.random.default_rng(0)
+    for index in range(24):
+        side = int(draw.integers(10, 40))
+        pixels = draw.integers(0, 256, (side, side + 3, 4), dtype=np.uint8)
+        whole = Image.fromarray(pixels[..., 0]) if grey else Image.fromarray(pixels, "RGBA")
+        modes = ("L", "LA", "1") if grey else ("RGB", "RGBA", "P", "L", "CMYK")
+        place = folder / "ab"[index % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        mode = modes[index % len(modes)]
+        image = (whole.convert("RGB") if mode in ("P", "CMYK") else whole).convert(mode)
+        image.save(place / f"{index}.{'tif' if mode == 'CMYK' else 'png'}")
+    return folder
+
+
+@pytest.mark.parametrize("grey", [True, False])
+def test_files_are_read_as_the_training_images_were(trained_run, tmp_path, grey):
+    images = mixed_images(tmp_path / "images", grey)
+    settings = {"dataset": str(images), "image-size": 16, "rounds": 1, "partition": "iid", "min-samples": 1}
+    _, stores = trained_run(settings, clients=1)
+    trained = open_trained(stores / "0", "cpu")
+    assert trained.transform.shape == (1 if grey else 3, 16, 16)
+    assert trained.class_names == ("a", "b")
+    stored = torch.from_numpy(np.array(decoded(str(images), tmp_path / "cache", image_size=16).inputs))
+    expected = trained.scores("classifier", stored).double().max(dim=1).values
+    found = [answer.score for answer in predict(trained, "classifier", sorted(images.glob("*/*")))]
+    assert sorted(found) == pytest.approx(sorted(expected.tolist()), abs=1e-6)
+    assert len({round(score, 5) for score in found}) > 20
+
+
+def test_a_file_that_is_no_image_is_told_and_the_others_are_classified(trained_run, tmp_path):
+    folder, stores = trained_run({"rounds": 1})
+    good = draw(tmp_path, rows_of(folder, 0)[0].inputs[0], 0)
+    (tmp_path / "note.png").write_text("no image")
+    (tmp_path / "cut.png").write_bytes(good.read_bytes()[:60])
+    Image.fromarray(np.zeros((8, 8), dtype=np.uint16)).save(tmp_path / "deep.png")
+    files = [tmp_path / "note.png", good, tmp_path / "cut.png", tmp_path / "deep.png", tmp_path / "none.png"]
+    answers = list(predict(open_trained(stores / "0", "cpu"), "classifier", files))
+    assert [bool(answer.problem) for answer in answers] == [True, False, True, True, True]
+    assert answers[1] == next(predict(open_trained(stores / "0", "cpu"), "classifier", [good]))
+    words = ("no readable image", "", "no readable image", "8 bits a channel", "FileNotFound")
+    for answer, said in zip(answers, words, strict=True):
+        assert said in answer.problem
+        assert answer.problem.startswith(answer.source if said else "")
+    assert [answer.label for answer in answers if answer.problem] == [-1] * 4
+
+
+def test_a_damaged_newest_state_gives_way_to_the_one_before(trained_run):
+    _, stores = trained_run({"strategy": "fedproto"})
+    store = stores / "0"
+    newest, older = store / "round-000002.safetensors", store / "round-000001.safetensors"
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[: len(whole) // 2])
+    trained = open_trained(store, "cpu")
+    assert trained.made_in == 1
+    (notice,) = trained.notices
+    assert str(newest) in notice
+    assert notice.endswith("Going on with the state of round 1.")
+    older.write_bytes(b"")
+    with pytest.raises(StoreError, match=r"round-000002.*cannot be read.*round-000001.*cannot be read"):
+        open_trained(store, "cpu")
+    newest.unlink()
+    older.unlink()
+    with pytest.raises(StoreError, match="holds no state"):
+        open_trained(store, "cpu")
+
+
+def test_what_the_server_sent_may_be_damaged(trained_run):
+    _, stores = trained_run({"strategy": "fedproto"})
+    assert "global-prototypes" in open_trained(stores / "0", "cpu").rules()
+    (stores / "0" / "received.safetensors").write_bytes(b"nothing")
+    trained = open_trained(stores / "0", "cpu")
+    assert "Going on without what the server sent last." in trained.notices[0]
+    assert set(trained.rules()) == {"classifier", "local-prototypes", "discriminant"}
+    with pytest.raises(
+        SettingError, match=r"'global-prototypes' cannot be applied .*classifier, local-prototypes, disc"
+    ):
+        trained.chosen("global-prototypes")
+
+
+def test_an_unknown_rule_is_told_what_there_is(trained_run):
+    _, stores = trained_run({"strategy": "gfpl", "rounds": 1})
+    with pytest.raises(SettingError, match=r"'etff' cannot be applied.*classifier.*discriminant, etf"):
+        open_trained(stores / "1", "cpu").chosen("etff")
+
+
+def test_folders_that_are_no_clients(trained_run, tmp_path):
+    _, stores = trained_run({"rounds": 1}, clients=12)
+    with pytest.raises(StoreError, match=r"there is no folder .*nowhere"):
+        open_trained(tmp_path / "nowhere")
+    with pytest.raises(StoreError, match=r"no client's folder, since it holds no client\.json"):
+        open_trained(tmp_path)
+    with pytest.raises(StoreError, match=r"folder of a run; .*: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more\."):
+        open_trained(stores)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": 99}, "has format 99, and this version of protosphere reads format 1"),
+        ({"format": None}, "has format None"),
+        ({"settings": None}, "lacks settings"),
+        ({"input": {"shape": [1, 8, 8]}}, "does not say what the model's inputs are"),
+    ],
+)
+def test_a_description_of_another_version_or_damaged_is_refused(trained_run, change, said):
+    _, stores = trained_run({"rounds": 1})
+    path = stores / "0" / "client.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(StoreError, match=said):
+        open_trained(stores / "0")
+    path.write_text("{")
+    with pytest.raises(StoreError, match=r"client\.json cannot be read"):
+        open_trained(stores / "0")
+    path.write_text("[]")
+    with pytest.raises(StoreError, match="does not describe a client"):
+        open_trained(stores / "0")
+
+
+def test_a_model_whose_package_is_not_here(trained_run, tmp_path, monkeypatch):
+    (tmp_path / "somebodys.py").write_text(
+        "from torch import nn\n"
+        "def net(input_shape, num_classes, feature_dim):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    _, stores = trained_run({"models": "somebodys:net", "rounds": 1})
+    assert open_trained(stores / "0", "cpu").model == "somebodys:net"
+    del sys.modules["somebodys"]
+    (tmp_path / "somebodys.py").unlink()
+    with pytest.raises(ModelError, match=r"'somebodys:net'.*No module named 'somebodys'.*importable"):
+        open_trained(stores / "0", "cpu")
+
+
+def test_a_device_that_is_not_there(trained_run):
+    _, stores = trained_run({"rounds": 1})
+    for name in ("cuda:77", "abacus"):
+        with pytest.raises(SettingError, match=f'device "{name}" cannot be used here'):
+            open_trained(stores / "0", name)
+
+
+def test_inputs_that_the_model_does_not_take(trained_run, tmp_path):
+    _, stores = trained_run({"dataset": "spiral", "models": "spiral_mlp", "spiral-points": 40, "rounds": 1})
+    trained = open_trained(stores / "0", "cpu")
+    with pytest.raises(SettingError, match="takes no images but rows of 2 numbers"):
+        predict(trained, "classifier", [tmp_path / "x.png"])
+    _, stores = trained_run({"rounds": 1})
+    trained = open_trained(stores / "0", "cpu")
+    with pytest.raises(SettingError, match=r"'tiny_perceptron' reads images; give it files instead of --text"):
+        predict(trained, "classifier", [], ["a text"])
+    with pytest.raises(SettingError, match="nothing to classify"):
+        predict(trained, "classifier", [])
+
+
+def save_encoder(folder):
+    """A tiny random BERT and its tokenizer."""
+    transformers = pytest.importorskip("transformers", reason="text needs the extra `text`")
+    tokenizers = pytest.importorskip("tokenizers", reason="text needs the extra `text`")
+    words = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "warm", "cold", "day"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    names = {"unk_token": "[UNK]", "pad_token": "[PAD]"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+    transformers.set_seed(0)
+    widths = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    config = transformers.BertConfig(vocab_size=len(words), max_position_embeddings=8, pad_token_id=0, **widths)
+    transformers.BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    encoder = save_encoder(tmp_path / "encoder")
+    lines = [f"{word} day {'day ' * (n % 3)},{word}" for n in range(20) for word in ("warm", "cold")]
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "train.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    settings = {"dataset": str(tmp_path / "notes"), "models": f"hf:{encoder}?trainable=0", "max-tokens": 6}
+    _, stores = trained_run(settings | {"rounds": 1, "partition": "iid"}, clients=1)
+    trained = open_trained(stores / "0", "cpu")
+    for name, content in (("warm.txt", "warm day"), ("none.txt", " "), ("bytes.txt", "")):
+        (tmp_path / name).write_text(content)
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xff")
+    files = [tmp_path / name for name in ("warm.txt", "none.txt", "bytes.txt")]
+    warm, none, broken, same, cold = predict(trained, "discriminant", files, ["warm day", "cold day"])
+    assert "has no text" in none.problem
+    assert "no readable text" in broken.problem
+    assert [trained.class_names[answer.label] for answer in (warm, same, cold)] == ["warm", "warm", "cold"]
+    assert warm.score == same.score != cold.score
