@@ -14,6 +14,7 @@ from federation.seeds import generator
 from prototypes.prototype_set import PrototypeSet
 from strategies.method import Batch, ClientState, Loss, Objective, Phase
 from strategies.optimiser_state import optimiser_tensors, restore_optimiser
+from strategies.sgd import EagerSGD
 
 
 def train(
@@ -104,7 +105,7 @@ def _optimiser(objective: Objective, state: ClientState, phase: Phase) -> torch.
     if phase.optimiser is not None:
         optimiser = phase.optimiser(phase.parameters)
     else:
-        optimiser = torch.optim.SGD(
+        optimiser = EagerSGD(
             phase.parameters,
             lr=settings.learning_rate,
             momentum=settings.momentum,

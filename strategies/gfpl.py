@@ -38,6 +38,7 @@ from prototypes.mixture_set import MixtureSet
 from strategies.base import PrototypeStrategy
 from strategies.method import Batch, ClientState, Loss, Method, Objective, Options, Phase, method_settings
 from strategies.outcome import EVERYONE, Outcome, State
+from strategies.sgd import EagerSGD
 
 log = logging.getLogger("protosphere")
 
@@ -113,7 +114,7 @@ class GFPLObjective(Objective):
         parameters += list(module.projection.parameters()) if options.dual_classifier else []
 
         def optimiser(trained: list[nn.Parameter]) -> torch.optim.Optimizer:
-            return torch.optim.SGD(trained, lr=options.retrain_learning_rate, momentum=options.retrain_momentum)
+            return EagerSGD(trained, lr=options.retrain_learning_rate, momentum=options.retrain_momentum)
 
         rate = "gfpl.retrain-learning-rate"
         return [Phase(RETRAIN, parameters, rows, optimiser=optimiser, fresh=True, rate=rate), *training]
