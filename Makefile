@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SETTINGS ?=
 
-.PHONY: demo deploy-demo test lint bench clean help
+.PHONY: demo deploy-demo docker-demo test lint bench clean help
 
 help:
 	@echo "make demo    install what is needed, then train ten different clients on real digits"
 	@echo "make deploy-demo  a SuperLink and three sites as real processes, with TLS and node keys"
+	@echo "make docker-demo  the same in containers, over docker-compose.yml; skipped where no Docker engine runs"
 	@echo "make test    install what is needed, then run the tests"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   the figures of the README, printed (half an hour)"
@@ -30,6 +31,9 @@ demo: $(READY)
 
 deploy-demo: $(READY)
 	$(BIN)/python -m deploy.demo $(if $(SETTINGS),'$(SETTINGS)')
+
+docker-demo:
+	@PYTHON='$(PYTHON)' SETTINGS='$(SETTINGS)' deploy/docker/demo.sh
 
 test: $(READY)
 	$(BIN)/python -m pytest

@@ -1,0 +1,39 @@
+# One image for the SuperLink, the sites and whoever starts runs. docs/docker.md tells what a base image must have.
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+FROM ${BASE_IMAGE}
+
+LABEL org.opencontainers.image.title="Protosphere" \
+      org.opencontainers.image.licenses="Apache-2.0"
+
+ENV PATH=/opt/venv/bin:$PATH \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1 \
+    FLWR_TELEMETRY_ENABLED=0 \
+    FLWR_DISABLE_UPDATE_CHECK=1 \
+    MPLCONFIGDIR=/tmp/matplotlib
+
+WORKDIR /opt/protosphere
+
+# the dependencies alone, so that a change of the code does not install PyTorch again
+COPY pyproject.toml ./
+COPY deploy/docker/constraints.txt deploy/docker/
+RUN python3 -m venv /opt/venv \
+    && python -c 'import tomllib; file = tomllib.load(open("pyproject.toml", "rb")); print(*file["project"]["dependencies"], *file["build-system"]["requires"], "editables", sep="\n")' > /tmp/requirements.txt \
+    && pip install --constraint deploy/docker/constraints.txt --requirement /tmp/requirements.txt \
+    && rm /tmp/requirements.txt
+
+# editable: `protosphere run` sends the app's source folder to the sites
+COPY . ./
+RUN pip install --no-deps --no-build-isolation --no-index --editable . \
+    && python -m compileall -q -x '/tests/' .
+
+# A new named volume takes its owner from the folder of the image at which it is first mounted. In /volumes are those
+# of the two services that fill other services' volumes; the rest of the folders is what a service sees of its own.
+RUN useradd --uid 10001 --user-group --home-dir /state --no-create-home protosphere \
+    && mkdir -p /state /keys /data /results /volumes/authority-keys /volumes/superlink-keys /volumes/operator-keys \
+    && for site in $(seq 0 15); do mkdir "/volumes/site-$site-keys" "/volumes/site-$site-data"; done \
+    && chown -R protosphere:protosphere /state /keys /data /results /volumes \
+    && chmod 700 /state /volumes/authority-keys
+
+USER 10001:10001
+CMD ["protosphere", "--help"]

@@ -1,0 +1,321 @@
+"""The image's and the Compose file's promises, as far as they can be told without an engine; `make docker-demo` runs
+them."""
+
+import importlib.metadata
+import json
+import re
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCKER = ROOT / "deploy" / "docker"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+SITES = sorted(name for name in SERVICES if name.startswith("site-"))
+LASTING = ["superlink", *SITES]
+# a service's volumes that hold what nobody else may see
+PRIVATE = ("-keys", "-state", "-data")
+
+
+def instructions() -> list[list[str]]:
+    """The Dockerfile's instructions, continuation lines joined."""
+    text = re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE).replace("\\\n", " ")
+    return [line.split(maxsplit=1) for line in text.splitlines() if line.strip()]
+
+
+def mounts(service: str) -> dict[str, str]:
+    """Source -> mode of what a service mounts; of `${X:-default}` the default."""
+    found = {}
+    for entry in SERVICES[service]["volumes"]:
+        source, _, *mode = re.sub(r"\$\{[A-Z0-9_]+:-([^}]*)\}", r"\1", entry).split(":")
+        found[source] = mode[0] if mode else "rw"
+    return found
+
+
+def script(name: str) -> ModuleType:
+    """A file of deploy/docker as a module; the folder is no package."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location(f"docker_{name}", DOCKER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pins() -> dict[str, str]:
+    lines = [line for line in (DOCKER / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    matches = [re.fullmatch(r"([A-Za-z0-9_.-]+)==(\S+)", line) for line in lines]
+    assert all(matches), "every line pins one package exactly"
+    return {re.sub(r"[-_.]+", "-", match[1]).lower(): match[2] for match in matches if match}
+
+
+def test_the_base_image_is_an_argument_with_a_pinned_default() -> None:
+    first, second = instructions()[:2]
+    assert first[0] == "ARG"
+    argument, default = first[1].split("=")
+    assert second == ["FROM", "${BASE_IMAGE}"]
+    assert argument == "BASE_IMAGE"
+    assert re.fullmatch(r"python:3\.\d+-slim-[a-z]+", default)
+    assert SERVICES["credentials"]["build"]["args"] == {"BASE_IMAGE": "${BASE_IMAGE:-" + default + "}"}
+    minor = Version(default.split(":")[1].split("-")[0])
+    assert minor in Requirement(f"python{PROJECT['project']['requires-python']}").specifier
+
+
+def test_the_image_builds_with_the_old_builder_and_runs_as_nobody_special() -> None:
+    assert "--mount" not in DOCKERFILE
+    assert "<<" not in DOCKERFILE
+    users = [rest for word, rest in instructions() if word == "USER"]
+    assert users == ["10001:10001"]
+    assert instructions()[-1][0] == "CMD"
+    after = [word for word, _ in instructions()][-2:]
+    assert after == ["USER", "CMD"], "nothing runs as root behind USER"
+
+
+def test_only_what_the_app_needs_can_enter_the_image() -> None:
+    lines = [
+        line for line in (ROOT / ".dockerignore").read_text().splitlines() if line.strip() and not line.startswith("#")
+    ]
+    assert lines[0] == "*"
+    allowed = {line.removeprefix("!/") for line in lines if line.startswith("!")}
+    assert all(line.startswith("!/") for line in lines if line.startswith("!"))
+    packages = set(PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    assert packages | {"pyproject.toml", "README.md", "LICENSE", "deploy"} <= allowed
+    assert not allowed & {".git", ".venv", "results", "credentials", "docker-compose.yml"}
+    # Flower refuses a rule of fab-exclude that matches nothing
+    for pattern in PROJECT["tool"]["flwr"]["app"]["fab-exclude"]:
+        assert pattern.split("/")[0] in allowed
+    last_exception = max(number for number, line in enumerate(lines) if line.startswith("!"))
+    assert {"**/*.key", "**/*.pem", "**/credentials", "**/results"} <= set(lines[last_exception + 1 :])
+
+
+def test_no_secret_enters_the_image() -> None:
+    copied = [rest for word, rest in instructions() if word in ("COPY", "ADD")]
+    assert copied == ["pyproject.toml ./", "deploy/docker/constraints.txt deploy/docker/", ". ./"]
+    named = [rest for word, rest in instructions() if word in ("ARG", "ENV")]
+    assert not re.search(r"secret|token|password|private", " ".join(named), flags=re.IGNORECASE)
+
+
+def test_the_pins_agree_with_the_project() -> None:
+    pinned = pins()
+    wanted = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
+    for requirement in map(Requirement, wanted):
+        assert Version(pinned[requirement.name]) in requirement.specifier
+    version = PROJECT["project"]["version"]
+    assert {service["image"] for service in SERVICES.values()} == {"${PROTOSPHERE_IMAGE:-protosphere:" + version + "}"}
+
+
+def test_the_pins_hold_all_that_the_dependencies_need() -> None:
+    pinned, missing, seen = pins(), [], set()
+    todo = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
+    # the markers of the image's platform, whatever this test's is
+    place = {"python_version": "3.11", "python_full_version": "3.11.9", "sys_platform": "linux"}
+    place |= {"platform_system": "Linux", "platform_machine": "x86_64", "platform_python_implementation": "CPython"}
+    while todo:
+        requirement = todo.pop()
+        key = (requirement.name, tuple(sorted(requirement.extras)))
+        if key in seen:
+            continue
+        seen.add(key)
+        if re.sub(r"[-_.]+", "-", requirement.name).lower() not in pinned:
+            missing.append(requirement.name)
+            continue
+        try:
+            needs = importlib.metadata.requires(requirement.name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for need in map(Requirement, needs):
+            extras = requirement.extras or {""}
+            if need.marker is None or any(need.marker.evaluate(place | {"extra": extra}) for extra in extras):
+                todo.append(need)
+    assert missing == []
+
+
+def test_the_file_suits_both_compose_commands() -> None:
+    assert "version" not in COMPOSE
+    assert "dockerfile_inline" not in json.dumps(COMPOSE)
+    assert len(COMPOSE["networks"]) <= 2
+    assert COMPOSE["networks"]["fleet"]["internal"] is True
+    builders = [name for name, service in SERVICES.items() if "build" in service]
+    assert builders == ["credentials"]
+    assert all(service["pull_policy"] == "never" for service in SERVICES.values())
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_is_locked_in(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in service
+    assert "ports" not in service
+    assert not any("docker.sock" in source for source in mounts(name))
+    if name == "results":
+        assert (service["user"], service["network_mode"]) == ("0:0", "none")
+        assert list(mounts(name)) == ["./results"]
+    else:
+        assert "user" not in service
+        assert "cap_add" not in service
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_is_one_shot_or_tells_its_health(name: str) -> None:
+    service = SERVICES[name]
+    lasting = service.get("restart") == "unless-stopped"
+    assert lasting == ("healthcheck" in service) == (name in LASTING)
+    if lasting:
+        assert service["stop_signal"] == "SIGTERM"
+        assert service["healthcheck"]["test"][2].endswith("healthy.py")
+        assert service["mem_limit"]
+
+
+def test_nobody_starts_before_what_it_needs() -> None:
+    done, well = {"condition": "service_completed_successfully"}, {"condition": "service_healthy"}
+    assert SERVICES["superlink"]["depends_on"] == {"credentials": done, "results": done}
+    for site in SITES:
+        assert SERVICES[site]["depends_on"] == {"superlink": well, "register": done, "data": done}
+    assert SERVICES["federation"]["depends_on"] == {"superlink": well, "register": done} | dict.fromkeys(SITES, well)
+
+
+def test_each_site_has_its_own_volumes_model_and_number() -> None:
+    assert len(SITES) == 3
+    assert int(SERVICES["federation"]["environment"]["SITES"]) == len(SITES)
+    commands = [SERVICES[site]["command"] for site in SITES]
+    options = [dict(zip(command[1::2], command[2::2], strict=True)) for command in commands]
+    assert [option["--partition"] for option in options] == ["0", "1", "2"]
+    assert {option["--of"] for option in options} == {"3"}
+    assert len({option["--model"] for option in options}) == 3
+    for site in SITES:
+        assert mounts(site) == {f"{site}-keys": "ro", f"{site}-data": "ro", f"{site}-state": "rw"}
+    for service in ("credentials", "data"):
+        assert SERVICES[service]["command"][1] == "3"
+
+
+def test_a_private_volume_is_seen_by_its_owner_and_by_who_fills_it() -> None:
+    seen: dict[str, set[str]] = {}
+    for name in SERVICES:
+        for source in mounts(name):
+            seen.setdefault(source, set()).add(name)
+    assert sorted(volume for volume in seen if volume.endswith(PRIVATE)) == sorted(COMPOSE["volumes"])
+    assert seen["authority-keys"] == {"credentials"}
+    assert seen["superlink-keys"] == {"credentials", "superlink"}
+    assert seen["superlink-state"] == {"superlink"}
+    for site in SITES:
+        assert seen[f"{site}-keys"] == {"credentials", site}
+        assert seen[f"{site}-data"] == {"data", site}
+        assert seen[f"{site}-state"] == {site}
+
+
+def test_the_control_port_stays_on_the_superlinks_loopback() -> None:
+    assert "--host" not in SERVICES["superlink"]["command"]
+    inside = {name for name, service in SERVICES.items() if service.get("network_mode") == "service:superlink"}
+    assert inside == {"register", "federation"}
+    assert {name for name, service in SERVICES.items() if "networks" in service} == set(LASTING)
+
+
+def test_the_scripts_are_of_the_shell_that_every_image_has() -> None:
+    found = sorted(DOCKER.glob("*.sh"))
+    assert found
+    for path in found:
+        checked = subprocess.run(["sh", "-n", path], capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stderr
+    named = {
+        word
+        for service in SERVICES.values()
+        for word in [*service.get("command", []), *service.get("entrypoint", [])]
+        if word.startswith("deploy/")
+    }
+    for word in named:
+        assert (ROOT / word).stat().st_mode & 0o111, f"{word} can be run"
+
+
+def test_a_site_is_well_only_with_a_live_connection() -> None:
+    healthy = script("healthy")
+    live = "   0: 0500A8C0:8F2A 0200A8C0:2384 01 00000000:00000000 00:00000000 00000000 10001 0 1 1"
+    assert healthy.connected([live])
+    assert not healthy.connected([live.replace(" 01 ", " 02 ")])
+    assert not healthy.connected([live.replace(":2384", ":2385")])
+    # its own port of that number is no connection to another one
+    assert not healthy.connected([live.replace("8F2A", "2384").replace("0200A8C0:2384", "0200A8C0:8F2A")])
+    assert not healthy.connected([])
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="this system does not list its connections")
+def test_a_real_connection_is_read_from_the_kernels_list() -> None:
+    healthy = script("healthy")
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        healthy.FLEET_PORT = server.getsockname()[1]
+        assert healthy.connected(Path("/proc/net/tcp").read_text().splitlines()[1:])
+
+
+def test_an_unhealthy_service_is_told_in_a_sentence() -> None:
+    healthy = script("healthy")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    healthy.RUNTIME = f"http://127.0.0.1:{port}/health"
+    with pytest.raises(SystemExit, match=rf"^http://127.0.0.1:{port}/health does not answer \(.*refused"):
+        healthy.site()
+
+
+def left_by_a_run(folder: Path, accuracy: float, roster: int = 3, evaluated: int = 3) -> None:
+    run = folder / "20260101-000000-protonorm-digits"
+    run.mkdir()
+    headline = {"accuracy": accuracy, "clients": evaluated}
+    (run / "summary.json").write_text(json.dumps({"headline": headline, "floor": {"majority-class": 0.25}}))
+    (run / "roster.json").write_text(json.dumps([{}] * roster))
+
+
+def checked(folder: Path) -> tuple[int, str]:
+    command = [sys.executable, DOCKER / "check.py", folder, "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def test_a_good_run_passes_the_check(tmp_path: Path) -> None:
+    left_by_a_run(tmp_path, 0.75)
+    assert checked(tmp_path) == (0, "20260101-000000-protonorm-digits: 3 clients, accuracy 0.750, floor 0.250")
+
+
+@pytest.mark.parametrize(
+    ("figures", "reason"),
+    [
+        ({"accuracy": 0.25}, "accuracy 0.250, no better than the floor 0.250."),
+        ({"accuracy": 0.75, "roster": 2}, "2 clients took part"),
+        ({"accuracy": 0.75, "evaluated": 2}, "2 were evaluated, instead of 3"),
+    ],
+)
+def test_a_poor_run_does_not(tmp_path: Path, figures: dict[str, Any], reason: str) -> None:
+    left_by_a_run(tmp_path, **figures)
+    code, said = checked(tmp_path)
+    assert code == 1
+    assert reason in said
+
+
+def test_no_run_does_not(tmp_path: Path) -> None:
+    code, said = checked(tmp_path)
+    assert (code, said) == (1, f"{tmp_path} holds 0 summaries of runs instead of one; look at the services' logs.")
+
+
+def test_without_an_engine_the_demonstration_says_so_and_ends(tmp_path: Path) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n")
+    docker.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(
+        [DOCKER / "demo.sh"], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert done.stdout == "skipped: no Docker engine answers here (Cannot connect to the daemon)\n"
