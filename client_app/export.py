@@ -9,6 +9,7 @@ import importlib
 import io
 import json
 import os
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -250,7 +251,9 @@ def _as_onnx(program: Program, trained: Trained, about: dict[str, str]) -> bytes
 
 def _inexpressible(trained: Trained, error: Exception) -> SettingError:
     """What a model of somebody else's may do that no program can."""
-    words = str(error).strip().splitlines() or [type(error).__name__]
+    # torch.onnx colours its words for a terminal
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+    words = plain.splitlines() or [type(error).__name__]
     return SettingError(
         f"model {trained.model!r} cannot be written as a program ({words[0].rstrip('.:')}); its forward pass must not "
         "branch on values; `protosphere predict` needs no program."

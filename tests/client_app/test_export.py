@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -154,6 +155,19 @@ def test_without_onnx_the_extra_is_named(client_of, tmp_path, monkeypatch):
     for package in ("onnx", "onnxscript"):
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SettingError, match=r"needs onnx, .*pip install 'protosphere\[onnx\]'"):
+        export(trained, tmp_path / "model.onnx", "onnx")
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_what_onnx_cannot_express_is_said_in_one_plain_line(client_of, tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise RuntimeError("Failed at \x1b[96mstep 3/3\x1b[0m.\nA report")
+
+    trained = client_of()
+    for package in ("onnx", "onnxscript"):
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with pytest.raises(SettingError, match=r"cannot be written as a program \(Failed at step 3/3\); its forward"):
         export(trained, tmp_path / "model.onnx", "onnx")
     assert not (tmp_path / "model.onnx").exists()
 
