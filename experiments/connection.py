@@ -48,10 +48,11 @@ class Connection:
             FlowerError: there is no such connection, or nobody answers, in Flower's words.
         """
         (self._scratch / "cwd").mkdir(exist_ok=True)
-        answer, code = self._flwr(["ls", self._name, "--format", "json"], ANSWER_PATIENCE, subprocess.STDOUT)
-        if code == 0:
-            return
-        reason = refusal(answer.splitlines()) or "no answer"
+        answer = self._flwr(["ls", self._name, "--format", "json"], ANSWER_PATIENCE)
+        with suppress(ValueError, KeyError):
+            if json.loads(answer)["success"]:
+                return
+        reason = refusal(answer) or "no answer"
         raise FlowerError(
             f"the SuperLink of the connection `{self._name}` cannot be used: {reason}. Connections stand in "
             f"{self._environment.get('FLWR_HOME', '~/.flwr')}/config.toml; docs/deployment.md shows one."
@@ -88,7 +89,7 @@ class Connection:
                 lines.append(line)
         client.wait()
         if not self._run_id:
-            reason = refusal(lines) or f"`flwr run` ended with exit code {client.returncode}"
+            reason = refusal("".join(lines)) or f"`flwr run` ended with exit code {client.returncode}"
             raise FlowerError(f"Flower did not start the run: {reason}.")
 
     def status(self) -> tuple[str, str]:
@@ -100,7 +101,7 @@ class Connection:
         deadline = time.monotonic() + STATUS_PATIENCE
         status = "unknown"
         while time.monotonic() < deadline:
-            answer, _ = self._flwr(["ls", self._name, "--run-id", self._run_id, "--format", "json"], STATUS_PATIENCE)
+            answer = self._flwr(["ls", self._name, "--run-id", self._run_id, "--format", "json"], STATUS_PATIENCE)
             with suppress(ValueError, KeyError, IndexError):
                 run = json.loads(answer)["runs"][0]
                 status, details = run["status"], run["status-details"]
@@ -128,20 +129,20 @@ class Connection:
     def _refuse_ended(self) -> None:
         """Raise FlowerError where it is known that the SuperLink is no more."""
 
-    def _flwr(self, arguments: list[str], patience: float, errors: int = subprocess.DEVNULL) -> tuple[str, int]:
-        """What `flwr` prints, and its exit code; empty and 1 when it takes too long."""
+    def _flwr(self, arguments: list[str], patience: float) -> str:
+        """What `flwr` prints; empty when it takes too long."""
         command = self._family.start(
             [find_executable("flwr"), *arguments],
             cwd=self._scratch / "cwd",
             env=self._environment,
             stdout=subprocess.PIPE,
-            stderr=errors,
+            stderr=subprocess.DEVNULL,
         )
         try:
-            return command.communicate(timeout=patience)[0], command.returncode
+            return command.communicate(timeout=patience)[0]
         except subprocess.TimeoutExpired:
             command.kill()
-            return "", 1
+            return ""
 
 
 def find_executable(name: str) -> str:
@@ -162,10 +163,13 @@ def as_toml(run_config: Mapping[str, Scalar]) -> str:
     return "".join(f"{_key(name)} = {_value(value)}\n" for name, value in run_config.items())
 
 
-def refusal(lines: list[str]) -> str:
-    """Why `flwr` did not do as it was told: the text that it frames in a box."""
-    framed = [line.strip("│ \n") for line in lines if line.startswith("│")]
-    return " ".join(filter(None, framed)).rstrip(".")
+def refusal(answer: str) -> str:
+    """Why `flwr` did not do as it was told: the end of its JSON's message, or the text that it frames in a box."""
+    try:
+        words = str(json.loads(answer)["error-message"]).strip().rpartition("\n\n")[2].split()
+    except (ValueError, KeyError, TypeError):
+        words = [line.strip("│ \n") for line in answer.splitlines() if line.startswith("│")]
+    return " ".join(filter(None, words)).rstrip(".")
 
 
 def quiet() -> dict[str, str]:

@@ -133,7 +133,7 @@ class Deployment:
         answer = self.flwr("supernode", "register", str(public), CONNECTION, "--format", "json")
         with suppress(ValueError, KeyError):
             return int(json.loads(answer)["node-id"])
-        raise FlowerError(f"the key {public} was not registered: {refusal(answer.splitlines()) or answer.strip()}.")
+        raise FlowerError(f"the key {public} was not registered: {refusal(answer) or answer.strip()}.")
 
     def start_node(self, partition: int) -> None:
         """Start a site's SuperNode; it goes on trying until the SuperLink is there and takes it."""

@@ -8,84 +8,25 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests.integration.watched import Watched
+
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 300  # seconds, then a run is stuck
 TEN = {"rounds": 2, "max-samples": 700, "feature-dim": 12, "models": "tiny", "device": "cpu", "fraction-train": 0.7}
 TWO = {"strategy": "fedproto", "rounds": 2, "max-samples": 200, "feature-dim": 8, "models": "tiny_perceptron,tiny_cnn"}
 
 
 def assignments(settings):
     return " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
-
-
-class Watched:
-    """A command, with all processes that come of it noted by walking parents while it runs."""
-
-    def __init__(self, command, **options):
-        self.output = ""
-        self.seen = {}
-        self._ended = threading.Event()
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", **options
-        )
-        self._walker = threading.Thread(target=self._walk, daemon=True)
-        self._walker.start()
-
-    def finish(self):
-        """Wait for its end; gives the exit code."""
-        try:
-            self.output += self.process.communicate(timeout=PATIENCE)[0]
-        except subprocess.TimeoutExpired:
-            self.process.terminate()
-            self.output += self.process.communicate(timeout=60)[0]
-            pytest.fail(f"stuck for {PATIENCE} s:\n{self.output[-4000:]}")
-        self._ended.set()
-        self._walker.join()
-        return self.process.returncode
-
-    def left(self, patience=10):
-        """Those that live on, after some patience."""
-        deadline = time.monotonic() + patience
-        while (alive := self._alive()) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        return alive
-
-    def _alive(self):
-        table = living()
-        return {pid for pid, began in self.seen.items() if table.get(pid, (0, ""))[1] == began}
-
-    def _walk(self):
-        while not self._ended.wait(0.05):
-            table = living()
-            kin = {self.process.pid, *self.seen}
-            while new := {pid for pid, (parent, _) in table.items() if parent in kin and pid not in self.seen}:
-                self.seen |= {pid: table[pid][1] for pid in new}
-                kin |= new
-
-
-def living():
-    """Process id -> (parent, start time) of all that are not dead."""
-    table = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] not in "ZX":
-            table[int(stat.parent.name)] = (int(fields[1]), fields[19])
-    return table
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,289 @@
+"""The same app on real machines: SuperLink and SuperNodes as processes over gRPC with TLS and node keys.
+
+One deployment of two sites, started by the scripts of deploy/; while it trains, others knock at its door.
+"""
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from experiments.demo_data import write_sites
+from experiments.deployment import CONNECTION, Deployment, Site
+from experiments.guardian import guarded
+from experiments.local_grid import LocalGrid
+from tests.integration.watched import PATIENCE, Watched
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = ("tiny_perceptron", "tiny_cnn")
+DOMAINS = ("north", "south")
+SETTINGS = {"strategy": "fedproto", "rounds": 3, "feature-dim": 12, "dataset": "two-clinics", "device": "cuda:7"}
+SENT_AWAY = "Connection attempt failed"  # a SuperNode says so and tries again, for ever
+
+
+def assignments(settings):
+    return " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
+
+
+@pytest.fixture(scope="module")
+def place():
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("no /proc to watch processes in")
+    with tempfile.TemporaryDirectory(prefix="protosphere-test-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def clinics(place):
+    """Two folders of images."""
+    return write_sites(place / "data", 2)
+
+
+@pytest.fixture(scope="module")
+def deployment(place, clinics):
+    sites = [
+        Site(i, {"data": str(folder), "model": model, "device": "cpu", "domain": domain})
+        for i, (folder, model, domain) in enumerate(zip(clinics, MODELS, DOMAINS, strict=True))
+    ]
+    with guarded(place / "scratch") as tell:
+        deployment = Deployment(place / "federation", sites, tell, {"PROTOSPHERE_HOME": str(place / "home")})
+        try:
+            deployment.start()
+            yield deployment
+        finally:
+            deployment.stop()
+
+
+@pytest.fixture(scope="module")
+def strangers(place, deployment):
+    """What each who must not come in has seen of it, while the run was on: (its exit code or None, its words)."""
+    other = Deployment(place / "strangers", [Site(0)])
+    other.make_credentials()
+    ours, theirs, key = deployment.authority, other.authority, deployment.key(0)
+    knocks = {
+        "unknown key": ("--ca", ours, "--key", other.key(0)),
+        "no TLS": ("--insecure",),
+        "wrong authority": ("--ca", theirs, "--key", key),
+    }
+    return deployment, other, knocks
+
+
+@pytest.fixture(scope="module")
+def finished(deployment, strangers):
+    """A run over the deployment, and how strangers fared meanwhile."""
+    command = [sys.executable, "-m", "cli.main", "run", "--superlink", CONNECTION]
+    run = subprocess.Popen(
+        [*command, "-c", assignments(SETTINGS)],
+        cwd=ROOT,
+        env=deployment.environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    knocked = knock(*strangers)
+    out, err = run.communicate(timeout=PATIENCE)
+    return run.returncode, out, err, knocked
+
+
+def knock(deployment, other, knocks):
+    """Each stranger's SuperNode for partition 0, until it ended or was sent away."""
+    processes = {}
+    for number, (name, options) in enumerate(knocks.items()):
+        log = other.folder / f"{number}.log"
+        command = [ROOT / "deploy" / "supernode.sh", "--superlink", f"localhost:{deployment.fleet}"]
+        own = ["--partition", "0", "--of", "2", "--state", other.folder / f"{number}", "--port", str(free_port())]
+        with log.open("w") as out:
+            started = subprocess.Popen(
+                [str(word) for word in (*command, *own, *options)],
+                env=deployment.environment,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        processes[name] = started, log
+    deadline = time.monotonic() + PATIENCE
+    seen = {}
+    for name, (process, log) in processes.items():
+        while (code := process.poll()) is None and SENT_AWAY not in log.read_text():
+            assert time.monotonic() < deadline, f"{name}: {log.read_text()}"
+            time.sleep(0.2)
+        if code is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        seen[name] = code, log.read_text()
+    return seen
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def folder_of(out):
+    return Path(next(line for line in out.splitlines() if line.startswith("results: ")).removeprefix("results: "))
+
+
+def test_the_run_ends_with_a_summary(finished, deployment):
+    code, out, err, _ = finished
+    assert code == 0, err
+    folder = folder_of(out)
+    assert folder.parent == deployment.home / "results"
+    assert folder.name.endswith("-fedproto-two-clinics")
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["clients"], summary["rounds"], summary["problems"], summary["failures"]) == (2, 3, 0, {})
+    roster = json.loads((folder / "roster.json").read_text())
+    assert [(client["model"], client["domain"]) for client in roster] == list(zip(MODELS, DOMAINS, strict=True))
+    assert set(summary["domains"]) == set(DOMAINS)
+    assert "Traceback" not in out + err
+    assert err == ""
+
+
+def test_each_site_keeps_its_model_to_itself(finished, deployment):
+    name = folder_of(finished[1]).name
+    for partition, model in enumerate(MODELS):
+        clients = deployment.folder / f"site-{partition}" / "state" / "clients" / name
+        assert [path.name for path in clients.iterdir()] == [str(partition)]
+        assert json.loads((clients / str(partition) / "client.json").read_text())["model"] == model
+        assert {path.name for path in (clients / str(partition)).glob("round-*")} == {
+            "round-000002.safetensors",
+            "round-000003.safetensors",
+        }
+    assert [path for path in (deployment.home / "clients").rglob("*") if path.is_file()] == []
+
+
+def test_the_same_metrics_to_the_bit_as_in_one_process(finished, clinics, run, metrics):
+    def grid(config, nodes, workers):
+        own = [
+            node | {"data-path": str(folder), "model": model, "domain": domain, "device": "cpu"}
+            for node, folder, model, domain in zip(nodes, clinics, MODELS, DOMAINS, strict=True)
+        ]
+        return LocalGrid(config, own, workers)
+
+    everything = {"models": "tiny", "max-samples": 0}
+    in_process = metrics(run(everything | SETTINGS, clients=2, grid=grid))
+    assert metrics(folder_of(finished[1])) == in_process
+    assert len(in_process) == 4
+
+
+def test_an_unknown_key_is_sent_away(finished):
+    code, words = finished[3]["unknown key"]
+    assert code not in (0, None), words
+    assert "Failed to activate SuperNode" in words
+
+
+def test_another_authority_is_not_trusted(finished):
+    code, words = finished[3]["wrong authority"]
+    assert code not in (0, None), words
+    assert "CERTIFICATE_VERIFY_FAILED" in words
+
+
+def test_without_tls_nobody_gets_through(finished):
+    code, words = finished[3]["no TLS"]
+    assert SENT_AWAY in words or code
+    assert "SuperNode ID" not in words
+
+
+def test_strangers_leave_no_trace(finished, deployment):
+    listing = json.loads(deployment.flwr("supernode", "list", CONNECTION, "--format", "json"))
+    assert len(listing["nodes"]) == 2
+    folder = folder_of(finished[1])
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["problems"] for line in lines] == [{}] * 4
+    assert [sorted(line["clients"]) for line in lines] == [["0", "1"]] * 4
+
+
+def test_plain_http_and_another_authority_get_no_control(finished, deployment, strangers):
+    address = f"127.0.0.1:{deployment.port}"
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with pytest.raises((urllib.error.URLError, OSError)):
+        direct.open(f"http://{address}/health", timeout=5)
+    other = ssl.create_default_context(cafile=str(strangers[1].authority))
+    trusting = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=other))
+    with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+        trusting.open(f"https://{address}/health", timeout=5)
+
+
+def test_a_connection_that_cannot_be_used_is_a_sentence(finished, deployment, strangers):
+    other = strangers[1]
+    text = (other.config / "config.toml").read_text()
+    (other.config / "config.toml").write_text(text.replace(str(other.port), str(deployment.port)))
+    for connection, words in ((CONNECTION, "cannot be used"), ("nobody", "nobody")):
+        done = subprocess.run(
+            [sys.executable, "-m", "cli.main", "run", "--superlink", connection, "-c", "rounds=1"],
+            cwd=ROOT,
+            env=deployment.environment | {"FLWR_HOME": str(other.config)},
+            text=True,
+            capture_output=True,
+        )
+        assert done.returncode == 1
+        assert words in done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
+        assert len(done.stderr.splitlines()) == 2, done.stderr
+
+
+# --- make deploy-demo --------------------------------------------------------------------------------
+
+
+def ports(folder):
+    """The ports that the demo's processes listened on, by their own words."""
+    config = (folder / "config" / "config.toml").read_text()
+    return [int(config.partition("127.0.0.1:")[2].partition('"')[0])]
+
+
+def refused(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.fixture
+def demo(place, tmp_path):
+    """demo(settings): `make deploy-demo` with a home of its own."""
+    environment = os.environ | {"PROTOSPHERE_HOME": str(tmp_path / "own")}
+
+    def start(settings):
+        command = [sys.executable, "-m", "deploy.demo", settings]
+        return Watched(command, cwd=ROOT, env=environment, start_new_session=True), tmp_path / "own" / "deploy-demo"
+
+    return start
+
+
+def test_a_demo_stopped_by_ctrl_c_leaves_nothing(demo):
+    watched, folder = demo("rounds=50")
+    deadline = time.monotonic() + PATIENCE
+    results = folder.parent / "results"
+    while not any(path.stat().st_size for path in results.glob("*/metrics.jsonl")):
+        assert watched.process.poll() is None, watched.finish()
+        assert time.monotonic() < deadline, "no round was finished"
+        time.sleep(0.2)
+    watched.process.send_signal(signal.SIGINT)
+    assert watched.finish() == 130, watched.output
+    assert "SIGINT: stopping" in watched.output
+    assert "== stopped: SuperLink and SuperNodes, and all that they started" in watched.output
+    assert "Traceback" not in watched.output
+    assert len(watched.seen) > 10
+    assert watched.left() == set()
+    assert all(map(refused, ports(folder)))
+
+
+def test_a_demo_that_fails_says_why_and_leaves_nothing(demo):
+    watched, folder = demo("nonsense=1")
+    assert watched.finish() == 2, watched.output
+    assert "unknown setting `nonsense`" in watched.output
+    assert "== stopped: SuperLink and SuperNodes, and all that they started" in watched.output
+    assert "Traceback" not in watched.output
+    assert len(watched.seen) > 8
+    assert watched.left() == set()
+    assert all(map(refused, ports(folder)))

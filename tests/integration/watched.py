@@ -1,0 +1,68 @@
+"""Commands that are watched: every process that comes of them is known, and whether it is gone."""
+
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+PATIENCE = 300  # seconds, then a run is stuck
+
+
+class Watched:
+    """A command, with all processes that come of it noted by walking parents while it runs."""
+
+    def __init__(self, command, **options):
+        self.output = ""
+        self.seen = {}
+        self._ended = threading.Event()
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", **options
+        )
+        self._walker = threading.Thread(target=self._walk, daemon=True)
+        self._walker.start()
+
+    def finish(self):
+        """Wait for its end; gives the exit code."""
+        try:
+            self.output += self.process.communicate(timeout=PATIENCE)[0]
+        except subprocess.TimeoutExpired:
+            self.process.terminate()
+            self.output += self.process.communicate(timeout=60)[0]
+            pytest.fail(f"stuck for {PATIENCE} s:\n{self.output[-4000:]}")
+        self._ended.set()
+        self._walker.join()
+        return self.process.returncode
+
+    def left(self, patience=10):
+        """Those that live on, after some patience."""
+        deadline = time.monotonic() + patience
+        while (alive := self._alive()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return alive
+
+    def _alive(self):
+        table = living()
+        return {pid for pid, began in self.seen.items() if table.get(pid, (0, ""))[1] == began}
+
+    def _walk(self):
+        while not self._ended.wait(0.05):
+            table = living()
+            kin = {self.process.pid, *self.seen}
+            while new := {pid for pid, (parent, _) in table.items() if parent in kin and pid not in self.seen}:
+                self.seen |= {pid: table[pid][1] for pid in new}
+                kin |= new
+
+
+def living():
+    """Process id -> (parent, start time) of all that are not dead."""
+    table = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] not in "ZX":
+            table[int(stat.parent.name)] = (int(fields[1]), fields[19])
+    return table
