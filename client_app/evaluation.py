@@ -90,14 +90,16 @@ def _right(objective: Objective, state: ClientState, rows: Rows, transform: Tran
     if not len(rows):
         return {}
     z = features_of(objective, state, rows, transform)
-    right = {rule: (scores.argmax(dim=1) == rows.labels).sum() for rule, scores in _scores(objective, state, z).items()}
+    right = {
+        rule: (scores.argmax(dim=1) == rows.labels).sum() for rule, scores in rule_scores(objective, state, z).items()
+    }
     if state.prototypes is not None and state.prototypes.counts is not None:
         usual = state.prototypes.labels[state.prototypes.counts.argmax()]
         right[MAJORITY] = (rows.labels == usual).sum()
     return right
 
 
-def _scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:
+def rule_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:
     """Rule -> (n, K). A rule whose ingredients a client lacks is missing."""
     num_classes = objective.num_classes
     scores = {"classifier": objective.logits(state, z)}

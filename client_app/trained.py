@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, softmax
 
-from client_app.evaluation import ROWS_AT_ONCE, features_of
+from client_app.evaluation import ROWS_AT_ONCE, features_of, rule_scores
 from client_app.store import Store, StoreError
 from data import DataError
 from data.client_data import InputTransform, Rows, TokenTransform, Transform
@@ -22,8 +22,6 @@ from federation.seeds import derive, limited_threads
 from federation.settings import SettingError
 from models import build, seed_name
 from models.text import Tokens
-from prototypes.discriminant import discriminant_scores
-from prototypes.nearest import nearest_scores
 from strategies import Run, read_settings
 from strategies.method import ClientState, Objective
 
@@ -105,7 +103,7 @@ class Trained:
     def rules(self) -> tuple[str, ...]:
         """The rules that this client can apply."""
         nothing = torch.zeros(0, self.objective.settings.feature_dim, device=self.device)
-        return tuple(self._ready_rules(nothing))
+        return tuple(rule_scores(self.objective, self.state, nothing))
 
     def chosen(self, rule: str = "") -> str:
         """The rule of that name, or the client's own for "".
@@ -127,18 +125,7 @@ class Trained:
         rows = Rows(inputs.to(self.device), torch.zeros(len(inputs), dtype=torch.int64))
         with limited_threads(self.objective.settings.threads):
             z = features_of(self.objective, self.state, rows, self.transform)
-            return self._ready_rules(z)[rule]
-
-    def _ready_rules(self, z: Tensor) -> dict[str, Tensor]:
-        """Rule -> (n, K), as evaluation has them."""
-        state, num_classes = self.state, self.objective.num_classes
-        scores = {"classifier": self.objective.logits(state, z)}
-        if state.prototypes is not None and state.covariance is not None:
-            scores["local-prototypes"] = nearest_scores(z, *state.prototypes.table(num_classes))
-            scores["discriminant"] = discriminant_scores(z, state.prototypes, state.covariance, num_classes)
-        if state.table is not None:
-            scores["global-prototypes"] = nearest_scores(z, *state.table)
-        return scores | self.objective.scores(state, z)
+            return rule_scores(self.objective, self.state, z)[rule]
 
 
 def open_trained(folder: Path, device: str = "auto") -> Trained:
