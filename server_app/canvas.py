@@ -1,0 +1,112 @@
+"""What every picture of a report shares: size, fonts, colours for light and dark, and the way to SVG.
+
+    with canvas.figure() as drawn:
+        axes = drawn.add_subplot()
+        axes.plot(rounds, accuracy, color=canvas.COLOURS[0])
+        svg = canvas.svg(drawn)
+
+The drawing is light, for paper and for programs that know no CSS; a style sheet inside it makes it dark where a browser
+prefers that. Text stays text. The same figure gives the same bytes.
+"""
+
+import io
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HALF = (5.7, 3.6)  # inches: half of the page's width, where letters are as large as the page's
+WHOLE = (11.6, 3.8)
+
+INK, SOFT, GRID = "#1c1e21", "#5a6068", "#d9dce1"
+GROUND = "#ffffff"
+# Okabe and Ito's colours, the lighter ones a little darker for a white ground, each with what it is on a dark one
+COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b5548a", "#b87a00", "#3d93c9", "#7a7f87")
+ON_DARK = {
+    INK: "#e8eaed",
+    SOFT: "#a7adb5",
+    GRID: "#363b42",
+    GROUND: "#15171a",
+    "#0072b2": "#4fa8e0",
+    "#d55e00": "#f5843c",
+    "#00875f": "#2fbf93",
+    "#b5548a": "#dd8fba",
+    "#b87a00": "#edb13c",
+    "#3d93c9": "#8fd0f7",
+    "#7a7f87": "#b4b9c0",
+}
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
+COLOUR_MAP = "viridis"
+
+STYLE = {
+    "font.family": "sans-serif",
+    # the first is matplotlib's own, by which it measures; the rest are for browsers
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica Neue", "Arial", "sans-serif"],
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9.5,
+    "xtick.labelsize": 8.8,
+    "ytick.labelsize": 8.8,
+    "legend.fontsize": 8.8,
+    "legend.frameon": False,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.edgecolor": SOFT,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.8,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    # a class may be called "$x$"
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "protosphere",
+    "axes.formatter.useoffset": False,
+}
+
+
+@contextmanager
+def figure(size: tuple[float, float] = HALF) -> "Iterator[Figure]":
+    """An empty figure of so many inches in the page's style, which holds while inside."""
+    # matplotlib takes a second to import and, once a machine, several to look for fonts, which it says on the log
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE), warnings.catch_warnings():
+        # names may be in letters that only the browser's fonts have
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        yield Figure(figsize=size, layout="constrained")
+
+
+def svg(drawn: "Figure") -> str:
+    """The figure as an SVG file's text; inside `figure`."""
+    stream = io.StringIO()
+    drawn.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    text = stream.getvalue()
+    # without the document type, which browsers and editors need not look up
+    text = re.sub(r"<!DOCTYPE.*?>\s*", "", text, flags=re.DOTALL)
+    return text.replace("<defs>", f"<style>{_dark()}</style>\n <defs>", 1)
+
+
+def _dark() -> str:
+    rules = "".join(
+        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+        for light, dark in ON_DARK.items()
+        for kind in ("fill", "stroke")
+    )
+    return f"@media (prefers-color-scheme:dark){{{rules}}}"
