@@ -77,8 +77,10 @@ class Store:
         return next(iter(self.generations()), None)
 
     def save(self, round_number: int, state: ClientState) -> Stamp:
-        """Write the generation of `round_number`; older ones beyond the second go."""
+        """Write the generation of `round_number`; older ones beyond the second go, and what killed processes left."""
         path = self._path(round_number)
+        for cut_short in self.folder.glob("*.tmp"):
+            cut_short.unlink(missing_ok=True)
         self._write(path, _flatten(state))
         for old in sorted(self.folder.glob("round-*.safetensors"))[:-KEPT_GENERATIONS]:
             old.unlink(missing_ok=True)

@@ -125,6 +125,8 @@ def test_a_write_that_a_crash_cut_short_is_never_taken_for_a_state(store):
         (store.folder / name).write_bytes(b"half of it")
     assert store.newest_before(3)[0] == 1
     store.save(2, state_with(2.0))
+    # nobody else would ever take them away
+    assert list(store.folder.glob("*.tmp")) == []
     store.save(3, state_with(3.0))
     assert value_in(store, store.newest()) == 3
     assert rounds(store) == ["round-000002.safetensors", "round-000003.safetensors"]
