@@ -115,7 +115,10 @@ class Connection:
                 "the SuperLink does not answer any more. If it was restarted, the run is lost but for its last "
                 "checkpoint: resume it; if only this connection broke, the run goes on without us."
             )
-        raise FlowerError(f"the log of the run ended, but Flower still calls it {status}.")
+        raise FlowerError(
+            f"the log of the run ended, but Flower still calls it {status}: the SuperLink was started anew, or the "
+            "run's server process was killed. The run is lost but for its last checkpoint: resume it."
+        )
 
     def stop(self) -> None:
         """Stop the run if it is still on, then whatever we started for it."""

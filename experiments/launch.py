@@ -184,7 +184,9 @@ def _outcome(superlink: Connection, listener: _Listener) -> Outcome:
     if status == "finished:completed" and not listener.error and not unsummed:
         return Outcome(True, listener.folder)
     if "No heartbeat" in details:
-        details = "the simulation's process died, often for want of memory: Flower hears nothing of it any more"
+        simulated = isinstance(superlink, SuperLink)
+        who, remedy = ("simulation's", "") if simulated else ("run's server", "; resume it from its last checkpoint")
+        details = f"the {who} process died, often for want of memory: Flower hears nothing of it any more{remedy}"
     reason = (details or f"Flower calls the run {status}").rstrip(".")
     if listener.exception and (listener.exception.partition(": ")[2] or listener.exception) not in reason:
         reason += f" (the last exception in the log: {listener.exception})"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from experiments import launch as module
-from experiments.connection import FlowerError
+from experiments.connection import Connection, FlowerError
 from experiments.launch import Outcome, _Listener, check_resources, launch
 from experiments.superlink import SuperLink
 from federation.settings import SettingError
@@ -295,6 +295,19 @@ def test_why_a_run_failed(status, details, said, message, tmp_path):
     outcome = module._outcome(Ended(status, details), heard)
     assert not outcome.ok
     assert outcome.message == message
+
+
+def test_a_server_process_that_died_on_a_superlink_with_nodes_is_no_simulation(tmp_path):
+    class Connected(Connection):
+        def status(self):
+            return "finished:failed", "No heartbeat received from the task."
+
+    heard, _ = listener(tmp_path)
+    heard.close()
+    assert module._outcome(Connected(tmp_path), heard).message == (
+        "the run's server process died, often for want of memory: Flower hears nothing of it any more; resume it from "
+        "its last checkpoint."
+    )
 
 
 def test_a_folder_without_an_app(tmp_path, home):
