@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.linalg import helmert
-from scipy.optimize import OptimizeResult, minimize
 
 from prototypes.sphere import Array, log_force, potential, tangent_jitter, unit_rows
+
+if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
 
 # Algorithm 1 of ProtoNorm
 MOMENTUM = 0.9
@@ -68,8 +69,10 @@ def riesz(points: Array, s: float, rng: np.random.Generator) -> Solution:
     the largest tangential force is below 1e-4 of the mean full force, by `limit` otherwise (500 evaluations,
     or no descent left in float64).
     """
-    shape = points.shape
+    # clients load this module, in a new process each round, and never come here
+    from scipy.optimize import minimize
 
+    shape = points.shape
     unrest = np.inf
     settled = 0
 
@@ -104,6 +107,8 @@ def simplex(points: Array) -> Solution:
     √(K/(K-1)) B R for some R (K-1, d) with orthonormal rows. The one nearest to C is orthogonal Procrustes: R
     is the polar factor of Bᵀ C. Ended by `exact`.
     """
+    from scipy.linalg import helmert
+
     K = len(points)
     basis = helmert(K).T
     left, _, right = np.linalg.svd(basis.T @ points, full_matrices=False)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 Array = NDArray[np.float64]
 
@@ -124,7 +123,12 @@ def _pair_energies(squared: Array, s: float) -> tuple[Array, Array]:
 
 
 def _total(sums: Array, scales: Array, s: float) -> float:
-    return float(sums.sum() / 2 if s == 0 else logsumexp(scales, b=sums / 2))
+    if s == 0:
+        return float(sums.sum() / 2)
+    # clients load this module, in a new process each round, and never come here
+    from scipy.special import logsumexp
+
+    return float(logsumexp(scales, b=sums / 2))
 
 
 def measure(points: Array, s: float) -> tuple[float, float, float, float]:
