@@ -1,0 +1,1 @@
+"""The parts of the apps that `benchmarks.deployment` runs; it copies this folder into them."""
