@@ -12,6 +12,7 @@ help:
 	@echo "make deploy-demo  a SuperLink and three sites as real processes, with TLS and node keys"
 	@echo "make docker-demo  the same in containers, over docker-compose.yml; skipped where no Docker engine runs"
 	@echo "make test    install what is needed, then run the tests"
+	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   the figures of the README, printed (half an hour)"
 
@@ -37,6 +38,9 @@ docker-demo:
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+soak: $(READY)
+	$(BIN)/python -m pytest -m soak -s tests/soak
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,0 +1,172 @@
+"""Runs whose clients fail by plan: a fifth of the uploads missing, a tenth spoilt, one client that never succeeds; and
+real processes killed in mid-training. `make soak` has the long form."""
+
+import json
+
+import pytest
+
+from experiments import local_grid
+from experiments.local_grid import LocalGrid
+from federation.record import RunFolder
+from strategies import exchange as exchange_module
+from tests.soak.faults import app as faulty
+from tests.soak.faults import plan as kinds
+from tests.soak.faults.driver import deployed, wait_until
+from tests.soak.faults.files import finished, refuse_broken
+from tests.soak.faults.history import check_stores
+from tests.soak.faults.journal import Journal, generations
+from tests.soak.faults.oracle import Oracle, assert_same
+from tests.soak.faults.plan import Plan
+
+CLASSES, DIM = 10, 12
+ROUNDS, CLIENTS, FAILING = 30, 4, 3
+SHARES = {
+    kinds.RAISES: 0.08,
+    kinds.RAISES_IN_TRAINING: 0.04,
+    kinds.EXITS: 0.04,
+    kinds.LATE: 0.04,
+    "corrupted": 0.1,
+}
+PATIENCE = 600.0  # seconds, for what takes half a minute
+SEEDS = (0, 1, 5)
+SETTINGS = {"strategy": "fedproto", "rounds": ROUNDS, "max-failed-rounds": ROUNDS}
+
+
+class Clock:
+    """Stands in for the module `time` where the server waits: nobody is late but by plan."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+class LateGrid(LocalGrid):
+    """Replies that are late by plan come with the next round's, unasked."""
+
+    plan: Plan
+    late = ()
+    held_back = ()
+
+    def push_messages(self, messages):
+        self.late, self.held_back = self.held_back, ()
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids):
+        on_time, late = [], []
+        for reply in super().pull_messages(message_ids):
+            (late if self._is_late(reply) else on_time).append(reply)
+        self.held_back = (*self.held_back, *late)
+        on_time += self.late
+        self.late = ()
+        return on_time
+
+    def _is_late(self, reply):
+        if reply.has_error() or "training" not in reply.content:
+            return False
+        report = reply.content["report"]
+        return self.plan.kind(report["partition"], report["round"]) == kinds.LATE
+
+
+@pytest.fixture
+def fail(run, home, monkeypatch):
+    """fail(plan, settings) -> the run's folder: a run in this process with clients that fail by plan."""
+
+    def start(plan, settings):
+        (home / "journal").mkdir()
+        for name, value in (plan.variable() | {faulty.IN_PROCESS: "1"}).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(local_grid, "client_app", faulty.app)
+        monkeypatch.setattr(exchange_module, "time", Clock())
+        monkeypatch.setattr(LateGrid, "plan", plan, raising=False)
+        return run(settings, clients=CLIENTS, grid=LateGrid)
+
+    return start
+
+
+def planned(seed):
+    """Every kind of the plan, by partition and round."""
+    plan = Plan("", seed, SHARES, FAILING)
+    return {(p, r): plan.kind(p, r) for p in range(CLIENTS) for r in range(1, ROUNDS + 1)}
+
+
+def test_the_plans_hold_all_that_can_go_wrong():
+    """Lest a seed be chosen that spares the runs below."""
+    drawn = {kind for seed in SEEDS for (p, _), kind in planned(seed).items() if p != FAILING}
+    assert drawn == {kinds.CLEAN, *kinds.DROPPED, *kinds.CORRUPTED}
+    nobody = [
+        (seed, r)
+        for seed in SEEDS
+        for r in range(2, ROUNDS)
+        if all(planned(seed)[p, r] in kinds.DROPPED for p in range(CLIENTS))
+    ]
+    assert nobody, "a round without any upload, after one with some"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_of_faulty_clients_is_the_run_of_the_uploads_that_survive(fail, run, home, metrics, seed):
+    plan = Plan(str(home / "journal"), seed, SHARES, FAILING)
+    folder = fail(plan, SETTINGS)
+    lines = metrics(folder)
+    assert [line["round"] for line in lines] == list(range(1, ROUNDS + 2))
+    journal = Journal(plan.folder)
+    oracle = Oracle(journal, CLIENTS, CLASSES, DIM)
+    prototypes = oracle.check(lines, all_arrive=True)
+
+    tensors, meta = RunFolder(folder).load_checkpoint()
+    assert meta["round"] == ROUNDS
+    vectors = tensors["download/-1/vectors"].numpy()
+    assert_same(dict(zip(tensors["download/-1/labels"].tolist(), vectors, strict=True)), prototypes)
+
+    # each is told by name, each time
+    warned = [line for line in run.said if line.startswith("warning: ")]
+    for line in lines[:-1]:
+        assert "fails by plan" in line["problems"][str(FAILING)]
+        for partition, problem in line["problems"].items():
+            assert f"warning: round {line['round']}, client {partition}: {problem}" in warned
+    assert "Traceback" not in "\n".join(run.said)
+
+    stores = {p: generations(home / "clients" / folder.name / str(p)) for p in range(CLIENTS)}
+    check_stores(journal.events(), stores)
+    assert refuse_broken([home / "clients", home / "results"]) > CLIENTS
+
+
+@pytest.mark.integration
+def test_killed_in_mid_training_a_node_and_the_superlink_go_on_as_if_nothing_had_been(tmp_path, run, metrics):
+    """SIGKILL for a SuperNode while it trains, then for the SuperLink; both started again, the run resumed."""
+    settings = {"strategy": "fedproto", "rounds": 3, "max-samples": 200, "feature-dim": DIM, "clients": 2}
+    settings |= {"models": "tiny_perceptron", "device": "cpu", "round-timeout": 600.0}
+    plan = Plan(str(tmp_path / "journal"), stall=(1, 2), late=3600.0)
+    with deployed(tmp_path, 2, plan) as federation:
+        deployment, journal = federation.deployment, federation.journal
+        first = federation.run("-c", " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items()))
+        wait_until(lambda: journal.events("stalls") or first.process.poll() is not None, PATIENCE, "round 2")
+        assert first.process.poll() is None, first.said
+        held = federation.stores(first.folder.name)[1]
+        deployment.kill(1)
+        deployment.kill()
+        assert deployment.alive(1) == deployment.alive() == set()
+        assert finished(first.folder) == (1, 1)
+
+        deployment.start_superlink()
+        federation.renew(1)
+        assert first.process.wait(PATIENCE) == 1
+        assert "Traceback" not in first.said
+        assert "The run is lost but for its last checkpoint: resume it." in first.said.splitlines()[-2]
+        second = federation.run("--resume", str(first.folder))
+        assert second.process.wait(PATIENCE) == 0, second.said
+        assert "resuming after round 1" in second.said
+
+        # what was in training left nothing, and the round began anew from the one before
+        begins = [event for event in journal.events("begins") if (event["partition"], event["round"]) == (1, 2)]
+        assert [event["held"] for event in begins] == [sorted(held)] * 2 == [[0, 1]] * 2
+        stores = federation.stores(first.folder.name)
+        check_stores(journal.events(), stores)
+        assert {p: sorted(generations) for p, generations in stores.items()} == {0: [2, 3], 1: [2, 3]}
+        assert refuse_broken(federation.homes().values())
+        told = metrics(first.folder)
+    assert told == metrics(run(settings, clients=2))

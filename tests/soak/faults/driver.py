@@ -1,0 +1,177 @@
+"""Real processes with faulty clients: a deployment, the front door's runs on it, and SIGKILL for parts of it."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.deployment import CONNECTION, Deployment, Site
+from experiments.guardian import guarded
+from experiments.processes import Family
+from server_app.app import RESULTS
+from tests.soak.faults.journal import Journal, generations
+from tests.soak.faults.plan import Plan
+
+ROOT = Path(__file__).resolve().parents[3]
+CLIENT_APP = 'clientapp = "client_app.app:app"'
+FAULTY_APP = 'clientapp = "tests.soak.faults.app:app"'
+PATIENCE = 20.0  # seconds, here and below
+RETRY = 4.0
+
+
+def write_app(folder: Path) -> Path:
+    """A Flower app like the repository's, its settings and code, but for the ClientApp."""
+    project = (ROOT / "pyproject.toml").read_text()
+    assert CLIENT_APP in project
+    for package in tomllib.loads(project)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
+        shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    faults = Path(__file__).parent
+    shutil.copytree(faults, folder / faults.relative_to(ROOT), ignore=shutil.ignore_patterns("__pycache__"))
+    # what is excluded there is not here, and Flower refuses a pattern that matches nothing
+    project = re.sub(r"(?m)^fab-exclude = .*\n", "", project.replace(CLIENT_APP, FAULTY_APP))
+    (folder / "pyproject.toml").write_text(project)
+    return folder
+
+
+@dataclass
+class Run:
+    """One call of the front door, and what its user sees."""
+
+    process: "subprocess.Popen[str]"
+    output: Path
+
+    @property
+    def said(self) -> str:
+        """All that it has printed."""
+        return self.output.read_text(errors="replace")
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's folder, once it was told."""
+        found = re.search(rf"(?m)^{RESULTS}(.*)$", self.said)
+        return Path(found[1]) if found else None
+
+    def lines(self) -> int:
+        """How many lines its metrics have."""
+        metrics = self.folder / "metrics.jsonl" if self.folder else None
+        return metrics.read_text().count("\n") if metrics and metrics.exists() else 0
+
+
+class Federation:
+    """A deployment of faulty clients that restarts what has died, as an operator's supervisor would."""
+
+    def __init__(self, folder: Path, clients: int, plan: Plan, tell: int):
+        self.folder = folder
+        self.clients = clients
+        self.journal = Journal(plan.folder)
+        Path(plan.folder).mkdir(parents=True)
+        sites = [Site(partition, {"device": "cpu"}) for partition in range(clients)]
+        # two cores serve them all
+        environment = {"OMP_NUM_THREADS": "1", **plan.variable()}
+        self.deployment = Deployment(folder / "deployment", sites, tell, environment)
+        self.family = Family(tell)
+        self._app = write_app(folder / "app")
+        self._started = dict.fromkeys(range(clients), 0.0)
+        self._ids: dict[int, int] = {}
+        self._runs = 0
+
+    def start(self) -> None:
+        """As `Deployment.start`; the nodes' ids are kept."""
+        self.deployment.make_credentials()
+        self.deployment.start_superlink()
+        for partition in range(self.clients):
+            self._ids[partition] = self.deployment.register(self.deployment.key(partition))
+            self.deployment.start_node(partition)
+
+    def renew(self, partition: int) -> None:
+        """Start a killed SuperNode at once, with a new key: the old one is refused until its heartbeats are missed."""
+        self.deployment.flwr("supernode", "unregister", str(self._ids[partition]), CONNECTION)
+        key = self.deployment.key(partition)
+        for path in (key, key.with_name(key.name + ".pub")):
+            path.unlink()
+        self.deployment.make_credentials()
+        self._ids[partition] = self.deployment.register(key)
+        self.deployment.start_node(partition)
+
+    def run(self, *words: str) -> Run:
+        """Start `protosphere run --superlink`."""
+        self._runs += 1
+        output = self.folder / f"run-{self._runs}.txt"
+        command = [sys.executable, "-m", "tests.soak.faults.front_door", str(self._app), "run"]
+        with output.open("w") as stream:
+            process = self.family.start(
+                [*command, "--superlink", CONNECTION, *words],
+                cwd=ROOT,
+                env=self.deployment.environment,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+            )
+        return Run(process, output)
+
+    def supervise(self) -> None:
+        """Start every SuperNode that is not there, now and then: a killed one's key is refused for up to a minute."""
+        for partition, started in self._started.items():
+            if time.monotonic() - started > RETRY and not self.deployment.alive(partition):
+                self.deployment.start_node(partition)
+                self._started[partition] = time.monotonic()
+
+    def apps(self, name: str, partition: int | None = None) -> list[int]:
+        """The processes `flwr-clientapp` of a site, or `flwr-serverapp` of the SuperLink."""
+        found = []
+        for pid in self.deployment.alive(partition):
+            with suppress(OSError):
+                if name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(pid)
+        return found
+
+    def stores(self, run: str) -> dict[int, dict[int, str]]:
+        """Partition -> what its store holds of a run."""
+        return {p: generations(home / "clients" / run / str(p)) for p, home in self.homes().items() if p >= 0}
+
+    def homes(self) -> dict[int, Path]:
+        """Partition -> the site's PROTOSPHERE_HOME; -1 -> the SuperLink's."""
+        sites = {p: self.deployment.folder / f"site-{p}" / "state" for p in range(self.clients)}
+        return {-1: self.deployment.home, **sites}
+
+
+@contextmanager
+def deployed(folder: Path, clients: int, plan: Plan) -> Iterator[Federation]:
+    """A federation that runs inside, and of which nothing lives on afterwards."""
+    scratch = folder / "scratch"
+    scratch.mkdir(parents=True)
+    with guarded(scratch) as tell:
+        federation = Federation(folder, clients, plan, tell)
+        try:
+            federation.start()
+            yield federation
+        finally:
+            federation.family.stop(PATIENCE)
+            federation.deployment.stop()
+            left = federation.family.members() | federation.deployment.members()
+    assert not left
+
+
+def wait_until(true: Callable[[], object], patience: float, what: str) -> None:
+    """Wait for something that is sure to come.
+
+    Raises:
+        AssertionError: it has not come.
+    """
+    deadline = time.monotonic() + patience
+    while not true():
+        assert time.monotonic() < deadline, f"waited {patience:g} s for {what}"
+        time.sleep(0.1)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, to one process alone."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)

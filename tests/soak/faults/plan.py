@@ -1,0 +1,88 @@
+"""Which train reply of which client goes wrong, and how: drawn from (seed, partition, round) alone.
+
+The plan reaches clients in processes of their own through one environment variable.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+VARIABLE = "PROTOSPHERE_TEST_FAULTS"
+
+CLEAN = "clean"
+RAISES, RAISES_IN_TRAINING, EXITS, LATE = "raises", "raises in training", "exits in training", "late"
+DROPPED = (RAISES, RAISES_IN_TRAINING, EXITS, LATE)
+CORRUPTED = (
+    "bits of the values",
+    "bits of the labels",
+    "bits of a header",
+    "another width",
+    "another rank",
+    "a label too many",
+    "NaN",
+    "a label beyond K",
+    "a negative label",
+    "a thousand times the rows",
+    "a header that lies",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How clients fail.
+
+    Attributes:
+        folder: what clients say of their replies comes here.
+        shares: kind of fault (or `corrupted`, for all of CORRUPTED alike) -> share of the train replies.
+        failing: the client that raises in every round; -1 for none.
+        late: seconds that a straggler sleeps between training and reply.
+        stall: partition and round of a client that stays in training, for `late` seconds, the first time.
+    """
+
+    folder: str
+    seed: int = 0
+    shares: Mapping[str, float] | None = None
+    failing: int = -1
+    late: float = 0.0
+    stall: tuple[int, int] = (-1, -1)
+
+    def kind(self, partition: int, round_number: int) -> str:
+        """CLEAN, one of DROPPED or one of CORRUPTED."""
+        if partition == self.failing:
+            return RAISES
+        rng = self.generator(partition, round_number)
+        point = rng.random()
+        for kind, share in (self.shares or {}).items():
+            point -= share
+            if point < 0:
+                return str(rng.choice(CORRUPTED)) if kind == "corrupted" else kind
+        return CLEAN
+
+    def generator(self, partition: int, round_number: int, *purpose: int) -> np.random.Generator:
+        """Random numbers of one reply."""
+        return np.random.default_rng([self.seed, partition, round_number, *purpose])
+
+    def stalls(self, partition: int, round_number: int) -> bool:
+        """Whether this is the moment to stay in training; true once."""
+        if (partition, round_number) != tuple(self.stall):
+            return False
+        try:
+            (Path(self.folder) / "stalled").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def variable(self) -> dict[str, str]:
+        """The environment of those who shall fail so."""
+        return {VARIABLE: json.dumps(asdict(self))}
+
+
+def from_environment() -> Plan:
+    """Inverse of `Plan.variable`."""
+    values: dict[str, Any] = json.loads(os.environ[VARIABLE])
+    return replace(Plan(**values), stall=tuple(values["stall"]))
