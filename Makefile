@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SETTINGS ?=
 
-.PHONY: demo deploy-demo docker-demo test lint bench clean help
+.PHONY: demo deploy-demo docker-demo test soak lint bench clean help
 
 help:
 	@echo "make demo    install what is needed, then train ten different clients on real digits"
