@@ -1,5 +1,10 @@
 # One image for the SuperLink, the sites and whoever starts runs. docs/docker.md tells what a base image must have.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
+# what pyproject.toml requires, alone: its other lines may change without PyTorch being installed again
+FROM ${BASE_IMAGE} AS requirements
+COPY pyproject.toml /
+RUN python3 -c 'import tomllib; file = tomllib.load(open("/pyproject.toml", "rb")); print(*file["project"]["dependencies"], *file["build-system"]["requires"], "editables", sep="\n")' > /requirements.txt
+
 FROM ${BASE_IMAGE}
 
 LABEL org.opencontainers.image.title="Protosphere" \
@@ -14,13 +19,10 @@ ENV PATH=/opt/venv/bin:$PATH \
 
 WORKDIR /opt/protosphere
 
-# the dependencies alone, so that a change of the code does not install PyTorch again
-COPY pyproject.toml ./
-COPY deploy/docker/constraints.txt deploy/docker/
+COPY --from=requirements /requirements.txt /tmp/
+COPY deploy/docker/constraints.txt /tmp/
 RUN python3 -m venv /opt/venv \
-    && python -c 'import tomllib; file = tomllib.load(open("pyproject.toml", "rb")); print(*file["project"]["dependencies"], *file["build-system"]["requires"], "editables", sep="\n")' > /tmp/requirements.txt \
-    && pip install --constraint deploy/docker/constraints.txt --requirement /tmp/requirements.txt \
-    && rm /tmp/requirements.txt
+    && pip install --constraint /tmp/constraints.txt --requirement /tmp/requirements.txt
 
 # editable: `protosphere run` sends the app's source folder to the sites
 COPY . ./
