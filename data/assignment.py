@@ -14,7 +14,7 @@ from data import DataError
 from data.columns import USUAL, Columns
 from data.content import occurs_once
 from data.decoded import Decoded, Recipe, decode
-from data.domains import is_several, open_all
+from data.domains import is_several, kept_all, open_all
 from data.groups import Units, shared_group, units_of
 from data.mixed import MIXED, cells_of, mixed_rows
 from data.partitions import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
@@ -98,14 +98,7 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
     Raises:
         DataError: what open_all raises; a `data_path` that is no path or names several data sets.
     """
-    recipe = Recipe(
-        spec.dataset if data_path is None else data_path,
-        spec.columns,
-        spec.spiral_noise,
-        spec.spiral_points,
-        spec.seed,
-        spec.image_size,
-    )
+    recipe = _recipe(spec, spec.dataset if data_path is None else data_path)
     if data_path is None:
         return open_all(recipe, Path(cache_dir), spec.classes)
     if not is_path(data_path):
@@ -116,6 +109,21 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
             "each one folder: name that."
         )
     return decode(recipe, Path(cache_dir))
+
+
+def _recipe(spec: DataSpec, dataset: str) -> Recipe:
+    return Recipe(dataset, spec.columns, spec.spiral_noise, spec.spiral_points, spec.seed, spec.image_size)
+
+
+def kept_assignment(spec: DataSpec, cache_dir: Path) -> tuple[Decoded, Assignment] | None:
+    """The data set and the assignment of its rows as `cache_dir` holds both, None if it does not: nothing is worked
+    out."""
+    try:
+        data = kept_all(_recipe(spec, spec.dataset), cache_dir, spec.classes)
+    except DataError:
+        return None
+    found = None if data is None else _read(_file(spec, data, cache_dir, own=False), len(data.labels))
+    return None if data is None or found is None else (data, found)
 
 
 def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = False) -> Assignment:
@@ -142,8 +150,7 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
             "a client with its own data-path cannot set rows aside for the others: set shared-test-path to a test "
             "set that every client and the server have, or ensemble-every to 0."
         )
-    content = json.dumps([FORMAT, data.key, own, asdict(spec)], sort_keys=True)
-    file = Path(cache_dir) / "assignments" / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
+    file = _file(spec, data, Path(cache_dir), own)
     found = _read(file, len(data.labels))
     if found is not None:
         return found
@@ -160,6 +167,11 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
             "give another folder."
         ) from error
     return found
+
+
+def _file(spec: DataSpec, data: Decoded, cache_dir: Path, own: bool) -> Path:
+    content = json.dumps([FORMAT, data.key, own, asdict(spec)], sort_keys=True)
+    return cache_dir / "assignments" / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
 
 
 def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from data import DataError
-from data.assignment import DataSpec, assignment, open_data
+from data.assignment import DataSpec, assignment, kept_assignment, open_data
 from data.decoded import Decoded
 from data.partitions import class_counts
 from data.texts import Texts
@@ -27,6 +27,7 @@ __all__ = [
     "Rows",
     "TokenTransform",
     "Transform",
+    "cached_partition_labels",
     "class_names",
     "client_data",
     "partition_labels",
@@ -298,6 +299,18 @@ def partition_labels(spec: DataSpec, cache_dir: Path) -> np.ndarray:
     data = open_data(spec, cache_dir)
     who = assignment(spec, data, Path(cache_dir))
     return class_counts(data.labels, who.held, len(data.class_names))
+
+
+def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray, tuple[str, ...]] | None:
+    """What `partition_labels` gives, and the class names, if this machine has worked it out before; else None.
+
+    Downloads, decodes and writes nothing.
+    """
+    found = kept_assignment(spec, Path(cache_dir))
+    if found is None:
+        return None
+    data, who = found
+    return class_counts(data.labels, who.held, len(data.class_names)), data.class_names
 
 
 def class_names(spec: DataSpec, cache_dir: Path) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ def kept(cache_dir: Path, key: str, write: Callable[[Path], None]) -> Decoded:
     Raises:
         DataError: the cache cannot be written or read back; what `write` raises.
     """
-    folder = cache_dir / "decoded" / key
+    folder = _folder(cache_dir, key)
     found = _open(folder)
     if found is not None:
         return found
@@ -151,6 +151,15 @@ def kept(cache_dir: Path, key: str, write: Callable[[Path], None]) -> Decoded:
     if found is None:
         raise DataError(f"the data cache {str(folder)!r} cannot be read back: its disk is full or faulty.")
     return found
+
+
+def read_kept(cache_dir: Path, key: str) -> Decoded | None:
+    """The entry `key` of the cache in `cache_dir`; None if it is not there or not whole."""
+    return _open(_folder(cache_dir, key))
+
+
+def _folder(cache_dir: Path, key: str) -> Path:
+    return cache_dir / "decoded" / key
 
 
 def write_about(

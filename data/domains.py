@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from data import DataError
-from data.decoded import Decoded, Recipe, cache_key, decode, kept, write_about
+from data.decoded import Decoded, Recipe, cache_key, decode, kept, read_kept, write_about
 from data.folders import TEST_SPLITS, Folder, listed_classes, seen
 from data.images import in_bytes, resized
 from data.sources import is_path, locate
@@ -119,6 +119,23 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
     domains = domains_of(recipe.dataset)
     if not domains:
         return decode(recipe, cache_dir)
+    key, common = _key_of_all(recipe, domains, classes)
+    return kept(cache_dir, key, lambda partial: _combine(recipe, domains, classes, common, partial, cache_dir))
+
+
+def kept_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded | None:
+    """What `open_all` gives if the cache in `cache_dir` holds it whole, else None.
+
+    Raises:
+        DataError: what `locate_all` raises.
+    """
+    domains = domains_of(recipe.dataset)
+    key = _key_of_all(recipe, domains, classes)[0] if domains else recipe.key()
+    return read_kept(cache_dir, key)
+
+
+def _key_of_all(recipe: Recipe, domains: Sequence[Domain], classes: str) -> tuple[str, tuple[str, ...]]:
+    """The cache entry of several domains, and the classes that are listed for all of them."""
     keys = []
     for domain in domains:
         _place(domain)
@@ -126,8 +143,7 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
             keys.append(replace(recipe, dataset=domain.dataset).key())
     names = tuple(domain.name for domain in domains)
     common = listed_classes(_absolute(recipe.dataset).parent) if len(listed(recipe.dataset)) == 1 else ()
-    key = cache_key(["domains", names, keys, classes, common])
-    return kept(cache_dir, key, lambda partial: _combine(recipe, domains, classes, common, partial, cache_dir))
+    return cache_key(["domains", names, keys, classes, common]), common
 
 
 def interleaved(counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -18,13 +18,14 @@ from safetensors.torch import save_file
 from data.domains import short_name
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, home, is_run_name, shown
 
+FORMAT = 1  # of a run's folder; another number means that this program cannot read it
 LONGEST_NAME = 100  # characters of a new run's name; a data set's may be longer than a file's can be
 
 
 class RunFolder:
     """`<time>-<strategy>-<dataset>/` in the results folder.
 
-    Holds settings.json, roster.json, metrics.jsonl, checkpoint.safetensors and summary.json.
+    Holds settings.json, roster.json, metrics.jsonl, checkpoint.safetensors, prototypes.safetensors and summary.json.
     """
 
     def __init__(self, path: Path):
@@ -193,14 +194,34 @@ class RunFolder:
             )
         self._write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
         with _writing_to(self.path):
-            (self.path / "summary.json").unlink(missing_ok=True)
+            # what was said of the end, or of a further round, holds no longer
+            for name in ("summary.json", "report.html"):
+                (self.path / name).unlink(missing_ok=True)
 
     def save_checkpoint(self, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
         """The server's state after a round: tensors, and a JSON value beside them."""
-        whole = {name: tensor.contiguous().clone() for name, tensor in tensors.items()}
-        metadata = {"run": self.name, "meta": json.dumps(meta, allow_nan=False)}
-        with self._replacing("checkpoint.safetensors") as temporary:
-            save_file(whole, temporary, metadata=metadata)
+        self._save("checkpoint.safetensors", tensors, {"run": self.name, "meta": json.dumps(meta, allow_nan=False)})
+
+    def save_prototypes(self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, int]) -> None:
+        """The newest round's prototypes, global and local, for the report; and what there is to say of them."""
+        self._save("prototypes.safetensors", tensors, {name: str(value) for name, value in about.items()})
+
+    def prototypes(self) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
+        """Inverse of `save_prototypes`; both empty where there are none.
+
+        Raises:
+            SettingError: the file cannot be read.
+        """
+        path = self.path / "prototypes.safetensors"
+        if not path.exists():
+            return {}, {}
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = {name: int(value) for name, value in (file.metadata() or {}).items()}
+                names: list[str] = list(file.keys())
+                return {name: file.get_tensor(name) for name in names}, about
+        except (OSError, SafetensorError, ValueError) as error:
+            raise SettingError(f"the prototypes in {path} cannot be read ({error}); take the file away.") from None
 
     def load_checkpoint(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Inverse of `save_checkpoint`.
@@ -223,6 +244,11 @@ class RunFolder:
                 "under that name; rename it back."
             )
         return tensors, meta
+
+    def _save(self, name: str, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
+        whole = {key: tensor.contiguous().clone() for key, tensor in tensors.items()}
+        with self._replacing(name) as temporary:
+            save_file(whole, temporary, metadata=metadata)
 
     def _read_json(self, name: str, kind: type) -> Any:
         path = self.path / name

@@ -15,7 +15,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,7 @@ ON_DARK = {
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 COLOUR_MAP = "viridis"
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     # the first is matplotlib's own, by which it measures; the rest are for browsers
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica Neue", "Arial", "sans-serif"],

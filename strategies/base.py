@@ -38,6 +38,7 @@ from strategies.lines import (
     training_line,
 )
 from strategies.outcome import EVERYONE, Outcome, State, pack, unpack
+from strategies.snapshot import separation_of, snapshot
 from strategies.watch import collapse, is_infinite, mean_norm, refuse_non_finite, warn_of_problems
 
 log = logging.getLogger("protosphere")
@@ -70,6 +71,7 @@ class PrototypeStrategy(Strategy):
         self._sent: dict[int, Bytes] = {}
         self._replies: dict[int, Reply] = {}
         self._figures: dict[str, Any] = {}
+        self._uploads: Mapping[int, Payload] = {}
         self._round_seconds: list[float] = []
 
     @property
@@ -83,6 +85,11 @@ class PrototypeStrategy(Strategy):
         return self.codec.dim
 
     # --- what a method overrides ------------------------------------------------------------------
+
+    @property
+    def target_scale(self) -> float:
+        """What clients multiply the vectors that they receive by, to have their targets."""
+        return 1.0
 
     def check(self, num_classes: int, dim: int) -> None:
         """Refuse, before round 1, a K or d that the method cannot work with (raise SettingError)."""
@@ -265,8 +272,9 @@ class PrototypeStrategy(Strategy):
             outcome = self.aggregate(uploads, self.state, server_round)
             norm = self.feature_norm(uploads)
         refuse_non_finite(outcome.downloads, server_round)
-        self.state, self.downloads = outcome.state, outcome.downloads
-        recorded = dict(outcome.figures) | {"prototype_norm": norm}
+        self.state, self.downloads, self._uploads = outcome.state, outcome.downloads, uploads
+        apart = separation_of(outcome.downloads, self.target_scale)
+        recorded = {**outcome.figures, "prototype_norm": norm, **apart}
         # JSON has no infinity, which an energy may be
         self._figures = {name: None if is_infinite(value) else value for name, value in recorded.items()}
         self.first_norm = norm if self.first_norm is None else self.first_norm
@@ -360,6 +368,10 @@ class PrototypeStrategy(Strategy):
             "constants": dict(self.constants),
             "trained": {str(partition): made_in for partition, made_in in sorted(self._trained.items())},
         }
+        if self._uploads:
+            tensors, counts = snapshot(self._uploads, self.downloads, self.target_scale)
+            self.folder.save_prototypes(tensors, {"round": self.last_round, **counts})
+            self._uploads = {}
         self.folder.save_checkpoint(pack(self.state, self.downloads), meta)
 
     def _refuse_other_rounds(self, rounds: int) -> None:

@@ -5,12 +5,13 @@ All but what stands under `time` is the same to the bit for the same settings an
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from federation import figures
 from federation.codec import Codec
 from federation.payloads import Evaluation, Identity
+from federation.record import FORMAT
 from strategies import Run
 from strategies.exchange import Bytes, Reply
 
@@ -174,6 +175,14 @@ def _duration(seconds: float) -> str:
     )
 
 
+def own_version() -> str:
+    """This program's version; None is known of a checkout that is not installed."""
+    try:
+        return version("protosphere")
+    except PackageNotFoundError:
+        return "unknown"
+
+
 def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clients: int) -> Line:
     """The run's outcome, from its lines alone, so that a resumed run has the same."""
     rules = figures.headlines(lines)
@@ -191,6 +200,7 @@ def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clie
         for name, value in line["bytes"].items():
             sizes[name] = sizes.get(name, 0) + value
     return {
+        "format": FORMAT,
         "status": "completed",
         "strategy": run.settings.strategy,
         "dataset": run.settings.dataset,
@@ -215,6 +225,7 @@ def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clie
         "seconds": sum(line["time"]["round"] for line in lines),
         "settings": dict(settings),
         "versions": {
+            "protosphere": own_version(),
             "python": platform.python_version(),
             **{name: version(name) for name in ("flwr", "torch", "numpy", "safetensors")},
         },

@@ -67,6 +67,11 @@ class ProtoNormObjective(PullObjective):
 class ProtoNorm(PrototypeStrategy):
     """Server half: mean, direction, alignment."""
 
+    @property
+    def target_scale(self) -> float:
+        """gamma, by which clients scale what the server aligned on the unit sphere."""
+        return self.run.options[ProtoNormSettings].gamma
+
     def check(self, num_classes: int, dim: int) -> None:
         """A simplex of K points needs K <= d + 1."""
         if self.run.options[ProtoNormSettings].alignment == "simplex" and num_classes > dim + 1:

@@ -271,6 +271,7 @@ def test_figures_that_json_does_not_know_are_left_empty(federation, monkeypatch,
     strategy = federation(2).start({"rounds": 1})
     server = lines_of(strategy)[0]["server"]
     assert server.pop("prototype_norm") > 0
+    assert server.pop("separation")["classes"] == 4
     assert server == {"infinite": None, "not": None, "word": "exact", "number": 3, "nothing": None}
     assert set(strategy.result.train_metrics_clientapp[1]) == {"number", "prototype_norm"}
     assert "warning: round 1: mind the gap" in say()
