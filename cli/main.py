@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from cli.compare import compare
 from cli.export import export
 from cli.predict import predict
 from cli.run import run
@@ -17,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run)
+app.command("compare")(compare)
 app.command("predict")(predict)
 app.command("export")(export)
 

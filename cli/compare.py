@@ -1,0 +1,192 @@
+"""`protosphere compare`: methods by data sets by partitions by seeds, run, resumed, put into tables."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from experiments.compare_cells import Cell
+    from experiments.compare_folder import ComparisonFolder
+    from experiments.compare_machine import Share
+    from experiments.comparison import Comparison
+
+FAILED = 1
+BAD_INPUT = 2
+KILLED = 128  # plus the signal's number, as shells count
+
+
+def compare(
+    file: Annotated[str, typer.Argument(help="A comparison, as a TOML file.", show_default=False)] = "",
+    preset: Annotated[str, typer.Option(help="A table of the papers, by name.", show_default=False)] = "",
+    methods: Annotated[str, typer.Option(help="Some of the methods, or others: a,b.", show_default=False)] = "",
+    datasets: Annotated[str, typer.Option(help="Some of the data sets: a,b.", show_default=False)] = "",
+    partitions: Annotated[str, typer.Option(help="Some of the partitions: a,b.", show_default=False)] = "",
+    seeds: Annotated[str, typer.Option(help="Seeds: 0,1,2.", show_default=False)] = "",
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="What is compared: headline, selected, best, client-best, last-5 or final, perhaps after a prediction "
+            "rule or `ensemble`: 'classifier last-5'. Several with commas.",
+            show_default=False,
+        ),
+    ] = "",
+    target: Annotated[
+        float | None, typer.Option(help="An accuracy such as 0.8: bytes are counted up to it.", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-c", help="Settings for all cells, as `run` takes them.", metavar="TEXT"),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="Where a data set lies: cifar10=/path; may be repeated.", metavar="NAME=PATH"),
+    ] = None,
+    scale: Annotated[float, typer.Option(help="Shrink rounds, rows and clients to this share of them.")] = 1.0,
+    results: Annotated[str, typer.Option(help="The folder that gets the comparison's.", show_default=False)] = "",
+    resume: Annotated[
+        str, typer.Option(help="Go on with a comparison: its folder, or `latest`.", show_default=False)
+    ] = "",
+    jobs: Annotated[
+        int | None, typer.Option(help="Cells at a time (default: what the machine holds).", show_default=False)
+    ] = None,
+    cpus_per_client: Annotated[int, typer.Option(help="CPU cores of a client.")] = 1,
+    gpus_per_client: Annotated[float, typer.Option(help="GPUs of a client, such as 0.25.")] = 0.0,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Run each cell in one process, without Flower's SuperLink and Ray.")
+    ] = False,
+    keep_models: Annotated[
+        bool, typer.Option("--keep-models", help="Keep the clients' models of finished cells, for `predict`.")
+    ] = False,
+) -> None:
+    """Compare methods over data sets, partitions and seeds: same rows, models and samples for every method of a row.
+
+    Leaves a folder with every run, table.csv, table.md, table.tex and report.html. What is finished is not run again
+    by --resume. Exits 0 when every cell was completed, 1 when some failed, 2 when nothing could start, and 128 + n on
+    signal n.
+    """
+    from data import DataError
+    from experiments.compare_machine import share
+    from federation.settings import SettingError
+    from models import ModelError
+
+    narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
+    try:
+        if resume:
+            refused = any((file, preset, *narrowing.values(), target is not None, settings, data, scale != 1.0))
+            comparison, cells, folder = _resumed(resume, results, refused)
+        else:
+            comparison, cells = _resolved(file, preset, narrowing, target, settings or [], data or [], scale)
+            folder = None
+        machine = share(
+            cells, jobs=jobs, cpus_per_client=cpus_per_client, gpus_per_client=gpus_per_client, in_process=in_process
+        )
+        if folder is None:
+            from experiments.compare_folder import ComparisonFolder
+
+            folder = ComparisonFolder.create(comparison, cells, results)
+        with folder.held():
+            failed = _run(folder, comparison, cells, machine, keep_models)
+    except (SettingError, DataError, ModelError) as error:
+        _end(str(error), BAD_INPUT)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _resolved(
+    file: str,
+    preset: str,
+    narrowing: dict[str, str],
+    target: float | None,
+    settings: Sequence[str],
+    data: Sequence[str],
+    scale: float,
+) -> "tuple[Comparison, list[Cell]]":
+    from experiments.compare_cells import cells
+    from experiments.comparison import chosen, load
+    from experiments.run_config import RunConfig, read_assignments
+    from federation.settings import SettingError
+
+    comparison = chosen(load(file, preset), **narrowing, target=target, own_data=not file and not preset)
+    overrides: RunConfig = {}
+    for text in settings:
+        overrides |= read_assignments(text)
+    places = {}
+    for text in data:
+        name, sign, place = text.partition("=")
+        if not name or not sign or not place:
+            raise SettingError(f"--data is {text!r}, but it is a name and a place, as in cifar10=/data/cifar10.")
+        places[name] = place
+    return comparison, cells(comparison, overrides, places, scale)
+
+
+def _resumed(name: str, results: str, refused: bool) -> "tuple[Comparison, list[Cell], ComparisonFolder]":
+    from experiments.compare_folder import ComparisonFolder
+    from federation.settings import SettingError
+
+    if refused:
+        raise SettingError(
+            "--resume goes on with a comparison as it was started: give it no file and no other choices."
+        )
+    folder = ComparisonFolder.find(name, results)
+    return *folder.read(), folder
+
+
+def _run(
+    folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]", machine: "Share", keep: bool
+) -> bool:
+    """Run what is not finished, with a bar; then write and print the tables. Whether a cell failed."""
+    from rich.console import Console
+
+    from cli.compare_bar import Bar
+    from experiments.compare import run_cells
+    from experiments.processes import Interrupted
+
+    typer.echo(f"results: {folder.path}")
+    for words in dict.fromkeys(f"{cell.row}: {cell.scaled}" for cell in cells if cell.scaled):
+        typer.echo(words)
+    typer.echo(f"{len(cells)} cells, {machine}")
+    try:
+        with Bar(Console(highlight=False)) as bar:
+            ended = run_cells(folder, cells, machine, bar.update, keep)
+    except Interrupted as interruption:
+        sentence = (
+            f"stopped by {interruption.name}; finished cells are kept, and --resume {folder.path} runs the others."
+        )
+        _end(sentence, KILLED + interruption.number)
+    failed = [each for each in ended if each.reason]
+    _report(folder, comparison, cells)
+    for each in failed:
+        typer.echo(f"failed: {each.cell.title}: {each.reason} ({folder.of(each.cell) / 'output.log'})", err=True)
+    if failed:
+        typer.echo(f"{len(failed)} of {len(cells)} cells failed; --resume {folder.path} runs them again.", err=True)
+    return bool(failed)
+
+
+def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]") -> None:
+    from rich.console import Console
+
+    from experiments.compare_report import write_all
+    from experiments.compare_tables import console
+
+    written = write_all(folder, comparison, cells)
+    terminal = Console(highlight=False)
+    for grid in written.grids:
+        typer.echo(grid.title)
+        terminal.print(console(grid))
+        for note in grid.notes:
+            typer.echo(note)
+        typer.echo()
+    for path in written.paths:
+        typer.echo(f"written: {_short(path)}")
+
+
+def _short(path: Path) -> str:
+    """Relative to here where that is a way down."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    typer.echo(sentence, err=True)
+    raise typer.Exit(code)

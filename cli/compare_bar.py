@@ -1,0 +1,68 @@
+"""The progress of a comparison: a bar on a terminal, a line for each cell that ends anywhere."""
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
+
+from experiments.compare import Progress as State
+
+MOST_SHOWN = 3
+
+
+class Bar:
+    """Shows the states that it is told."""
+
+    def __init__(self, console: Console):
+        columns = [
+            TextColumn("cells"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+            TextColumn("{task.fields[running]}", markup=False),
+        ]
+        # a file gets the lines alone
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self._console = console
+        self._task = self._progress.add_task("", total=None, left="", running="")
+        self._said = 0
+
+    def __enter__(self) -> "Bar":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def update(self, state: State) -> None:
+        """Show how far the cells are."""
+        for each in state.ended[self._said :]:
+            how = f"failed: {each.reason}" if each.reason else f"done in {duration(each.seconds)}"
+            number = state.before + self._said + 1
+            self._progress.console.print(Text(f"{number}/{state.total} {each.cell.title}: {how}"), soft_wrap=True)
+            self._said += 1
+        running = [f"{each.cell.title} (round {each.done}/{each.rounds})" for each in state.running]
+        more = f" and {len(running) - MOST_SHOWN} more" if len(running) > MOST_SHOWN else ""
+        self._progress.update(
+            self._task,
+            total=state.total,
+            completed=state.before + len(state.ended),
+            left=left_words(state),
+            running="; ".join(running[:MOST_SHOWN]) + more,
+        )
+
+
+def left_words(state: State) -> str:
+    """The time left, or that it cannot be told yet."""
+    seconds = state.seconds_left()
+    return "time left unknown before the first round" if seconds is None else f"{duration(seconds)} left"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,117 @@
+"""A run made smaller in proportion: fewer rounds, rows and clients, for a machine that cannot run the whole one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from data import DataError
+from data.assignment import assignment, open_data
+from experiments.run_config import DEFAULT_CLIENTS, RunConfig
+from federation.data_spec import data_spec
+from federation.settings import SettingError, home
+from strategies import read_settings
+
+FEWEST_ROUNDS = FEWEST_CLIENTS = 2
+# counted in rounds: a tenth of the rounds has a tenth of the distances between exchanges and evaluations
+IN_ROUNDS = ("evaluate-every", "ensemble-every", "gfpl.first-exchange", "gfpl.exchange-every")
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A run's settings after scaling, and what was changed: what -> (now, before)."""
+
+    settings: RunConfig
+    changes: Mapping[str, tuple[int, int]]
+
+
+def checked_scale(scale: float) -> float:
+    """The scale as it is.
+
+    Raises:
+        SettingError: it is not in (0, 1].
+    """
+    if not 0 < scale <= 1:
+        raise SettingError(f"--scale is {scale:g}, but it is a share of the whole in (0, 1], such as 0.1.")
+    return scale
+
+
+def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds: Sequence[int]) -> Scaled:
+    """Shrink rounds (2 at least), rows and clients (2 at least) by the factor `scale`.
+
+    What is counted in rounds shrinks with them, to 1 at least. A client keeps about as many rows as it had; where the
+    partition cannot be drawn for so few clients, as many take part as it needs. Opens the data to count their rows.
+
+    Args:
+        settings: all of a run's, by name.
+        seeds: those for which the partition must work.
+
+    Raises:
+        SettingError: no number of clients works. DataError: the data cannot be opened.
+    """
+    checked_scale(scale)
+    found = dict(settings)
+    changes: dict[str, tuple[int, int]] = {}
+
+    def shrink(name: str, now: int, before: int, shown: str = "") -> None:
+        found[name] = now
+        if now != before:
+            changes[shown or name] = (now, before)
+
+    before = int(found["rounds"])
+    shrink("rounds", max(min(FEWEST_ROUNDS, before), round(scale * before)), before)
+    share = int(found["rounds"]) / before
+    for name in IN_ROUNDS:
+        value = int(found.get(name, 0))
+        # 0 means never
+        if value and _is_read(name, found):
+            shrink(name, max(1, round(share * value)), value)
+    clients, used, available = _room(found)
+    rows = max(1, round(scale * used))
+    if rows != available:
+        shrink("max-samples", rows, used, "rows")
+    fewest = max(min(FEWEST_CLIENTS, clients), round(scale * clients))
+    found["clients"] = clients
+    number = _enough(found, fewest, clients, seeds, scale)
+    shrink("clients", number, clients)
+    for name in ("min-train-clients", "min-replies"):
+        shrink(name, min(int(found[name]), number), int(found[name]))
+    return Scaled(found, changes)
+
+
+def said(scale: float, changes: Mapping[str, tuple[int, int]]) -> str:
+    """The changes for people: `scaled by 0.05: 15 of 300 rounds, 2 of 20 clients, ...`."""
+    counted = ("rounds", "clients", "rows")
+    parts = [f"{now:,} of {before:,} {what}" for what, (now, before) in changes.items() if what in counted]
+    parts += [f"{what} {now} for {before}" for what, (now, before) in changes.items() if what not in counted]
+    return f"scaled by {scale:g}: {', '.join(parts) or 'nothing to shrink'}"
+
+
+def _is_read(name: str, settings: Mapping[str, bool | int | float | str]) -> bool:
+    prefix = name.rpartition(".")[0]
+    return not prefix or prefix in read_settings(settings).method.settings
+
+
+def _room(settings: RunConfig) -> tuple[int, int, int]:
+    """Clients, rows that are dealt, and rows that are there."""
+    checked = read_settings(settings).settings
+    clients = checked.clients or DEFAULT_CLIENTS
+    data = open_data(data_spec(checked, clients), home() / "cache")
+    available = data.train_rows if checked.split == "official" else len(data.labels)
+    return clients, min(checked.max_samples or available, available), available
+
+
+def _enough(settings: RunConfig, fewest: int, most: int, seeds: Sequence[int], scale: float) -> int:
+    """The smallest number of clients, `fewest` at least, for which the partition can be drawn with every seed."""
+    lowered = settings | {"min-train-clients": 1, "min-replies": 0}
+    checked = read_settings(lowered).settings
+    spec = data_spec(checked, most)
+    data = open_data(spec, home() / "cache")
+    reason = ""
+    for clients in range(fewest, most + 1):
+        try:
+            for seed in seeds:
+                assignment(replace(spec, clients=clients, seed=seed), data, home() / "cache")
+        except DataError as error:
+            reason = str(error)
+            continue
+        return clients
+    raise SettingError(f"--scale {scale:g} leaves too little for the partition: {reason.rstrip('.')}; give more.")

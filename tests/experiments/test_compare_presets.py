@@ -1,0 +1,261 @@
+"""The papers' tables as presets, held against what the papers and their protocols say, written out here once more."""
+
+import pytest
+
+from experiments.compare_cells import settings_of
+from experiments.comparison import comparison_names, load
+from strategies import read_settings, refuse_foreign
+
+SGD = {"local-epochs": 1, "learning-rate": 0.01, "weight-decay": 0.0, "optimizer-state": "fresh"}
+OURS = {"prototype-loss": "mse", "prototype-weight": 1.0, "shared-init": True, "clients": 20, "validation-share": 0.0}
+DIRICHLET = {"partition": "dirichlet", "alpha": 0.1, "split": "pooled"}
+PROTONORM = (
+    SGD
+    | OURS
+    | DIRICHLET
+    | {"rounds": 300, "fraction-train": 1.0, "batch-size": 32, "momentum": 0.0, "test-share": 0.25}
+    | {"models": "papers-protonorm", "evaluate-every": 1}
+)
+FEDTGP = {"fedtgp.margin": 100.0, "fedtgp.server-epochs": 100, "fedtgp.server-learning-rate": 0.01}
+FEDTGP |= {"fedtgp.server-batch-size": 32}
+GFPL_TASK = SGD | OURS | {"partition": "way-shot", "split": "official", "shots": 100, "momentum": 0.5}
+GFPL = {
+    "gfpl.components": 4,
+    "gfpl.dot-weight": 2.0,
+    "gfpl.threshold": 1.0,
+    "gfpl.threshold-per-dimension": False,
+    "gfpl.weighting": "uniform",
+    "gfpl.first-exchange": 10,
+    "gfpl.exchange-every": 10,
+    "gfpl.pseudo-features": 16,
+    "gfpl.dual-classifier": True,
+    "gfpl.retrain-learning-rate": 0.01,
+    "gfpl.retrain-momentum": 0.5,
+}
+FEDPAGR_TASK = (
+    SGD
+    | OURS
+    | DIRICHLET
+    | {"rounds": 400, "fraction-train": 0.5, "batch-size": 32, "momentum": 0.9, "feature-dim": 512}
+    | {"models": "papers-fedpagr", "evaluate-every": 20, "ensemble-every": 20}
+)
+FEDPAGR = {
+    "fedpagr.temperature": 0.1,
+    "fedpagr.entropy-weight": 0.1,
+    "fedpagr.separation-weight": 0.5,
+    "fedpagr.margin": 0.3,
+    "fedpagr.steps": 5,
+    "fedpagr.server-learning-rate": 0.01,
+    "fedpagr.server-momentum": 0.9,
+    "fedpagr.alignment": True,
+}
+MANY_CLASSES = {"fedpagr.margin": 0.1, "fedpagr.steps": 3}
+PFPL_TASK = (
+    SGD
+    | OURS
+    | {
+        "partition": "mixed",
+        "rounds": 100,
+        "batch-size": 4,
+        "momentum": 0.9,
+        "weight-decay": 1e-5,
+        "models": "resnet18",
+    }
+    | {"dataset": "mnist,usps,svhn,~/syn", "inference": "classifier"}
+)
+
+
+def protonorm(dataset, **own):
+    return PROTONORM | {"dataset": dataset, "feature-dim": 512} | own
+
+
+def aligned(gamma):
+    return {"protonorm.gamma": gamma, "protonorm.alignment": "thomson", "protonorm.iterations": 100}
+
+
+def gfpl(dataset, dim, batch, models, rounds, spread):
+    sizes = {"feature-dim": dim, "batch-size": batch, "models": models, "rounds": rounds}
+    return GFPL_TASK | sizes | {"dataset": dataset, "ways-spread": spread, "shots-spread": spread}
+
+
+GFPL_DATA = {
+    "MNIST": gfpl("mnist", 50, 4, "cnn2_narrow", 80, 2),
+    "FEMNIST": gfpl("~/femnist", 80, 4, "cnn2", 110, 1),
+    "CIFAR-10": gfpl("cifar10", 128, 32, "resnet18", 100, 1),
+    "CIFAR-100": gfpl("cifar100", 128, 32, "resnet18", 80, 2),
+}
+# table -> row -> its settings
+ROWS = {
+    "protonorm-table1": {
+        "CIFAR-10": protonorm("cifar10"),
+        "CIFAR-100": protonorm("cifar100"),
+        "Tiny ImageNet": protonorm("tiny-imagenet"),
+    },
+    "tinyproto-table1": {
+        "CIFAR-10": PROTONORM | {"dataset": "cifar10", "feature-dim": 500},
+        "CIFAR-100": PROTONORM | {"dataset": "cifar100", "feature-dim": 500},
+        "Tiny ImageNet": PROTONORM | {"dataset": "tiny-imagenet", "feature-dim": 500},
+    },
+    "gfpl-table1": {
+        f"{name}, {ways} ways": own | {"ways": ways} for name, own in GFPL_DATA.items() for ways in (3, 4, 5)
+    },
+    "gfpl-table2": {
+        f"{name}, 100 ± {spread} shots": GFPL_DATA[name] | {"ways": 4, "ways-spread": 1, "shots-spread": spread}
+        for name in ("FEMNIST", "CIFAR-10", "CIFAR-100")
+        for spread in (1, 20)
+    },
+    "fedpagr-table1": {
+        "CIFAR-10": FEDPAGR_TASK | {"dataset": "cifar10"},
+        "CIFAR-100": FEDPAGR_TASK | {"dataset": "cifar100"},
+        "Tiny ImageNet": FEDPAGR_TASK | {"dataset": "tiny-imagenet"},
+        "Fashion-MNIST": FEDPAGR_TASK | {"dataset": "fashion_mnist"},
+        "MIMIC-IV": {"dataset": "~/mimic-iv-bhc", "models": "papers-clinical", "clients": 20, "rounds": 100},
+    },
+    "fedpagr-table2": {"CIFAR-10": FEDPAGR_TASK | {"dataset": "cifar10"}},
+    "pfpl-table1": {f"n = {ways}": PFPL_TASK | {"ways": ways} for ways in (3, 4, 5)},
+}
+ROWS["pfpl-table1"] = {f"Digits, {name}": own for name, own in ROWS["pfpl-table1"].items()}
+# table -> method -> row ("" for all the others) -> its own settings
+OWN = {
+    "protonorm-table1": {
+        "Local": {"": {}},
+        "FedProto": {"": {"fedproto.aggregation": "mean"}},
+        "FedTGP": {"": FEDTGP},
+        "ProtoNorm": {"CIFAR-10": aligned(100.0), "CIFAR-100": aligned(200.0), "Tiny ImageNet": aligned(400.0)},
+    },
+    "tinyproto-table1": {
+        "Local": {"": {"sparsity-dim": 0}},
+        "FedProto": {"": {"sparsity-dim": 0, "fedproto.aggregation": "mean"}},
+        "FedTGP": {"": FEDTGP | {"sparsity-dim": 0}},
+        "TinyProto-FP": {
+            "CIFAR-10": {"sparsity-dim": 50, "tinyproto.scaling": True, "tinyproto.mu": 1.5e-4},
+            "": {"sparsity-dim": 50, "tinyproto.scaling": True, "tinyproto.mu": 1.5e-3},
+        },
+        "TinyProto-FT": {
+            "CIFAR-10": FEDTGP | {"sparsity-dim": 50, "tinyproto.scaling": True, "tinyproto.mu": 1.5e-4},
+            "": FEDTGP | {"sparsity-dim": 50, "tinyproto.scaling": True, "tinyproto.mu": 1.5e-3},
+        },
+    },
+    "gfpl-table1": {
+        "Local": {"": {"inference": "classifier"}},
+        "FedProto": {"": {"fedproto.aggregation": "mean"}},
+        "GFPL": {"": GFPL},
+    },
+    "gfpl-table2": {
+        "Local": {"": {"inference": "classifier"}},
+        "GFPL w/o DCS and PFG": {"": GFPL | {"gfpl.dual-classifier": False, "gfpl.pseudo-features": 0}},
+        "GFPL w/o DCS": {"": GFPL | {"gfpl.dual-classifier": False}},
+        "GFPL w/o PFG": {"": GFPL | {"gfpl.pseudo-features": 0}},
+        "GFPL": {"": GFPL},
+    },
+    "fedpagr-table1": {
+        "Local": {"": {}},
+        "FedProto": {"": {"fedproto.aggregation": "mean"}},
+        "FedTGP": {"": FEDTGP},
+        "FedProc": {"": {"fedproc.temperature": 0.5}},
+        "FedPAGR": {
+            "CIFAR-100": FEDPAGR | MANY_CLASSES,
+            "Tiny ImageNet": FEDPAGR | MANY_CLASSES,
+            "MIMIC-IV": FEDPAGR | {"fedpagr.temperature": 0.5},
+            "": FEDPAGR,
+        },
+    },
+    "fedpagr-table2": {
+        "Local": {"": {}},
+        "FedPAGR": {"": FEDPAGR},
+        "λ_S = 0": {"": FEDPAGR | {"fedpagr.separation-weight": 0.0}},
+        "λ_S = 1": {"": FEDPAGR | {"fedpagr.separation-weight": 1.0}},
+        "m = 0.1": {"": FEDPAGR | {"fedpagr.margin": 0.1}},
+        "m = 0.5": {"": FEDPAGR | {"fedpagr.margin": 0.5}},
+        "β = 0": {"": FEDPAGR | {"fedpagr.alignment": False}},
+        "β = 0.5": {"": FEDPAGR | {"fedpagr.temperature": 0.5}},
+        "λ_E = 0": {"": FEDPAGR | {"fedpagr.entropy-weight": 0.0}},
+        "λ_E = 0.05": {"": FEDPAGR | {"fedpagr.entropy-weight": 0.05}},
+        "T = 1": {"": FEDPAGR | {"fedpagr.steps": 1}},
+        "T = 3": {"": FEDPAGR | {"fedpagr.steps": 3}},
+        "T = 10": {"": FEDPAGR | {"fedpagr.steps": 10}},
+    },
+    "pfpl-table1": {
+        "Local": {"": {}},
+        "FedProto": {"": {"fedproto.aggregation": "mean"}},
+        "PFPL": {"": {"pfpl.alpha": 0.5, "pfpl.weighting": "similarity"}},
+        "PFPL, α = 1 (control)": {"": {"pfpl.alpha": 1.0}},
+    },
+}
+METRICS = {
+    "protonorm-table1": ["client-best"],
+    "tinyproto-table1": ["best"],
+    "gfpl-table1": ["final"],
+    "gfpl-table2": ["final"],
+    "fedpagr-table1": ["last-5", "ensemble last-5"],
+    "fedpagr-table2": ["last-5", "ensemble last-5"],
+    "pfpl-table1": ["final"],
+}
+STRATEGIES = {
+    "Local": "local",
+    "FedProto": "fedproto",
+    "FedTGP": "fedtgp",
+    "ProtoNorm": "protonorm",
+    "FedProc": "fedproc",
+    "TinyProto-FP": "tinyproto-fp",
+    "TinyProto-FT": "tinyproto-ft",
+}
+# of the protocols' table: preset, row, metric -> the papers' own accuracies
+PAPER = {
+    ("protonorm-table1", "CIFAR-10", "client-best"): {"FedProto": 82.90, "FedTGP": 86.32, "ProtoNorm": 88.56},
+    ("protonorm-table1", "CIFAR-100", "client-best"): {"FedProto": 29.97, "FedTGP": 36.92, "ProtoNorm": 47.41},
+    ("gfpl-table1", "MNIST, 3 ways", "final"): {"Local": 94.05, "FedProto": 97.13, "GFPL": 98.91},
+    ("gfpl-table1", "MNIST, 4 ways", "final"): {"Local": 93.35, "FedProto": 96.80, "GFPL": 98.01},
+    ("gfpl-table1", "MNIST, 5 ways", "final"): {"Local": 92.92, "FedProto": 96.70, "GFPL": 97.83},
+    ("pfpl-table1", "Digits, n = 3", "final"): {"Local": 91.15, "FedProto": 93.16, "PFPL": 94.75},
+    ("pfpl-table1", "Digits, n = 4", "final"): {"Local": 92.17, "FedProto": 94.16, "PFPL": 95.84},
+    ("pfpl-table1", "Digits, n = 5", "final"): {"Local": 92.86, "FedProto": 94.23, "PFPL": 96.17},
+    ("fedpagr-table1", "CIFAR-10", "last-5"): {"FedProto": 77.11, "FedTGP": 74.98, "FedProc": 64.69, "FedPAGR": 83.05},
+    ("fedpagr-table1", "Fashion-MNIST", "ensemble last-5"): {
+        "FedProto": 62.10,
+        "FedTGP": 79.30,
+        "FedProc": 59.57,
+        "FedPAGR": 80.20,
+    },
+}
+
+
+def test_there_is_a_preset_for_each_table():
+    assert set(comparison_names()) == set(ROWS) == set(OWN) == set(METRICS)
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_a_preset_has_the_settings_of_its_table(name):
+    comparison = load(preset=name)
+    assert [row.label for row in comparison.rows] == list(ROWS[name])
+    assert [method.label for method in comparison.methods] == list(OWN[name])
+    assert [str(metric) for metric in comparison.metrics] == METRICS[name]
+    assert comparison.seeds == (0, 1, 2)
+    for row in comparison.rows:
+        for method in comparison.methods:
+            found = settings_of(comparison, row, method)
+            own = OWN[name][method.label]
+            expected = ROWS[name][row.label] | own.get(row.label, own.get("", {}))
+            assert {key: found[key] for key in expected} == expected, (row.label, method.label)
+            default = name.partition("-")[0]
+            assert found["strategy"] == STRATEGIES.get(method.label, default), method.label
+            read_settings(found)
+            refuse_foreign(found)
+
+
+@pytest.mark.parametrize(("place", "expected"), PAPER.items(), ids=lambda value: "-".join(value)[:40])
+def test_a_preset_has_the_figures_of_its_table(place, expected):
+    name, row, metric = place
+    found = {each.method: each.accuracy for each in load(preset=name).paper if (each.row, each.metric) == (row, metric)}
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_a_metric_of_the_table_is_measured(name):
+    """What is chosen by validation does not exist under the papers' protocols; the ensemble does where it is asked."""
+    comparison = load(preset=name)
+    for row in comparison.rows:
+        found = settings_of(comparison, row, comparison.methods[0])
+        assert found["validation-share"] == 0.0
+        printed = {each.metric for each in comparison.paper if each.row == row.label}
+        assert ("ensemble last-5" in printed) == (found["ensemble-every"] > 0)

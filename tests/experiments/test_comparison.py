@@ -1,0 +1,213 @@
+"""The comparison's file: what it may say, what it is narrowed to, and what is wrong with it."""
+
+import pytest
+
+from experiments.comparison import Metric, Row, chosen, comparison_names, load, parse_metric, read
+from federation.settings import SettingError
+
+FILE = """
+title = "A table"
+seeds = [3, 1]
+metric = ["last-5", "ensemble final"]
+target = 0.75
+methods = ["local", { label = "Norm", strategy = "protonorm", protonorm.gamma = 5.0 }]
+
+[settings]
+rounds = 4
+protonorm.iterations = 7
+
+[[datasets]]
+label = "Digits"
+dataset = "digits"
+
+[[datasets]]
+label = "CIFAR-10"
+base = "protonorm-cifar10"
+missing = "ask for it"
+
+[[partitions]]
+label = "skewed"
+alpha = 0.1
+
+[[partitions]]
+label = "even"
+partition = "iid"
+
+[[paper]]
+dataset = "Digits"
+partition = "even"
+metric = "ensemble final"
+accuracy = { Norm = 88.56 }
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    """file(text): a comparison of that text, with `replaced` old words by new ones."""
+
+    def write(text=FILE, **replaced):
+        for old, new in replaced.items():
+            text = text.replace(old, new)
+        (tmp_path / "table.toml").write_text(text)
+        return tmp_path / "table.toml"
+
+    return write
+
+
+def test_a_file_says_all_of_a_comparison(file):
+    found = read(file())
+    assert (found.name, found.title, found.seeds, found.target) == ("table", "A table", (3, 1), 0.75)
+    assert found.metrics == (Metric("", "last-5"), Metric("ensemble", "final"))
+    assert found.settings == {"rounds": 4, "protonorm.iterations": 7}
+    assert [(m.label, m.settings) for m in found.methods] == [
+        ("local", {"strategy": "local"}),
+        ("Norm", {"strategy": "protonorm", "protonorm.gamma": 5.0}),
+    ]
+    assert [row.label for row in found.rows] == ["Digits, skewed", "Digits, even", "CIFAR-10, skewed", "CIFAR-10, even"]
+    assert found.datasets[1].base == "protonorm-cifar10"
+    assert found.datasets[1].missing == "ask for it"
+    (printed,) = found.paper
+    assert (printed.row, printed.method, printed.metric, printed.accuracy) == (
+        "Digits, even",
+        "Norm",
+        "ensemble final",
+        88.56,
+    )
+
+
+def test_without_a_file_the_floor_and_two_methods_on_digits():
+    found = load()
+    assert [method.label for method in found.methods] == ["local", "fedproto", "protonorm"]
+    assert found.rows == [Row(found.datasets[0])]
+    assert (found.rows[0].label, found.seeds, found.metrics) == ("digits", (0, 1, 2), (Metric(),))
+
+
+WRONG = [
+    ("seeds = [3, 1]", "sedes = [3, 1]", "unknown key `sedes` (did you mean `seeds`?)"),
+    ("seeds = [3, 1]", "seeds = [3, -1]", "`seeds` is [3, -1], but it is a list of whole numbers from 0 on."),
+    ("seeds = [3, 1]", "seeds = [true]", "`seeds` is [true]"),
+    ("seeds = [3, 1]", "seeds = []", "`seeds` is []"),
+    ("seeds = [3, 1]", "seeds = [3, 3]", '"3" is there twice'),
+    ("target = 0.75", "target = 75", "`target` is 75, but it is an accuracy in (0, 1]"),
+    ('"local", ', '"lokal", ', 'setting `strategy` is "lokal" (did you mean `local`?)'),
+    ('"local", ', '{ label = "x" }, ', 'setting `strategy` is ""'),
+    ('"local", ', '"local", "local", ', '"local" is there twice; give each a label of its own.'),
+    ('"local", ', "3, ", "`methods` has 3, but its items are tables with a label and settings."),
+    ("rounds = 4", "runds = 4", "unknown setting `runds` (did you mean `rounds`?)"),
+    ("rounds = 4", "rounds = [4]", "setting `rounds` is [4], but a setting is a number"),
+    ("rounds = 4", "seed = 4", "setting `seed` differs by cell or machine; use seeds for it."),
+    ("rounds = 4", 'strategy = "local"', "setting `strategy` stands in [settings]; name it in `methods`."),
+    ("alpha = 0.1", 'strategy = "local"', "setting `strategy` stands in `partitions`; name it in `methods`."),
+    ('dataset = "digits"', "", "names neither `dataset` nor `base`."),
+    ('base = "protonorm-cifar10"', 'base = "protonorm-cifar11"', "(did you mean `protonorm-cifar10`?)"),
+    ('label = "CIFAR-10"', "label = 3", "`label` in `datasets` is 3, but it is a word or a few."),
+    ('"last-5"', '"last-4"', "unknown figure (did you mean `last-5`?)"),
+    ('"ensemble final"]', '"ensembel final"]', "unknown rule (did you mean `ensemble`?)"),
+    ('"ensemble final"]', '"ensemble selected"]', "one of best, last-5, final."),
+    ("{ Norm = 88.56 }", "{ Nrom = 88.56 }", '`accuracy` in `paper` has "Nrom" (did you mean `Norm`?)'),
+    ("{ Norm = 88.56 }", "{ Norm = 188 }", "of Norm is 188, but it is a percentage."),
+    ('partition = "even"\nmetric', 'partition = "odd"\nmetric', '`partition` in `paper` has "odd", but the comparison'),
+    ("methods = [", "[[", "is not valid TOML"),
+    ("methods = [", "x = [", "unknown key `x`"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "said"), WRONG, ids=[new[:30] for _, new, _ in WRONG])
+def test_what_is_wrong_with_a_file_is_one_sentence(file, old, new, said):
+    with pytest.raises(SettingError) as caught:
+        read(file(**{old: new}))
+    assert said in str(caught.value)
+    assert "table.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_comparison_needs_methods_and_data(file):
+    with pytest.raises(SettingError, match="`datasets` is missing or empty"):
+        read(file('methods = ["local"]'))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(SettingError, match=r"nowhere\.toml cannot be read \(No such file or directory\)"):
+        load(str(tmp_path / "nowhere.toml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("protonorm-tabel1", "(did you mean `protonorm-table1`?)"),
+        ("protonorm-cifar10", "`protosphere run --preset protonorm-cifar10` knows it"),
+    ],
+)
+def test_an_unknown_preset_names_the_nearest(name, said):
+    with pytest.raises(SettingError) as caught:
+        load(preset=name)
+    assert said in str(caught.value)
+    assert all(known in str(caught.value) for known in comparison_names())
+
+
+def test_a_file_and_a_preset_exclude_each_other(file):
+    with pytest.raises(SettingError, match="exclude each other"):
+        load(str(file()), "protonorm-table1")
+
+
+# --- narrowing ----------------------------------------------------------------------------------------
+
+
+def test_a_part_is_chosen_by_label_data_set_or_strategy(file):
+    found = chosen(read(file()), methods="norm,fedproto", datasets="cifar10", partitions="even", seeds="7,0")
+    assert [(m.label, m.settings["strategy"]) for m in found.methods] == [
+        ("Norm", "protonorm"),
+        ("fedproto", "fedproto"),
+    ]
+    assert [row.label for row in found.rows] == ["CIFAR-10, even"]
+    assert found.seeds == (7, 0)
+    assert chosen(read(file()), methods="protonorm").methods[0].label == "Norm"
+    assert chosen(read(file()), datasets="digits").datasets[0].label == "Digits"
+    whole = read(file())
+    assert chosen(whole) == whole
+
+
+def test_metric_and_target_are_replaced(file):
+    found = chosen(read(file()), metric="best,classifier client-best", target=0.5)
+    assert (found.metrics, found.target) == ((Metric("", "best"), Metric("classifier", "client-best")), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("choice", "said"),
+    [
+        ({"methods": "fedprot"}, '--methods has "fedprot" (did you mean `fedproto`?)'),
+        (
+            {"datasets": "cifar100"},
+            '--datasets has "cifar100" (did you mean `cifar10`?), but the comparison has Digits',
+        ),
+        ({"partitions": "evn"}, '--partitions has "evn" (did you mean `even`?)'),
+        ({"seeds": "0,x"}, '`seeds` is [0, "x"]'),
+        ({"metric": "accuracy"}, "unknown figure"),
+        ({"target": 0.0}, "`target` is 0.0"),
+        ({"methods": "norm,Norm"}, '"Norm" is there twice'),
+    ],
+)
+def test_a_choice_that_cannot_be(file, choice, said):
+    with pytest.raises(SettingError) as caught:
+        chosen(read(file()), **choice)
+    assert said in str(caught.value)
+
+
+def test_own_data_need_no_file():
+    found = chosen(load(), datasets="digits,../photos", own_data=True)
+    assert [(row.label, row.dataset.settings) for row in found.rows] == [
+        ("digits", {"dataset": "digits"}),
+        ("photos", {"dataset": "../photos"}),
+    ]
+    assert found.name == "digits-photos"
+
+
+@pytest.mark.parametrize("text", ["headline", "final", "classifier best", "etf last-5", "ensemble best"])
+def test_a_metric_is_written_as_it_is_read(text):
+    assert str(parse_metric(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "a b c", 3, "classifier headline"])
+def test_what_is_no_metric(text):
+    with pytest.raises(SettingError, match="metric is"):
+        parse_metric(text)
