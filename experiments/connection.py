@@ -18,6 +18,7 @@ STARTED = re.compile(r"Successfully started run (\d+)")
 ANSWER_PATIENCE = 30.0  # seconds, here and below
 STATUS_PATIENCE = 30.0
 STOP_PATIENCE = 10.0
+STOP_RUN_PATIENCE = 30.0
 
 
 class FlowerError(RuntimeError):
@@ -38,7 +39,8 @@ class Connection:
         self._family = Family(tell)
         self._name = name
         self._run_id = ""
-        self._finished = False
+        # the run is ours to stop: it is on, as far as we know, and the SuperLink is there to be told
+        self._on = False
         self._environment = quiet()
 
     def start(self) -> None:
@@ -84,7 +86,7 @@ class Connection:
         for line in client.stdout:
             hear(line)
             if not self._run_id and (found := STARTED.search(line)):
-                self._run_id = found[1]
+                self._run_id, self._on = found[1], True
             if not self._run_id:
                 lines.append(line)
         client.wait()
@@ -101,33 +103,55 @@ class Connection:
         deadline = time.monotonic() + STATUS_PATIENCE
         status = "unknown"
         while time.monotonic() < deadline:
-            answer = self._flwr(["ls", self._name, "--run-id", self._run_id, "--format", "json"], STATUS_PATIENCE)
-            with suppress(ValueError, KeyError, IndexError):
-                run = json.loads(answer)["runs"][0]
-                status, details = run["status"], run["status-details"]
-                if status.startswith("finished"):
-                    self._finished = True
-                    return status, "" if details == "N/A" else details
+            status, details = self._look()
+            if status.startswith("finished"):
+                self._on = False
+                return status, "" if details == "N/A" else details
             self._refuse_ended()
             time.sleep(0.5)
-        if status == "unknown":
-            raise FlowerError(
-                "the SuperLink does not answer any more. If it was restarted, the run is lost but for its last "
-                "checkpoint: resume it; if only this connection broke, the run goes on without us."
-            )
-        raise FlowerError(
-            f"the log of the run ended, but Flower still calls it {status}: the SuperLink was started anew, or the "
-            "run's server process was killed. The run is lost but for its last checkpoint: resume it."
-        )
+        # what only we lost sight of is not ours to stop
+        self._on = False
+        raise FlowerError(self._lost(status))
 
-    def stop(self) -> None:
-        """Stop the run if it is still on, then whatever we started for it."""
-        self._stop_run()
+    def stop(self) -> str:
+        """Stop the run if it is still on, then whatever we started for it.
+
+        Returns:
+            The command that stops the run, where it could not be stopped; else nothing.
+        """
+        left = "" if self._stop_run(STOP_RUN_PATIENCE) else f"flwr stop {self._run_id} {self._name}"
         self._family.stop(STOP_PATIENCE)
+        return left
 
-    def _stop_run(self) -> None:
-        if self._run_id and not self._finished:
-            self._flwr(["stop", self._run_id, self._name], STOP_PATIENCE)
+    def _stop_run(self, patience: float) -> bool:
+        """Whether the run is no longer on, or not ours to stop."""
+        if not self._on:
+            return True
+        answer = self._flwr(["stop", self._run_id, self._name, "--format", "json"], patience)
+        with suppress(ValueError, KeyError):
+            self._on = not json.loads(answer)["success"]
+        # it may have ended by itself just now
+        self._on = self._on and not self._look()[0].startswith("finished")
+        return not self._on
+
+    def _look(self) -> tuple[str, str]:
+        """The run's status and what Flower says about it; `unknown` when nobody answers."""
+        answer = self._flwr(["ls", self._name, "--run-id", self._run_id, "--format", "json"], STATUS_PATIENCE)
+        with suppress(ValueError, KeyError, IndexError):
+            run = json.loads(answer)["runs"][0]
+            return run["status"], run["status-details"]
+        return "unknown", ""
+
+    def _lost(self, status: str) -> str:
+        """What may be the matter when the stream has ended and the run has not, in words for a person."""
+        seen = "the SuperLink does not answer any more"
+        if status != "unknown":
+            seen = f"the log of the run ended, but Flower still calls it {status}"
+        return (
+            f"{seen}. If the SuperLink was started anew, or the run's server process was killed, the run is lost but "
+            "for its last checkpoint: resume it. If only this connection broke, the run goes on without us: "
+            f"`flwr log {self._run_id} {self._name}` follows it, `flwr stop {self._run_id} {self._name}` ends it."
+        )
 
     def _refuse_ended(self) -> None:
         """Raise FlowerError where it is known that the SuperLink is no more."""

@@ -107,8 +107,10 @@ def launch(
                 outcome = Outcome(False, listener.folder, listener.error or str(error))
             finally:
                 deafen()
-                superlink.stop()
+                left = superlink.stop()
                 listener.close()
+            if left:
+                outcome = replace(outcome, message=f"the run could not be stopped and may still be on: try `{left}`.")
             # the setting is a folder of the SuperLink's machine
             results = results_root("" if connection else str(run_config.get("results-dir", "")))
             outcome = replace(outcome, log=_keep_log(scratch, outcome, results))

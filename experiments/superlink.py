@@ -61,11 +61,11 @@ class SuperLink(Connection):
         # its SuperExec leads a session of its own, to be known before the SuperLink could vanish
         self._family.members()
 
-    def stop(self) -> None:
-        """Stop the run if it is still on, then the SuperLink, then whatever came of it."""
+    def stop(self) -> str:
+        """Stop the run if it is still on, then the SuperLink, then whatever came of it; nothing goes on."""
         running = self._process is not None and self._process.poll() is None
         if running:
-            self._stop_run()
+            self._stop_run(STOP_PATIENCE)
         # Ray's daemons are its grandchildren: remember them before their parents go
         self._family.members()
         if self._process is not None and running:
@@ -73,12 +73,16 @@ class SuperLink(Connection):
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(STOP_PATIENCE)
         self._family.stop(STOP_PATIENCE)
+        return ""
 
     def _refuse_ended(self) -> None:
         if self._process is not None and self._process.poll() is not None:
             raise FlowerError(
                 f"Flower's SuperLink ended with exit code {self._process.returncode} in the middle of the run."
             )
+
+    def _lost(self, status: str) -> str:
+        return f"Flower's SuperLink does not say how the run ended: {status} is its last word; the log tells more."
 
     @staticmethod
     def read_log(scratch: Path) -> str:

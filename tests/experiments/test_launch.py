@@ -13,7 +13,8 @@ import pytest
 
 from experiments import launch as module
 from experiments.connection import Connection, FlowerError
-from experiments.launch import Outcome, _Listener, check_resources, launch
+from experiments.launch import Outcome, RunInterrupted, _Listener, check_resources, launch
+from experiments.processes import Interrupted
 from experiments.superlink import SuperLink
 from federation.settings import SettingError
 
@@ -307,6 +308,17 @@ def test_a_server_process_that_died_on_a_superlink_with_nodes_is_no_simulation(t
     assert module._outcome(Connected(tmp_path), heard).message == (
         "the run's server process died, often for want of memory: Flower hears nothing of it any more; resume it from "
         "its last checkpoint."
+    )
+
+
+def test_a_run_elsewhere_that_could_not_be_stopped_is_told(toy, home, monkeypatch):
+    monkeypatch.setattr(Connection, "start", lambda self: None)
+    monkeypatch.setattr(Connection, "run", lambda self, *_: (_ for _ in ()).throw(Interrupted(signal.SIGTERM)))
+    monkeypatch.setattr(Connection, "stop", lambda self: "flwr stop 7 clinics")
+    with pytest.raises(RunInterrupted) as caught:
+        launch({}, clients=1, show=print, app=toy, connection="clinics")
+    assert caught.value.outcome.message == (
+        "the run could not be stopped and may still be on: try `flwr stop 7 clinics`."
     )
 
 

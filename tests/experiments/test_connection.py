@@ -1,0 +1,80 @@
+"""A SuperLink that somebody runs: what is said and what is stopped when it is lost sight of; with a stand-in for flwr."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from experiments import connection as module
+from experiments.connection import Connection, FlowerError
+
+STAND_IN = """#!/bin/sh
+echo "$@" >> {told}
+case $1 in
+    run) echo "Successfully started run 7"; exit {stream} ;;
+    ls) {ls} ;;
+    stop) {stop} ;;
+esac
+"""
+RUNNING = """echo '{"runs": [{"status": "running", "status-details": "N/A"}]}'"""
+FINISHED = """echo '{"runs": [{"status": "finished:completed", "status-details": "N/A"}]}'"""
+STOPPED = """echo '{"success": true, "run-id": "7"}'"""
+REFUSED = """echo '{"success": false, "error-message": "no"}'; exit 1"""
+
+
+@pytest.fixture
+def connected(tmp_path, monkeypatch):
+    """connected(ls=, stop=, stream=): a connection whose run was submitted and whose stream has ended, and a function
+    that tells how `flwr` was called since."""
+    monkeypatch.setattr(module, "STATUS_PATIENCE", 2.0)
+    told = tmp_path / "told"
+
+    def make(ls=RUNNING, stop=STOPPED, stream=1):
+        flwr = tmp_path / "flwr"
+        flwr.write_text(STAND_IN.format(told=told, ls=ls, stop=stop, stream=stream))
+        flwr.chmod(flwr.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setattr(module, "find_executable", lambda name: str(flwr))
+        (tmp_path / "cwd").mkdir()
+        connection = Connection(tmp_path, os.open(os.devnull, os.O_WRONLY), "clinics")
+        connection.run(Path("/app"), {}, lambda line: None)
+        told.unlink()
+        return connection, lambda: [line.split()[0] for line in told.read_text().splitlines()] if told.exists() else []
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("ls", "seen"), [(RUNNING, "still calls it running"), ("exit 1", "the SuperLink does not answer any more")]
+)
+def test_a_run_that_only_we_lost_sight_of_is_not_stopped(ls, seen, connected):
+    connection, told = connected(ls)
+    with pytest.raises(FlowerError, match=seen) as caught:
+        connection.status()
+    assert "`flwr log 7 clinics` follows it, `flwr stop 7 clinics` ends it" in str(caught.value)
+    assert connection.stop() == ""
+    assert set(told()) == {"ls"}
+
+
+def test_a_run_that_is_on_is_stopped(connected):
+    connection, told = connected()
+    assert connection.stop() == ""
+    assert told() == ["stop"]
+
+
+def test_a_run_that_cannot_be_stopped_is_named(connected):
+    connection, told = connected(stop=REFUSED)
+    assert connection.stop() == "flwr stop 7 clinics"
+    assert told() == ["stop", "ls"]
+
+
+def test_a_run_that_ended_just_now_needs_no_stop(connected):
+    connection, _ = connected(ls=FINISHED, stop=REFUSED)
+    assert connection.stop() == ""
+
+
+def test_a_finished_run_is_not_stopped(connected):
+    connection, told = connected(ls=FINISHED, stream=0)
+    assert connection.status() == ("finished:completed", "")
+    assert connection.stop() == ""
+    assert told() == ["ls"]
