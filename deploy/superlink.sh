@@ -1,6 +1,8 @@
 #!/bin/sh
 # Starts the SuperLink, in the foreground, until SIGTERM: gRPC with TLS, and only nodes whose key is registered.
 set -eu
+# where it is set, `cd` says where it went
+unset CDPATH
 
 usage() {
     cat <<'END'
@@ -8,7 +10,7 @@ usage: deploy/superlink.sh --credentials FOLDER [option ...]
 
   --credentials FOLDER  holds ca.crt, superlink.crt, superlink.key (deploy/credentials.py makes them)
   --insecure            instead: no TLS and no node authentication, for a trial on one machine
-  --fleet ADDRESS       where SuperNodes call, host:port (default 0.0.0.0:9092)
+  --fleet ADDRESS       where SuperNodes call, host:port (default 0.0.0.0:9092; with --insecure 127.0.0.1:9092)
   --host ADDRESS        where `flwr run` calls (default 127.0.0.1). Whoever reaches it may start any app on all sites
   --port PORT           the same (default 8000)
   --state FOLDER        database, results, checkpoints (default $PROTOSPHERE_HOME, or ~/.protosphere)
@@ -20,7 +22,7 @@ refuse() {
     exit 2
 }
 
-credentials='' insecure='' fleet=0.0.0.0:9092 host=127.0.0.1 port=8000 state=${PROTOSPHERE_HOME:-$HOME/.protosphere}
+credentials='' insecure='' fleet='' host=127.0.0.1 port=8000 state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
     case $1 in
         --insecure) insecure=yes; shift; continue ;;
@@ -49,10 +51,15 @@ if [ -n "$credentials" ]; then
 else
     [ -n "$insecure" ] || refuse "give --credentials FOLDER (or --insecure for a trial on one machine)"
     set -- --insecure
+    # whoever reaches it may take part
+    : "${fleet:=127.0.0.1:9092}"
 fi
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 [ ! -d "$root/.venv/bin" ] || PATH=$root/.venv/bin:$PATH
+command -v flower-superlink >/dev/null ||
+    refuse "there is no flower-superlink in $root/.venv/bin or on the PATH; install Protosphere with pip"
+[ -n "$state" ] || refuse "neither PROTOSPHERE_HOME nor HOME says where to keep state; give --state FOLDER"
 # Flower's processes import from their working directory first: an empty one holds nothing that could hide the app
 mkdir -p "$state/empty" "$state/flwr"
 state=$(cd "$state" && pwd)
@@ -61,5 +68,5 @@ export PATH PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 # how often Flower looks for work to start a process for; its own 1 s adds up, round by round
 export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}"
-exec flower-superlink "$@" --host "$host" --port "$port" --fleet-api-address "$fleet" \
+exec flower-superlink "$@" --host "$host" --port "$port" --fleet-api-address "${fleet:-0.0.0.0:9092}" \
     --database "$state/superlink.db" --disable-runtime-dependency-installation

@@ -1,6 +1,8 @@
 #!/bin/sh
 # Starts one site's SuperNode, in the foreground, until SIGTERM. Its data and its model stay on this machine.
 set -eu
+# where it is set, `cd` says where it went
+unset CDPATH
 
 usage() {
     cat <<'END'
@@ -37,7 +39,7 @@ say() {
 }
 
 superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' shared='' port=9094
-state=${PROTOSPHERE_HOME:-$HOME/.protosphere}
+state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
     case $1 in
         --insecure) insecure=yes; shift; continue ;;
@@ -97,7 +99,12 @@ fi
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 [ ! -d "$root/.venv/bin" ] || PATH=$root/.venv/bin:$PATH
+command -v flower-supernode >/dev/null ||
+    refuse "there is no flower-supernode in $root/.venv/bin or on the PATH; install Protosphere with pip"
+[ -n "$state" ] || refuse "neither PROTOSPHERE_HOME nor HOME says where to keep state; give --state FOLDER"
 # Flower's processes import from their working directory first: an empty one holds nothing that could hide the app
+# what is trained and decoded here is this user's alone
+umask 077
 mkdir -p "$state/empty" "$state/flwr"
 state=$(cd "$state" && pwd)
 cd "$state/empty"

@@ -12,13 +12,15 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 STAND_IN = f"""#!{sys.executable}
 import json, os, sys
 told = {{"arguments": sys.argv[1:], "cwd": os.getcwd(), "here": os.listdir(), "environment": dict(os.environ)}}
+told["umask"] = os.umask(0)
 open(os.environ["TOLD"], "w").write(json.dumps(told))
 """
 
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    """script(name, *arguments): its exit code, what it said, and what Flower's program was told (or None)."""
+    """script(name, *arguments, **changed variables): its exit code, what it said, and what Flower's program was told
+    (or None)."""
     # a copy, so that no .venv beside the repository's deploy/ goes before the stand-ins
     place = tmp_path / "checkout" / "deploy"
     place.mkdir(parents=True)
@@ -34,10 +36,11 @@ def script(tmp_path, monkeypatch):
     environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "TOLD": str(told)}
     environment.pop("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", None)
 
-    def run(name, *arguments):
+    def run(name, *arguments, **changed):
         told.unlink(missing_ok=True)
         command = [str(place / name), *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+        own = {key: value for key, value in (environment | changed).items() if value is not None}
+        done = subprocess.run(command, capture_output=True, text=True, env=own, cwd=tmp_path)
         return done.returncode, done.stderr, json.loads(told.read_text()) if told.exists() else None
 
     return run
@@ -115,6 +118,41 @@ def test_flower_reads_the_node_config_as_it_was_meant(script, credentials, tmp_p
         "model": "hf:a/b?trainable=2",
         "domain": "clínic = 1",
     }
+
+
+def test_without_tls_nobody_else_can_take_part_unless_one_says_so(script):
+    assert after(script("superlink.sh", "--insecure")[2]["arguments"], "--fleet-api-address") == "127.0.0.1:9092"
+    *_, told = script("superlink.sh", "--insecure", "--fleet", "0.0.0.0:9000")
+    assert after(told["arguments"], "--fleet-api-address") == "0.0.0.0:9000"
+
+
+def test_what_a_site_keeps_is_its_users_alone(script, credentials, tmp_path):
+    *_, told = script("supernode.sh", *NODE, *secure(credentials), "--state", "mine")
+    assert told["umask"] == 0o077
+    assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o700
+
+
+def test_state_needs_no_home_where_it_is_named(script, credentials, tmp_path):
+    nowhere = {"HOME": None, "PROTOSPHERE_HOME": None}
+    for name, arguments in (("superlink.sh", ("--insecure",)), ("supernode.sh", (*NODE, "--insecure"))):
+        assert script(name, *arguments, "--state", "mine", **nowhere)[0] == 0
+        code, said, told = script(name, *arguments, **nowhere)
+        assert (code, told) == (2, None)
+        assert "neither PROTOSPHERE_HOME nor HOME says where to keep state; give --state FOLDER" in said
+
+
+def test_folders_are_found_whatever_cd_looks_through(script, credentials, tmp_path):
+    (tmp_path / "rows").mkdir()
+    *_, told = script("supernode.sh", *NODE, *secure(credentials), "--data", "rows", CDPATH=str(tmp_path))
+    assert f'data-path="{tmp_path / "rows"}"' in after(told["arguments"], "--node-config")
+
+
+def test_without_flower_the_scripts_say_what_to_install(script, credentials):
+    for name, arguments in (("superlink.sh", ("--insecure",)), ("supernode.sh", (*NODE, "--insecure"))):
+        code, said, told = script(name, *arguments, PATH="/usr/bin:/bin")
+        assert (code, told) == (2, None)
+        assert f"there is no flower-{name.removesuffix('.sh')} in " in said
+        assert said.endswith("install Protosphere with pip\n")
 
 
 def test_without_tls_one_has_to_say_so(script, credentials):
