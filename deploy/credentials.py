@@ -63,7 +63,7 @@ def superlink(
     hosts: Annotated[
         list[str], typer.Argument(help="Names and addresses by which nodes call the SuperLink.", show_default=False)
     ],
-    days: Annotated[int, typer.Option(min=1, help="How long the certificate is valid.")] = 365,
+    days: Annotated[int, typer.Option(min=1, max=AUTHORITY_DAYS, help="How long the certificate is valid.")] = 365,
 ) -> None:
     """Make the SuperLink's superlink.key and superlink.crt, signed by the authority in the same folder.
 
@@ -101,10 +101,13 @@ def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
         certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     except OSError as error:
         _end(f"{error.filename} cannot be read ({error.strerror}); make the authority first, as `authority {folder}`.")
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
+        # a TypeError is a key with a password
         _end(f"{folder} holds no authority that can be used ({error}); make a new one in another folder.")
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         _end(f"{folder / 'ca.key'} is no elliptic-curve key; make the authority with this script.")
+    if key.public_key() != certificate.public_key():
+        _end(f"{folder / 'ca.key'} is not the key of {folder / 'ca.crt'}; bring the two that belong together.")
     return key, certificate
 
 

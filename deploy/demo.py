@@ -26,12 +26,18 @@ PATIENCE = 20.0  # seconds
 def main(extra: str) -> int:
     """Run the demo with more settings; its exit code: 0, or 1 when a part failed, or 128 + n on signal n."""
     folder = home().absolute() / "deploy-demo"
-    folder.parent.mkdir(parents=True, exist_ok=True)
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock", timeout=0):
             return _guarded(folder, extra)
     except Timeout:
         print(f"another deployment demo is running in {folder}; wait for its end.", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(
+            f"the demo cannot use {folder} ({error}); set PROTOSPHERE_HOME to another folder.",
+            file=sys.stderr,
+        )
         return 1
 
 

@@ -68,7 +68,7 @@ done
 [ -n "$superlink" ] || { usage >&2; refuse "--superlink HOST:PORT is missing"; }
 for number in "partition $partition" "of $of"; do
     case ${number#* } in
-        '' | *[!0-9]*) refuse "--${number%% *} wants a whole number, not '${number#* }'" ;;
+        '' | *[!0-9]* | 0?*) refuse "--${number%% *} wants a whole number, not '${number#* }'" ;;
     esac
 done
 [ "$partition" -lt "$of" ] || refuse "--partition is $partition, but the $of clients are 0 to $((of - 1))"

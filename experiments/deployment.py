@@ -180,7 +180,11 @@ class Deployment:
         return [*self._nodes.values(), *([self._superlink] if self._superlink else []), self._family]
 
     def flwr(self, *arguments: str) -> str:
-        """What a `flwr` command prints."""
+        """What a `flwr` command prints.
+
+        Raises:
+            FlowerError: it does not come to an end.
+        """
         command = self._family.start(
             [find_executable("flwr"), *arguments],
             env=self.environment,
@@ -188,7 +192,13 @@ class Deployment:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        return command.communicate(timeout=START_PATIENCE)[0]
+        try:
+            return command.communicate(timeout=START_PATIENCE)[0]
+        except subprocess.TimeoutExpired:
+            command.kill()
+            raise FlowerError(
+                f"`flwr {' '.join(arguments)}` has not ended within {START_PATIENCE:g} s; {self._last_line(None)}."
+            ) from None
 
     def _site(self, partition: int) -> Site:
         return next(site for site in self.sites if site.partition == partition)

@@ -89,8 +89,10 @@ def test_how_long_a_certificate_holds(made, tmp_path):
     assert credentials("superlink", tmp_path, "a.example", "--days", "30").returncode == 0
     found = x509.load_pem_x509_certificate((tmp_path / "superlink.crt").read_bytes())
     assert abs(found.not_valid_after_utc - datetime.now(UTC) - timedelta(days=30)) < timedelta(minutes=5)
-    refused = credentials("superlink", tmp_path / "x", "a.example", "--days", "0")
-    assert refused.returncode == 2
+    for days in ("0", "100000000"):
+        refused = credentials("superlink", tmp_path / "x", "a.example", "--days", days)
+        assert refused.returncode == 2
+        assert "Traceback" not in refused.stderr
 
 
 @pytest.mark.parametrize("arguments", [("authority", "."), ("superlink", ".", "a.example"), ("node", "clinic")])
@@ -117,3 +119,25 @@ def test_bad_input_is_a_sentence(made, tmp_path):
     (tmp_path / "ca.key").write_text("no key")
     (tmp_path / "ca.crt").write_text("no certificate")
     assert "holds no authority that can be used" in credentials("superlink", tmp_path, "a.example").stderr
+
+
+def test_an_authority_that_cannot_sign_is_a_sentence(made, tmp_path):
+    (tmp_path / "ca.crt").write_bytes((made / "ca.crt").read_bytes())
+    key = serialization.load_pem_private_key((made / "ca.key").read_bytes(), password=None)
+    locked = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    (tmp_path / "ca.key").write_bytes(locked)
+    refused = credentials("superlink", tmp_path, "a.example")
+    assert refused.returncode == 2
+    assert "holds no authority that can be used" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    (tmp_path / "other").mkdir()
+    assert credentials("authority", tmp_path / "other").returncode == 0
+    (tmp_path / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())
+    refused = credentials("superlink", tmp_path, "a.example")
+    assert refused.returncode == 2
+    assert "is not the key of" in refused.stderr
+    assert not (tmp_path / "superlink.crt").exists()

@@ -174,6 +174,7 @@ def test_without_tls_one_has_to_say_so(script, credentials):
         (("--data", "/nowhere"), "--data /nowhere is no folder"),
         (("--shared-test", "/nowhere"), "--shared-test /nowhere is no folder"),
         (("--partition", "one"), "--partition wants a whole number, not 'one'"),
+        (("--partition", "01"), "--partition wants a whole number, not '01'"),
         (("--partition", "3"), "--partition is 3, but the 3 clients are 0 to 2"),
         (("--of", ""), "--of wants a whole number, not ''"),
         (("--model", 'a" partition-id="0'), "the value of --model may hold no quote"),

@@ -1,4 +1,4 @@
-"""A SuperLink that somebody runs: what is said and what is stopped when it is lost sight of; with a stand-in for flwr."""
+"""A SuperLink that somebody runs: what is said and stopped when it is lost sight of, with a stand-in for `flwr`."""
 
 import os
 import stat
