@@ -38,14 +38,14 @@ def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds
     """Shrink rounds (2 at least), rows and clients (2 at least) by the factor `scale`.
 
     What is counted in rounds shrinks with them, to 1 at least. A client keeps about as many rows as it had; where the
-    partition cannot be drawn for so few clients, as many take part as it needs. Opens the data to count their rows.
+    partition cannot be drawn of so few rows or for so few clients, there are as many as it needs. Opens the data.
 
     Args:
         settings: all of a run's, by name.
         seeds: those for which the partition must work.
 
     Raises:
-        SettingError: no number of clients works. DataError: the data cannot be opened.
+        SettingError: the partition cannot be drawn of all rows either. DataError: the data cannot be opened.
     """
     checked_scale(scale)
     found = dict(settings)
@@ -64,13 +64,10 @@ def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds
         # 0 means never
         if value and _is_read(name, found):
             shrink(name, max(1, round(share * value)), value)
-    clients, used, available = _room(found)
-    rows = max(1, round(scale * used))
-    if rows != available:
-        shrink("max-samples", rows, used, "rows")
+    clients, used = _room(found)
     fewest = max(min(FEWEST_CLIENTS, clients), round(scale * clients))
-    found["clients"] = clients
-    number = _enough(found, fewest, clients, seeds, scale)
+    rows, number = _enough(found, max(1, round(scale * used)), used, fewest, clients, seeds)
+    shrink("max-samples", rows, used, "rows")
     shrink("clients", number, clients)
     for name in ("min-train-clients", "min-replies"):
         shrink(name, min(int(found[name]), number), int(found[name]))
@@ -90,28 +87,36 @@ def _is_read(name: str, settings: Mapping[str, bool | int | float | str]) -> boo
     return not prefix or prefix in read_settings(settings).method.settings
 
 
-def _room(settings: RunConfig) -> tuple[int, int, int]:
-    """Clients, rows that are dealt, and rows that are there."""
+def _room(settings: RunConfig) -> tuple[int, int]:
+    """How many clients there are, and how many rows are dealt to them."""
     checked = read_settings(settings).settings
     clients = checked.clients or DEFAULT_CLIENTS
     data = open_data(data_spec(checked, clients), home() / "cache")
     available = data.train_rows if checked.split == "official" else len(data.labels)
-    return clients, min(checked.max_samples or available, available), available
+    return clients, min(checked.max_samples or available, available)
 
 
-def _enough(settings: RunConfig, fewest: int, most: int, seeds: Sequence[int], scale: float) -> int:
-    """The smallest number of clients, `fewest` at least, for which the partition can be drawn with every seed."""
-    lowered = settings | {"min-train-clients": 1, "min-replies": 0}
-    checked = read_settings(lowered).settings
+def _enough(
+    settings: RunConfig, rows: int, all_rows: int, fewest: int, most: int, seeds: Sequence[int]
+) -> tuple[int, int]:
+    """The fewest rows (doubled from `rows` on) and clients for which the partition can be drawn with every seed.
+
+    More clients help only where classes or domains would be left to nobody; else only more rows do.
+    """
+    checked = read_settings(settings | {"min-train-clients": 1, "min-replies": 0}).settings
     spec = data_spec(checked, most)
     data = open_data(spec, home() / "cache")
+    numbers = range(fewest, most + 1) if checked.partition in ("pathological", "mixed") else (fewest,)
     reason = ""
-    for clients in range(fewest, most + 1):
-        try:
-            for seed in seeds:
-                assignment(replace(spec, clients=clients, seed=seed), data, home() / "cache")
-        except DataError as error:
-            reason = str(error)
-            continue
-        return clients
-    raise SettingError(f"--scale {scale:g} leaves too little for the partition: {reason.rstrip('.')}; give more.")
+    while True:
+        for clients in numbers:
+            try:
+                for seed in seeds:
+                    drawn = replace(spec, clients=clients, max_samples=rows, seed=seed)
+                    assignment(drawn, data, home() / "cache")
+                return rows, clients
+            except DataError as error:
+                reason = str(error)
+        if rows == all_rows:
+            raise SettingError(f"no part of the clients can share the data set {settings['dataset']}: {reason}")
+        rows = min(2 * rows, all_rows)

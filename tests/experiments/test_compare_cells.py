@@ -1,0 +1,254 @@
+"""From a comparison to its cells: what lies over what, where data lie, and how a run is made smaller."""
+
+from pathlib import Path
+
+import pytest
+
+from data.assignment import assignment, open_data
+from experiments import compare_cells
+from experiments.compare_cells import cells, not_default, settings_of, toml
+from experiments.compare_scale import said, scaled
+from experiments.comparison import Comparison, Entry, Metric
+from experiments.run_config import read_toml
+from federation.data_spec import data_spec
+from federation.settings import SettingError, home
+from strategies import known_settings, read_settings
+
+QUICK = {"max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 4}
+LOCAL = Entry("Local", {"strategy": "local"})
+NORM = Entry("Norm", {"strategy": "protonorm", "protonorm.iterations": 9})
+DIGITS = Entry("Digits", {"dataset": "digits"})
+IMAGES = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+def comparison(**changes):
+    given = {"methods": (LOCAL, NORM), "datasets": (DIGITS,), "seeds": (0, 5), "settings": QUICK}
+    return Comparison("test", **(given | changes))
+
+
+# --- what lies over what ------------------------------------------------------------------------------
+
+
+def test_every_row_method_and_seed_is_a_cell():
+    found = cells(comparison(partitions=(Entry("even", {"partition": "iid"}), Entry("skewed"))), {}, {})
+    assert [cell.title for cell in found] == [
+        f"Digits, {partition} | {method} | seed {seed}"
+        for partition in ("even", "skewed")
+        for method in ("Local", "Norm")
+        for seed in (0, 5)
+    ]
+    assert [cell.name for cell in found[:2]] == ["digits-even-local-seed0", "digits-even-local-seed5"]
+    assert {cell.settings["partition"] for cell in found[:4]} == {"iid"}
+    assert [cell.settings["seed"] for cell in found[:2]] == [0, 5]
+    assert found[0].settings.keys() == known_settings().keys() - {"results-dir", "resume"}
+
+
+def test_later_layers_lie_over_earlier_ones():
+    """The preset, common settings, the data set, the partition, the method, what the command line says."""
+    names = ["rounds", "batch-size", "feature-dim", "alpha", "test-share", "learning-rate", "momentum"]
+    layers = [
+        {"protonorm.gamma": 1.0} | dict.fromkeys(names[1:], 0.11),
+        dict.fromkeys(names[2:], 0.12),
+        dict.fromkeys(names[3:], 0.13),
+        dict.fromkeys(names[4:], 0.14),
+        dict.fromkeys(names[5:], 0.15),
+    ]
+    common, dataset, partition, method, overrides = layers
+    made = comparison(settings=common)
+    row = compare_cells.Row(Entry("d", dataset, base="protonorm-cifar10"), Entry("p", partition))
+    found = settings_of(made, row, Entry("m", method | {"strategy": "protonorm"}), overrides)
+    # rounds are the preset's; each layer decides what no later one does
+    assert [found[name] for name in names] == [300, 0.11, 0.12, 0.13, 0.14, 0.15, 0.15]
+    assert (found["protonorm.gamma"], found["clients"], found["dataset"]) == (1.0, 20, "cifar10")
+
+
+def test_settings_of_other_methods_fall_away_but_not_a_methods_own():
+    made = comparison(settings=QUICK | {"protonorm.gamma": 3.0})
+    row = made.rows[0]
+    assert settings_of(made, row, NORM, {"protonorm.epsilon": 0.5})["protonorm.gamma"] == 3.0
+    found = settings_of(made, row, LOCAL, {"protonorm.epsilon": 0.5})
+    assert (found["protonorm.gamma"], found["protonorm.epsilon"]) == (10.0, 0.001)
+    with pytest.raises(SettingError, match=r"Digits \| Odd \| seed 0: setting `protonorm.gamma` is 3.0, but `local`"):
+        cells(comparison(methods=(Entry("Odd", {"strategy": "local", "protonorm.gamma": 3.0}),)), {}, {})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes", "said"),
+    [
+        ({"runds": 3}, {}, "unknown setting `runds` (did you mean `rounds`?)"),
+        ({"strategy": "local"}, {}, "setting `strategy` differs by cell or machine; use --methods for it."),
+        ({"seed": 1}, {}, "use --seeds for it."),
+        ({"results-dir": "/x"}, {}, "use --results for it."),
+        ({"fedtgp.margin": 1.0}, {}, "setting `fedtgp.margin` is read by no method of this comparison"),
+        ({"rounds": 0}, {}, "setting `rounds` is 0, but it should be"),
+        (
+            {"alpha": 0.2},
+            {"partitions": (Entry("a", {"alpha": 0.1}), Entry("b", {"alpha": 1.0}))},
+            "setting `alpha` is what the partitions of this comparison differ in",
+        ),
+        ({"dataset": "digits"}, {"datasets": (DIGITS, Entry("S", {"dataset": "spiral"}))}, "`dataset` is what the"),
+        (
+            {},
+            {"methods": (LOCAL, Entry("local!", {"strategy": "local"}))},
+            "two cells would have the folder digits-local",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_starts(overrides, changes, said):
+    with pytest.raises(SettingError) as caught:
+        cells(comparison(**changes), overrides, {})
+    assert said in str(caught.value)
+
+
+def test_the_settings_file_of_a_cell_says_the_same_again(tmp_path):
+    odd = {"rounds": 3, "learning-rate": 1e-5, "shared-init": False, "models": 'a"b\\c,ü', "protonorm.gamma": 2.0}
+    (tmp_path / "cell.toml").write_text(toml(odd), "utf-8")
+    assert read_toml(tmp_path / "cell.toml") == odd
+    found = cells(comparison(), {"rounds": 7}, {})[-1].settings
+    assert found["strategy"] == known_settings()["strategy"]
+    assert not_default(found) == QUICK | {
+        "protonorm.iterations": 9,
+        "rounds": 7,
+        "seed": 5,
+    }
+
+
+# --- where data lie ---------------------------------------------------------------------------------------
+
+
+def of_folder(tmp_path, name):
+    """A folder of a few grey images of three classes."""
+    from PIL import Image
+
+    for label in "abc":
+        for index in range(20):
+            place = tmp_path / name / "train" / label
+            place.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (8, 8), 7 * index).save(place / f"{index}.png")
+    return tmp_path / name
+
+
+def test_data_sets_are_found_where_the_command_says(tmp_path, monkeypatch):
+    folder = of_folder(tmp_path, "photos")
+    monkeypatch.chdir(tmp_path)
+    hub = comparison(datasets=(Entry("C", base="protonorm-cifar10"), DIGITS), seeds=(0,), methods=(LOCAL,))
+    found = cells(hub, {"rounds": 1}, {"cifar10": "photos"})
+    assert [cell.settings["dataset"] for cell in found] == [str(folder), "digits"]
+    missing = Entry("F", {"dataset": "~/no such folder/femnist"})
+    found = cells(comparison(datasets=(missing,), seeds=(0,)), {}, {"femnist": str(folder)})
+    assert found[0].settings["dataset"] == str(folder)
+
+
+def test_one_domain_of_several_lies_elsewhere(tmp_path):
+    places = {"usps": str(of_folder(tmp_path, "usps")), "syn": str(of_folder(tmp_path, "other"))}
+    several = Entry("D", {"dataset": "~/no such folder/usps,~/syn", "partition": "mixed", "shots": 0})
+    found = cells(comparison(datasets=(several,), seeds=(0,)), {"shots": 2}, places)
+    assert found[0].settings["dataset"] == f"{places['usps']},{places['syn']}"
+
+
+def test_a_name_that_no_row_has_is_refused(tmp_path):
+    with pytest.raises(SettingError, match=r'--data has "digit" \(did you mean `digits`\?\), but .* are digits\.'):
+        cells(comparison(), {}, {"digit": str(tmp_path)})
+
+
+def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch):
+    def refuse(spec, cache):
+        raise compare_cells.DataError(f"data set {spec.dataset!r} could not be fetched.")
+
+    monkeypatch.setattr(compare_cells, "open_data", refuse)
+    rows = (Entry("C10", base="protonorm-cifar10"), Entry("F", base="gfpl-femnist", missing="ask the authors."))
+    with pytest.raises(SettingError) as caught:
+        cells(comparison(datasets=rows, settings={}), {}, {})
+    assert str(caught.value) == (
+        "the data set of C10 (on the Hugging Face hub: uoft-cs/cifar10) cannot be had: data set 'cifar10' could not be "
+        "fetched; put it in a folder and say --data cifar10=FOLDER; the data set of F cannot be had: data set "
+        "'~/femnist' could not be fetched; ask the authors. Nothing was started; --datasets runs the rows whose data "
+        "are here."
+    )
+
+
+# --- smaller ----------------------------------------------------------------------------------------------
+
+
+def whole(**settings):
+    return known_settings() | {"clients": 20, "rounds": 300, "feature-dim": 12, "models": "tiny_perceptron"} | settings
+
+
+def test_rounds_rows_and_clients_shrink_in_proportion():
+    """The digits have 1,797 rows."""
+    found = scaled(whole(), 0.25, [0])
+    assert {name: found.settings[name] for name in ("rounds", "max-samples", "clients")} == {
+        "rounds": 75,
+        "max-samples": 449,
+        "clients": 5,
+    }
+    assert found.changes == {"rounds": (75, 300), "rows": (449, 1797), "clients": (5, 20)}
+    assert said(0.25, found.changes) == "scaled by 0.25: 75 of 300 rounds, 449 of 1,797 rows, 5 of 20 clients"
+
+
+def test_what_is_counted_in_rounds_shrinks_with_them():
+    settings = whole(**{"strategy": "gfpl", "rounds": 100, "evaluate-every": 20, "ensemble-every": 0, "batch-size": 4})
+    found = scaled(settings, 0.1, [0])
+    assert [found.settings[n] for n in ("rounds", "evaluate-every", "ensemble-every")] == [10, 2, 0]
+    assert [found.settings[n] for n in ("gfpl.first-exchange", "gfpl.exchange-every", "batch-size")] == [1, 1, 4]
+    assert said(0.1, found.changes).endswith(
+        "evaluate-every 2 for 20, gfpl.first-exchange 1 for 10, gfpl.exchange-every 1 for 10"
+    )
+    # another method's are left at their defaults, which are all that it may have
+    assert scaled(whole(strategy="local"), 0.1, [0]).settings["gfpl.exchange-every"] == 10
+
+
+def test_two_rounds_and_two_clients_are_left_at_least():
+    found = scaled(whole(**{"min-train-clients": 15, "min-replies": 10}), 0.02, [0, 1])
+    assert [found.settings[n] for n in ("rounds", "clients", "min-train-clients", "min-replies")] == [6, 2, 2, 2]
+    assert scaled(whole(rounds=10), 0.02, [0]).settings["rounds"] == 2
+    assert scaled(whole(rounds=1, clients=1), 0.1, [0]).changes == {"rows": (180, 1797)}
+
+
+def test_as_many_clients_stay_as_the_partition_needs():
+    """Ten classes, two a client: fewer than five clients leave rows to nobody."""
+    settings = whole(**{"partition": "pathological", "classes-per-client": 2})
+    found = scaled(settings, 0.1, [0, 1])
+    assert found.settings["clients"] == 5
+    for seed in (0, 1):
+        spec = data_spec(read_settings(found.settings | {"seed": seed}).settings, 5)
+        dealt = assignment(spec, open_data(spec, home() / "cache"), home() / "cache")
+        assert sum(map(len, dealt.held)) == 180
+
+
+def test_as_many_rows_stay_as_the_partition_needs():
+    """Four rows cannot be shared by two clients of ten rows at least."""
+    found = scaled(whole(), 0.002, [0, 1, 2])
+    assert found.settings["clients"] == 2
+    assert 20 <= found.settings["max-samples"] <= 128
+    assert found.changes["rows"] == (found.settings["max-samples"], 1797)
+    with pytest.raises(
+        SettingError, match="no part of the clients can share the data set digits: 2 clients with min-s"
+    ):
+        scaled(whole(**{"min-samples": 1000}), 0.1, [0])
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1.5, float("nan")])
+def test_a_scale_is_a_share(scale):
+    with pytest.raises(SettingError, match="but it is a share of the whole in"):
+        cells(comparison(), {}, {}, scale)
+
+
+def test_every_method_of_a_row_is_made_smaller_alike():
+    found = cells(comparison(settings=QUICK | {"rounds": 10, "clients": 8}), {}, {}, 0.5)
+    task = [{name: cell.settings[name] for name in ("rounds", "clients", "max-samples")} for cell in found]
+    assert task == [{"rounds": 5, "clients": 4, "max-samples": 200}] * 4
+    assert {cell.scaled for cell in found} == {"scaled by 0.5: 5 of 10 rounds, 200 of 400 rows, 4 of 8 clients"}
+    assert {cell.scaled for cell in cells(comparison(), {}, {})} == {""}
+
+
+@pytest.mark.skipif(not (IMAGES / "mnist").exists(), reason="the images for measurements are not beside the repository")
+def test_a_paper_table_shrinks_to_a_small_machine():
+    from experiments.comparison import chosen, load
+
+    table = chosen(load(preset="gfpl-table1"), datasets="mnist", partitions="3 ways", seeds="0")
+    found = cells(table, {}, {"mnist": str(IMAGES / "mnist")}, 0.05)
+    assert [cell.settings["rounds"] for cell in found] == [4, 4, 4]
+    assert [cell.settings["clients"] for cell in found] == [2, 2, 2]
+    assert found[2].settings["gfpl.exchange-every"] == 1
+    assert table.metrics == (Metric("", "final"),)

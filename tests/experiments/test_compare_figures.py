@@ -1,0 +1,356 @@
+"""From hand-made runs to a comparison's numbers, held against numpy; and the tables that show them."""
+
+import csv
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from experiments.compare_cells import Cell
+from experiments.compare_figures import Spread, as_csv, best_of, curve_of, result, results, spread, value_of
+from experiments.compare_folder import ComparisonFolder
+from experiments.compare_report import curves, write_all
+from experiments.compare_tables import console, grids, latex, markdown
+from experiments.comparison import Comparison, Entry, Metric, Printed
+from strategies import known_settings
+
+RULES = ("local-prototypes", "classifier")
+METHODS = (Entry("FedProto", {"strategy": "fedproto"}), Entry("Proto_Norm", {"strategy": "protonorm"}))
+ACCURACIES = {"FedProto": (0.8, 0.7, 0.9), "Proto_Norm": (0.85, 0.8, 0.81)}
+SEEDS = (0, 1, 2)
+
+
+def comparison(**changes):
+    given = {
+        "methods": METHODS,
+        "datasets": (Entry("CIFAR-10", {"dataset": "cifar10"}), Entry("MNIST", {"dataset": "mnist"})),
+        "seeds": SEEDS,
+        "metrics": (Metric("", "final"),),
+        "paper": (Printed("CIFAR-10", "FedProto", "final", 82.9),),
+    }
+    return Comparison("test", **(given | changes))
+
+
+def line(number, accuracy, final=False):
+    """A line of metrics.jsonl: 100 bytes of payload and 150 on the wire each way, 10 of them the evaluation's."""
+    way = 0 if final else 1
+    sizes = {"payload_up": 100 * way, "payload_down": 100 * way, "wire_up": 160 * way, "wire_down": 150 * way}
+    found = {
+        "round": number,
+        "bytes": sizes | {"evaluation_wire_up": 10 * way},
+        "evaluation": {
+            "of_round": number - 1,
+            "rules": {"local-prototypes": {"test": {"mean": accuracy}}, "classifier": {"test": {"mean": accuracy / 2}}},
+        },
+    }
+    return found | ({"final": True} if final else {})
+
+
+def write_run(folder, settings, accuracy, floor=0.5):
+    """A finished run whose accuracy rises to `accuracy` in two rounds."""
+    folder.mkdir(parents=True)
+    lines = [line(1, 0.1), line(2, accuracy / 2), line(3, accuracy, final=True)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    (folder / "settings.json").write_text(json.dumps(settings))
+    values = {"selected": None, "selected_round": None, "best": accuracy, "client-best": 0.99, "last-5": 0.4}
+    summary = {
+        "status": "completed",
+        "clients": 2,
+        "rounds": 2,
+        "headline": {"rule": "local-prototypes", "figure": "final", "accuracy": accuracy},
+        "floor": {"majority-class": floor},
+        "rules": {
+            "local-prototypes": values | {"final": accuracy},
+            "classifier": values | {"final": accuracy / 2},
+        },
+        "ensemble": {"best": 0.3, "last-5": 0.2, "final": 0.25, "rows": 10},
+        "domains": {"usps": {"local-prototypes": 0.6}},
+        "bytes": {"payload_up": 200, "payload_down": 200, "wire_up": 320, "wire_down": 300, "evaluation_wire_up": 20},
+        "seconds": 12.34,
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
+def cells_of(made):
+    known = {name: value for name, value in known_settings().items() if name not in ("results-dir", "resume")}
+    return [
+        Cell(
+            f"{row.label}-{method.label}-{seed}".lower(),
+            row.label,
+            method.label,
+            seed,
+            known | method.settings | {"seed": seed, "clients": 2},
+        )
+        for row in made.rows
+        for method in made.methods
+        for seed in made.seeds
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """folder(comparison, missing=()): a comparison's folder with a run for every cell of CIFAR-10."""
+
+    def make(made, missing=()):
+        cells = cells_of(made)
+        found = ComparisonFolder.create(made, cells, str(tmp_path / "results"))
+        for cell in cells:
+            if cell.row == "CIFAR-10" and (cell.method, cell.seed) not in missing:
+                accuracy = ACCURACIES[cell.method][cell.seed]
+                write_run(found.of(cell) / "run", cell.settings, accuracy, 0.5 + 0.1 * cell.seed)
+        return found
+
+    return make
+
+
+def tables(folder, made, scaled=()):
+    return grids(made, scaled, results(folder, made, cells_of(made)))
+
+
+# --- numbers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [(0.8, 0.7, 0.9), (0.1, 0.1), (0.2, None, 0.6, 0.4)])
+def test_mean_and_spread_are_numpys_sample_ones(values):
+    known = np.array([value for value in values if value is not None])
+    found = spread(values)
+    assert found.mean == pytest.approx(known.mean(), rel=1e-12)
+    assert found.std == pytest.approx(known.std(ddof=1), rel=1e-12)
+    assert found.seeds == known.size
+
+
+def test_one_value_has_no_spread_and_none_has_nothing():
+    assert spread([0.7]) == Spread(0.7, None, 1)
+    assert spread([None]) is None
+    assert spread([]) is None
+
+
+def test_the_best_is_the_highest_mean_as_shown_and_ties_are_all_best():
+    spreads = {"a": Spread(0.81234, 0.1, 3), "b": Spread(0.81231, 0.0, 3), "c": Spread(0.8, None, 1), "d": None}
+    assert best_of(spreads) == {"a", "b"}
+    assert best_of({"c": Spread(0.8, None, 1), "d": None}) == {"c"}
+    assert best_of({"d": None}) == set()
+
+
+def test_a_metric_is_a_rule_and_a_figure_of_the_summary(folder):
+    made = comparison()
+    found = results(folder(made), made, cells_of(made))[0]
+    values = {
+        Metric(): 0.8,
+        Metric("", "client-best"): 0.99,
+        Metric("", "selected"): None,
+        Metric("classifier", "final"): 0.4,
+        Metric("ensemble", "last-5"): 0.2,
+        Metric("discriminant", "final"): None,
+    }
+    assert {metric: value_of(found.summary, metric) for metric in values} == values
+    assert value_of({}, Metric("ensemble", "best")) is None
+
+
+def test_bytes_to_an_accuracy_are_those_before_its_evaluation():
+    """An evaluation is of the models that a round left: that round's messages are paid, the next one's are not yet."""
+    lines = [line(1, 0.3), line(2, 0.5), line(3, 0.4), line(4, 0.6, final=True)]
+    expected = [(0, 0.3, 0, 0), (1, 0.5, 200, 300), (2, 0.4, 400, 600), (3, 0.6, 600, 900)]
+    assert list(curve_of(lines, "local-prototypes")) == expected
+    assert [accuracy for _, accuracy, _, _ in curve_of(lines, "classifier")] == [0.15, 0.25, 0.2, 0.3]
+    assert curve_of(lines, "discriminant") == ()
+    # evaluated every other round, and the ensemble on its own rounds
+    sparse = [line(1, 0.3), {"round": 2, "bytes": lines[1]["bytes"]}, line(3, 0.5, final=True)]
+    sparse[2]["ensemble"] = {"of_round": 2, "accuracy": 0.7}
+    assert curve_of(sparse, "local-prototypes") == ((0, 0.3, 0, 0), (2, 0.5, 400, 600))
+    assert curve_of(sparse, "ensemble") == ((2, 0.7, 400, 600),)
+
+
+@pytest.mark.parametrize(
+    ("target", "reached"), [(0.05, (0, 0, 0)), (0.4, (1, 200, 300)), (0.8, (2, 400, 600)), (0.81, None), (None, None)]
+)
+def test_the_target_is_reached_at_the_first_evaluation_at_or_above_it(folder, target, reached):
+    made = comparison(target=target)
+    found = results(folder(made), made, cells_of(made))[0].reached
+    assert (found and (found.of_round, found.payload, found.wire)) == reached
+    assert (
+        results(folder(made), made, cells_of(made))[0].payload,
+        results(folder(made), made, cells_of(made))[0].wire,
+    ) == (400, 600)
+
+
+def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(folder):
+    made = comparison()
+    found = [each for each in results(folder(made), made, cells_of(made)) if each.cell.method == "FedProto"]
+    curve = curves(found)
+    assert curve.rounds == [0, 1, 2]
+    assert [each.mean for each in curve.accuracies] == pytest.approx([0.1, 0.4, 0.8])
+    assert curve.accuracies[2].std == pytest.approx(np.std([0.8, 0.7, 0.9], ddof=1))
+    assert curve.wire == [0, 300, 600]
+    assert curves([]).rounds == []
+
+
+# --- tables -------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_accuracies(folder):
+    made = comparison(seeds=SEEDS)
+    accuracies, sizes = tables(folder(made), made)
+    # two rows, two methods and the floor: methods go down where they are more
+    assert accuracies.head == ["", "CIFAR-10", "paper", "MNIST"]
+    text = [[cell.text for cell in each] for each in accuracies.lines]
+    assert text == [
+        ["FedProto", "80.00 ± 10.00", "82.90", "-"],
+        ["Proto_Norm", "82.00 ± 2.65", "", "-"],
+        ["majority class", "60.00 ± 10.00", "", "-"],
+    ]
+    assert [[cell.best for cell in each] for each in accuracies.lines] == [
+        [False] * 4,
+        [False, True, False, False],
+        [False] * 4,
+    ]
+    assert "mean ± sample standard deviation (ddof 1) over 3 seeds" in accuracies.title
+    assert accuracies.notes == ["paper: what the paper's table prints, not measured here"]
+    assert sizes.head == ["", "FedProto", "Proto_Norm"]
+    assert [cell.text for cell in sizes.lines[0]] == ["CIFAR-10, whole run", "0.4 kB / 0.6 kB", "0.4 kB / 0.6 kB"]
+
+
+def test_missing_seeds_and_single_seeds_are_told(folder):
+    made = comparison(paper=())
+    text = [each[1].text for each in tables(folder(made, {("FedProto", 0), ("FedProto", 1)}), made)[0].lines]
+    assert text[:2] == ["90.00 (1 of 3 seeds)", "82.00 ± 2.65"]
+
+
+def test_one_seed_has_no_spread(folder):
+    made = comparison(seeds=(1,), paper=())
+    accuracies = tables(folder(made), made)[0]
+    assert [each[1].text for each in accuracies.lines] == ["70.00", "80.00", "60.00"]
+    assert accuracies.title.endswith("one seed")
+
+
+def test_rows_go_down_where_they_are_more(folder):
+    made = comparison(metrics=(Metric("", "final"), Metric("classifier", "final")))
+    accuracies = tables(folder(made), made)[0]
+    assert accuracies.head == ["", "FedProto", "paper", "Proto_Norm", "majority class"]
+    names = ["CIFAR-10 (final)", "CIFAR-10 (classifier final)", "MNIST (final)", "MNIST (classifier final)"]
+    assert [each[0].text for each in accuracies.lines] == names
+    assert [each[2].text for each in accuracies.lines] == ["82.90", "", "", ""]
+
+
+def test_bytes_to_the_target_with_the_seeds_that_reached_it(folder):
+    made = comparison(target=0.8)
+    sizes = tables(folder(made), made)[1]
+    text = {each[0].text: [cell.text for cell in each[1:]] for each in _by_row(sizes)}
+    assert text["CIFAR-10, to 80 %"] == ["0.4 kB / 0.6 kB, round 2 (2 of 3 seeds)", "0.4 kB / 0.6 kB, round 2"]
+    assert text["MNIST, to 80 %"] == ["-", "-"]
+
+
+def _by_row(grid):
+    """The lines of a table whose rows go down, or of one that is turned."""
+    if grid.head[1] in ("FedProto", "Proto_Norm"):
+        return grid.lines
+    turned = zip(*[[type(grid.lines[0][0])(name) for name in grid.head], *grid.lines], strict=True)
+    return list(turned)[1:]
+
+
+def test_what_was_made_smaller_stands_in_every_output(folder):
+    made = comparison()
+    words = "CIFAR-10: scaled by 0.05: 2 of 40 rounds"
+    found = tables(folder(made), made, [words])
+    assert all(words in grid.notes for grid in found)
+    assert markdown(found).count(words) == 2
+    assert latex(found).count(words) == 2
+
+
+def test_markdown_has_the_best_in_bold(folder):
+    made = comparison()
+    text = markdown(tables(folder(made), made))
+    assert "|  | CIFAR-10 | paper | MNIST |\n|---|---:|---:|---:|\n" in text
+    assert "| Proto_Norm | **82.00 ± 2.65** |  | - |" in text
+
+
+def test_latex_is_a_booktabs_table_with_escaped_words(folder):
+    made = comparison()
+    text = latex(tables(folder(made), made))
+    assert r"Proto\_Norm & \textbf{82.00 $\pm$ 2.65} &  & - \\" in text
+    assert r"\begin{tabular}{lrrr}" in text
+    assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\end{table}")] == [2, 2, 2, 2]
+    assert "accuracy in \\% (final)" in text
+
+
+def test_the_console_shows_the_same(folder):
+    made = comparison()
+    terminal = Console(width=100, record=True, color_system="standard", file=io.StringIO())
+    terminal.print(console(tables(folder(made), made)[0]))
+    text = terminal.export_text(styles=True)
+    assert re.search(r"\x1b\[1m *82\.00 ± 2\.65", text)
+    assert not re.search(r"\x1b\[1m *80\.00", text)
+    assert "80.00 ± 10.00" in text
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+def test_the_csv_has_every_figure_of_every_cell(folder):
+    made = comparison(target=0.8)
+    place = folder(made, {("FedProto", 1)})
+    text = as_csv(made, cells_of(made), results(place, made, cells_of(made)), place.path)
+    rows = list(csv.DictReader(text.splitlines()))
+    assert len(rows) == 12
+    assert [row["status"] for row in rows[:6]] == ["completed", "missing", *["completed"] * 4]
+    first = rows[0]
+    expected = {
+        "row": "CIFAR-10",
+        "method": "FedProto",
+        "strategy": "fedproto",
+        "seed": "0",
+        "metric: final": "0.8",
+        "paper: final": "0.8290000000000001",
+        "majority-class": "0.5",
+        "classifier final": "0.4",
+        "ensemble best": "0.3",
+        "domain usps": "0.6",
+        "local-prototypes selected": "",
+        "payload_bytes": "400",
+        "wire_bytes": "600",
+        "target_round": "2",
+        "target_payload_bytes": "400",
+        "target_wire_bytes": "600",
+        "seconds": "12.3",
+        "clients": "2",
+        "run": "cells/cifar-10-fedproto-0/run",
+    }
+    expected["paper: final"] = str(82.9 / 100)
+    assert {name: first[name] for name in expected} == expected
+    assert all(None not in row and None not in row.values() for row in rows)
+
+
+def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
+    made = comparison(title="A <b> & c")
+    place = folder(made)
+    (place.of(cells_of(made)[0]) / "run" / "report.html").write_text("")
+    written = write_all(place, made, cells_of(made))
+    assert [path.name for path in written.paths] == ["table.csv", "table.md", "table.tex", "report.html"]
+    page = (place.path / "report.html").read_text()
+    assert "A &lt;b&gt; &amp; c" in page
+    assert 'href="cells/cifar-10-fedproto-0/run/report.html"' in page
+    assert page.count("<figure>") == 2, "two pictures of the row that has runs"
+    assert "<script" not in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert sorted(path.name for path in (place.path / "pictures").iterdir()) == ["row1-bytes.svg", "row1-rounds.svg"]
+    before = {path: path.read_bytes() for path in written.paths}
+    assert {path: path.read_bytes() for path in write_all(place, made, cells_of(made)).paths} == before
+
+
+def test_nothing_finished_still_gives_tables(tmp_path):
+    made = comparison()
+    place = ComparisonFolder.create(made, cells_of(made), str(tmp_path))
+    written = write_all(place, made, cells_of(made))
+    assert all(cell.text == "-" for cell in written.grids[1].lines[0][1:])
+    assert not (place.path / "pictures").exists()
+
+
+def test_a_result_says_where_its_run_is(folder):
+    made = comparison()
+    place = folder(made)
+    cell = cells_of(made)[0]
+    found = result(cell, place.run_of(cell), made)
+    assert (found.run, found.floor, found.seconds) == (place.of(cell) / "run", 0.5, 12.34)

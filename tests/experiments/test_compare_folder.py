@@ -1,0 +1,190 @@
+"""A comparison's folder: what it keeps, what counts as finished, whose it is."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from experiments.compare_cells import cells
+from experiments.compare_folder import FORMAT, ComparisonFolder, this_version
+from experiments.comparison import Comparison, Entry, Metric, Printed
+from federation.settings import SettingError
+
+LOCAL = Entry("Local", {"strategy": "local"})
+MADE = Comparison(
+    "a test",
+    (LOCAL,),
+    (Entry("Digits", {"dataset": "digits"}, missing="none"),),
+    (Entry("even", {"partition": "iid"}),),
+    seeds=(0, 4),
+    metrics=(Metric("classifier", "final"),),
+    target=0.5,
+    settings={"max-samples": 200, "models": "tiny_perceptron", "feature-dim": 12},
+    paper=(Printed("Digits, even", "Local", "classifier final", 90.0),),
+    title="A table",
+    note="a note",
+)
+
+
+@pytest.fixture
+def made():
+    """The comparison's cells."""
+    return cells(MADE, {}, {})
+
+
+@pytest.fixture
+def folder(tmp_path, made):
+    return ComparisonFolder.create(MADE, made, str(tmp_path / "results"))
+
+
+def finish(folder, cell, home, name="20260101-000000-local-digits", **changes):
+    """A finished run of a cell, with a model of a client of its; settings may be other ones."""
+    run = folder.of(cell) / name
+    run.mkdir(parents=True)
+    (run / "settings.json").write_text(json.dumps(cell.settings | {"resume": "", "results-dir": "/x"} | changes))
+    (run / "summary.json").write_text(json.dumps({"status": "completed"}))
+    (home / "clients" / name / "0").mkdir(parents=True)
+    return run
+
+
+def test_what_was_asked_for_is_read_again(folder, made):
+    assert folder.path.name.endswith("-compare-a-test")
+    assert ComparisonFolder.find(str(folder.path)).read() == (MADE, made)
+
+
+def test_two_of_a_second_get_folders_of_their_own(folder, made, tmp_path):
+    assert ComparisonFolder.create(MADE, made, str(tmp_path / "results")).path != folder.path
+
+
+def test_a_comparison_is_no_results_folder(folder, made):
+    with pytest.raises(SettingError, match=r"is itself a comparison; --resume .* goes on with it\."):
+        ComparisonFolder.create(MADE, made, str(folder.path))
+
+
+def test_a_folder_that_cannot_be_written(made, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingError, match=r"the results folder .*file cannot be written \(Not a directory\)"):
+        ComparisonFolder.create(MADE, made, str(tmp_path / "file"))
+
+
+# --- which one -------------------------------------------------------------------------------------------
+
+
+def test_latest_is_the_newest_comparison(folder, made, tmp_path):
+    newer = ComparisonFolder.create(MADE, made, str(tmp_path / "results"))
+    os.utime(folder.path / "comparison.json", (1, 1))
+    assert ComparisonFolder.find("latest", str(tmp_path / "results")).path == newer.path
+    assert ComparisonFolder.find(folder.path.name, str(tmp_path / "results")).path == folder.path
+
+
+def test_none_there_is_said(tmp_path):
+    with pytest.raises(SettingError, match="holds no comparison; start one first"):
+        ComparisonFolder.find("latest", str(tmp_path))
+    with pytest.raises(SettingError, match=r'--resume is "x", but no comparison\.json is there'):
+        ComparisonFolder.find("x", str(tmp_path))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "settings.json").write_text("{}")
+    with pytest.raises(SettingError, match="it is a single run, which `protosphere run --resume` goes on with"):
+        ComparisonFolder.find(str(tmp_path / "run"))
+
+
+def edit(folder, change):
+    file = folder.path / "comparison.json"
+    kept = json.loads(file.read_text())
+    change(kept)
+    file.write_text(json.dumps(kept))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda kept: kept.update(format=FORMAT + 1, version="9.9"),
+            f"another version (Protosphere 9.9, format {FORMAT + 1}",
+        ),
+        (lambda kept: kept.update(format=0, cells="as it was then"), "another version (Protosphere"),
+        (lambda kept: kept["cells"][0]["settings"].pop("rounds"), "whose settings differ in `rounds`"),
+        (lambda kept: kept["cells"][1]["settings"].update(new=1), "whose settings differ in `new`"),
+        (lambda kept: kept.pop("cells"), "cannot be read (KeyError: 'cells'); start anew."),
+        (lambda kept: kept["cells"][0].update(colour="red"), "cannot be read (TypeError"),
+    ],
+)
+def test_a_folder_of_another_version_is_refused(folder, change, said):
+    edit(folder, change)
+    with pytest.raises(SettingError) as caught:
+        folder.read()
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_broken_file_is_refused(folder):
+    (folder.path / "comparison.json").write_text("{")
+    with pytest.raises(SettingError, match=r"comparison\.json cannot be read \(JSONDecodeError"):
+        folder.read()
+
+
+def test_the_version_is_kept(folder):
+    kept = json.loads((folder.path / "comparison.json").read_text())
+    assert (kept["format"], kept["version"]) == (FORMAT, this_version())
+
+
+# --- which cells are finished ----------------------------------------------------------------------------
+
+
+def test_a_cell_is_finished_by_a_whole_summary_of_its_settings(folder, made, home):
+    assert folder.run_of(made[0]) is None
+    run = finish(folder, made[0], home)
+    assert folder.run_of(made[0]) == run
+    assert folder.run_of(made[1]) is None
+    (run / "summary.json").write_text('{"status": "comple')
+    assert folder.run_of(made[0]) is None
+    (run / "summary.json").write_text('{"status": "failed"}')
+    assert folder.run_of(made[0]) is None
+
+
+def test_where_and_how_patiently_it_ran_does_not_matter(folder, made, home):
+    run = finish(folder, made[0], home, **{"device": "cuda", "round-timeout": 1.0})
+    assert folder.run_of(made[0]) == run
+
+
+def test_a_run_of_another_comparison_is_refused(folder, made, home):
+    finish(folder, made[0], home, rounds=7)
+    with pytest.raises(
+        SettingError, match="is no run of this comparison: its setting `rounds` is 7, here it is 20; move"
+    ):
+        folder.run_of(made[0])
+
+
+def test_what_an_unfinished_cell_left_is_taken_away(folder, made, home):
+    run = finish(folder, made[0], home)
+    other = finish(folder, made[1], home, "20260101-000001-local-digits")
+    folder.discard_models(made[0])
+    assert run.exists()
+    assert not (home / "clients" / run.name).exists()
+    folder.discard(made[0])
+    assert not folder.of(made[0]).exists()
+    assert other.exists()
+    assert (home / "clients" / other.name).exists()
+
+
+def test_a_strange_name_leads_to_no_strangers_files(folder, made, home):
+    """The models to discard are found by a folder's name."""
+    run = finish(folder, made[0], home)
+    run.rename(run.parent / "..x")
+    (home / "clients" / "..x").mkdir()
+    folder.discard(made[0])
+    assert (home / "clients" / "..x").exists()
+
+
+def test_two_processes_do_not_share_a_folder(folder):
+    again = ComparisonFolder(folder.path).held()
+    with folder.held(), pytest.raises(SettingError, match="is being written by a comparison that has not ended"):
+        again.__enter__()
+    with ComparisonFolder(folder.path).held():
+        assert (folder.path / ".lock").exists()
+
+
+def test_cells_of_other_seeds_have_other_folders(folder, made):
+    assert folder.of(made[0]) != folder.of(made[1])
+    assert folder.of(replace(made[0], seed=9)) == folder.of(made[0])
