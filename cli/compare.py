@@ -104,7 +104,8 @@ def _resolved(
     scale: float,
 ) -> "tuple[Comparison, list[Cell]]":
     from experiments.compare_cells import cells
-    from experiments.comparison import chosen, load
+    from experiments.compare_choice import chosen
+    from experiments.comparison import load
     from experiments.run_config import RunConfig, read_assignments
     from federation.settings import SettingError
 

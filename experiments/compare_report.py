@@ -102,7 +102,7 @@ def _draw(own: Mapping[str, Curve], kind: str, lowest: float | None) -> str:
         if lowest is not None:
             axes.axhline(100 * lowest, color=canvas.SOFT, linewidth=1, linestyle=(0, (1, 2)), label="majority class")
         axes.set_xlabel("round" if kind == "rounds" else f"training messages so far, {unit}")
-        axes.xaxis.get_major_locator().set_params(integer=kind == "rounds")
+        axes.locator_params(axis="x", integer=kind == "rounds")
         axes.set_ylabel("test accuracy, %")
         drawing.legend(loc="outside lower center", ncols=3)
         return canvas.svg(drawing)

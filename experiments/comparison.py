@@ -8,7 +8,7 @@ from typing import Any
 
 from data.domains import short_name
 from experiments.run_config import RunConfig, preset_names
-from federation.settings import RULES, Scalar, SettingError, nearest, refuse_unknown, shown
+from federation.settings import RULES, SettingError, nearest, refuse_unknown, shown
 from strategies import METHODS, known_settings, load_method
 
 PRESETS = Path(__file__).parent / "presets" / "compare"
@@ -127,8 +127,8 @@ def load(file: str = "", preset: str = "") -> Comparison:
         return read(PRESETS / f"{preset}.toml")
     if file:
         return read(Path(file).expanduser())
-    methods = tuple(_entry(name, "methods") for name in USUAL_METHODS)
-    return Comparison("digits", methods, (_entry("digits", "datasets"),))
+    methods = tuple(entry_of(name, "methods") for name in USUAL_METHODS)
+    return Comparison("digits", methods, (entry_of("digits", "datasets"),))
 
 
 def read(path: Path) -> Comparison:
@@ -154,52 +154,6 @@ def read(path: Path) -> Comparison:
         return _comparison(path.stem, table)
     except SettingError as error:
         raise SettingError(f"{path.name}: {error}") from None
-
-
-def chosen(
-    comparison: Comparison,
-    *,
-    methods: str = "",
-    datasets: str = "",
-    partitions: str = "",
-    seeds: str = "",
-    metric: str = "",
-    target: float | None = None,
-    own_data: bool = False,
-) -> Comparison:
-    """A part of a comparison, or it with other seeds, metric or target. Lists are comma-separated.
-
-    Args:
-        methods: labels, or names of strategies, which may be ones that the comparison lacks.
-        datasets: labels or data sets of the comparison; with `own_data` any data sets.
-
-    Raises:
-        SettingError: a name that is not there, with the nearest one; a seed or metric that is none.
-    """
-    changes: dict[str, Any] = {}
-    if methods:
-        changes["methods"] = tuple(_method(name, comparison) for name in _listed(methods))
-    if datasets and own_data:
-        changes["datasets"] = tuple(_entry(name, "datasets") for name in _listed(datasets))
-        changes["name"] = "-".join(entry.label for entry in changes["datasets"])
-    elif datasets:
-        changes["datasets"] = tuple(
-            _pick(name, comparison.datasets, "--datasets", _names) for name in _listed(datasets)
-        )
-    if partitions:
-        changes["partitions"] = tuple(
-            _pick(name, comparison.partitions, "--partitions", _names) for name in _listed(partitions)
-        )
-    if seeds:
-        changes["seeds"] = _seeds([_whole(seed) for seed in _listed(seeds)])
-    if metric:
-        changes["metrics"] = tuple(parse_metric(name) for name in _listed(metric))
-    if target is not None:
-        changes["target"] = _target(target)
-    narrowed = replace(comparison, **changes)
-    for entries in (narrowed.methods, narrowed.datasets, narrowed.partitions):
-        _refuse_twice([entry.label for entry in entries])
-    return narrowed
 
 
 def parse_metric(text: str) -> Metric:
@@ -264,9 +218,9 @@ def _comparison(name: str, table: Mapping[str, Any]) -> Comparison:
         parts["methods"],
         parts["datasets"],
         parts["partitions"],
-        seeds=_seeds(table.get("seeds", list(USUAL_SEEDS))),
+        seeds=seeds_of(table.get("seeds", list(USUAL_SEEDS))),
         metrics=tuple(parse_metric(each) for each in (metric if isinstance(metric, list) else [metric])),
-        target=_target(table["target"]) if "target" in table else None,
+        target=target_of(table["target"]) if "target" in table else None,
         settings=common,
         title=str(table.get("title", "")),
         note=str(table.get("note", "")),
@@ -277,12 +231,12 @@ def _comparison(name: str, table: Mapping[str, Any]) -> Comparison:
 def _entries(items: Any, key: str) -> tuple[Entry, ...]:
     if not isinstance(items, list):
         raise SettingError(f"`{key}` is {shown(items)}, but it is a list of names or tables.")
-    entries = tuple(_entry(item, key) for item in items)
-    _refuse_twice([entry.label for entry in entries])
+    entries = tuple(entry_of(item, key) for item in items)
+    refuse_twice([entry.label for entry in entries])
     return entries
 
 
-def _entry(item: Any, key: str) -> Entry:
+def entry_of(item: Any, key: str) -> Entry:
     """A method, data set or partition from its name, or from a table of its label and settings."""
     if isinstance(item, str) and key != "partitions":
         name = "strategy" if key == "methods" else "dataset"
@@ -323,30 +277,28 @@ def _printed(tables: Any, comparison: Comparison) -> list[Printed]:
             if key not in (*labels, "metric", "accuracy"):
                 raise SettingError(f"unknown key `{key}` in `paper`{nearest(key, (*labels, 'metric', 'accuracy'))}.")
         entries = [
-            _pick(str(table.get(key, "")), own, f"`{key}` in `paper`", _labels) for key, own in labels.items() if own
+            pick(str(table.get(key, "")), own, f"`{key}` in `paper`", _labels) for key, own in labels.items() if own
         ]
         metric = str(parse_metric(table.get("metric", str(comparison.metrics[0]))))
         for name, accuracy in table["accuracy"].items():
-            method = _pick(name, comparison.methods, "`accuracy` in `paper`", _labels)
+            method = pick(name, comparison.methods, "`accuracy` in `paper`", _labels)
             if isinstance(accuracy, bool) or not isinstance(accuracy, int | float) or not 0 <= accuracy <= 100:
                 raise SettingError(f"`accuracy` in `paper` of {name} is {shown(accuracy)}, but it is a percentage.")
             found.append(Printed(Row(*entries).label, method.label, metric, float(accuracy)))
     return found
 
 
-def _names(entry: Entry) -> list[str]:
-    """What a data set or partition may be called by."""
-    dataset = str(entry.settings.get("dataset", ""))
-    known = {entry.label, dataset, short_name(dataset) if dataset else "", entry.base.partition("-")[2]}
-    return sorted(known - {""})
-
-
 def _labels(entry: Entry) -> list[str]:
     return [entry.label]
 
 
-def _pick(name: str, entries: Sequence[Entry], where: str, names: Callable[[Entry], list[str]]) -> Entry:
-    for same in (str, _plain):
+def pick(name: str, entries: Sequence[Entry], where: str, names: Callable[[Entry], list[str]]) -> Entry:
+    """The first entry of that name, by what `names` says that it may be called; case and signs matter only for a tie.
+
+    Raises:
+        SettingError: none; `where` says where the name stands.
+    """
+    for same in (str, plain):
         for entry in entries:
             if same(name) in map(same, names(entry)):
                 return entry
@@ -355,47 +307,41 @@ def _pick(name: str, entries: Sequence[Entry], where: str, names: Callable[[Entr
     raise SettingError(f"{where} has {shown(name)}{nearest(name, known)}, but the comparison has {there}.")
 
 
-def _method(name: str, comparison: Comparison) -> Entry:
-    """One of the comparison's, by its label, else a strategy of that name as it stands there first, or is by itself."""
-    for entry in comparison.methods:
-        if _plain(name) == _plain(entry.label):
-            return entry
-    for entry in comparison.methods:
-        if name == entry.settings["strategy"]:
-            return entry
-    if name in METHODS:
-        return _entry(name, "methods")
-    known = list(dict.fromkeys([*(entry.label for entry in comparison.methods), *METHODS]))
-    raise SettingError(f"--methods has {shown(name)}{nearest(name, known)}; one of {', '.join(known)} is allowed.")
-
-
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """A name without case, spaces and signs."""
     return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
-def _listed(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
+def seeds_of(items: Any) -> tuple[int, ...]:
+    """Seeds, checked.
 
-
-def _whole(text: str) -> Scalar:
-    return int(text) if text.isascii() and text.isdigit() else text
-
-
-def _seeds(items: Any) -> tuple[int, ...]:
+    Raises:
+        SettingError: not a list of different whole numbers from 0 on.
+    """
     right = isinstance(items, list) and all(isinstance(seed, int) and not isinstance(seed, bool) for seed in items)
     if not right or not items or min(items) < 0:
         raise SettingError(f"`seeds` is {shown(items)}, but it is a list of whole numbers from 0 on.")
-    _refuse_twice([str(seed) for seed in items])
+    refuse_twice([str(seed) for seed in items])
     return tuple(items)
 
 
-def _target(value: Any) -> float:
+def target_of(value: Any) -> float:
+    """A target accuracy, checked.
+
+    Raises:
+        SettingError: it is not in (0, 1].
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise SettingError(f"`target` is {shown(value)}, but it is an accuracy in (0, 1], such as 0.8.")
     return float(value)
 
 
-def _refuse_twice(labels: Sequence[str]) -> None:
+def refuse_twice(labels: Sequence[str]) -> None:
+    """Labels name rows, columns and folders.
+
+    Raises:
+        SettingError: one is there twice.
+    """
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         raise SettingError(f"{shown(twice)} is there twice; give each a label of its own.")

@@ -244,7 +244,8 @@ def test_every_method_of_a_row_is_made_smaller_alike():
 
 @pytest.mark.skipif(not (IMAGES / "mnist").exists(), reason="the images for measurements are not beside the repository")
 def test_a_paper_table_shrinks_to_a_small_machine():
-    from experiments.comparison import chosen, load
+    from experiments.compare_choice import chosen
+    from experiments.comparison import load
 
     table = chosen(load(preset="gfpl-table1"), datasets="mnist", partitions="3 ways", seeds="0")
     found = cells(table, {}, {"mnist": str(IMAGES / "mnist")}, 0.05)

@@ -179,7 +179,7 @@ OWN = {
         "Local": {"": {}},
         "FedProto": {"": {"fedproto.aggregation": "mean"}},
         "PFPL": {"": {"pfpl.alpha": 0.5, "pfpl.weighting": "similarity"}},
-        "PFPL, α = 1 (control)": {"": {"pfpl.alpha": 1.0}},
+        "PFPL with α = 1 (control)": {"": {"pfpl.alpha": 1.0}},
     },
 }
 METRICS = {

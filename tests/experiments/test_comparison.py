@@ -1,8 +1,11 @@
 """The comparison's file: what it may say, what it is narrowed to, and what is wrong with it."""
 
+from pathlib import Path
+
 import pytest
 
-from experiments.comparison import Metric, Row, chosen, comparison_names, load, parse_metric, read
+from experiments.compare_choice import chosen
+from experiments.comparison import Metric, Row, comparison_names, load, parse_metric, read
 from federation.settings import SettingError
 
 FILE = """
@@ -73,6 +76,13 @@ def test_a_file_says_all_of_a_comparison(file):
         "ensemble final",
         88.56,
     )
+
+
+def test_the_docs_show_a_file_that_works(file):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "compare.md").read_text()
+    found = read(file(page.split("```toml\n")[1].split("```")[0]))
+    assert [row.label for row in found.rows][::3] == ["CIFAR-10, skewed", "Own photos, mild"]
+    assert found.paper[0].method == found.methods[1].label
 
 
 def test_without_a_file_the_floor_and_two_methods_on_digits():

@@ -1,0 +1,92 @@
+"""A part of a comparison, as the command line chooses it: some methods, data sets, partitions, other seeds."""
+
+from dataclasses import replace
+from typing import Any
+
+from data.domains import short_name
+from experiments.comparison import (
+    Comparison,
+    Entry,
+    entry_of,
+    parse_metric,
+    pick,
+    plain,
+    refuse_twice,
+    seeds_of,
+    target_of,
+)
+from federation.settings import Scalar, SettingError, nearest, shown
+from strategies import METHODS
+
+
+def chosen(
+    comparison: Comparison,
+    *,
+    methods: str = "",
+    datasets: str = "",
+    partitions: str = "",
+    seeds: str = "",
+    metric: str = "",
+    target: float | None = None,
+    own_data: bool = False,
+) -> Comparison:
+    """A part of a comparison, or it with other seeds, metric or target. Lists are comma-separated.
+
+    Args:
+        methods: labels, or names of strategies, which may be ones that the comparison lacks.
+        datasets: labels or data sets of the comparison; with `own_data` any data sets.
+
+    Raises:
+        SettingError: a name that is not there, with the nearest one; a seed or metric that is none.
+    """
+    changes: dict[str, Any] = {}
+    if methods:
+        changes["methods"] = tuple(_method(name, comparison) for name in _listed(methods))
+    if datasets and own_data:
+        changes["datasets"] = tuple(entry_of(name, "datasets") for name in _listed(datasets))
+        changes["name"] = "-".join(entry.label for entry in changes["datasets"])
+    elif datasets:
+        changes["datasets"] = tuple(pick(name, comparison.datasets, "--datasets", _names) for name in _listed(datasets))
+    if partitions:
+        changes["partitions"] = tuple(
+            pick(name, comparison.partitions, "--partitions", _names) for name in _listed(partitions)
+        )
+    if seeds:
+        changes["seeds"] = seeds_of([_whole(seed) for seed in _listed(seeds)])
+    if metric:
+        changes["metrics"] = tuple(parse_metric(name) for name in _listed(metric))
+    if target is not None:
+        changes["target"] = target_of(target)
+    narrowed = replace(comparison, **changes)
+    for entries in (narrowed.methods, narrowed.datasets, narrowed.partitions):
+        refuse_twice([entry.label for entry in entries])
+    return narrowed
+
+
+def _names(entry: Entry) -> list[str]:
+    """What a data set or partition may be called by."""
+    dataset = str(entry.settings.get("dataset", ""))
+    known = {entry.label, dataset, short_name(dataset) if dataset else "", entry.base.partition("-")[2]}
+    return sorted(known - {""})
+
+
+def _method(name: str, comparison: Comparison) -> Entry:
+    """One of the comparison's, by its label, else a strategy of that name as it stands there first, or is by itself."""
+    for entry in comparison.methods:
+        if plain(name) == plain(entry.label):
+            return entry
+    for entry in comparison.methods:
+        if name == entry.settings["strategy"]:
+            return entry
+    if name in METHODS:
+        return entry_of(name, "methods")
+    known = list(dict.fromkeys([*(entry.label for entry in comparison.methods), *METHODS]))
+    raise SettingError(f"--methods has {shown(name)}{nearest(name, known)}; one of {', '.join(known)} is allowed.")
+
+
+def _listed(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _whole(text: str) -> Scalar:
+    return int(text) if text.isascii() and text.isdigit() else text

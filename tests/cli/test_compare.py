@@ -1,0 +1,219 @@
+"""`protosphere compare`: what it hands down, what it prints, how it exits."""
+
+import io
+import json
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from cli.compare_bar import Bar, duration, left_words
+from cli.main import app
+from experiments import compare as running
+from experiments.compare import Finished, Progress, Running
+from experiments.compare_cells import Cell
+from experiments.processes import Interrupted
+
+QUICK = 'rounds=1 max-samples=200 feature-dim=12 models="tiny_perceptron" device="cpu" clients=2'
+SUMMARY = {
+    "status": "completed",
+    "clients": 2,
+    "rounds": 1,
+    "headline": {"rule": "classifier", "figure": "final"},
+    "floor": {"majority-class": 0.25},
+    "rules": {"classifier": {"final": 0.8125}},
+    "bytes": {"payload_up": 1, "payload_down": 2, "wire_up": 3, "wire_down": 4, "evaluation_wire_up": 0},
+    "seconds": 1.0,
+}
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch, home):
+    """A working directory of the test's own."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def invoke():
+    """invoke(*arguments): the result of `protosphere compare ...`."""
+    return lambda *arguments: CliRunner().invoke(app, ["compare", *arguments])
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """What `run_cells` was called with; each cell that has no run gets one, but those in `ran.failing` by method."""
+
+    class Ran(dict):
+        failing = ()
+        raised = None
+
+    calls = Ran()
+
+    def run_cells(folder, cells, share, tell, keep_models=False):
+        calls.update(folder=folder, cells=cells, share=share, keep_models=keep_models)
+        if calls.raised:
+            raise calls.raised
+        ended = []
+        for cell in cells:
+            if folder.run_of(cell):
+                continue
+            run = folder.of(cell) / "run"
+            run.mkdir(parents=True, exist_ok=True)
+            reason = "it broke." if cell.method in calls.failing else ""
+            if not reason:
+                (run / "settings.json").write_text(json.dumps(cell.settings))
+                (run / "summary.json").write_text(json.dumps(SUMMARY))
+            ended.append(Finished(cell, 61.0, reason))
+            tell(Progress(0, ended, [], cells[len(ended) :], 1))
+        return ended
+
+    monkeypatch.setattr(running, "run_cells", run_cells)
+    return calls
+
+
+# --- what it hands down -----------------------------------------------------------------------------------
+
+
+def test_choices_become_cells(invoke, ran, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    flags = ["--methods", "local,pfpl", "--seeds", "3,1", "--results", "out", "--jobs", "2", "--keep-models"]
+    result = invoke(*flags, "-c", QUICK, "--cpus-per-client", "2", "--metric", "final", "--target", "0.5")
+    assert result.exit_code == 0, result.output
+    assert [(c.row, c.method, c.seed) for c in ran["cells"]] == [
+        ("digits", method, seed) for method in ("local", "pfpl") for seed in (3, 1)
+    ]
+    assert (ran["share"].jobs, ran["share"].cores, ran["share"].cpus_per_client) == (2, 4, 2)
+    assert ran["keep_models"] is True
+    assert ran["folder"].path.parent == Path("out").absolute()
+    assert "4 cells, 2 jobs at a time of 4 cores" in result.stdout
+    assert "digits, to 50 %" in result.stdout
+
+
+def test_a_file_and_its_scale(invoke, ran, tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        'methods = ["local"]\ndatasets = ["digits"]\nseeds = [0]\n[settings]\nrounds = 10\nclients = 8\n'
+    )
+    result = invoke("mine.toml", "--scale", "0.5", "-c", 'models="tiny_perceptron"')
+    assert result.exit_code == 0, result.output
+    assert "digits: scaled by 0.5: 5 of 10 rounds, 898 of 1,797 rows, 4 of 8 clients\n" in result.stdout
+    folder = ran["folder"].path
+    for name in ("table.md", "table.tex", "table.csv", "report.html"):
+        assert "scaled by 0.5" in (folder / name).read_text(), name
+    assert ran["cells"][0].settings["rounds"] == 5
+    assert folder.name.endswith("-compare-mine")
+
+
+def test_what_is_started_can_be_resumed(invoke, ran):
+    ran.failing = ("local",)
+    first = invoke("--methods", "local,pfpl", "--seeds", "0", "-c", QUICK)
+    assert first.exit_code == 1
+    folder = ran["folder"].path
+    assert f"failed: digits | local | seed 0: it broke. ({folder}/cells/digits-local-seed0/output.log)" in first.stderr
+    assert f"1 of 2 cells failed; --resume {folder} runs them again." in first.stderr
+    assert "missing" in (folder / "table.csv").read_text()
+    ran.failing = ()
+    again = invoke("--resume", "latest")
+    assert again.exit_code == 0, again.output
+    assert ran["folder"].path == folder
+    assert "missing" not in (folder / "table.csv").read_text()
+    assert "81.25" in again.stdout
+
+
+# --- how it ends ------------------------------------------------------------------------------------------
+
+
+def test_tables_are_printed_and_written(invoke, ran):
+    result = invoke("--methods", "local", "--seeds", "0,1", "-c", QUICK)
+    assert result.exit_code == 0, result.output
+    assert "digits: accuracy in % (headline), mean ± sample standard deviation (ddof 1) over 2 seeds" in result.stdout
+    assert "81.25 ± 0.00" in result.stdout
+    assert "majority class" in result.stdout
+    written = re.findall(r"^written: .*/([^/]+)$", result.stdout, flags=re.MULTILINE)
+    assert written == ["table.csv", "table.md", "table.tex", "report.html"]
+
+
+def test_a_signal_leaves_what_is_finished(invoke, ran):
+    ran.raised = Interrupted(signal.SIGTERM)
+    result = invoke("--methods", "local", "--seeds", "0", "-c", QUICK)
+    assert result.exit_code == 128 + signal.SIGTERM
+    folder = ran["folder"].path
+    assert result.stderr == f"stopped by SIGTERM; finished cells are kept, and --resume {folder} runs the others.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--preset", "protonorm-tabel1"], "unknown comparison `protonorm-tabel1` (did you mean `protonorm-table1`?)"),
+        (["--methods", "fedprot"], '--methods has "fedprot" (did you mean `fedproto`?)'),
+        (["nowhere.toml"], "nowhere.toml cannot be read (No such file or directory)"),
+        (
+            ["--datasets", "digts"],
+            "the data set of digts cannot be had: unknown data set 'digts': did you mean 'digits'?",
+        ),
+        (["--data", "digits"], "--data is 'digits', but it is a name and a place, as in cifar10=/data/cifar10."),
+        (["-c", "runds=3"], "unknown setting `runds` (did you mean `rounds`?)"),
+        (["--scale", "2"], "--scale is 2, but it is a share of the whole in (0, 1], such as 0.1."),
+        (["--jobs", "0"], "--jobs is 0, but one must run at least."),
+        (["--resume", "latest"], "holds no comparison; start one first."),
+        (["--resume", "latest", "--seeds", "0"], "--resume goes on with a comparison as it was started"),
+        (["--seeds", "a"], '`seeds` is ["a"], but it is a list of whole numbers from 0 on.'),
+    ],
+)
+def test_bad_input_is_one_sentence_before_anything_starts(invoke, ran, home, arguments, said):
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not ran
+    assert not (home / "results").exists()
+
+
+def test_a_folder_of_another_version(invoke, ran):
+    assert invoke("--methods", "local", "--seeds", "0", "-c", QUICK).exit_code == 0
+    file = ran["folder"].path / "comparison.json"
+    file.write_text(file.read_text().replace('"format": 1', '"format": 99'))
+    result = invoke("--resume", str(file.parent))
+    assert result.exit_code == 2
+    assert "was written by another version" in result.stderr
+
+
+# --- the bar ----------------------------------------------------------------------------------------------
+
+CELL = Cell("a", "Digits", "Local", 0, {"rounds": 8})
+
+
+def test_the_time_left_is_said_when_it_is_known():
+    assert left_words(Progress(0, [], [Running(CELL, 9.0, 0, 8)], [], 1)) == "time left unknown before the first round"
+    assert left_words(Progress(0, [], [Running(CELL, 60.0, 4, 8)], [CELL], 1)) == "3 min 0 s left"
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(59.4, "59 s"), (61, "1 min 1 s"), (7260, "2 h 1 min")])
+def test_durations_for_people(seconds, words):
+    assert duration(seconds) == words
+
+
+def test_a_cell_that_ended_gets_one_line():
+    stream = io.StringIO()
+    with Bar(Console(file=stream, width=200)) as bar:
+        first = Finished(CELL, 61.0)
+        bar.update(Progress(2, [first], [], [CELL], 1))
+        bar.update(Progress(2, [first], [Running(CELL, 1.0, 0, 8)], [], 1))
+        bar.update(Progress(2, [first, Finished(CELL, 5.0, "no [red]luck[/red].")], [], [], 1))
+    assert stream.getvalue().splitlines() == [
+        "3/4 Digits | Local | seed 0: done in 1 min 1 s",
+        "4/4 Digits | Local | seed 0: failed: no [red]luck[/red].",
+    ]
+
+
+def test_a_terminal_gets_a_bar():
+    stream = io.StringIO()
+    with Bar(Console(file=stream, width=200, force_terminal=True)) as bar:
+        bar.update(Progress(2, [], [Running(CELL, 60.0, 4, 8)] * 5, [], 5))
+    text = stream.getvalue()
+    assert "2/7" in text
+    assert "1 min 0 s left" in text
+    assert "Digits | Local | seed 0 (round 4/8)" in text
+    assert "and 2 more" in text

@@ -1,0 +1,164 @@
+"""Comparisons as they run: fair by seed, in processes of their own, cut and gone on with, over real Flower."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.compare import run_cells
+from experiments.compare_cells import cells
+from experiments.compare_folder import ComparisonFolder
+from experiments.compare_machine import Share
+from experiments.comparison import Comparison, Entry
+from experiments.processes import processes
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = {"rounds": 2, "max-samples": 300, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}
+DIGITS = (Entry("Digits", {"dataset": "digits"}),)
+METHODS = (Entry("Local", {"strategy": "local"}), Entry("Norm", {"strategy": "protonorm"}))
+
+
+def comparison(**changes):
+    return Comparison("test", **({"methods": METHODS, "datasets": DIGITS, "seeds": (0,), "settings": QUICK} | changes))
+
+
+# --- the same for every method of a row --------------------------------------------------------------------
+
+FAIR = {"rounds": 3, "fraction-train": 0.5, "models": "tiny_perceptron,tiny_cnn"}
+
+
+@pytest.fixture
+def told(run):
+    """told(strategy, seed): who held what, how the initial models did, and who trained in each round."""
+
+    def tell(strategy, seed):
+        folder = run(FAIR | {"strategy": strategy, "seed": seed}, clients=6)
+        roster = json.loads((folder / "roster.json").read_text())
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        first = lines[0]
+        assert first["evaluation"]["of_round"] == 0
+        keys = ("partition", "model", "parameters", "rows", "classes")
+        return {
+            "roster": [{key: client[key] for key in keys} for client in roster],
+            "initial": {p: client["evaluation"]["classifier"] for p, client in first["clients"].items()},
+            "sampled": [sorted(p for p, c in line["clients"].items() if "training" in c) for line in lines[:-1]],
+        }
+
+    return tell
+
+
+def test_every_method_sees_the_same_clients_models_and_samples(told):
+    """Which follows from the seed alone; only methods that build on other modules begin with other weights."""
+    reference = told("local", 3)
+    assert all(len(sampled) == 3 for sampled in reference["sampled"])
+    assert len({tuple(sampled) for sampled in reference["sampled"]}) > 1, "samples differ by round"
+    for strategy in ("fedproto", "protonorm", "fedtgp", "tinyproto-fp", "pfpl"):
+        assert told(strategy, 3) == reference, strategy
+    gfpl = told("gfpl", 3)
+    # the projection is a module of its own, beside the same extractor and classifier
+    assert gfpl["initial"] == reference["initial"]
+    assert gfpl["sampled"] == reference["sampled"]
+    for name in ("roster", "initial", "sampled"):
+        assert told("local", 4)[name] != reference[name], name
+
+
+# --- cells in processes of their own -----------------------------------------------------------------------
+
+
+@pytest.mark.integration
+def test_a_cell_that_fails_stops_no_other_and_is_run_again(tmp_path, home):
+    broken = Entry("Broken", {"strategy": "fedproto", "models": "nowhere.at_all:make", "max-failed-rounds": 1})
+    made = cells(comparison(methods=(broken, METHODS[0])), {}, {})
+    folder = ComparisonFolder.create(comparison(), made, str(tmp_path))
+    told = []
+    share = Share(2, 1, in_process=True)
+    ended = run_cells(folder, made, share, told.append)
+    assert {each.cell.method: bool(each.reason) for each in ended} == {"Broken": True, "Local": False}
+    reason = next(each.reason for each in ended if each.reason)
+    assert "nowhere" in reason
+    assert "\n" not in reason
+    assert told[-1].total == 2
+    assert any(state.running for state in told)
+    finished = folder.run_of(made[1])
+    assert sorted(path.name for path in folder.of(made[1]).iterdir()) == [finished.name, "output.log", "settings.toml"]
+    assert not (home / "clients" / finished.name).exists(), "models of finished cells do not fill the disk"
+    # half of a summary is none: its cell, too, is run again
+    before = (finished / "summary.json").stat().st_mtime_ns
+    again = run_cells(folder, made, share, told.append)
+    assert [each.cell.method for each in again] == ["Broken"]
+    assert (finished / "summary.json").stat().st_mtime_ns == before
+
+
+LONG = """
+methods = ["local", { label = "long", strategy = "fedproto", rounds = 5000 }]
+datasets = ["digits"]
+seeds = [0]
+
+[settings]
+rounds = 2
+max-samples = 300
+feature-dim = 12
+models = "tiny_perceptron"
+device = "cpu"
+clients = 2
+"""
+
+
+def descendants(root):
+    table = processes()
+    kin = {root}
+    while new := {pid for pid, entry in table.items() if entry.parent in kin and pid not in kin}:
+        kin |= new
+    return {pid: table[pid].began for pid in kin - {root} & table.keys() if pid in table}
+
+
+@pytest.mark.integration
+def test_a_signal_discards_the_cell_in_flight_and_a_resume_finishes(tmp_path, home):
+    """The second cell is cut in the middle; nothing runs on, and what was finished is not run again."""
+    (tmp_path / "long.toml").write_text(LONG)
+    command = [sys.executable, "-m", "cli.main", "compare", "--in-process", "--jobs", "1"]
+    asked = [*command, str(tmp_path / "long.toml"), "--results", str(tmp_path / "results")]
+    process = subprocess.Popen(asked, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        deadline = time.monotonic() + 240
+        while not any("| accuracy" in p.read_text() for p in tmp_path.glob("results/*/cells/digits-long*/output.log")):
+            assert process.poll() is None, process.stdout.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        started = descendants(process.pid)
+        process.send_signal(signal.SIGTERM)
+        output = process.communicate(timeout=120)[0]
+    finally:
+        process.kill()
+    assert process.returncode == 128 + signal.SIGTERM, output
+    table = processes()
+    assert [pid for pid, began in started.items() if pid in table and table[pid].began == began] == []
+    (place,) = (tmp_path / "results").iterdir()
+    assert [path.name for path in (place / "cells").iterdir()] == ["digits-local-seed0"]
+    assert list((home / "clients").iterdir()) == []
+    folder = ComparisonFolder.find(str(place))
+    _, made = folder.read()
+    assert folder.run_of(made[0])
+    assert folder.run_of(made[1]) is None
+
+
+@pytest.mark.integration
+def test_two_cells_at_a_time_over_real_flower(tmp_path, home):
+    """Their SuperLinks, Rays and folders do not get into each other's way."""
+    command = [sys.executable, "-m", "cli.main", "compare", "--methods", "local,protonorm", "--seeds", "0"]
+    settings = " ".join(f"{name}={json.dumps(value)}" for name, value in QUICK.items())
+    asked = [*command, "--jobs", "2", "-c", settings, "--results", str(tmp_path / "results")]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 cells, 2 jobs at a time of" in done.stdout
+    (place,) = (tmp_path / "results").iterdir()
+    summaries = [json.loads(path.read_text()) for path in place.glob("cells/*/*/summary.json")]
+    assert sorted((each["strategy"], each["status"]) for each in summaries) == [
+        ("local", "completed"),
+        ("protonorm", "completed"),
+    ]
+    assert len((place / "table.csv").read_text().splitlines()) == 3
