@@ -240,10 +240,12 @@ def _whole_number(node: dict[str, Any], name: str) -> int:
 
 def _device(of_node: Any, of_run: str) -> torch.device:
     """What the node config says goes before the run's setting: machines differ."""
-    name, where = (of_node, "this SuperNode's --node-config has device") if of_node else (of_run, "setting `device` is")
+    own = of_node != ""
+    name, where = (of_node, "this SuperNode's --node-config has device") if own else (of_run, "setting `device` is")
     try:
-        device_name(name)
-    except (TypeError, ValueError) as error:
+        # a node config may hold a number, too
+        device_name(str(name))
+    except ValueError as error:
         raise SettingError(f"{where} {name!r}; it {error}.") from None
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

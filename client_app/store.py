@@ -20,6 +20,7 @@ from prototypes.prototype_set import PrototypeSet
 from strategies.method import ClientState
 
 KEPT_GENERATIONS = 2
+GENERATION = re.compile(r"round-\d{6,}\.safetensors")
 Stamp = tuple[int, int, int]  # round, inode, modification time: one state, however often it was written
 
 
@@ -49,7 +50,7 @@ class Store:
             StoreError: the server went back further than the generations reach (they are left as they are), or the
                 state that the server has seen is lost.
         """
-        paths = list(self.folder.glob("round-*.safetensors"))
+        paths = self._paths()
         later = [path for path in paths if _made_in(path) >= round_number]
         if later and len(later) == len(paths):
             raise StoreError(
@@ -70,7 +71,7 @@ class Store:
 
     def generations(self) -> list[Stamp]:
         """All generations, the newest first."""
-        return sorted(map(_stamp, self.folder.glob("round-*.safetensors")), reverse=True)
+        return sorted(map(_stamp, self._paths()), reverse=True)
 
     def newest(self) -> Stamp | None:
         """The newest generation."""
@@ -82,7 +83,7 @@ class Store:
         for cut_short in self.folder.glob("*.tmp"):
             cut_short.unlink(missing_ok=True)
         self._write(path, _flatten(state))
-        for old in sorted(self.folder.glob("round-*.safetensors"))[:-KEPT_GENERATIONS]:
+        for old in sorted(self._paths(), key=_made_in)[:-KEPT_GENERATIONS]:
             old.unlink(missing_ok=True)
         return _stamp(path)
 
@@ -158,6 +159,10 @@ class Store:
             raise StoreError(f"{path} does not describe a client; bring it back from a copy.")
         return found
 
+    def _paths(self) -> list[Path]:
+        """The generations' files; copies that somebody made beside them are none."""
+        return [path for path in self.folder.glob("round-*.safetensors") if GENERATION.fullmatch(path.name)]
+
     def _path(self, round_number: int) -> Path:
         return self.folder / f"round-{round_number:06d}.safetensors"
 
@@ -185,7 +190,7 @@ def _read(path: Path, remedy: str, device: torch.device | str = "cpu") -> dict[s
 
 
 def _made_in(path: Path) -> int:
-    return int(re.sub(r"\D", "", path.stem))
+    return int(path.stem.removeprefix("round-"))
 
 
 def _stamp(path: Path) -> Stamp:

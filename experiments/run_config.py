@@ -164,7 +164,9 @@ def _for_others(run_config: RunConfig) -> Plan:
 
 def _resumed(given: RunConfig, name: str, remote: bool) -> Plan:
     if remote:
-        return _for_others(known_settings() | _kept(name) | given | {"resume": name})
+        # a bare name is one in the SuperLink's results folder, whatever is called so here
+        place = _maybe_here(name) if os.sep in name else name
+        return _for_others(known_settings() | _kept(place) | given | {"resume": place})
     folder = RunFolder(find_run(_maybe_here(name), str(given.get("results-dir", ""))))
     settings = folder.settings() | given | {"resume": str(folder.path)}
     # their types, before any is used

@@ -226,13 +226,20 @@ def test_results_on_another_machine_are_named_and_not_looked_for(invoke, launche
     assert result.stdout.splitlines()[-1] == ("completed; the results lie on the SuperLink's machine: /nowhere/here")
 
 
-def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invoke, launched, tmp_path):
+def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invoke, launched, tmp_path, monkeypatch):
     assert invoke("--superlink", "clinics", "--resume", "latest", "-c", "rounds=9").exit_code == 0
     assert launched["run_config"] == known_settings() | {"resume": "latest", "rounds": 9}
     # where its folder is here, too, they are known
     (tmp_path / "settings.json").write_text(json.dumps(known_settings() | {"rounds": 4, "batch-size": 7}))
     assert invoke("--superlink", "clinics", "--resume", str(tmp_path)).exit_code == 0
     assert launched["run_config"]["batch-size"] == 7
+    # the SuperLink has another working directory
+    monkeypatch.chdir(tmp_path.parent)
+    assert invoke("--superlink", "clinics", "--resume", f"./{tmp_path.name}").exit_code == 0
+    assert launched["run_config"]["resume"] == str(tmp_path)
+    assert launched["run_config"]["batch-size"] == 7
+    assert invoke("--superlink", "clinics", "--resume", tmp_path.name).exit_code == 0
+    assert launched["run_config"]["resume"] == tmp_path.name
 
 
 @pytest.mark.parametrize(

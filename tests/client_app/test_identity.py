@@ -160,8 +160,8 @@ def test_the_device_of_the_node_config_goes_before_the_setting(client, monkeypat
     assert client(0, {"device": "cuda"}, device="cpu").device == torch.device("cpu")
     with pytest.raises(SettingError, match=r'--node-config has device "cuda:0", but this machine has no CUDA'):
         client(0, {"device": "cpu"}, device="cuda:0")
-    for odd in ("gpu", 1, True):
-        with pytest.raises(SettingError, match=rf"--node-config has device {odd!r}; it (should be|expected)"):
+    for odd in ("gpu", 0, 1, True):
+        with pytest.raises(SettingError, match=rf"--node-config has device {odd!r}; it should be"):
             client(0, device=odd)
 
 

@@ -52,6 +52,18 @@ def test_two_generations_are_kept_and_the_newest_is_found(store):
     assert value_in(store, stamps[-1]) == 11
 
 
+def test_copies_that_somebody_made_beside_the_generations_are_none(store):
+    for number in (1, 2):
+        store.save(number, state_with(number))
+    copies = ["round-000002-copy.safetensors", "round-000001.2.safetensors", "round-.safetensors"]
+    for name in copies:
+        (store.folder / name).write_bytes((store.folder / "round-000001.safetensors").read_bytes())
+    assert [stamp[0] for stamp in store.generations()] == [2, 1]
+    assert value_in(store, store.newest_before(3)) == 2
+    store.save(3, state_with(3))
+    assert rounds(store) == sorted([*copies, "round-000002.safetensors", "round-000003.safetensors"])
+
+
 def test_a_round_starts_from_before_it_and_what_the_server_forgot_is_deleted(store):
     for number in (4, 5):
         store.save(number, state_with(number))
