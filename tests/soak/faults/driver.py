@@ -117,14 +117,18 @@ class Federation:
         return Run(process, output)
 
     def supervise(self) -> None:
-        """Start every SuperNode that is not there, now and then: a killed one's key is refused for up to a minute."""
+        """Start every SuperNode that is not there, now and then: a killed one's key is refused for up to a minute.
+
+        As a service manager would, end what a refused one leaves first: its SuperExec looks for it for ever.
+        """
         for partition, started in self._started.items():
-            if time.monotonic() - started > RETRY and not self.deployment.alive(partition):
+            if time.monotonic() - started > RETRY and not self.apps("supernode", partition):
+                self.deployment.kill(partition)
                 self.deployment.start_node(partition)
                 self._started[partition] = time.monotonic()
 
     def apps(self, name: str, partition: int | None = None) -> list[int]:
-        """The processes `flwr-clientapp` of a site, or `flwr-serverapp` of the SuperLink."""
+        """The processes of a site, or of the SuperLink, with that in their command line."""
         found = []
         for pid in self.deployment.alive(partition):
             with suppress(OSError):
