@@ -8,6 +8,7 @@ import typer
 from cli.compare import compare
 from cli.export import export
 from cli.predict import predict
+from cli.report import report
 from cli.run import run
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
 )
 app.command("run")(run)
 app.command("compare")(compare)
+app.command("report")(report)
 app.command("predict")(predict)
 app.command("export")(export)
 

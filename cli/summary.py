@@ -22,6 +22,8 @@ def print_summary(folder: Path) -> None:
     console.print(_table(summary))
     for line in _lines(summary):
         typer.echo(line)
+    if (folder / "report.html").exists():
+        typer.echo(f"report: {folder / 'report.html'}")
     # not through the console, which would break a long path
     typer.echo(f"results: {folder}")
 

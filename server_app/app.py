@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from federation.record import RunFolder
 from federation.roster import RosterError
 from federation.settings import SettingError, refuse_relative_paths
+from server_app.report import leave_report
 from strategies import known_settings, read_settings, refuse_foreign
 from strategies.exchange import RunError
 
@@ -88,4 +89,9 @@ def _run(grid: Grid, context: Context) -> None:
         except (SettingError, RosterError):
             folder.discard_unless_begun()
             raise
+        except RunError:
+            if (folder.path / "metrics.jsonl").exists():
+                leave_report(folder.path)
+            raise
+        leave_report(folder.path)
     log.info("%s%s", RESULTS, folder.path)

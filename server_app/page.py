@@ -180,23 +180,24 @@ code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .92e
 .lead { font-size: 1.1rem; margin: .4rem 0 0; }
 .note, footer, figcaption, caption { font-size: .9rem; }
 footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line); }
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .8rem; margin: 1.6rem 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(10.5rem, 1fr)); gap: .8rem; margin: 1.6rem 0; }
 .cards > div { background: var(--raised); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem 1rem; }
 .cards dt { color: var(--soft); font-size: .9rem; }
 .cards dd { margin: 0; }
 .cards strong { display: block; font-size: 1.6rem; font-weight: 650; font-variant-numeric: tabular-nums; }
-.cards span { color: var(--soft); font-size: .85rem; }
+.cards span { display: block; color: var(--soft); font-size: .85rem; line-height: 1.35; }
 .wide { overflow-x: auto; }
 .wide:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 table { border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; font-size: .93rem; }
-caption { text-align: left; padding-bottom: .4rem; }
+caption { text-align: left; padding-bottom: .4rem; max-width: calc(100vw - 2rem); }
 th, td { padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--line); }
 thead th { color: var(--soft); font-weight: 600; border-bottom-width: 2px; white-space: nowrap; }
-tbody th { font-weight: 500; }
+tbody th { font-weight: 500; white-space: nowrap; }
 th.number, td.number { text-align: right; padding-left: .8rem; white-space: nowrap; }
-td { min-width: 3rem; }
+td { min-width: 3rem; overflow-wrap: break-word; }
 .gallery { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1.6rem; }
 .gallery > .whole { grid-column: 1 / -1; }
+.gallery > * { min-width: 0; }
 figure { margin: .6rem 0; min-width: 0; }
 figure img { display: block; width: 100%; height: auto; min-width: 23rem; }
 .whole img { min-width: 44rem; }

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from experiments import local_grid
+from server_app import app
 from strategies.base import PrototypeStrategy
 
 # Small and quick: 400 of the digits, narrow features, models without convolutions unless a test asks for others.
@@ -58,6 +59,12 @@ def metrics():
         return [{name: value for name, value in line.items() if name != "time"} for line in lines]
 
     return read
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch):
+    """Runs leave no report: drawing takes a second each time, and those tests that look at one ask for it."""
+    monkeypatch.setattr(app, "leave_report", lambda folder: None)
 
 
 class CutError(RuntimeError):

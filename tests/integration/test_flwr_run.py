@@ -138,7 +138,11 @@ def test_ten_clients_run_to_the_end(ten, place):
         "roster.json",
         "metrics.jsonl",
         "checkpoint.safetensors",
+        "prototypes.safetensors",
         "summary.json",
+        "partition.json",
+        "report.html",
+        "pictures",
         "run.log",
         ".lock",
     }

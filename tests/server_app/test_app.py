@@ -40,6 +40,7 @@ def test_a_run_says_where_its_results_are_first_and_last(home, capsys):
         "roster.json",
         "metrics.jsonl",
         "checkpoint.safetensors",
+        "prototypes.safetensors",
         "summary.json",
         ".lock",
     }

@@ -1,0 +1,54 @@
+"""`protosphere report`: a finished run's report anew, and what it says of folders that hold none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+from tests.server_app.fabricated import fabricate
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def report(*arguments):
+    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+
+
+def test_it_says_where_the_report_is(home, monkeypatch):
+    folder = fabricate(home / "results" / "20250101-000000-protonorm-digits", clients=2, rounds=1)
+    (folder / "checkpoint.safetensors").touch()
+    monkeypatch.chdir(home)
+    for name in (folder, folder.name, "latest", folder.relative_to(home)):
+        (folder / "report.html").unlink(missing_ok=True)
+        result = report(name)
+        assert (result.exit_code, result.stdout) == (0, f"report: {folder}/report.html\n"), result.output
+        assert (folder / "report.html").exists()
+
+
+def test_a_name_in_another_results_folder(tmp_path):
+    folder = fabricate(tmp_path / "there" / "run", clients=2, rounds=1, finished=False)
+    result = report("run", "--results", tmp_path / "there")
+    assert result.stdout == f"report: {folder}/report.html\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("nowhere", "nowhere is no folder"), ("empty", "holds no run"), ("latest", "holds no run; start one first")],
+)
+def test_no_run_there_is_one_sentence(tmp_path, monkeypatch, name, words):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    result = report(name)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_drawing_is_imported_by_the_one_who_draws():
+    program = "import sys, server_app.app, client_app.app, cli.main; print('matplotlib' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[-1] == "False"

@@ -1,0 +1,99 @@
+"""Folders of runs that never were, of any size: what a report can be made of."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from federation.record import RunFolder
+from strategies import known_settings, read_settings
+from strategies.lines import summarise
+
+RULES = ("local-prototypes", "classifier", "majority-class")
+SIZES = ("payload_up", "payload_down", "wire_up", "wire_down", "evaluation_wire_up", "ensemble_wire_up")
+MODELS = ("tiny_cnn", "tiny_perceptron", "resnet8")
+
+
+def fabricate(folder: Path, clients=4, classes=5, rounds=3, dim=6, finished=True, settings=None, **roster):
+    """A run's folder. `roster` replaces what every client says of itself."""
+    folder.mkdir(parents=True)
+    config = known_settings() | {"rounds": rounds, "feature-dim": dim} | (settings or {})
+    (folder / "settings.json").write_text(json.dumps(config))
+    rng = np.random.default_rng(clients + classes + rounds)
+    who = [identity(p, clients, classes, dim, rng) | roster for p in range(clients)]
+    (folder / "roster.json").write_text(json.dumps(who))
+    lines = [line(number, rounds, clients, rng, exchanged=classes) for number in range(1, rounds + 1 + finished)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    record = RunFolder(folder)
+    vectors = torch.from_numpy(rng.standard_normal((clients * classes, dim)).astype(np.float32))
+    labels = torch.arange(classes)
+    tensors = {
+        "global/labels": labels,
+        "global/vectors": vectors.view(clients, classes, dim).mean(0),
+        "local/clients": torch.arange(clients).repeat_interleave(classes),
+        "local/labels": labels.repeat(clients),
+        "local/vectors": vectors,
+    }
+    record.save_prototypes(tensors, {"round": rounds, "clients": clients, "left_out": 0})
+    if finished:
+        record.write_summary(summarise(read_settings(config), config, lines, clients))
+    return folder
+
+
+def identity(partition, clients, classes, dim, rng):
+    held = sorted(rng.choice(classes, size=max(1, classes // 2), replace=False).tolist())
+    return {
+        "partition": partition,
+        "partitions": clients,
+        "model": MODELS[partition % len(MODELS)],
+        "parameters": 1000,
+        "feature_dim": dim,
+        "class_names": [f"class {label}" for label in range(classes)],
+        "classes": held,
+        "rows": [60, 10, 30],
+        "discloses": ["the classes it holds"],
+        "codec": "",
+        "problem": "",
+        "domain": "",
+    }
+
+
+def line(number, rounds, clients, rng, exchanged):
+    accuracies = {rule: rng.uniform(0.3, 0.9, clients) for rule in RULES}
+    of_clients = {}
+    for p in range(clients):
+        evaluation = {rule: [round(float(values[p]), 4), None] for rule, values in accuracies.items()}
+        of_clients[str(p)] = {"evaluation": evaluation | {"rows": [30, 10]}}
+    seconds = {str(p): 0.1 for p in range(clients)}
+    found = {
+        "round": number,
+        "bytes": dict.fromkeys(SIZES, 1000 * clients),
+        "problems": {},
+        "clients": of_clients,
+        "evaluation": {
+            "of_round": number - 1,
+            "rules": {rule: {"test": spread(values)} for rule, values in accuracies.items()},
+        },
+        "time": {"round": 0.3 * clients, "train": seconds, "evaluate": seconds, "client": seconds},
+    }
+    if number > rounds:
+        return found | {"final": True}
+    apart = dict.fromkeys(("distance_min", "distance_mean", "distance_bound"), 1.0 + 1 / number)
+    apart |= dict.fromkeys(("angle_min", "angle_mean", "angle_bound"), 90.0)
+    found["time"]["server"] = 0.05
+    return found | {"training": {"asked": clients}, "server": {"separation": {"classes": exchanged} | apart}}
+
+
+def spread(values):
+    values = np.asarray(values)
+    mean = float(values.mean())
+    return {
+        "mean": mean,
+        "plain_mean": mean,
+        "std": float(values.std()),
+        "worst": float(values.min()),
+        "worst_tenth": float(values.min()),
+        "clients": len(values),
+        "rows": 30 * len(values),
+    }

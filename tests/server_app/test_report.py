@@ -1,0 +1,325 @@
+"""A run's report: whole for every kind of run, the same bytes again, safe whatever a client calls itself."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+
+import pytest
+
+from federation.record import FORMAT, RunFolder
+from federation.settings import SettingError
+from server_app import app as app_module
+from server_app import report as report_module
+from server_app.page import page, printable, table
+from server_app.report import leave_report, write_report
+from strategies.exchange import RunError
+from tests.server_app.fabricated import fabricate
+
+VOID = {"meta", "link", "img"}
+EVIL = "<script>alert('x')</script>&\"</td>"
+
+
+class Outline(HTMLParser):
+    """Every element with its attributes, and the text; fails where tags do not close as they were opened."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open, self.words = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(self.words)
+
+    def named(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def outline(folder):
+    return Outline((folder / "report.html").read_text("utf-8"))
+
+
+def pictures(folder):
+    return {path.stem for path in (folder / "pictures").iterdir()}
+
+
+EVERY = {"accuracy-rounds", "accuracy-bytes", "accuracy-models", "partition", "separation", "prototypes", "time"}
+
+
+# --- what it is ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_has_a_page_and_every_picture_as_a_file(tmp_path):
+    folder = fabricate(tmp_path / "20250101-000000-protonorm-digits")
+    assert write_report(folder) == folder / "report.html"
+    assert pictures(folder) == EVERY
+    found = outline(folder)
+    assert [each["alt"] for each in found.named("img") if not each["alt"]] == []
+    assert len(found.named("img")) == len(EVERY)
+    assert "protonorm on digits" in found.text
+    assert folder.name in found.text
+    assert not list(folder.glob(".*tmp"))
+
+
+def test_nothing_in_it_points_outside(tmp_path):
+    folder = fabricate(tmp_path / "run")
+    write_report(folder)
+    found = outline(folder)
+    addresses = [each[name] for _, each in found.elements for name in ("src", "href") if name in each]
+    assert addresses
+    assert {address.split(":")[0] for address in addresses} == {"data"}
+    assert found.named("script") == []
+    assert "@import" not in (folder / "report.html").read_text()
+    for svg in (folder / "pictures").iterdir():
+        assert not re.search(r"(href|src)=\"(?!#|data:)", svg.read_text()), svg.name
+
+
+def test_the_same_folder_gives_the_same_bytes(tmp_path):
+    folder = fabricate(tmp_path / "run")
+    first = write_report(folder).read_bytes()
+    files = {path.name: path.read_bytes() for path in (folder / "pictures").iterdir()}
+    assert write_report(folder).read_bytes() == first
+    assert {path.name: path.read_bytes() for path in (folder / "pictures").iterdir()} == files
+    copied = shutil.copytree(folder, tmp_path / "elsewhere" / "run")
+    assert write_report(copied).read_bytes() == first
+
+
+def test_words_of_others_are_escaped_everywhere(tmp_path):
+    names = [EVIL, "$x^2$", "日本\x00語", "a" * 300, ""]
+    folder = fabricate(tmp_path / "run", class_names=names, model=EVIL, domain=EVIL, discloses=[EVIL])
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    summary = json.loads((folder / "summary.json").read_text())
+    summary |= {"failures": {"0": {"rounds": 2, "last_round": 2, "last": EVIL}}, "domains": {EVIL: {"classifier": 0.5}}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert lines
+    write_report(folder)
+    found = outline(folder)
+    assert found.named("script") == []
+    assert EVIL in found.text
+    for svg in (folder / "pictures").iterdir():
+        assert "<script" not in svg.read_text()
+        assert "\x00" not in svg.read_text()
+
+
+def test_figures_stand_as_the_summary_has_them(tmp_path):
+    folder = fabricate(tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text())
+    write_report(folder)
+    text = outline(folder).text
+    for rule, values in summary["rules"].items():
+        assert rule in text
+        for name in ("best", "client-best", "last-5", "final"):
+            assert f"{100 * values[name]:.1f}" in text
+    assert f"{100 * summary['floor']['majority-class']:.1f} %" in text
+    assert '"rounds"' not in text
+    settings = text.split("Set for this run")[1].split("all settings")[0].split()
+    assert settings == ["setting", "value", "default", "rounds", "3", "20", "feature-dim", "6", "64"]
+
+
+def test_many_clients_are_cut_and_the_page_stays_small(tmp_path):
+    folder = fabricate(tmp_path / "run", clients=120, classes=40, rounds=70)
+    assert write_report(folder).stat().st_size < 3e6
+    found = outline(folder)
+    assert "the first 50, 70 more are in roster.json" in found.text
+    assert "every 3th" in found.text
+
+
+# --- runs that lack something ---------------------------------------------------------------------------------------
+
+
+def test_a_run_that_was_cut_says_so(tmp_path):
+    folder = fabricate(tmp_path / "run", rounds=2, finished=False)
+    write_report(folder)
+    assert "has not come to its end: all here is of its first 2 rounds" in outline(folder).text
+    assert pictures(folder) == EVERY
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sentences"),
+    [
+        ("local", ["local has none; nothing is exchanged", "Map of prototypes: nothing is exchanged"]),
+        ("gfpl", ["gfpl sends mixtures down", "no round's uploads were kept"]),
+        ("pfpl", ["no round has any", "no round's uploads were kept"]),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(tmp_path, strategy, sentences):
+    folder = fabricate(tmp_path / "run", settings={"strategy": strategy, "inference": "classifier"})
+    (folder / "prototypes.safetensors").unlink()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line | {"server": {}}) + "\n" for line in lines))
+    (folder / "pictures").mkdir()
+    (folder / "pictures" / "separation.svg").write_text("of another time")
+    write_report(folder)
+    for sentence in sentences:
+        assert sentence in outline(folder).text
+    assert pictures(folder) == EVERY - {"separation", "prototypes"}
+
+
+def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
+    folder = fabricate(tmp_path / "run", rounds=1, finished=False)
+    line = json.loads((folder / "metrics.jsonl").read_text())
+    del line["evaluation"]
+    (folder / "metrics.jsonl").write_text(json.dumps(line | {"clients": {}}) + "\n")
+    write_report(folder)
+    assert "no evaluation by the rule local-prototypes came in" in outline(folder).text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "gfpl", "rounds": 3, "gfpl.first-exchange": 2, "gfpl.exchange-every": 2},
+        {"strategy": "pfpl", "evaluate-every": 5, "ensemble-every": 1, "fraction-train": 0.5},
+        {"strategy": "tinyproto-ft", "sparsity-dim": 4, "wire-dtype": "int8"},
+        {"dataset": "spiral", "feature-dim": 2, "spiral-points": 50},
+    ],
+    ids=lambda settings: settings.get("strategy", settings.get("dataset")),
+)
+def test_real_runs_have_reports(run, settings):
+    folder = run(settings)
+    write_report(folder)
+    drawn = pictures(folder)
+    assert EVERY - {"separation", "prototypes"} <= drawn
+    assert "prototypes" in drawn
+    assert ("separation" in drawn) == (settings.get("strategy") in (None, "tinyproto-ft"))
+    held = json.loads((folder / "partition.json").read_text())
+    rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
+    assert [sum(counts) for counts in held["counts"]] == rows
+    assert "Rows of each class that a client holds" in outline(folder).text
+
+
+# --- the partition -------------------------------------------------------------------------------------------------
+
+
+def test_counts_that_are_not_of_these_clients_are_not_shown(run, tmp_path):
+    folder = run({"rounds": 1, "strategy": "fedproto"})
+    roster = json.loads((folder / "roster.json").read_text())
+    roster[1]["rows"][0] += 1
+    (folder / "roster.json").write_text(json.dumps(roster))
+    write_report(folder)
+    assert not (folder / "partition.json").exists()
+    assert "How many, only it knows" in outline(folder).text
+
+
+def test_a_forged_partition_file_is_not_believed(tmp_path):
+    folder = fabricate(tmp_path / "run", classes=2, clients=2)
+    for content in ("[]", '{"classes": ["class 0", "class 1"], "counts": [[100], [100]]}'):
+        (folder / "partition.json").write_text(content)
+        write_report(folder)
+        assert "How many, only it knows" in outline(folder).text
+    (folder / "partition.json").write_text('{"classes": ["class 0", "class 1"], "counts": [[99, 1], [50, 50]]}')
+    write_report(folder)
+    assert "Rows of each class" in outline(folder).text
+
+
+# --- at the end of a run --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reporting(monkeypatch):
+    monkeypatch.setattr(app_module, "leave_report", leave_report)
+
+
+def test_a_run_leaves_its_report(run, reporting):
+    folder = run({"rounds": 1})
+    assert "1 of 1 rounds" in outline(folder).text
+    assert pictures(folder) == EVERY
+
+
+def test_a_run_that_fails_after_a_round_leaves_one_too(run, reporting, home, monkeypatch):
+    def fail(*arguments):
+        raise RunError("no more of this.")
+
+    monkeypatch.setattr("strategies.base.PrototypeStrategy._final_evaluation", fail)
+    with pytest.raises(RunError, match="no more"):
+        run({"rounds": 1})
+    (folder,) = (home / "results").iterdir()
+    assert "has not come to its end" in outline(folder).text
+
+
+def test_a_report_that_fails_fails_no_run(run, reporting, monkeypatch):
+    def fail(folder):
+        raise ZeroDivisionError("by\nnought")
+
+    monkeypatch.setattr(report_module, "write_report", fail)
+    folder = run({"rounds": 1})
+    assert (folder / "summary.json").exists()
+    warnings = [line for line in run.said if line.startswith("warning")]
+    assert warnings == [
+        "warning: the report could not be written (ZeroDivisionError: by nought); `protosphere report` tries again"
+    ]
+
+
+# --- folders that cannot be reported --------------------------------------------------------------------------------
+
+
+def change(folder, name, **values):
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda f: shutil.rmtree(f), "is no folder"),
+        (lambda f: (f / "metrics.jsonl").unlink(), "holds no run of which a round was finished"),
+        (lambda f: (f / "metrics.jsonl").write_text(""), "holds no finished round"),
+        (lambda f: (f / "metrics.jsonl").write_text("{\n"), "cannot be read"),
+        (lambda f: (f / "metrics.jsonl").write_text('{"round": 1}\n'), r"line 1 .* has no `bytes`"),
+        (lambda f: (f / "metrics.jsonl").write_text("3\n"), "line 1 of metrics.jsonl holds something else"),
+        (lambda f: (f / "roster.json").write_text("[{}]"), "roster.json has no `partition`"),
+        (lambda f: (f / "summary.json").write_text("{"), "cannot be read"),
+        (lambda f: (f / "summary.json").write_text("[]"), "holds no summary"),
+        (lambda f: (f / "summary.json").write_text("{}"), "by an unknown version .*no `status`"),
+        (lambda f: change(f, "settings.json", temperature=3), "unknown setting `temperature`"),
+        (
+            lambda f: change(f, "summary.json", format=FORMAT + 1, versions={"protosphere": "9.1"}),
+            rf"by Protosphere 9.1 \(its format is {FORMAT + 1}, and this program's {FORMAT}\)",
+        ),
+        (lambda f: (f / "prototypes.safetensors").write_text("x"), "prototypes in .* cannot be read"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_one_sentence(tmp_path, spoil, words):
+    folder = fabricate(tmp_path / "run")
+    spoil(folder)
+    with pytest.raises(SettingError, match=words) as error:
+        write_report(folder)
+    assert "\n" not in str(error.value)
+    assert not (folder / "report.html").exists()
+
+
+def test_a_resumed_run_drops_the_report_of_before(run):
+    folder = run({"rounds": 1, "strategy": "fedproto"})
+    write_report(folder)
+    RunFolder(folder).truncate(1)
+    assert not (folder / "report.html").exists()
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_words_are_cut_and_made_plain():
+    assert printable("a\x00b\n c\u2028d") == "a b c d"
+    assert printable("abcdef", 4) == "abc…"
+    assert printable("abcd", 4) == "abcd"
+
+
+def test_a_table_has_heads_and_scopes():
+    found = Outline(page("t", [table(["a", "b"], [["x", 1.5], ["<y>", None]], "c & d")]))
+    assert [each["scope"] for each in found.named("th")] == ["col", "col", "row", "row"]
+    assert "c & d" in found.text
+    assert "<y>" in found.text
+    assert "–" in found.text
