@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 ROUNDS = int(os.environ.get("SOAK_ROUNDS", "50"))
 ROUND_TIMEOUT = float(os.environ.get("SOAK_ROUND_TIMEOUT", "25"))  # seconds
-SEED = int(os.environ.get("SOAK_SEED", "0"))
+# of a seed whose fifty rounds hold every kind of fault
+SEED = int(os.environ.get("SOAK_SEED", "7"))
 CLIENTS, FAILING = 4, 3
 CLASSES, DIM = 10, 12
 SHARES = {
