@@ -14,12 +14,21 @@ if TYPE_CHECKING:
 
 FAILED = 1
 BAD_INPUT = 2
+PRESETS = (
+    "protonorm-table1",
+    "tinyproto-table1",
+    "gfpl-table1",
+    "gfpl-table2",
+    "fedpagr-table1",
+    "fedpagr-table2",
+    "pfpl-table1",
+)
 KILLED = 128  # plus the signal's number, as shells count
 
 
 def compare(
     file: Annotated[str, typer.Argument(help="A comparison, as a TOML file.", show_default=False)] = "",
-    preset: Annotated[str, typer.Option(help="A table of the papers, by name.", show_default=False)] = "",
+    preset: Annotated[str, typer.Option(help=f"A table of the papers: {', '.join(PRESETS)}.", show_default=False)] = "",
     methods: Annotated[str, typer.Option(help="Some of the methods, or others: a,b.", show_default=False)] = "",
     datasets: Annotated[str, typer.Option(help="Some of the data sets: a,b.", show_default=False)] = "",
     partitions: Annotated[str, typer.Option(help="Some of the partitions: a,b.", show_default=False)] = "",
@@ -43,7 +52,9 @@ def compare(
         list[str] | None,
         typer.Option(help="Where a data set lies: cifar10=/path; may be repeated.", metavar="NAME=PATH"),
     ] = None,
-    scale: Annotated[float, typer.Option(help="Shrink rounds, rows and clients to this share of them.")] = 1.0,
+    scale: Annotated[
+        float, typer.Option(help="Shrink rounds, rows and clients to this share of them.", show_default=False)
+    ] = 1.0,
     results: Annotated[str, typer.Option(help="The folder that gets the comparison's.", show_default=False)] = "",
     resume: Annotated[
         str, typer.Option(help="Go on with a comparison: its folder, or `latest`.", show_default=False)
@@ -51,8 +62,10 @@ def compare(
     jobs: Annotated[
         int | None, typer.Option(help="Cells at a time (default: what the machine holds).", show_default=False)
     ] = None,
-    cpus_per_client: Annotated[int, typer.Option(help="CPU cores of a client.")] = 1,
-    gpus_per_client: Annotated[float, typer.Option(help="GPUs of a client, such as 0.25.")] = 0.0,
+    cpus_per_client: Annotated[int, typer.Option(help="CPU cores of a client (default: 1).", show_default=False)] = 1,
+    gpus_per_client: Annotated[
+        float, typer.Option(help="GPUs of a client, such as 0.25 (default: 0, on the CPU).", show_default=False)
+    ] = 0.0,
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Run each cell in one process, without Flower's SuperLink and Ray.")
     ] = False,
@@ -61,6 +74,8 @@ def compare(
     ] = False,
 ) -> None:
     """Compare methods over data sets, partitions and seeds: same rows, models and samples for every method of a row.
+
+    FILE is a comparison in TOML; without it and --preset, methods are compared on digits with the usual settings.
 
     Leaves a folder with every run, table.csv, table.md, table.tex and report.html. What is finished is not run again
     by --resume. Exits 0 when every cell was completed, 1 when some failed, 2 when nothing could start, and 128 + n on

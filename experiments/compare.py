@@ -130,7 +130,9 @@ def run_cells(
                 deafen()
                 _stop(jobs, family)
                 for job in jobs:
-                    folder.discard(job.cell)
+                    # it may have come to its end in this very moment
+                    if folder.run_of(job.cell) is None:
+                        folder.discard(job.cell)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return ended

@@ -10,11 +10,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from cli.compare import PRESETS
 from cli.compare_bar import Bar, duration, left_words
 from cli.main import app
 from experiments import compare as running
 from experiments.compare import Finished, Progress, Running
 from experiments.compare_cells import Cell
+from experiments.comparison import comparison_names
 from experiments.processes import Interrupted
 
 QUICK = 'rounds=1 max-samples=200 feature-dim=12 models="tiny_perceptron" device="cpu" clients=2'
@@ -120,6 +122,13 @@ def test_what_is_started_can_be_resumed(invoke, ran):
     assert ran["folder"].path == folder
     assert "missing" not in (folder / "table.csv").read_text()
     assert "81.25" in again.stdout
+
+
+def test_the_help_names_every_preset(invoke):
+    # a line may end at a hyphen
+    words = "".join(invoke("--help").stdout.split())
+    assert set(PRESETS) == set(comparison_names())
+    assert f"Atableofthepapers:{','.join(PRESETS)}." in words
 
 
 # --- how it ends ------------------------------------------------------------------------------------------
