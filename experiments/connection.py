@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,6 +16,7 @@ from experiments.processes import Family
 from federation.settings import Scalar
 
 STARTED = re.compile(r"Successfully started run (\d+)")
+QUIET = 120.0  # seconds without a line of the stream until we ask whether the run is over
 ANSWER_PATIENCE = 30.0  # seconds, here and below
 STATUS_PATIENCE = 30.0
 STOP_PATIENCE = 10.0
@@ -82,8 +84,11 @@ class Connection:
             stderr=subprocess.STDOUT,
         )
         lines = []
+        heard = threading.Event()
+        threading.Thread(target=self._end_over, args=(client, heard), daemon=True).start()
         assert client.stdout is not None
         for line in client.stdout:
+            heard.set()
             hear(line)
             if not self._run_id and (found := STARTED.search(line)):
                 self._run_id, self._on = found[1], True
@@ -93,6 +98,18 @@ class Connection:
         if not self._run_id:
             reason = refusal("".join(lines)) or f"`flwr run` ended with exit code {client.returncode}"
             raise FlowerError(f"Flower did not start the run: {reason}.")
+
+    def _end_over(self, client: "subprocess.Popen[str]", heard: threading.Event) -> None:
+        """End the stream of a run that is over. Flower waits for ever on a connection that was dropped without a word,
+        as routers do with those that are silent."""
+        while client.poll() is None:
+            if heard.wait(QUIET):
+                heard.clear()
+                # not one look a line
+                time.sleep(min(1.0, QUIET))
+            elif self._run_id and self._look()[0].startswith("finished") and not heard.wait(QUIET / 10):
+                client.terminate()
+                return
 
     def status(self) -> tuple[str, str]:
         """The run's final status, such as `finished:failed`, and what Flower says about it (may be empty).

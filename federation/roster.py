@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from federation.settings import Settings, shown
 log = logging.getLogger("protosphere")
 
 POLL = 0.05  # seconds between two looks at who is there
+RETRY = 5.0  # seconds until a node is asked again whose process died over the question
 
 
 class RosterError(ValueError):
@@ -40,7 +42,8 @@ class Roster:
         self.settings = settings
         self.identities: dict[int, Identity] = {}
         self.nodes: dict[int, int] = {}
-        self._asked: set[int] = set()
+        # node -> when it may be asked again
+        self._asked: dict[int, float] = {}
         self._silent: set[int] = set()
         # message id -> (node, when to stop waiting for it); a late answer is still taken
         self._pending: dict[str, tuple[int, float]] = {}
@@ -110,16 +113,18 @@ class Roster:
         self.nodes[identity.partition] = node
 
     def _ask(self, grid: Grid) -> None:
-        """Query the nodes that were never asked."""
-        new = sorted(set(grid.get_node_ids()) - self._asked)
+        """Query the nodes that were never asked, or have answered with an error: one that is killed and started again
+        under the same key keeps its id."""
+        now = time.monotonic()
+        new = sorted(node for node in grid.get_node_ids() if self._asked.get(node, now) <= now)
         if not new:
             return
         messages = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
-        deadline = time.monotonic() + self.settings.query_timeout
+        deadline = now + self.settings.query_timeout
         for message_id, node in zip(grid.push_messages(messages), new, strict=False):
             # in place of an id Flower gives None for a node that has left, and no id at all when it takes nothing
             if message_id:
-                self._asked.add(node)
+                self._asked[node] = math.inf
                 self._pending[message_id] = node, deadline
 
     def _answers(self, grid: Grid) -> list[tuple[int, Identity]]:
@@ -131,6 +136,7 @@ class Roster:
                 # in simulation the reason is a whole traceback; its last line is the error
                 lines = (reply.error.reason or "").strip().splitlines() or ["unknown error"]
                 log.warning("node %d could not say who it is: %s", node, plain(lines[-1]))
+                self._asked[node] = time.monotonic() + RETRY
                 continue
             try:
                 answers.append((node, decode_identity(reply.content)))

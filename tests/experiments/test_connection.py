@@ -2,6 +2,7 @@
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,28 @@ def test_a_run_that_only_we_lost_sight_of_is_not_stopped(ls, seen, connected):
     assert "`flwr log 7 clinics` follows it, `flwr stop 7 clinics` ends it" in str(caught.value)
     assert connection.stop() == ""
     assert set(told()) == {"ls"}
+
+
+@pytest.mark.parametrize(
+    ("ls", "stream", "ended"), [(FINISHED, "exec sleep 600", True), (RUNNING, "sleep 2; echo the end", False)]
+)
+def test_a_stream_that_has_died_without_a_word_is_left_when_the_run_is_over(ls, stream, ended, tmp_path, monkeypatch):
+    flwr = tmp_path / "flwr"
+    flwr.write_text(
+        f'#!/bin/sh\ncase $1 in\n    run) echo "Successfully started run 7"; {stream} ;;\n    ls) {ls} ;;\nesac\n'
+    )
+    flwr.chmod(0o755)
+    monkeypatch.setattr(module, "find_executable", lambda name: str(flwr))
+    monkeypatch.setattr(module, "QUIET", 0.3)
+    (tmp_path / "cwd").mkdir()
+    connection = Connection(tmp_path, os.open(os.devnull, os.O_WRONLY), "clinics")
+    lines = []
+    watched = threading.Thread(target=connection.run, args=(Path("/app"), {}, lines.append))
+    watched.start()
+    watched.join(60)
+    assert not watched.is_alive()
+    assert ("the end\n" in lines) is not ended
+    connection.stop()
 
 
 def test_a_run_that_is_on_is_stopped(connected):

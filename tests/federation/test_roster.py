@@ -133,6 +133,25 @@ def test_the_start_waits_for_nodes_that_appear_late_and_asks_each_once(clock):
     assert grid.queries == [50, 60, 70]
 
 
+def test_a_node_that_was_killed_over_the_question_is_asked_again_when_it_is_back(clock, caplog):
+    # Flower tells of it a minute later; its key, and so its id, stay
+    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: (Error(5, "SuperNode is unavailable"), 0, 60)})
+    sleep = clock.sleep
+
+    def returns(seconds):
+        sleep(seconds)
+        if clock.now - grid.began > 63:
+            grid.nodes[70] = (identity(2), 0, 0)
+
+    clock.sleep = returns
+    with caplog.at_level(logging.WARNING, "protosphere"):
+        roster = gathered(grid)
+    assert set(roster.nodes) == {0, 1, 2}
+    assert grid.queries == [50, 60, 70, 70]
+    assert clock.now - grid.began == pytest.approx(60 + module.RETRY, abs=0.2)
+    assert "node 70 could not say who it is: SuperNode is unavailable" in caplog.text
+
+
 def test_a_client_that_takes_longer_than_query_timeout_to_answer_is_waited_for(clock):
     # the first query of a client decodes its data, which may take minutes
     grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: (identity(2), 0, 250)})
