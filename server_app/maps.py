@@ -180,7 +180,7 @@ def _map_caption(results: Results, about: dict[str, int], ours: Array, step: int
     if results.run.method.receives == "mixtures":
         sentences.append(" Of a mixture they are the means of its components.")
     if step > 1:
-        sentences.append(f" Of the small ones every {step}th is drawn.")
+        sentences.append(f" Of the small ones one in {step} is drawn.")
     if left_out:
         sentences.append(f" Those of {left_out} further clients were not kept, since all would take too much room.")
     return "".join(sentences)

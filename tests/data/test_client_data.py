@@ -10,7 +10,14 @@ import torch
 
 from data import DataError
 from data import client_data as module
-from data.client_data import DataSpec, InputTransform, class_names, client_data, partition_labels
+from data.client_data import (
+    DataSpec,
+    InputTransform,
+    cached_partition_labels,
+    class_names,
+    client_data,
+    partition_labels,
+)
 
 SHARED = Path(__file__).resolve().parents[2] / ".." / "shared" / "data"
 PARTS = ("train", "test", "validation")
@@ -246,3 +253,20 @@ def test_real_cifar10(tmp_path):
     # photographs: neither black nor flat
     assert 80 < data.train.inputs.float().mean() < 170
     assert data.train.inputs.float().std() > 40
+
+
+@pytest.mark.parametrize("dataset", ["digits", "/no/such/folder", "no-such-set", "digits,spiral"])
+def test_a_partition_that_was_not_worked_out_is_looked_up_in_vain_and_writes_nothing(tmp_path, dataset):
+    assert cached_partition_labels(DataSpec(dataset, clients=3), tmp_path / "cache") is None
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_partition_that_was_worked_out_is_found_as_it_is(tmp_path):
+    spec = DataSpec("digits", clients=3, max_samples=300)
+    counts = partition_labels(spec, tmp_path)
+    found = cached_partition_labels(spec, tmp_path)
+    assert found is not None
+    assert np.array_equal(found[0], counts)
+    assert found[1] == class_names(spec, tmp_path)
+    # decoded, but dealt otherwise
+    assert cached_partition_labels(dataclasses.replace(spec, seed=1), tmp_path) is None

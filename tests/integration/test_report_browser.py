@@ -75,5 +75,5 @@ def test_the_browser_sees_trouble(browser, tmp_path):
 @pytest.mark.skipif("PROTOSPHERE_SCREENSHOT" not in os.environ, reason="PROTOSPHERE_SCREENSHOT says where to")
 def test_the_screenshot_is_taken(browser, report):
     of = os.environ.get("PROTOSPHERE_SCREENSHOT_OF")
-    browser.open(write_report(Path(of)) if of else report, 1200, 1500)
+    browser.open(write_report(Path(of)) if of else report, 1200, 1740)
     browser.screenshot(os.environ["PROTOSPHERE_SCREENSHOT"])

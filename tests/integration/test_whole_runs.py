@@ -9,6 +9,7 @@ import pytest
 from client_app import client as client_module
 from data.client_data import Rows
 from experiments.local_grid import LocalGrid
+from federation.record import RunFolder
 from federation.settings import RULES, SettingError
 from strategies import METHODS, load_method
 from strategies.exchange import RunError
@@ -93,6 +94,13 @@ def test_cut_and_resumed_is_as_never_cut(run, metrics, cut, strategy):
     assert run(settings | {"resume": str(folder)}) == folder
     assert metrics(folder) == metrics(whole)
     assert outcome(folder) == outcome(whole)
+    assert prototypes(folder) == prototypes(whole)
+
+
+def prototypes(folder):
+    """What the run kept of its last round's prototypes."""
+    tensors, about = RunFolder(folder).prototypes()
+    return {name: tensor.tolist() for name, tensor in tensors.items()}, about
 
 
 def outcome(folder):

@@ -135,7 +135,7 @@ def test_many_clients_are_cut_and_the_page_stays_small(tmp_path):
     assert write_report(folder).stat().st_size < 3e6
     found = outline(folder)
     assert "the first 50, 70 more are in roster.json" in found.text
-    assert "every 3th" in found.text
+    assert "one in 3 is drawn" in found.text
 
 
 # --- runs that lack something ---------------------------------------------------------------------------------------
