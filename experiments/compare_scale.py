@@ -8,6 +8,7 @@ from data.assignment import assignment, open_data
 from experiments.run_config import DEFAULT_CLIENTS, RunConfig
 from federation.data_spec import data_spec
 from federation.settings import SettingError, home
+from models import model_names
 from strategies import read_settings
 
 FEWEST_ROUNDS = FEWEST_CLIENTS = 2
@@ -69,6 +70,10 @@ def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds
     rows, number = _enough(found, max(1, round(scale * used)), used, fewest, clients, seeds)
     shrink("max-samples", rows, used, "rows")
     shrink("clients", number, clients)
+    # dealt in turn, so the last ones go with the clients
+    models = len(model_names(str(found["models"])))
+    if number < min(models, clients):
+        changes["architectures"] = (number, min(models, clients))
     for name in ("min-train-clients", "min-replies"):
         shrink(name, min(int(found[name]), number), int(found[name]))
     return Scaled(found, changes)
@@ -76,7 +81,7 @@ def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds
 
 def said(scale: float, changes: Mapping[str, tuple[int, int]]) -> str:
     """The changes for people: `scaled by 0.05: 15 of 300 rounds, 2 of 20 clients, ...`."""
-    counted = ("rounds", "clients", "rows")
+    counted = ("rounds", "clients", "architectures", "rows")
     parts = [f"{now:,} of {before:,} {what}" for what, (now, before) in changes.items() if what in counted]
     parts += [f"{what} {now} for {before}" for what, (now, before) in changes.items() if what not in counted]
     return f"scaled by {scale:g}: {', '.join(parts) or 'nothing to shrink'}"

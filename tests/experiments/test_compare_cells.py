@@ -205,6 +205,15 @@ def test_two_rounds_and_two_clients_are_left_at_least():
     assert scaled(whole(rounds=1, clients=1), 0.1, [0]).changes == {"rows": (180, 1797)}
 
 
+def test_architectures_that_no_client_is_left_for_are_told():
+    found = scaled(whole(models="tiny,perceptron"), 0.15, [0])
+    assert found.settings["models"] == "tiny,perceptron"
+    assert found.changes["architectures"] == (3, 5)
+    assert "3 of 20 clients, 3 of 5 architectures" in said(0.15, found.changes)
+    assert "architectures" not in scaled(whole(models="tiny,perceptron"), 0.25, [0]).changes
+    assert "architectures" not in scaled(whole(models="tiny,perceptron", clients=2), 0.5, [0]).changes
+
+
 def test_as_many_clients_stay_as_the_partition_needs():
     """Ten classes, two a client: fewer than five clients leave rows to nobody."""
     settings = whole(**{"partition": "pathological", "classes-per-client": 2})
