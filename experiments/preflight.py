@@ -15,6 +15,7 @@ from federation.data_spec import data_spec
 from federation.record import RunFolder, results_root
 from federation.settings import SettingError, Settings, home
 from models import model_names, reads_text
+from server_app.live import refuse_missing
 from strategies import Run
 from strategies.ensemble import shared_test_set
 
@@ -32,6 +33,7 @@ def check(run: Run, clients: int, folder: Path | None = None) -> None:
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
     """
     settings = run.settings
+    refuse_missing(settings)
     places = locate_all(settings.dataset)
     model_names(settings.models)
     folder = folder or results_root(settings.results_dir)

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class RunFolder:
 
     def __init__(self, path: Path):
         self.path = path
+        self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # each is told a line when it is on the disk
 
     @property
     def name(self) -> str:
@@ -170,6 +171,8 @@ class RunFolder:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        for hear in self.listeners:
+            hear(line)
 
     def lines(self) -> list[dict[str, Any]]:
         """All finished lines of metrics.jsonl; a line that a crash cut short is left out."""

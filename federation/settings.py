@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from data import DataError
 from data.domains import listed
@@ -37,6 +37,14 @@ def device_name(value: str) -> str:
     """
     if not re.fullmatch(r"auto|cpu|cuda(:(0|[1-9][0-9]?))?", value):
         raise ValueError("should be 'auto', 'cpu', 'cuda' or 'cuda:<number>'")
+    return value
+
+
+def _tracking(value: object) -> object:
+    """Where MLflow is: the server's process has a working directory of its own, so nothing relative."""
+    named = isinstance(value, str) and re.match(r"/|databricks$|[a-z][a-z0-9+.-]+:", value)
+    if not isinstance(value, bool) and not named:
+        raise ValueError("should be true, false, or a tracking URI such as 'http://host:5000'")
     return value
 
 
@@ -133,6 +141,10 @@ class Settings(BaseModel):
     results_dir: str = ""
     resume: str = ""
 
+    tensorboard: bool = False
+    wandb: bool = False
+    mlflow: Annotated[bool | str, BeforeValidator(_tracking)] = False
+
     @model_validator(mode="after")
     def _agree(self) -> "Settings":
         if self.test_share + self.validation_share >= 1:
@@ -173,6 +185,7 @@ class Settings(BaseModel):
 # What a resumed run may change: where and how patiently it runs, never what it computes.
 MAY_DIFFER_ON_RESUME = frozenset(
     {"rounds", "start-timeout", "query-timeout", "round-timeout", "device", "results-dir", "resume"}
+    | {"tensorboard", "wandb", "mlflow"}
 )
 
 

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from federation.record import RunFolder
 from federation.roster import RosterError
 from federation.settings import SettingError, refuse_relative_paths
+from server_app.live import live, refuse_missing
 from server_app.report import leave_report
 from strategies import known_settings, read_settings, refuse_foreign
 from strategies.exchange import RunError
@@ -79,13 +80,15 @@ def _run(grid: Grid, context: Context) -> None:
     refuse_foreign(context.run_config)
     run = read_settings(context.run_config)
     refuse_relative_paths(run.settings)
+    refuse_missing(run.settings)
     run_config = known_settings() | dict(context.run_config)
     opened = RunFolder.resume if run.settings.resume else RunFolder.create
     folder = opened(run.settings, run_config)
     with folder.held():
         log.info("%s%s", RESULTS, folder.path)
         try:
-            run.method.strategy(run, folder).start(grid)
+            with live(run.settings, folder):
+                run.method.strategy(run, folder).start(grid)
         except (SettingError, RosterError):
             folder.discard_unless_begun()
             raise

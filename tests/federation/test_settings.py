@@ -82,7 +82,8 @@ CHOICES = {
 # checked elsewhere, or anything
 COLUMNS = {"text-column", "label-column", "group-column"}
 OPEN = {"strategy", "dataset", "models", "inference", "results-dir", "resume", "shared-test-path"} | COLUMNS
-FLAGS = {"shared-init", "disclose-class-counts"}
+FLAGS = {"shared-init", "disclose-class-counts", "tensorboard", "wandb"}
+EITHER = {"mlflow"}  # a flag or a place
 
 
 def refusal(values):
@@ -120,7 +121,7 @@ def test_pyproject_holds_every_default_with_its_type():
 
 
 def test_the_tables_of_this_test_cover_every_setting():
-    assert RANGES.keys() | CHOICES.keys() | OPEN | FLAGS == defaults().keys()
+    assert RANGES.keys() | CHOICES.keys() | OPEN | FLAGS | EITHER == defaults().keys()
 
 
 @pytest.mark.parametrize("name", sorted(RANGES))
@@ -179,6 +180,23 @@ def test_only_a_bool_is_a_bool(name):
     assert getattr(check(Settings, {name: True}), name.replace("-", "_")) is True
     for wrong in (0, 1, 0.0, "true", "false", ""):
         assert f"`{name}` is {shown(wrong)}, but it should be a valid boolean." in refusal({name: wrong})
+
+
+@pytest.mark.parametrize(
+    "place", [True, False, "http://host:5000", "https://host", "sqlite:////srv/ml.db", "/srv/ml", "databricks"]
+)
+def test_where_mlflow_is(place):
+    assert check(Settings, {"mlflow": place}).mlflow == place
+
+
+@pytest.mark.parametrize(
+    "place", ["", "mlruns", "./mlruns", "~/mlruns", "host.example.org", 1, 5000.0, ["http://host"]]
+)
+def test_what_is_no_place_of_mlflow(place):
+    assert refusal({"mlflow": place}) == (
+        f"setting `mlflow` is {shown(place)}, but it should be true, false, or a tracking URI such as "
+        "'http://host:5000'."
+    )
 
 
 @pytest.mark.parametrize("name", sorted(CHOICES.keys() | OPEN))
@@ -344,6 +362,7 @@ def test_home_is_the_variable_or_a_folder_of_the_user(monkeypatch):
         assert home() == Path("/somewhere/.protosphere")
 
 
-def test_a_resumed_run_may_change_where_and_how_patiently_it_runs_and_nothing_else():
+    live = {"tensorboard", "wandb", "mlflow"}
+    assert timeouts | live | {"rounds", "device", "results-dir", "resume"} == MAY_DIFFER_ON_RESUME
     timeouts = {name for name in defaults() if name.endswith("-timeout")}
     assert timeouts | {"rounds", "device", "results-dir", "resume"} == MAY_DIFFER_ON_RESUME

@@ -1,0 +1,348 @@
+"""Live figures: the same as in metrics.jsonl, once each, and never at the run's cost."""
+
+import importlib.machinery
+import json
+import sys
+import threading
+import types
+from pathlib import Path
+
+import pytest
+
+from federation.settings import SettingError, Settings
+from server_app import live as module
+from server_app.live import Figures, figures_of, refuse_missing
+from server_app.sinks import SINKS
+
+LINE = {
+    "round": 3,
+    "training": {"asked": 4, "loss": {"pull": 0.5}, "gradient_ratio": None},
+    "server": {"alignment": "riesz", "converged": True, "separation": {"distance_min": 1.25}},
+    "bytes": {"payload_up": 640},
+    "problems": {"2": "late"},
+    "clients": {"0": {"training": {"rows": 7}}},
+    "evaluation": {
+        "of_round": 2,
+        "rules": {"classifier": {"test": {"mean": 0.75}}},
+        "domains": {"a b/ü": {"classifier": {"test": {"mean": 0.5}}}},
+    },
+    "ensemble": {"of_round": 2, "accuracy": 0.9},
+    "time": {"round": 2.5, "server": 0.5, "train": {"0": 1.0}},
+}
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """A stand-in for TensorBoard that keeps what it is told: `opened`, `written`, `closed`."""
+
+    class Recorded:
+        opened, written, closed = [], [], []
+
+        def __init__(self, beginning):
+            self.opened.append(beginning)
+
+        def write(self, of_round, after, values):
+            self.written.append((of_round, after, dict(values)))
+
+        def close(self, completed):
+            self.closed.append(completed)
+
+    monkeypatch.setitem(SINKS, "tensorboard", Recorded)
+    return Recorded
+
+
+def events(folder):
+    """name -> [(step, value)] as TensorBoard itself reads it."""
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    accumulator = reading.EventAccumulator(str(folder / "tensorboard"), size_guidance={reading.SCALARS: 0})
+    accumulator.Reload()
+    return {
+        name: [(event.step, event.value) for event in accumulator.Scalars(name)]
+        for name in accumulator.Tags()["scalars"]
+    }
+
+
+def test_a_line_is_flattened_by_group_and_given_the_round_that_it_is_of():
+    after, ensemble, training = figures_of(LINE)
+    assert after == Figures(
+        2, True, {"evaluation/classifier/test/mean": 0.75, "evaluation/domains/a_b_ü/classifier/test/mean": 0.5}
+    )
+    assert ensemble == Figures(2, True, {"ensemble/accuracy": 0.9})
+    assert training == Figures(
+        3,
+        False,
+        {
+            "training/asked": 4,
+            "training/loss/pull": 0.5,
+            "server/separation/distance_min": 1.25,
+            "bytes/payload_up": 640,
+            "time/round": 2.5,
+            "time/server": 0.5,
+            "problems/clients": 1,
+        },
+    )
+
+
+def test_of_the_line_that_ends_a_run_only_accuracies():
+    assert [figures.after for figures in figures_of(LINE | {"final": True})] == [True, True]
+
+
+def test_tensorboard_reads_what_metrics_jsonl_holds(run):
+    folder = run({"tensorboard": True, "rounds": 3})
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    found = events(folder)
+    rule = "local-prototypes"
+    held = {
+        f"evaluation/{rule}/test/worst": [line["evaluation"]["rules"][rule]["test"]["worst"] for line in lines],
+        "bytes/wire_up": [line["bytes"]["wire_up"] for line in lines[:3]],
+        "training/prototype_norm": [line["training"]["prototype_norm"] for line in lines[:3]],
+        "time/round": [line["time"]["round"] for line in lines[:3]],
+    }
+    for name, values in held.items():
+        steps, read = zip(*found[name], strict=True)
+        assert steps == ((0, 1, 2, 3) if len(values) == 4 else (1, 2, 3))
+        # it keeps four bytes of a number
+        assert read == pytest.approx(values, rel=1e-6)
+
+
+def test_a_sink_changes_no_figure_of_the_run(run, metrics, recorded):
+    assert metrics(run({"tensorboard": True})) == metrics(run())
+    assert len(recorded.opened) == 1
+
+
+def test_a_resumed_run_has_every_round_once(run, cut, home):
+    settings = {"tensorboard": True, "rounds": 4}
+    whole = events(run(settings))
+    cut(settings, "_round", lambda self, grid, server_round, *rest: server_round == 4)
+    (folder,) = (path for path in (home / "results").iterdir() if not (path / "summary.json").exists())
+    # as if a later process had been cut between its line and its checkpoint
+    (folder / "metrics.jsonl").open("a").write(json.dumps(LINE | {"round": 4}) + "\n")
+    run(settings | {"resume": str(folder)})
+    resumed = events(folder)
+    still = {name for name in whole if not name.startswith("time/")}
+    assert {name: resumed[name] for name in still} == {name: whole[name] for name in still}
+    assert resumed.keys() == whole.keys()
+    assert [step for step, _ in resumed["time/round"]] == [1, 2, 3, 4]
+
+
+def test_further_rounds_go_on_after_the_evaluation_that_ended_the_run(run):
+    folder = run({"tensorboard": True, "rounds": 2})
+    run({"tensorboard": True, "rounds": 3, "resume": str(folder)})
+    found = events(folder)
+    assert [step for step, _ in found["evaluation/classifier/test/mean"]] == [0, 1, 2, 3]
+    assert [step for step, _ in found["bytes/wire_up"]] == [1, 2, 3]
+
+
+def test_turned_on_for_a_resumed_run_it_has_the_rounds_before(run, recorded):
+    folder = run({"rounds": 1})
+    run({"tensorboard": True, "rounds": 2, "resume": str(folder)})
+    assert [of_round for of_round, after, _ in recorded.written if not after] == [1, 2]
+    assert (recorded.opened[0].folder, recorded.opened[0].last) == (folder, 1)
+    assert recorded.closed == [True]
+
+
+@pytest.mark.parametrize("fails", ["__init__", "write", "close"])
+def test_a_sink_that_fails_costs_one_warning(run, recorded, monkeypatch, fails):
+    def broken(*arguments):
+        raise OSError(28, "No space\nleft")
+
+    monkeypatch.setattr(recorded, fails, broken)
+    folder = run({"tensorboard": True})
+    assert (folder / "summary.json").exists()
+    (warning,) = (line for line in run.said if "warning" in line)
+    assert warning == (
+        "warning: TensorBoard gets no more figures of this run (OSError: [Errno 28] No space left); "
+        "metrics.jsonl has all"
+    )
+
+
+def test_a_sink_that_never_answers_does_not_keep_the_run(run, recorded, monkeypatch):
+    released = threading.Event()
+    monkeypatch.setattr(recorded, "write", lambda *arguments: released.wait(60))
+    monkeypatch.setattr(module, "PATIENCE", 0.01)
+    try:
+        folder = run({"tensorboard": True})
+    finally:
+        released.set()
+    assert (folder / "summary.json").exists()
+    assert [line for line in run.said if "has not taken all figures within 0.01 s" in line]
+
+
+def test_a_run_that_fails_is_closed_as_one(cut, recorded):
+    cut({"tensorboard": True}, "_final_evaluation", lambda *arguments: True)
+    assert recorded.closed == [False]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tensorboard": True}, r"`tensorboard` is true.*TensorBoard's.*pip install 'protosphere\[tensorboard\]'"),
+        ({"wandb": True}, r"`wandb` is true.*Weights & Biases's.*pip install 'protosphere\[wandb\]'"),
+        ({"mlflow": "http://x:1"}, r'`mlflow` is "http://x:1".*pip install \'protosphere\[mlflow\]\''),
+    ],
+)
+def test_without_its_package_a_run_is_refused_before_it_starts(run, home, monkeypatch, tmp_path, settings, words):
+    # a folder of that name, as these programs leave, is no package
+    name = next(iter(settings))
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    for loaded in [each for each in sys.modules if each.partition(".")[0] == name]:
+        monkeypatch.delitem(sys.modules, loaded)
+    with pytest.raises(SettingError, match=words) as error:
+        run(settings)
+    assert "\n" not in str(error.value)
+    assert not (home / "results").exists()
+
+
+def test_without_a_sink_nothing_is_asked_for(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", pytest.fail)
+    refuse_missing(Settings())
+
+
+# --- Weights & Biases and MLflow, of which stand-ins keep what they are asked ----------------------------------
+
+
+def stand_in(monkeypatch, name, **content):
+    made = types.ModuleType(name)
+    made.__spec__ = importlib.machinery.ModuleSpec(name, None, origin="here")
+    made.__dict__.update(content)
+    monkeypatch.setitem(sys.modules, name, made)
+    return made
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """As Weights & Biases online: a run of an id goes on at the step after its last."""
+    told = types.SimpleNamespace(began=[], logged={}, ended=[])
+
+    class Run:
+        offline = False
+        step = 0
+
+        def define_metric(self, name, step_metric):
+            assert (name, step_metric) == ("*", "round")
+
+        def log(self, values, step):
+            assert step >= max(told.logged, default=0), "its steps must not fall"
+            told.logged.setdefault(step, {}).update(values)
+
+        def finish(self, exit_code):
+            told.ended.append(exit_code)
+
+    def init(**arguments):
+        told.began.append(arguments)
+        Path(arguments["dir"], "wandb").mkdir(exist_ok=True)
+        made = Run()
+        made.step = max(told.logged, default=-1) + 1
+        return made
+
+    stand_in(monkeypatch, "wandb", init=init, Settings=dict)
+    return told
+
+
+def test_wandb_gets_every_round_once_over_a_resume(run, wandb):
+    folder = run({"wandb": True, "rounds": 2})
+    assert sorted(wandb.logged) == [1, 2, 3, 4, 5]
+    first = dict(wandb.logged[5])
+    run({"wandb": True, "rounds": 3, "resume": str(folder)})
+    assert sorted(wandb.logged) == [1, 2, 3, 4, 5, 6, 7]
+    assert wandb.logged[5] == first
+    assert [wandb.logged[step]["round"] for step in range(1, 8)] == [0, 1, 1, 2, 2, 3, 3]
+    assert "evaluation/classifier/test/mean" in wandb.logged[7]
+    assert "bytes/wire_up" in wandb.logged[6]
+    assert wandb.ended == [0, 0]
+    for began in wandb.began:
+        assert (began["project"], began["id"], began["resume"]) == ("protosphere", folder.name, "allow")
+        assert began["config"]["strategy"] == "protonorm"
+        assert (began["dir"], began["settings"]["console"]) == (str(folder), "off")
+
+
+def test_offline_wandb_gets_the_new_rounds_of_a_resumed_run(run, wandb, monkeypatch):
+    folder = run({"wandb": True, "rounds": 2})
+    wandb.logged.clear()
+    whole = sys.modules["wandb"].init
+
+    def offline(**arguments):
+        made = whole(**arguments)
+        made.offline, made.step = True, 0
+        return made
+
+    monkeypatch.setattr(sys.modules["wandb"], "init", offline)
+    run({"wandb": True, "rounds": 3, "resume": str(folder)})
+    assert sorted(wandb.logged) == [5, 6, 7]
+
+
+class Store:
+    """What an MLflow server keeps, for one run."""
+
+    def __init__(self):
+        self.made, self.uris, self.parameters, self.metrics, self.status = [], [], {}, [], []
+
+    def client(self, tracking_uri):
+        self.uris.append(tracking_uri)
+        return self
+
+    def get_experiment_by_name(self, name):
+        return types.SimpleNamespace(experiment_id="7") if self.made else None
+
+    def create_experiment(self, name):
+        assert name == "protosphere"
+        return "7"
+
+    def search_runs(self, experiment_ids, filter_string, max_results):
+        assert experiment_ids == ["7"]
+        found = [run for run in self.made if filter_string == f"tags.`protosphere.run` = '{run[1]}'"]
+        return [types.SimpleNamespace(info=types.SimpleNamespace(run_id="r"))] if found else []
+
+    def create_run(self, experiment_id, tags, run_name):
+        self.made.append((experiment_id, tags["protosphere.run"], run_name))
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="r"))
+
+    def update_run(self, run_id, status):
+        self.status.append(status)
+
+    def log_batch(self, run_id, metrics=(), params=()):
+        assert run_id == "r"
+        assert len(params) <= 100
+        assert len(metrics) <= 1000
+        self.parameters |= dict(params)
+        self.metrics += metrics
+
+    def get_metric_history(self, run_id, key):
+        return [types.SimpleNamespace(step=step) for name, _, _, step in self.metrics if name == key]
+
+    def set_terminated(self, run_id, status):
+        self.status.append(status)
+
+
+@pytest.mark.parametrize(("place", "uri"), [(True, None), ("http://x:1", "http://x:1")])
+def test_mlflow_gets_every_round_once_over_a_resume(run, monkeypatch, place, uri):
+    store = Store()
+    entities = {"Metric": lambda *values: values, "Param": lambda *values: values}
+    stand_in(monkeypatch, "mlflow", MlflowClient=store.client)
+    stand_in(monkeypatch, "mlflow.entities", **entities)
+    folder = run({"mlflow": place, "rounds": 2})
+    run({"mlflow": place, "rounds": 3, "resume": str(folder)})
+    assert store.made == [("7", folder.name, folder.name)]
+    assert store.uris == [uri, uri]
+    steps = {name: [step for each, _, _, step in store.metrics if each == name] for name, *_ in store.metrics}
+    assert steps["evaluation/classifier/test/mean"] == [0, 1, 2, 3]
+    assert steps["bytes/wire_up"] == [1, 2, 3]
+    assert store.parameters["protonorm.gamma"] == "10.0"
+    assert store.status == ["FINISHED", "RUNNING", "FINISHED"]
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_the_real_package_takes_it(run, monkeypatch, tmp_path, name):
+    pytest.importorskip(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    place = str(tmp_path / "runs") if name == "mlflow" else True
+    folder = run({name: place, "rounds": 1})
+    run({name: place, "rounds": 2, "resume": str(folder)})
+    assert not [line for line in run.said if "warning" in line]
+    if name == "wandb":
+        assert len(list(folder.glob("wandb/offline-run-*/*.wandb"))) == 2
+    else:
+        (history,) = tmp_path.glob("runs/*/*/metrics/evaluation/classifier/test/mean")
+        assert [int(line.split()[2]) for line in history.read_text().splitlines()] == [0, 1, 2]
