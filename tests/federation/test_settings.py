@@ -362,7 +362,7 @@ def test_home_is_the_variable_or_a_folder_of_the_user(monkeypatch):
         assert home() == Path("/somewhere/.protosphere")
 
 
+def test_a_resumed_run_may_change_where_and_how_patiently_it_runs_and_nothing_else():
+    timeouts = {name for name in defaults() if name.endswith("-timeout")}
     live = {"tensorboard", "wandb", "mlflow"}
     assert timeouts | live | {"rounds", "device", "results-dir", "resume"} == MAY_DIFFER_ON_RESUME
-    timeouts = {name for name in defaults() if name.endswith("-timeout")}
-    assert timeouts | {"rounds", "device", "results-dir", "resume"} == MAY_DIFFER_ON_RESUME
