@@ -232,6 +232,9 @@ def _held_against(identity: Identity, reply: Reply) -> Reply:
         claim = f"{training.rows} training rows, not {train}"
     elif payload is not None and payload.counts is not None and _rows_counted(payload) != train:
         claim = f"class counts that do not add up to its {train} training rows"
+    elif payload is not None and (foreign := set(payload.labels.tolist()) - set(identity.classes)):
+        problem = f"upload dropped: it holds class {min(foreign)}, of which the client has no training row"
+        return replace(reply, report=replace(report, payload=None), problem=problem, dropped=True)
     else:
         return reply
     report = replace(report, evaluation=None, training=None, payload=None)

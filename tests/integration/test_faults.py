@@ -114,7 +114,8 @@ def test_a_run_of_faulty_clients_is_the_run_of_the_uploads_that_survive(fail, ru
     lines = metrics(folder)
     assert [line["round"] for line in lines] == list(range(1, ROUNDS + 2))
     journal = Journal(plan.folder)
-    oracle = Oracle(journal, CLIENTS, CLASSES, DIM)
+    held = [client["classes"] for client in json.loads((folder / "roster.json").read_text())]
+    oracle = Oracle(journal, held, CLASSES, DIM)
     prototypes = oracle.check(lines, all_arrive=True)
 
     tensors, meta = RunFolder(folder).load_checkpoint()

@@ -153,7 +153,8 @@ def test_fifty_rounds_of_faults_and_kills(tmp_path, metrics):
     assert [line.get("final", False) for line in lines] == [False] * ROUNDS + [True]
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["status"] == "completed"
-    oracle = Oracle(federation.journal, CLIENTS, CLASSES, DIM)
+    held = [client["classes"] for client in json.loads((folder / "roster.json").read_text())]
+    oracle = Oracle(federation.journal, held, CLASSES, DIM)
     prototypes = oracle.check(lines, all_arrive=False)
     tensors, _ = RunFolder(folder).load_checkpoint()
     vectors = tensors["download/-1/vectors"].numpy()

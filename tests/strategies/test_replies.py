@@ -276,3 +276,21 @@ def test_rows_of_all_classes_are_held_against_what_the_client_said(federation, t
     assert ("it claims (6, 4, 50) test and validation rows, not (6, 4)" in last["problems"].get("0", "")) != counts
     if counts:
         assert found["all-classes"]["clients"] == 1
+
+
+def test_an_upload_for_a_class_that_the_client_does_not_hold_is_dropped(federation):
+    def change(partition, number, kind, report):
+        if partition != 1 or report.payload is None or number != 2:
+            return report
+        own = report.payload
+        # as when a bit of a label turns over on the way
+        other = next(label for label in range(4) if label not in clients.held[1])
+        return replace(report, payload=replace(own, labels=torch.tensor([*own.labels[:-1], other]).sort().values))
+
+    clients = federation(tamper=change, held={0: (0, 1, 2, 3), 1: (0, 2), 2: (1,), 3: (2, 3)})
+    lines = clients.start({"rounds": 3}).folder.lines()
+    assert [line["training"]["dropped"] for line in lines[:3]] == [0, 1, 0]
+    assert lines[1]["problems"] == {
+        "1": "upload dropped: it holds class 1, of which the client has no training row",
+    }
+    assert "training" in lines[1]["clients"]["1"], "the rest of its reply counts"

@@ -53,11 +53,16 @@ class Found:
 
 
 class Oracle:
-    """Holds a FedProto run (plain mean, every client asked in every round) against its clients' journal."""
+    """Holds a FedProto run (plain mean, every client asked in every round) against its clients' journal.
 
-    def __init__(self, journal: Journal, clients: int, classes: int, dim: int, most_norm: float = 1e6):
+    Args:
+        held: by partition, the classes of its training rows: it may upload no other.
+    """
+
+    def __init__(self, journal: Journal, held: Sequence[Iterable[int]], classes: int, dim: int, most_norm: float = 1e6):
         self.journal = journal
-        self.clients = clients
+        self.clients = len(held)
+        self._held = [set(own) for own in held]
         self._agreed = classes, dim, most_norm
         self.begun = _by_round(journal.events("begins"))
         self.sent = _by_round(journal.events("sends"))
@@ -89,6 +94,8 @@ class Oracle:
             sent = self.sent.get((partition, line["round"]), [])
             kind = self.begun[partition, line["round"]][-1]["kind"] if (partition, line["round"]) in self.begun else ""
             readable_upload = self._same(sent)
+            if readable_upload is not None and not set(readable_upload) <= self._held[partition]:
+                readable_upload = None
             arrived = bool(sent) and (kind == CLEAN or kind in CORRUPTED)
             where = f"round {line['round']}, client {partition}: {kind}, {problem!r}"
             assert problem == "" or not problem.startswith(REFUSED) or (arrived and readable_upload is None), where
