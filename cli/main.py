@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cli.compare import compare
+from cli.data import data
 from cli.export import export
 from cli.predict import predict
 from cli.report import report
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command("run")(run)
 app.command("compare")(compare)
+app.command("data")(data)
 app.command("report")(report)
 app.command("predict")(predict)
 app.command("export")(export)

@@ -103,6 +103,13 @@ def svg(drawn: "Figure") -> str:
     return text.replace("<defs>", f"<style>{_dark()}</style>\n <defs>", 1)
 
 
+def png(drawn: "Figure") -> bytes:
+    """The figure as a PNG file on a white ground; inside `figure`."""
+    stream = io.BytesIO()
+    drawn.savefig(stream, format="png", dpi=150, facecolor=GROUND, metadata={"Software": None})
+    return stream.getvalue()
+
+
 def _dark() -> str:
     rules = "".join(
         f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'

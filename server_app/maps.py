@@ -1,5 +1,7 @@
 """The pictures of a run that show data and prototypes: who holds what, how far prototypes lie apart, where they lie."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +16,7 @@ from server_app.results import Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from torch import Tensor
 
 MOST_NUMBERED = 20  # clients and classes up to which a cell tells its number
@@ -25,6 +28,33 @@ Array = NDArray[np.float64]
 
 def heat_map(results: Results, holdings: Holdings) -> Picture:
     """Clients × classes: how many rows each holds, or whether it holds any."""
+    return partition_map(holdings, [client["domain"] for client in results.roster])
+
+
+def partition_map(holdings: Holdings, domains: Sequence[str]) -> Picture:
+    """Clients × classes, and each client's domain, "" where it has none of its own."""
+    with _partition(holdings, domains) as drawn:
+        svg = canvas.svg(drawn)
+    counts = np.asarray(holdings.counts)
+    held = (counts > 0).sum(axis=1)
+    of_all = f"{len(counts)} clients and {len(counts.T)} classes; a client holds {held.min()} to {held.max()} of them"
+    caption = (
+        "Rows of each class that a client holds (training, validation and test), on a scale of orders; empty where it "
+        "has none."
+        if holdings.exact
+        else "Filled: the client has training rows of the class. How many, only it knows."
+    )
+    return Picture("partition", svg, f"Partition: {of_all}.", caption, wide=True)
+
+
+def partition_png(holdings: Holdings, domains: Sequence[str]) -> bytes:
+    """What `partition_map` draws, as a PNG file."""
+    with _partition(holdings, domains) as drawn:
+        return canvas.png(drawn)
+
+
+@contextmanager
+def _partition(holdings: Holdings, domains: Sequence[str]) -> "Iterator[Figure]":
     counts = np.asarray(holdings.counts)
     clients, classes = counts.shape
     height = min(8.0, max(2.4, 1.3 + (0.22 if clients <= MOST_NAMED else 0.07) * clients))
@@ -38,20 +68,11 @@ def heat_map(results: Results, holdings: Holdings) -> Picture:
         else:
             whole_rounds(axes)
         if clients <= MOST_NAMED:
-            domains = [printable(client["domain"], 14) for client in results.roster]
-            axes.set_yticks(range(clients), [f"{i} {name}".strip() for i, name in enumerate(domains)])
+            words = [printable(domain, 14) for domain in domains]
+            axes.set_yticks(range(clients), [f"{i} {name}".strip() for i, name in enumerate(words)])
         axes.set(xlabel="class", ylabel="client")
         axes.grid(visible=False)
-        svg = canvas.svg(drawn)
-    held = (counts > 0).sum(axis=1)
-    of_all = f"{clients} clients and {classes} classes; a client holds {held.min()} to {held.max()} of them"
-    caption = (
-        "Rows of each class that a client holds (training, validation and test), on a scale of orders; empty where it "
-        "has none."
-        if holdings.exact
-        else "Filled: the client has training rows of the class. How many, only it knows."
-    )
-    return Picture("partition", svg, f"Partition: {of_all}.", caption, wide=True)
+        yield drawn
 
 
 def _draw_cells(axes: "Axes", counts: "NDArray[np.int64]", exact: bool) -> None:

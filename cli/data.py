@@ -1,0 +1,179 @@
+"""`protosphere data`: a data set and its partition, without training."""
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from experiments.data_view import DataView
+
+BAD_INPUT = 2
+MOST_CLIENTS = 30  # that a terminal shows
+COLOURS = ("", "black on #deebf7", "black on #9ecae1", "white on #4292c6", "white on #08519c")
+SHADES, ASCII_SHADES = "·░▒▓█", " .:+#"  # none, few, ..., most
+
+
+def data(
+    clients: Annotated[
+        int | None, typer.Option(help="Clients (default: the setting `clients`, or 10).", metavar="N")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-c",
+            help="Settings: 'dataset=\"../cifar10\" alpha=0.5', or a TOML file. Later ones win.",
+            metavar="TEXT",
+        ),
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="A table of the papers, by name.", metavar="NAME", show_default=False)
+    ] = "",
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the heat map into this file, .svg or .png.", metavar="FILE")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+) -> None:
+    """Show a data set, and the rows that each client would get by these settings, without training.
+
+    They are the rows that `protosphere run` gives the same clients. On real machines every site brings its own.
+
+    Exits 0, or 2 when the data or the settings are of no use.
+    """
+    from data import DataError
+    from experiments.data_view import refuse_ending, view, write_picture
+    from experiments.run_config import plan
+    from federation.settings import SettingError
+    from models import ModelError
+
+    try:
+        if picture is not None:
+            refuse_ending(picture)
+        shown = view(plan(settings or [], preset=preset, clients=clients))
+        if picture is not None:
+            write_picture(shown, picture)
+    except (SettingError, DataError, ModelError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(BAD_INPUT) from None
+    if as_json:
+        typer.echo(json.dumps(shown.as_json()))
+        return
+    _print(shown)
+    if picture is not None:
+        typer.echo(f"written: {picture}")
+
+
+def _print(shown: "DataView") -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line in (*_about(shown), ""):
+        console.print(line, markup=False)
+    console.print(_table(shown))
+    few = len(shown.clients) - MOST_CLIENTS
+    if few > 0:
+        console.print(
+            f"The first {MOST_CLIENTS} of {len(shown.clients)} clients; --json has all, --picture draws all.\n"
+        )
+    for text in _heat_map(shown, console):
+        console.print(text)
+
+
+def _about(shown: "DataView") -> list[str]:
+    """The data set, then the partition, then what clients have on the whole."""
+    names = ", ".join(shown.class_names[:12]) + (", ..." if len(shown.class_names) > 12 else "")
+    domains = ", ".join(f"{name} ({rows} rows)" for name, rows in shown.domains.items())
+    groups = [f"  groups: {shown.groups}; the rows of one stay together"] if shown.groups is not None else []
+    totals = [client.train + client.validation + client.test for client in shown.clients]
+    classes = [client.classes for client in shown.clients]
+    return [
+        f"{shown.dataset}: {shown.train + shown.test} rows ({shown.train} train + {shown.test} test)",
+        f"  inputs: {shown.inputs}",
+        f"  classes: {len(shown.class_names)} ({names})",
+        *([f"  domains: {domains}"] if domains else []),
+        *groups,
+        "",
+        "partition: " + ", ".join(f"{name} = {json.dumps(value)}" for name, value in shown.partition.items()),
+        f"  rows of a client: {_spread(totals)}; classes of a client: {_spread(classes)}",
+        *([f"  {shown.shared} rows are the ensemble's shared test set"] if shown.shared else []),
+        *([f"  {shown.nobodys} rows belong to nobody"] if shown.nobodys else []),
+    ]
+
+
+def _spread(values: Sequence[int]) -> str:
+    ordered = sorted(values)
+    return f"{ordered[0]} to {ordered[-1]}, median {ordered[len(ordered) // 2]}"
+
+
+def _table(shown: "DataView") -> "Table":
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("client", justify="right", no_wrap=True)
+    named = any(client.domain for client in shown.clients)
+    if named:
+        table.add_column("domain", overflow="fold")
+    for name in ("train", "validation", "test", "classes"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for number, client in enumerate(shown.clients[:MOST_CLIENTS]):
+        # Text: a folder's name is no markup
+        domain = [Text(client.domain)] if named else []
+        numbers = (client.train, client.validation, client.test, client.classes)
+        table.add_row(str(number), *domain, *map(str, numbers))
+    return table
+
+
+def _heat_map(shown: "DataView", console: "Console") -> "list[Text]":
+    """Clients × classes: numbers on a ground that darkens with them where they fit, else shades alone."""
+    from rich.text import Text
+
+    clients = shown.clients[:MOST_CLIENTS]
+    most = max((max(client.counts) for client in shown.clients), default=0)
+    label = len(str(len(clients) - 1)) + len("client ")
+    width = max(len(str(most)), len(str(len(shown.class_names) - 1))) + 2
+    room = console.width - label - 1
+    numbered = len(shown.class_names) * width <= room
+    fitting = len(shown.class_names) if numbered else min(room, len(shown.class_names))
+    head = "".join(f"{number:>{width - 1}} " for number in range(fitting)) if numbered else f"0 to {fitting - 1}"
+    lines = [Text("rows by class (training, validation and test)"), Text(f"{'class':>{label}} {head}".rstrip())]
+    shades = ASCII_SHADES if console.options.ascii_only else SHADES
+    for number, client in enumerate(clients):
+        line = Text(f"{f'client {number}':>{label}} ")
+        for count in client.counts[:fitting]:
+            level = _level(count, most)
+            words = f"{count or shades[0]:>{width - 1}} " if numbered else shades[level]
+            line.append(words, COLOURS[level] if numbered else "")
+        lines.append(line)
+    if not numbered:
+        lines.append(Text(f"{shades[0]} none, {', '.join(_bands(most, shades))} rows"))
+    if fitting < len(shown.class_names):
+        lines.append(Text(f"The first {fitting} of {len(shown.class_names)} classes; --json has all."))
+    return lines
+
+
+def _level(count: int, most: int) -> int:
+    """0 for none, else 1 to 4 on a scale of orders of 1 to `most`."""
+    return 0 if not count else 4 if count == most else 1 + int(4 * math.log(count) / math.log(most))
+
+
+def _bands(most: int, shades: str) -> list[str]:
+    """Each shade with the numbers that it stands for."""
+    every = range(1, most + 1)
+    starts = [1 + bisect_left(every, level, key=lambda count: _level(count, most)) for level in range(1, 6)]
+    pairs = zip(shades[1:], starts, starts[1:], strict=False)
+    return [
+        f"{shade} {first} to {after - 1}" if after - first > 1 else f"{shade} {first}"
+        for shade, first, after in pairs
+        if after > first
+    ]

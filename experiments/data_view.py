@@ -1,0 +1,188 @@
+"""What `protosphere data` shows: a data set, and who would hold which of its rows, without training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data.assignment import Assignment, assignment, open_data
+from data.decoded import Decoded
+from data.partitions import class_counts
+from data.texts import Texts
+from experiments.run_config import Plan
+from federation.data_spec import data_spec
+from federation.settings import SettingError, Settings, home
+from server_app.holdings import Holdings
+from server_app.maps import partition_map, partition_png
+from strategies import read_settings
+
+PICTURES = (".svg", ".png")
+# what decides the rows of a client besides `clients`, `split` and `seed`, by partition
+OF_PARTITION = {
+    "iid": ("min-samples",),
+    "dirichlet": ("alpha", "min-samples"),
+    "pathological": ("classes-per-client", "min-samples"),
+    "way-shot": ("ways", "ways-spread", "shots", "shots-spread"),
+    "mixed": ("ways", "ways-spread", "shots", "shots-spread"),
+}
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client: its numbers of rows, how many of each class it holds in all, its domain ("": none of its own)."""
+
+    train: int
+    validation: int
+    test: int
+    counts: Sequence[int]
+    domain: str = ""
+
+    @property
+    def classes(self) -> int:
+        """How many classes it holds."""
+        return sum(count > 0 for count in self.counts)
+
+
+@dataclass(frozen=True)
+class DataView:
+    """A data set and its partition.
+
+    Attributes:
+        dataset: as the setting names it. inputs: what a row is, in words.
+        train, test: rows of the official parts; class_names: K names; domains: rows of each, by name.
+        groups: how many groups rows come in, None where they do not.
+        partition: what decides the partition, by setting. clients: by partition id.
+        shared: rows of the ensemble's test set. nobodys: rows that belong to nobody.
+    """
+
+    dataset: str
+    inputs: str
+    train: int
+    test: int
+    class_names: Sequence[str]
+    domains: dict[str, int]
+    groups: int | None
+    partition: dict[str, Any]
+    clients: Sequence[Client]
+    shared: int
+    nobodys: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        clients = [
+            {
+                "partition": number,
+                "domain": client.domain,
+                "train": client.train,
+                "validation": client.validation,
+                "test": client.test,
+                "classes": client.classes,
+                "counts": list(client.counts),
+            }
+            for number, client in enumerate(self.clients)
+        ]
+        return {
+            "dataset": self.dataset,
+            "inputs": self.inputs,
+            "train_rows": self.train,
+            "test_rows": self.test,
+            "class_names": list(self.class_names),
+            "domains": self.domains,
+            "groups": self.groups,
+            "partition": self.partition,
+            "clients": clients,
+            "shared_test_rows": self.shared,
+            "rows_of_nobody": self.nobodys,
+        }
+
+
+def view(wanted: Plan) -> DataView:
+    """The data set of a plan, and who would hold which of its rows. Data of the hub are fetched.
+
+    Raises:
+        DataError: the data cannot be had, or not be dealt so.
+    """
+    settings = read_settings(wanted.run_config).settings
+    spec, cache = data_spec(settings, wanted.clients), home() / "cache"
+    data = open_data(spec, cache)
+    who = assignment(spec, data, cache)
+    # where the official test rows of a class go to all who hold it, a row is several clients'
+    held = np.unique(np.concatenate([*who.held, who.shared]))
+    rows = np.bincount(data.domains, minlength=len(data.domain_names)) if data.domains is not None else ()
+    return DataView(
+        dataset=settings.dataset,
+        inputs=_inputs(data),
+        train=data.train_rows,
+        test=len(data.labels) - data.train_rows,
+        class_names=data.class_names,
+        domains={name: int(count) for name, count in zip(data.domain_names, rows, strict=True)},
+        groups=None if data.groups is None else int(np.unique(data.groups).size),
+        partition=_partition(settings, wanted.clients),
+        clients=_clients(data, who),
+        shared=len(who.shared),
+        nobodys=len(data.labels) - held.size,
+    )
+
+
+def write_picture(shown: DataView, path: Path) -> None:
+    """The heat map of clients × classes as a file.
+
+    Raises:
+        SettingError: the path's ending is none of PICTURES, or it cannot be written.
+    """
+    refuse_ending(path)
+    holdings = Holdings(shown.class_names, [client.counts for client in shown.clients], exact=True)
+    domains = [client.domain for client in shown.clients]
+    svg = path.suffix.lower() == ".svg"
+    content = partition_map(holdings, domains).svg.encode() if svg else partition_png(holdings, domains)
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise SettingError(
+            f"the picture {path} cannot be written ({error.strerror or error}); give a file in a folder of yours."
+        ) from None
+
+
+def refuse_ending(path: Path) -> None:
+    """Refuse a picture of another kind than PICTURES.
+
+    Raises:
+        SettingError: it is.
+    """
+    if path.suffix.lower() not in PICTURES:
+        raise SettingError(f"--picture is {str(path)!r}, but its name must end in {' or '.join(PICTURES)}.")
+
+
+def _inputs(data: Decoded) -> str:
+    if isinstance(data.inputs, Texts):
+        return "texts"
+    shape = " × ".join(map(str, data.inputs.shape[1:]))
+    return f"images, {shape} (channels × height × width)" if data.inputs.ndim == 4 else f"numbers, {shape} a row"
+
+
+def _partition(settings: Settings, clients: int) -> dict[str, Any]:
+    names = ("partition", *OF_PARTITION[settings.partition], "max-samples", "split", "test-share", "validation-share")
+    left_out = {"test-share"} if settings.split == "official" else set()
+    chosen = {name: getattr(settings, name.replace("-", "_")) for name in names if name not in left_out}
+    return {"clients": clients, **chosen, "seed": settings.seed}
+
+
+def _clients(data: Decoded, who: Assignment) -> list[Client]:
+    counts = class_counts(data.labels, who.held, len(data.class_names))
+    return [
+        Client(
+            len(who.train[number]),
+            len(who.validation[number]),
+            len(who.test[number]),
+            own.tolist(),
+            _domain(data, held),
+        )
+        for number, (own, held) in enumerate(zip(counts, who.held, strict=True))
+    ]
+
+
+def _domain(data: Decoded, held: np.ndarray) -> str:
+    own = np.unique(data.domains[held]) if data.domains is not None else np.empty(0, dtype=np.int64)
+    return data.domain_names[own[0]] if own.size == 1 else ""

@@ -1,0 +1,124 @@
+"""`protosphere data`: the table, the heat map, JSON, the picture, exit codes."""
+
+import itertools
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch, home):
+    """A working directory of the test's own, and a terminal of a known width."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture
+def invoke():
+    """invoke(*arguments): the result of `protosphere data ...`."""
+    return lambda *arguments: CliRunner().invoke(app, ["data", *arguments])
+
+
+def rows_of(output, pattern):
+    """The numbers of each line that begins as `pattern` says."""
+    return [list(map(int, re.findall(r"\d+", line))) for line in output.splitlines() if re.match(pattern, line)]
+
+
+def test_table_and_heat_map_hold_the_numbers_of_the_json(invoke):
+    arguments = ("--clients", "4", "-c", 'partition="iid" max-samples=400')
+    told = json.loads(invoke(*arguments, "--json").stdout)
+    result = invoke(*arguments)
+    assert result.exit_code == 0
+    assert "digits: 1797 rows (1797 train + 0 test)" in result.stdout
+    assert "  1397 rows belong to nobody" in result.stdout
+    assert "rows of a client: 100 to 100, median 100; classes of a client: 10 to 10, median 10" in result.stdout
+    names = ("partition", "train", "validation", "test", "classes")
+    assert rows_of(result.stdout, r" +\d+ +\d+ +\d+ +\d+ +\d+ +$") == [
+        [client[name] for name in names] for client in told["clients"]
+    ]
+    assert [row[1:] for row in rows_of(result.stdout, r"client \d")] == [client["counts"] for client in told["clients"]]
+    assert [client["partition"] for client in told["clients"]] == [0, 1, 2, 3]
+    assert told["partition"]["max-samples"] == 400
+    assert told["rows_of_nobody"] == 1397
+
+
+def test_nothing_is_left_but_the_picture(invoke, home, tmp_path):
+    result = invoke("--clients", "3", "--picture", "map.svg")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "written: map.svg"
+    assert "<svg" in (tmp_path / "map.svg").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "map.svg"]
+    assert [path.name for path in home.iterdir()] == ["cache"]
+
+
+def test_where_numbers_do_not_fit_shades_stand_for_them(invoke, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    arguments = ("--clients", "3", "-c", "alpha=0.3")
+    result = invoke(*arguments)
+    told = json.loads(invoke(*arguments, "--json").stdout)
+    legend = next(line for line in result.stdout.splitlines() if line.startswith("· none"))
+    bands = {
+        shade: range(int(first), int(last or first) + 1)
+        for shade, first, last in re.findall(r"([░▒▓█]) (\d+)(?: to (\d+))?", legend)
+    }
+    bands["·"] = range(1)
+    lines = [line.split()[-1] for line in result.stdout.splitlines() if re.match(r"client \d", line)]
+    assert len(lines) == 3
+    for line, client in zip(lines, told["clients"], strict=True):
+        assert len(line) == 10
+        for shade, count in zip(line, client["counts"], strict=True):
+            assert count in bands[shade]
+    edges = sorted((each.start, each.stop) for each in bands.values())
+    assert all(stop == start for (_, stop), (start, _) in itertools.pairwise(edges))
+    assert edges[-1][1] - 1 == max(max(client["counts"]) for client in told["clients"])
+
+
+def test_a_line_of_many_classes_is_cut_and_says_so(invoke, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "15")
+    result = invoke("--clients", "2", "-c", 'partition="iid"')
+    assert "The first 6 of 10 classes; --json has all." in result.stdout
+    assert "class 0 to 5" in result.stdout
+
+
+def test_of_two_thousand_clients_the_first_are_shown(invoke):
+    settings = 'dataset="spiral" partition="iid" min-samples=1 spiral-points=400'
+    result = invoke("--clients", "2000", "-c", settings)
+    assert result.exit_code == 0
+    assert "The first 30 of 2000 clients; --json has all, --picture draws all." in result.stdout
+    assert len(rows_of(result.stdout, r" +\d+ +\d+ +\d+ +\d+ +\d+ +$")) == 30
+    assert len(rows_of(result.stdout, r" *client \d")) == 30
+    assert len(json.loads(invoke("--clients", "2000", "-c", settings, "--json").stdout)["clients"]) == 2000
+
+
+def test_as_many_clients_as_a_run_would_have(invoke):
+    assert len(json.loads(invoke("--json").stdout)["clients"]) == 10
+    assert len(json.loads(invoke("--json", "-c", "clients=7").stdout)["clients"]) == 7
+    assert json.loads(invoke("--json", "--preset", "spiral", "-c", "spiral-points=100").stdout)["dataset"] == "spiral"
+
+
+MISTAKES = [
+    (["-c", "alpha=0"], "setting `alpha` is 0"),
+    (["-c", 'strategie="fedproto"'], "unknown setting `strategie` (did you mean `strategy`?)"),
+    (["--preset", "spirals"], "unknown preset `spirals` (did you mean `spiral`?)"),
+    (["--clients", "0"], "--clients is 0, but a run needs at least 1."),
+    (["-c", 'dataset="digitz"'], "unknown data set 'digitz': did you mean 'digits'?"),
+    (["-c", 'partition="way-shot"'], '`partition` "way-shot" tests a client on all official test rows'),
+    (["-c", 'partition="mixed"'], "the mixed partition gives each client one of several domains"),
+    (["--clients", "2000"], "2000 clients with min-samples = 10 each need at least 20000 rows"),
+    (["--picture", "map.jpg"], "--picture is 'map.jpg', but its name must end in .svg or .png."),
+    (["--picture", "no/map.svg"], "the picture no/map.svg cannot be written (No such file or directory)"),
+    (["-c", "missing.toml"], "the settings file missing.toml cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES)
+def test_a_mistake_is_one_sentence(invoke, arguments, words):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,193 @@
+"""What `protosphere data` shows is what clients really get, of every partition and kind of data."""
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+
+from data import DataError
+from data.client_data import client_data
+from experiments.data_view import view, write_picture
+from experiments.run_config import plan
+from federation.data_spec import data_spec
+from federation.settings import SettingError
+from federation.settings import home as home_folder
+from strategies import read_settings
+
+
+@dataclass(frozen=True)
+class Counting:
+    """Token ids that say nothing, for the data of a model that reads text."""
+
+    encoder: str = "none"
+    max_tokens: int = 2
+
+    def __call__(self, texts):
+        return torch.zeros(len(texts), self.max_tokens, dtype=torch.int32)
+
+
+def write_images(folder, train, test, seed):
+    """Grey images of four classes as parquet."""
+    folder.mkdir(parents=True)
+    draw = np.random.default_rng(seed)
+    for name, rows in (("train", train), ("test", test)):
+        cells = []
+        for _ in range(rows):
+            buffer = io.BytesIO()
+            Image.fromarray(draw.integers(0, 256, (5, 5), dtype=np.uint8)).save(buffer, "PNG")
+            cells.append({"bytes": buffer.getvalue(), "path": None})
+        kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+        labels = draw.permutation(np.arange(rows) % 4)
+        pq.write_table(pa.table({"image": pa.array(cells, kind), "label": labels}), folder / f"{name}.parquet")
+    (folder / "classes.txt").write_text("ant\nbee\ncat\ndog\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Where the data of these tests lie, by a word."""
+    root = tmp_path_factory.mktemp("data")
+    write_images(root / "insects", 120, 40, seed=0)
+    for seed, name in enumerate(("photo", "sketch"), start=1):
+        write_images(root / "domains" / name, 80, 24, seed)
+    (root / "notes").mkdir()
+    lines = [f"note {row},{'home' if row % 3 else 'ward'},p{row // 2}" for row in range(120)]
+    (root / "notes" / "notes.csv").write_text("\n".join(["text,label,patient", *lines]) + "\n")
+    (root / "encoder").mkdir()
+    return {
+        "insects": str(root / "insects"),
+        "domains": f"{root}/domains/*",
+        "notes": str(root / "notes"),
+        "encoder": f"hf:{root / 'encoder'}",
+    }
+
+
+FEW = {"ways": 2, "shots": 5, "shots-spread": 2}
+TASKS = {
+    "iid": {"partition": "iid"},
+    "dirichlet": {"partition": "dirichlet", "alpha": 0.3},
+    "pathological": {"partition": "pathological", "classes-per-client": 3},
+    "fewer rows": {"partition": "iid", "max-samples": 200, "validation-share": 0.0},
+    "shared": {"ensemble-every": 1, "shared-test-share": 0.2},
+    "spiral": {"dataset": "spiral", "spiral-points": 60},
+    "official": {"dataset": "insects", "split": "official", "alpha": 1.0},
+    "way-shot": {"dataset": "insects", "partition": "way-shot", "split": "official"} | FEW,
+    "domains": {"dataset": "domains", "partition": "iid"},
+    "mixed": {"dataset": "domains", "partition": "mixed"} | FEW,
+    "mixed official": {"dataset": "domains", "partition": "mixed", "split": "official"} | FEW,
+    "texts": {"dataset": "notes", "models": "encoder", "group-column": "patient", "alpha": 5.0},
+}
+
+
+@pytest.fixture
+def planned(places, tmp_path):
+    """planned(settings, clients=4): the plan that the command line would make of them."""
+
+    def make(settings, clients=4):
+        said = {name: places.get(value, value) if isinstance(value, str) else value for name, value in settings.items()}
+        file = tmp_path / "settings.toml"
+        words = {name: f"'{value}'" if isinstance(value, str) else str(value).lower() for name, value in said.items()}
+        file.write_text("".join(f"{name} = {value}\n" for name, value in words.items()))
+        return plan([str(file)], clients=clients)
+
+    return make
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_clients_get_what_is_shown(planned, task):
+    wanted = planned(TASKS[task])
+    shown = view(wanted)
+    spec = data_spec(read_settings(wanted.run_config).settings, 4)
+    encode = Counting() if task == "texts" else None
+    assert len(shown.clients) == 4
+    for number, client in enumerate(shown.clients):
+        own = client_data(spec, number, home_folder() / "cache", encode=encode)
+        assert (client.train, client.validation, client.test) == tuple(map(len, (own.train, own.validation, own.test)))
+        labels = torch.cat([own.train.labels, own.validation.labels, own.test.labels])
+        assert list(client.counts) == torch.bincount(labels, minlength=own.num_classes).tolist()
+        assert client.classes == len(set(labels.tolist()))
+        assert client.domain == own.domain
+    assert tuple(shown.class_names) == own.class_names
+
+
+@pytest.mark.parametrize("task", ["iid", "dirichlet", "pathological", "shared", "spiral", "official", "texts"])
+def test_where_rows_are_parted_every_row_is_somebodys_or_shared(planned, task):
+    shown = view(planned(TASKS[task]))
+    held = sum(client.train + client.validation + client.test for client in shown.clients)
+    assert shown.nobodys == 0
+    assert held + shown.shared == shown.train + shown.test
+    assert (shown.shared > 0) == (task == "shared")
+
+
+def test_rows_of_nobody(planned):
+    assert view(planned(TASKS["fewer rows"])).nobodys == 1797 - 200
+    shown = view(planned(TASKS["way-shot"]))
+    # official test rows are of all who hold their class
+    tested = {name for client in shown.clients for name, count in enumerate(client.counts) if count}
+    trained = sum(client.train + client.validation for client in shown.clients)
+    assert shown.nobodys == 120 - trained + 10 * (4 - len(tested))
+
+
+def test_the_data_set_is_described(planned):
+    shown = view(planned(TASKS["mixed"]))
+    assert shown.inputs == "images, 1 × 5 × 5 (channels × height × width)"
+    assert (shown.train, shown.test, shown.domains) == (160, 48, {"photo": 104, "sketch": 104})
+    assert (list(shown.class_names), shown.groups) == (["ant", "bee", "cat", "dog"], None)
+    assert {client.domain for client in shown.clients} == {"photo", "sketch"}
+    notes = view(planned(TASKS["texts"]))
+    assert (notes.inputs, notes.groups, notes.train, notes.test) == ("texts", 60, 120, 0)
+    assert view(planned(TASKS["spiral"])).inputs == "numbers, 2 a row"
+
+
+def test_what_decides_the_partition_is_named(planned):
+    assert view(planned(TASKS["dirichlet"])).partition == {
+        "clients": 4,
+        "partition": "dirichlet",
+        "alpha": 0.3,
+        "min-samples": 10,
+        "max-samples": 0,
+        "split": "pooled",
+        "test-share": 0.25,
+        "validation-share": 0.1,
+        "seed": 0,
+    }
+    few = view(planned(TASKS["way-shot"])).partition
+    assert (few["ways"], few["shots"]) == (2, 5)
+    assert not {"alpha", "min-samples", "test-share"} & few.keys()
+
+
+@pytest.mark.parametrize("setting", ["partition", "alpha", "classes-per-client", "ways", "shots", "split", "seed"])
+def test_every_value_shown_is_the_settings(planned, setting):
+    for task in TASKS.values():
+        wanted = planned(task)
+        shown = view(wanted).partition
+        if setting in shown:
+            assert shown[setting] == wanted.run_config[setting]
+
+
+def test_data_that_cannot_be_dealt_so(planned):
+    with pytest.raises(DataError, match="4 clients with classes-per-client = 1 hold at most 4 of 10 classes"):
+        view(planned({"partition": "pathological", "classes-per-client": 1}))
+
+
+def test_pictures(planned, tmp_path):
+    shown = view(planned(TASKS["mixed"]))
+    write_picture(shown, tmp_path / "map.svg")
+    svg = (tmp_path / "map.svg").read_text()
+    for words in ("ant", "0 photo" if shown.clients[0].domain == "photo" else "0 sketch"):
+        assert words in svg
+    write_picture(shown, tmp_path / "map.PNG")
+    with Image.open(tmp_path / "map.PNG") as picture:
+        assert picture.format == "PNG"
+        width, height = picture.size
+        assert width > 1000
+        assert len(picture.convert("RGB").getcolors(width * height)) > 5
+    with pytest.raises(SettingError, match=r"map.jpg', but its name must end in .svg or .png"):
+        write_picture(shown, tmp_path / "map.jpg")
+    with pytest.raises(SettingError, match=r"nowhere/map.svg cannot be written \(No such file or directory\)"):
+        write_picture(shown, tmp_path / "nowhere" / "map.svg")
