@@ -157,10 +157,11 @@ def _run(
 
     from cli.compare_bar import Bar
     from experiments.compare import run_cells
+    from experiments.compare_cells import scaled_words
     from experiments.processes import Interrupted
 
     typer.echo(f"results: {folder.path}")
-    for words in dict.fromkeys(f"{cell.row}: {cell.scaled}" for cell in cells if cell.scaled):
+    for words in scaled_words(cells):
         typer.echo(words)
     typer.echo(f"{len(cells)} cells, {machine}")
     try:

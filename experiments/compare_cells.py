@@ -120,6 +120,19 @@ def settings_of(
     return merged
 
 
+def scaled_words(cells: Sequence[Cell]) -> list[str]:
+    """What was made smaller, a line a row; where the methods of a row differ in that, a line for those that agree."""
+    methods: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        if cell.scaled:
+            methods.setdefault((cell.row, cell.scaled), []).append(cell.method)
+    rows = [row for row, _ in methods]
+    return [
+        f"{row} ({', '.join(dict.fromkeys(own))}): {words}" if rows.count(row) > 1 else f"{row}: {words}"
+        for (row, words), own in methods.items()
+    ]
+
+
 def toml(settings: Mapping[str, Scalar]) -> str:
     """Settings as a file that `protosphere run -c` reads."""
     return "".join(

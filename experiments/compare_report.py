@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.compare_cells import Cell, not_default
+from experiments.compare_cells import Cell, not_default, scaled_words
 from experiments.compare_figures import Result, Spread, as_csv, by_method, results, spread
 from experiments.compare_folder import ComparisonFolder, this_version
 from experiments.compare_tables import Grid, floor, grids, latex, markdown
@@ -44,8 +44,7 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
         OSError: the folder cannot be written.
     """
     found = results(folder, comparison, cells)
-    scaled = list(dict.fromkeys(f"{cell.row}: {cell.scaled}" for cell in cells if cell.scaled))
-    made = grids(comparison, scaled, found)
+    made = grids(comparison, scaled_words(cells), found)
     pictures = _pictures(folder, comparison, found)
     contents = {
         CSV: as_csv(comparison, cells, found, folder.path),

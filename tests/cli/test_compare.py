@@ -140,7 +140,7 @@ def test_tables_are_printed_and_written(invoke, ran):
     assert "digits: accuracy in % (headline), mean ± sample standard deviation (ddof 1) over 2 seeds" in result.stdout
     assert "81.25 ± 0.00" in result.stdout
     assert "majority class" in result.stdout
-    written = re.findall(r"^written: .*/([^/]+)$", result.stdout, flags=re.MULTILINE)
+    written = re.findall(r"^written: .*/(\S+)$", result.stdout, flags=re.MULTILINE)
     assert written == ["table.csv", "table.md", "table.tex", "report.html"]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from data.assignment import assignment, open_data
 from experiments import compare_cells
-from experiments.compare_cells import cells, not_default, settings_of, toml
+from experiments.compare_cells import cells, not_default, scaled_words, settings_of, toml
 from experiments.compare_scale import said, scaled
 from experiments.comparison import Comparison, Entry, Metric
 from experiments.run_config import read_toml
@@ -248,7 +248,8 @@ def test_every_method_of_a_row_is_made_smaller_alike():
     task = [{name: cell.settings[name] for name in ("rounds", "clients", "max-samples")} for cell in found]
     assert task == [{"rounds": 5, "clients": 4, "max-samples": 200}] * 4
     assert {cell.scaled for cell in found} == {"scaled by 0.5: 5 of 10 rounds, 200 of 400 rows, 4 of 8 clients"}
-    assert {cell.scaled for cell in cells(comparison(), {}, {})} == {""}
+    assert scaled_words(found) == ["Digits: scaled by 0.5: 5 of 10 rounds, 200 of 400 rows, 4 of 8 clients"]
+    assert scaled_words(cells(comparison(), {}, {})) == []
 
 
 @pytest.mark.skipif(not (IMAGES / "mnist").exists(), reason="the images for measurements are not beside the repository")
@@ -261,4 +262,8 @@ def test_a_paper_table_shrinks_to_a_small_machine():
     assert [cell.settings["rounds"] for cell in found] == [4, 4, 4]
     assert [cell.settings["clients"] for cell in found] == [2, 2, 2]
     assert found[2].settings["gfpl.exchange-every"] == 1
+    assert [words.split(":")[0] for words in scaled_words(found)] == [
+        "MNIST, 3 ways (Local, FedProto)",
+        "MNIST, 3 ways (GFPL)",
+    ]
     assert table.metrics == (Metric("", "final"),)
