@@ -9,7 +9,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -22,8 +21,7 @@ from federation.messages import encode_instruction, wire_bytes
 from federation.payloads import Instruction, Payload
 from federation.record import RunFolder
 from federation.roster import Roster, refuse_changes, refuse_other_codecs, refuse_too_few
-from federation.seeds import generator, limited_threads
-from federation.settings import SettingError
+from federation.seeds import limited_threads
 from strategies import Run
 from strategies.ensemble import score, shared_test_set
 from strategies.exchange import LATE, Bytes, Reply, RunError, exchange
@@ -38,8 +36,17 @@ from strategies.lines import (
     training_line,
 )
 from strategies.outcome import EVERYONE, Outcome, State, pack, unpack
+from strategies.sampling import sampled
 from strategies.snapshot import separation_of, snapshot
-from strategies.watch import collapse, is_infinite, mean_norm, refuse_non_finite, warn_of_problems
+from strategies.watch import (
+    collapse,
+    is_infinite,
+    mean_norm,
+    refuse_more_failures,
+    refuse_non_finite,
+    refuse_other_rounds,
+    warn_of_problems,
+)
 
 log = logging.getLogger("protosphere")
 
@@ -141,7 +148,7 @@ class PrototypeStrategy(Strategy):
         if initial_arrays or train_config or evaluate_config or evaluate_fn:
             raise ValueError("a prototype strategy has no global weights and reads its settings from the run")
         rounds = self._rounds = num_rounds or self.settings.rounds
-        self._refuse_other_rounds(rounds)
+        refuse_other_rounds(self.run, self.folder, rounds)
         self.timeout = timeout or self.settings.round_timeout
         result = Result()
         self._resume(rounds)
@@ -177,14 +184,7 @@ class PrototypeStrategy(Strategy):
         self._close(line, replies, server_round - 1, rounds, began, result)
         self.last_round = server_round
         self._checkpoint()
-        if self.failed_in_a_row >= self.settings.max_failed_rounds:
-            problems = [f"client {p}: {words.removeprefix(f'client {p}: ')}" for p, words in line["problems"].items()]
-            problems = problems or ["no reply at all"]
-            others = f" (and {len(problems) - 1} more like it)" if len(problems) > 1 else ""
-            raise RunError(
-                f"{self.failed_in_a_row} rounds in a row ended without enough valid replies, the last with: "
-                f"{problems[0].rstrip('.')}{others}. Mend that and resume, or start a new run with other settings."
-            )
+        refuse_more_failures(self.failed_in_a_row, self.settings.max_failed_rounds, line["problems"])
 
     def _final_evaluation(self, grid: Grid, rounds: int, result: Result) -> None:
         began = time.monotonic()
@@ -247,15 +247,8 @@ class PrototypeStrategy(Strategy):
         return every > 0 and ((server_round - 1) % every == 0 or server_round == self._rounds + 1)
 
     def sample(self, server_round: int) -> list[int]:
-        """Partition ids that train in this round: round(rho M) of the M clients with training rows.
-
-        Drawn from the stream (seed, round, "sample"), so neither node ids nor earlier rounds matter.
-        """
-        able = [p for p, identity in sorted(self.roster.identities.items()) if identity.rows[0]]
-        wanted = int(self.settings.fraction_train * len(able) + 0.5)
-        wanted = min(len(able), max(wanted, self.settings.min_train_clients))
-        order = torch.randperm(len(able), generator=generator(self.settings.seed, "round", server_round, "sample"))
-        return sorted(able[index] for index in order[:wanted].tolist())
+        """Partition ids that train in this round."""
+        return sampled(self.settings, self.roster.identities, server_round)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -373,16 +366,6 @@ class PrototypeStrategy(Strategy):
             self.folder.save_prototypes(tensors, {"round": self.last_round, **counts})
             self._uploads = {}
         self.folder.save_checkpoint(pack(self.state, self.downloads), meta)
-
-    def _refuse_other_rounds(self, rounds: int) -> None:
-        planned = self.folder.settings()["rounds"] if self.settings.resume else self.settings.rounds
-        # clients read the setting, whatever the server was told
-        for asked in (rounds, self.settings.rounds) if self.run.method.fixed_rounds else ():
-            if asked != planned:
-                raise SettingError(
-                    f"setting `rounds` is {asked}, but the run was started for {planned}, and what "
-                    f"`{self.settings.strategy}` does in a round depends on that; give the old value, or start anew."
-                )
 
     def _resume(self, rounds: int) -> None:
         if not self.settings.resume:

@@ -5,8 +5,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from federation.payloads import Payload, to_tensors
+from federation.record import RunFolder
+from federation.settings import SettingError
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
+from strategies import Run
 from strategies.exchange import Reply, RunError
 
 log = logging.getLogger("protosphere")
@@ -57,3 +60,40 @@ def warn_of_problems(replies: Sequence[Reply], server_round: int) -> None:
     for reply in replies:
         if reply.problems:
             log.warning("warning: round %d, client %d: %s", server_round, reply.partition, reply.problems)
+
+
+def refuse_more_failures(in_a_row: int, most: int, problems: Mapping[str, str]) -> None:
+    """Stop after too many rounds without enough valid replies.
+
+    Args:
+        problems: of the last round, by client.
+
+    Raises:
+        RunError: names the first of them.
+    """
+    if in_a_row < most:
+        return
+    said = [f"client {p}: {words.removeprefix(f'client {p}: ')}" for p, words in problems.items()]
+    said = said or ["no reply at all"]
+    others = f" (and {len(said) - 1} more like it)" if len(said) > 1 else ""
+    raise RunError(
+        f"{in_a_row} rounds in a row ended without enough valid replies, the last with: {said[0].rstrip('.')}{others}. "
+        "Mend that and resume, or start a new run with other settings."
+    )
+
+
+def refuse_other_rounds(run: Run, folder: RunFolder, rounds: int) -> None:
+    """Stop where a method's rounds depend on how many there are, and these are others than the run was started for.
+
+    Raises:
+        SettingError: names both numbers.
+    """
+    settings = run.settings
+    planned = folder.settings()["rounds"] if settings.resume else settings.rounds
+    # clients read the setting, whatever the server was told
+    for asked in (rounds, settings.rounds) if run.method.fixed_rounds else ():
+        if asked != planned:
+            raise SettingError(
+                f"setting `rounds` is {asked}, but the run was started for {planned}, and what `{settings.strategy}` "
+                "does in a round depends on that; give the old value, or start anew."
+            )
