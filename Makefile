@@ -36,8 +36,9 @@ deploy-demo: $(READY)
 docker-demo:
 	@PYTHON='$(PYTHON)' SETTINGS='$(SETTINGS)' deploy/docker/demo.sh
 
+# many tests wait for real processes, so two at a time save half of it; a file's tests stay together
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak -s tests/soak
