@@ -28,43 +28,65 @@ KILLED = 128  # plus the signal's number, as shells count
 
 def compare(
     file: Annotated[str, typer.Argument(help="A comparison, as a TOML file.", show_default=False)] = "",
-    preset: Annotated[str, typer.Option(help=f"A table of the papers: {', '.join(PRESETS)}.", show_default=False)] = "",
-    methods: Annotated[str, typer.Option(help="Some of the methods, or others: a,b.", show_default=False)] = "",
-    datasets: Annotated[str, typer.Option(help="Some of the data sets: a,b.", show_default=False)] = "",
-    partitions: Annotated[str, typer.Option(help="Some of the partitions: a,b.", show_default=False)] = "",
-    seeds: Annotated[str, typer.Option(help="Seeds: 0,1,2.", show_default=False)] = "",
+    preset: Annotated[
+        str, typer.Option(help=f"A table of the papers: {', '.join(PRESETS)}.", metavar="NAME", show_default=False)
+    ] = "",
+    methods: Annotated[
+        str, typer.Option(help="Some of the methods, or others: a,b.", metavar="NAMES", show_default=False)
+    ] = "",
+    datasets: Annotated[
+        str, typer.Option(help="Some of the data sets: a,b.", metavar="NAMES", show_default=False)
+    ] = "",
+    partitions: Annotated[
+        str, typer.Option(help="Some of the partitions: a,b.", metavar="NAMES", show_default=False)
+    ] = "",
+    seeds: Annotated[str, typer.Option(help="Seeds: 0,1,2.", metavar="NUMBERS", show_default=False)] = "",
     metric: Annotated[
         str,
         typer.Option(
             help="What is compared: headline, selected, best, client-best, last-5 or final, perhaps after a prediction "
             "rule or `ensemble`: 'classifier last-5'. Several with commas.",
+            metavar="FIGURES",
             show_default=False,
         ),
     ] = "",
     target: Annotated[
-        float | None, typer.Option(help="An accuracy such as 0.8: bytes are counted up to it.", show_default=False)
+        float | None,
+        typer.Option(help="An accuracy such as 0.8: bytes are counted up to it.", metavar="SHARE", show_default=False),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", "-c", help="Settings for all cells, as `run` takes them.", metavar="TEXT"),
+        typer.Option("--set", "-c", help="Settings for all cells, as `run` takes them.", metavar="SETTINGS"),
     ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(help="Where a data set lies: cifar10=/path; may be repeated.", metavar="NAME=PATH"),
     ] = None,
     scale: Annotated[
-        float, typer.Option(help="Shrink rounds, rows and clients to this share of them.", show_default=False)
+        float,
+        typer.Option(
+            help="Shrink rounds, rows and clients to this share of them.", metavar="SHARE", show_default=False
+        ),
     ] = 1.0,
-    results: Annotated[str, typer.Option(help="The folder that gets the comparison's.", show_default=False)] = "",
+    results: Annotated[
+        str, typer.Option(help="The folder that gets the comparison's.", metavar="DIR", show_default=False)
+    ] = "",
     resume: Annotated[
-        str, typer.Option(help="Go on with a comparison: its folder, or `latest`.", show_default=False)
+        str,
+        typer.Option(help="Go on with a comparison: its folder, or `latest`.", metavar="FOLDER", show_default=False),
     ] = "",
     jobs: Annotated[
-        int | None, typer.Option(help="Cells at a time (default: what the machine holds).", show_default=False)
+        int | None,
+        typer.Option(help="Cells at a time (default: what the machine holds).", metavar="N", show_default=False),
     ] = None,
-    cpus_per_client: Annotated[int, typer.Option(help="CPU cores of a client (default: 1).", show_default=False)] = 1,
+    cpus_per_client: Annotated[
+        int, typer.Option(help="CPU cores of a client (default: 1).", metavar="N", show_default=False)
+    ] = 1,
     gpus_per_client: Annotated[
-        float, typer.Option(help="GPUs of a client, such as 0.25 (default: 0, on the CPU).", show_default=False)
+        float,
+        typer.Option(
+            help="GPUs of a client, such as 0.25 (default: 0, on the CPU).", metavar="SHARE", show_default=False
+        ),
     ] = 0.0,
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Run each cell in one process, without Flower's SuperLink and Ray.")
@@ -73,8 +95,9 @@ def compare(
         bool, typer.Option("--keep-models", help="Keep the clients' models of finished cells, for `predict`.")
     ] = False,
 ) -> None:
-    """Compare methods over data sets, partitions and seeds: same rows, models and samples for every method of a row.
+    """Compare methods over data sets, partitions and seeds.
 
+    All methods of a row of the table get the same rows of data, initial models and samples of clients.
     FILE is a comparison in TOML; without it and --preset, methods are compared on digits with the usual settings.
 
     Leaves a folder with every run, table.csv, table.md, table.tex and report.html. What is finished is not run again

@@ -31,21 +31,23 @@ def data(
         typer.Option(
             "--set",
             "-c",
-            help="Settings: 'dataset=\"../cifar10\" alpha=0.5', or a TOML file. Later ones win.",
-            metavar="TEXT",
+            help="Settings: 'dataset=\"../cifar10\" alpha=0.5', or a TOML file. Later ones win; README.md lists all.",
+            metavar="SETTINGS",
         ),
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="A table of the papers, by name.", metavar="NAME", show_default=False)
+        str,
+        typer.Option(help="A paper's settings by name; an unknown one lists all.", metavar="NAME", show_default=False),
     ] = "",
     picture: Annotated[
         Path | None, typer.Option(help="Draw the heat map into this file, .svg or .png.", metavar="FILE")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
-    """Show a data set, and the rows that each client would get by these settings, without training.
+    """Show a data set and who would hold which rows.
 
-    They are the rows that `protosphere run` gives the same clients. On real machines every site brings its own.
+    Nothing is trained. They are the rows that `protosphere run` gives the same clients. On real machines every site
+    brings its own.
 
     Exits 0, or 2 when the data or the settings are of no use.
     """

@@ -12,14 +12,18 @@ def export(
     state: Annotated[
         Path, typer.Option(help="The client's folder: PROTOSPHERE_HOME/clients/<run>/<partition>.", metavar="FOLDER")
     ],
-    output: Annotated[Path, typer.Option(help="The file to write, such as model.pt2 or model.onnx.")],
+    output: Annotated[Path, typer.Option(help="The file to write, such as model.pt2 or model.onnx.", metavar="FILE")],
     kind: Annotated[
-        str, typer.Option("--format", help="torch (torch.export) or onnx (needs the extra `onnx`).")
+        str, typer.Option("--format", help="torch (torch.export) or onnx (needs the extra `onnx`).", metavar="NAME")
     ] = "torch",
-    rule: Annotated[str, typer.Option(help="Another prediction rule than the client's own.", show_default=False)] = "",
+    rule: Annotated[
+        str, typer.Option(help="Another prediction rule than the client's own.", metavar="NAME", show_default=False)
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
-    """Write one client's private model with its prototypes and class names; docs/predict.md tells how to use it.
+    """Write a client's model as one file for elsewhere.
+
+    It holds the prototypes and class names, too, and needs no part of Protosphere; docs/predict.md tells how to use it.
 
     Exits 0 when the file is written, and 2 when it cannot be.
     """

@@ -1,5 +1,7 @@
 """The `protosphere` command. What a command needs is imported when it runs, so that `--help` answers at once."""
 
+import io
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -8,23 +10,79 @@ import typer
 from cli.compare import compare
 from cli.data import data
 from cli.export import export
+from cli.help import Command, Group
 from cli.predict import predict
 from cli.report import report
 from cli.run import run
 
 app = typer.Typer(
-    help="Prototype-based federated learning for clients that differ in data, model and machine.",
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    epilog="""
+        protosphere run --clients 20 -c 'strategy="fedproto" rounds=50'
+        protosphere compare --methods fedproto,protonorm --seeds 0,1,2
+        protosphere COMMAND --help
+    """,
 )
-app.command("run")(run)
-app.command("compare")(compare)
-app.command("data")(data)
-app.command("report")(report)
-app.command("predict")(predict)
-app.command("export")(export)
+# in the order in which they are used
+app.command(
+    "run",
+    cls=Command,
+    epilog="""
+        protosphere run
+        protosphere run --clients 20 -c 'strategy="fedproto" dataset="../cifar10"'
+        protosphere run --preset protonorm-cifar10 -c 'seed=1 tensorboard=true'
+        protosphere run --in-process --workers 4 -c settings.toml
+        protosphere run --resume latest -c 'rounds=100'
+        protosphere run --superlink clinics -c 'rounds=50'
+    """,
+)(run)
+app.command(
+    "compare",
+    cls=Command,
+    epilog="""
+        protosphere compare --methods fedproto,protonorm,local --seeds 0,1,2
+        protosphere compare --preset protonorm-table1 --data cifar10=../cifar10 --scale 0.1
+        protosphere compare mine.toml --metric 'classifier last-5' --target 0.8
+        protosphere compare --resume latest
+    """,
+)(compare)
+app.command(
+    "data",
+    cls=Command,
+    epilog="""
+        protosphere data --clients 20 -c 'alpha=0.5'
+        protosphere data -c 'dataset="../pacs/*" partition="mixed"' --picture partition.svg
+        protosphere data --preset gfpl-mnist --json
+    """,
+)(data)
+app.command(
+    "report",
+    cls=Command,
+    epilog="""
+        protosphere report latest
+        protosphere report /srv/results/20260101-120000-protonorm-digits
+    """,
+)(report)
+app.command(
+    "predict",
+    cls=Command,
+    epilog="""
+        protosphere predict --state ~/.protosphere/clients/<run>/0 scan1.png scan2.jpg
+        protosphere predict --state ~/.protosphere/clients/<run>/0 --text 'walks well' --json
+    """,
+)(predict)
+app.command(
+    "export",
+    cls=Command,
+    epilog="""
+        protosphere export --state ~/.protosphere/clients/<run>/0 --output model.pt2
+        protosphere export --state ~/.protosphere/clients/<run>/0 --output model.onnx --format onnx
+    """,
+)(export)
 
 
 def _version(asked: bool) -> None:
@@ -43,6 +101,10 @@ def main(
     ] = False,
 ) -> None:
     """Prototype-based federated learning for clients that differ in data, model and machine."""
+    for stream in (sys.stdout, sys.stderr):
+        # a terminal that cannot show a letter shows a question mark: that ends nothing
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 if __name__ == "__main__":

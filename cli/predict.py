@@ -21,14 +21,18 @@ def predict(
     files: Annotated[
         list[Path] | None, typer.Argument(help="Images; text files for a client that reads text.", metavar="IMAGE...")
     ] = None,
-    rule: Annotated[str, typer.Option(help="Another prediction rule than the client's own.", show_default=False)] = "",
-    texts: Annotated[list[str] | None, typer.Option("--text", help="A text itself, for a client that reads text.")] = (
-        None
-    ),
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<number>.")] = "auto",
+    rule: Annotated[
+        str, typer.Option(help="Another prediction rule than the client's own.", metavar="NAME", show_default=False)
+    ] = "",
+    texts: Annotated[
+        list[str] | None, typer.Option("--text", help="A text itself, for a client that reads text; may be repeated.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<number>.", metavar="NAME")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each input.")] = False,
 ) -> None:
-    """Classify images with one client's private model, by its rule.
+    """Classify images or texts with a client's model.
+
+    It is the private model that the client trained, where it trained it; no training data are needed.
 
     Exits 0 when all could be read, 1 when some could not, and 2 when the client or the question is of no use.
     """

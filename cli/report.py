@@ -14,9 +14,12 @@ def report(
         str, typer.Option(help="The folder that holds the runs' folders.", metavar="DIR", show_default=False)
     ] = "",
 ) -> None:
-    """Write report.html and its pictures into the folder of a finished or interrupted run.
+    """Write a run's report anew.
 
-    Everything comes from that folder, wherever it was copied to. Exits 0 when the report was written, else 2.
+    report.html and its pictures go into the folder of the run, finished or interrupted. Everything comes from that
+    folder, wherever it was copied to.
+
+    Exits 0 when the report was written, else 2.
     """
     from federation.record import find_run, results_root
     from federation.settings import SettingError

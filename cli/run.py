@@ -17,13 +17,18 @@ KILLED = 128  # plus the signal's number, as shells count
 def run(
     clients: Annotated[
         int | None,
-        typer.Option(help="Clients (default: the setting `clients`, or 10; with --superlink as many as there are)."),
+        typer.Option(
+            help="Clients (default: the setting `clients`, or 10; with --superlink as many as there are).",
+            metavar="N",
+        ),
     ] = None,
     cpus_per_client: Annotated[
-        int | None, typer.Option(help="CPU cores of a client (default: 1); as many run at a time as fit.")
+        int | None,
+        typer.Option(help="CPU cores of a client (default: 1); as many run at a time as fit.", metavar="N"),
     ] = None,
     gpus_per_client: Annotated[
-        float | None, typer.Option(help="GPUs of a client, such as 0.25 (default: 0, on the CPU).")
+        float | None,
+        typer.Option(help="GPUs of a client, such as 0.25 (default: 0, on the CPU).", metavar="SHARE"),
     ] = None,
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Run all in this process, without Flower's SuperLink and Ray.")
@@ -37,23 +42,39 @@ def run(
         ),
     ] = "",
     workers: Annotated[
-        int | None, typer.Option(help="Processes that clients share, with --in-process (default: 1).")
+        int | None,
+        typer.Option(help="Processes that clients share, with --in-process (default: 1).", metavar="N"),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             "-c",
-            help="Settings: 'rounds=5 strategy=\"fedproto\"', or a TOML file. Later ones win.",
-            metavar="TEXT",
+            help="Settings: 'rounds=5 strategy=\"fedproto\"', or a TOML file. Later ones win; README.md lists all.",
+            metavar="SETTINGS",
         ),
     ] = None,
-    preset: Annotated[str, typer.Option(help="A table of the papers, by name.", show_default=False)] = "",
-    resume: Annotated[str, typer.Option(help="Go on with a run: its folder, or `latest`.", show_default=False)] = "",
-    results: Annotated[str, typer.Option(help="The folder that gets the run's folder.", show_default=False)] = "",
+    preset: Annotated[
+        str,
+        typer.Option(help="A paper's settings by name; an unknown one lists all.", metavar="NAME", show_default=False),
+    ] = "",
+    resume: Annotated[
+        str, typer.Option(help="Go on with a run: its folder, or `latest`.", metavar="RUN", show_default=False)
+    ] = "",
+    results: Annotated[
+        str,
+        typer.Option(
+            help="The folder that gets the run's folder (default: results in PROTOSPHERE_HOME).",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = "",
     verbose: Annotated[bool, typer.Option("--verbose", help="Show all that Flower and Ray say.")] = False,
 ) -> None:
-    """Train clients together, simulated or (with --superlink) on real machines; results go to a folder of their own.
+    """Train clients together, simulated or on real machines.
+
+    Each client of a simulation has rows of its own (`protosphere data` shows which) and a private model. What comes
+    out goes to a folder of its own: metrics, a summary, a report, the state from which --resume goes on.
 
     Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
     """

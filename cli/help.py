@@ -1,0 +1,68 @@
+"""How the command's help reads: an example section, arguments with their words, and the nearest of an unknown name."""
+
+import difflib
+import inspect
+from typing import Any
+
+import click
+from typer.core import TyperCommand, TyperGroup
+from typer.models import ArgumentInfo
+
+
+class _Plain:
+    """What commands and their group write alike."""
+
+    epilog: str | None
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The examples, line by line as they are written."""
+        if not self.epilog:
+            return
+        with formatter.section("Examples"):
+            for line in inspect.cleandoc(self.epilog).splitlines():
+                formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class Command(_Plain, TyperCommand):
+    """A command of ours."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Arguments, then options, with defaults."""
+        parts: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record:
+                name, words = record
+                # what Typer escapes for its own rich output is shown as it is here
+                words = words.replace("\\[", "[")
+                told = _argument_help(self.callback, param)
+                words = words if told in words else f"{told}  {words}".strip()
+                parts[param.param_type_name].append((name, words))
+        for kind, records in parts.items():
+            if records:
+                with formatter.section(f"{kind.title()}s"):
+                    formatter.write_dl(records)
+
+
+def _argument_help(callback: Any, param: click.Parameter) -> str:
+    """An argument's own help: newer versions of Click take it from Typer's arguments while they are made."""
+    hints = inspect.get_annotations(inspect.unwrap(callback), eval_str=False) if callback else {}
+    found = [
+        each for each in getattr(hints.get(param.name or ""), "__metadata__", ()) if isinstance(each, ArgumentInfo)
+    ]
+    return (found[0].help or "") if found else ""
+
+
+class Group(_Plain, TyperGroup):
+    """The command of commands."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is meant; an unknown one ends with the nearest."""
+        names = self.list_commands(ctx)
+        if args and args[0] not in names:
+            near = difflib.get_close_matches(args[0], names, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"The commands are {', '.join(names)}."
+            ctx.fail(f"No such command {args[0]!r}. {hint}")
+        return super().resolve_command(ctx, args)
