@@ -152,8 +152,8 @@ class _Feed:
                 for figures in figures_of(line):
                     sink.write(figures.round, figures.after, figures.values)
             sink.close(self._completed)
-        # whatever these packages may raise: the run goes on without them
-        except Exception as error:
+        # whatever these packages may raise, ends of the process included: the run goes on without them
+        except BaseException as error:
             self._warn(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
     def _warn(self, reason: str) -> None:

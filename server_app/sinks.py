@@ -72,6 +72,9 @@ class WeightsAndBiases:
     def __init__(self, beginning: Beginning):
         import wandb
 
+        # it would ask the terminal for a key, and wait
+        if wandb.setup().settings.mode == "online" and not wandb.login(prompt=False, verify=False):
+            raise PermissionError("it has no key here; `wandb login` keeps one, and WANDB_MODE=offline needs none")
         begun = (beginning.folder / "wandb").is_dir()
         # of the machine and its code nothing is to leave but the run's figures and settings
         quiet = wandb.Settings(console="off", silent=True, disable_git=True, disable_code=True, x_disable_stats=True)

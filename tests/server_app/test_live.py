@@ -1,6 +1,7 @@
 """Live figures: the same as in metrics.jsonl, once each, and never at the run's cost."""
 
 import importlib.machinery
+import importlib.util
 import json
 import sys
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.run_config import plan
 from federation.settings import SettingError, Settings
 from server_app import live as module
 from server_app.live import Figures, figures_of, refuse_missing
@@ -194,6 +196,14 @@ def test_without_its_package_a_run_is_refused_before_it_starts(run, home, monkey
     assert not (home / "results").exists()
 
 
+def test_the_command_line_refuses_it_before_flower_starts(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SettingError, match=r"`tensorboard` is true.*pip install 'protosphere\[tensorboard\]'"):
+        plan(["tensorboard=true"], clients=3)
+    # the SuperLink's machine is another one
+    assert plan(["tensorboard=true"], clients=3, remote=True).run_config["tensorboard"] is True
+
+
 def test_without_a_sink_nothing_is_asked_for(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", pytest.fail)
     refuse_missing(Settings())
@@ -236,7 +246,16 @@ def wandb(monkeypatch):
         made.step = max(told.logged, default=-1) + 1
         return made
 
-    stand_in(monkeypatch, "wandb", init=init, Settings=dict)
+    def login(prompt, verify):
+        assert (prompt, verify) == (False, False)
+        return told.key
+
+    told.mode, told.key = "online", True
+
+    def setup():
+        return types.SimpleNamespace(settings=types.SimpleNamespace(mode=told.mode))
+
+    stand_in(monkeypatch, "wandb", init=init, Settings=dict, setup=setup, login=login)
     return told
 
 
@@ -257,9 +276,20 @@ def test_wandb_gets_every_round_once_over_a_resume(run, wandb):
         assert (began["dir"], began["settings"]["console"]) == (str(folder), "off")
 
 
+def test_wandb_without_a_key_asks_nobody(run, wandb):
+    wandb.key = False
+    run({"wandb": True, "rounds": 1})
+    (warning,) = (line for line in run.said if "warning" in line)
+    assert (
+        "(PermissionError: it has no key here; `wandb login` keeps one, and WANDB_MODE=offline needs none)" in warning
+    )
+    assert not wandb.began
+
+
 def test_offline_wandb_gets_the_new_rounds_of_a_resumed_run(run, wandb, monkeypatch):
     folder = run({"wandb": True, "rounds": 2})
     wandb.logged.clear()
+    wandb.mode, wandb.key = "offline", False
     whole = sys.modules["wandb"].init
 
     def offline(**arguments):
