@@ -29,7 +29,8 @@ def test_rounds_without_enough_replies_in_a_row_end_the_run(federation):
         return Error(2, f"ValueError: boom {partition}") if failing and kind == "train" else report
 
     group = federation(3, tamper=fail)
-    with pytest.raises(RunError, match=r"^3 rounds in a row ended without enough valid replies.*client 0: ValueError: boom 0"):
+    words = r"^3 rounds in a row ended without enough valid replies.*client 0: ValueError: boom 0"
+    with pytest.raises(RunError, match=words):
         group.start({"rounds": 20})
     # two in a row are forgiven; those of rounds 5, 6 and 7 are not
     assert [line["round"] for line in lines_of(group.strategy)] == list(range(1, 8))
