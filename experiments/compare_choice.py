@@ -40,6 +40,10 @@ def chosen(
         SettingError: a name that is not there, with the nearest one; a seed or metric that is none.
     """
     changes: dict[str, Any] = {}
+    lists = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
+    for option, text in lists.items():
+        if text and not _listed(text):
+            raise SettingError(f"--{option} is {shown(text)}, which names none; leave it out for all.")
     if methods:
         changes["methods"] = tuple(_method(name, comparison) for name in _listed(methods))
     if datasets and own_data:
@@ -72,9 +76,10 @@ def _names(entry: Entry) -> list[str]:
 
 def _method(name: str, comparison: Comparison) -> Entry:
     """One of the comparison's, by its label, else a strategy of that name as it stands there first, or is by itself."""
-    for entry in comparison.methods:
-        if plain(name) == plain(entry.label):
-            return entry
+    for same in (str, plain):
+        for entry in comparison.methods:
+            if same(name) == same(entry.label):
+                return entry
     for entry in comparison.methods:
         if name == entry.settings["strategy"]:
             return entry

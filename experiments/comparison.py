@@ -22,6 +22,14 @@ NOT_HERE = {
     "results-dir": "--results",
     "resume": "--resume",
 }
+# what the clients of a row are, their data and models, and who is sampled: the same for all its methods
+OF_A_ROW = frozenset(
+    {"dataset", "classes", "image-size", "text-column", "label-column", "group-column", "max-tokens"}
+    | {"partition", "alpha", "classes-per-client", "ways", "ways-spread", "shots", "shots-spread"}
+    | {"clients", "min-samples", "max-samples", "split", "test-share", "validation-share"}
+    | {"spiral-noise", "spiral-points", "ensemble-every", "shared-test-share", "shared-test-path"}
+    | {"models", "feature-dim", "shared-init", "fraction-train", "min-train-clients"}
+)
 USUAL_METHODS = ("local", "fedproto", "protonorm")
 USUAL_SEEDS = (0, 1, 2)
 
@@ -213,6 +221,8 @@ def _comparison(name: str, table: Mapping[str, Any]) -> Comparison:
     if "strategy" in common:
         raise SettingError("setting `strategy` stands in [settings]; name it in `methods`.")
     metric = table.get("metric", "headline")
+    if metric == []:
+        raise SettingError("`metric` is [], but a comparison needs one figure at least.")
     found = Comparison(
         name,
         parts["methods"],
@@ -251,6 +261,11 @@ def entry_of(item: Any, key: str) -> Entry:
     settings = flat({name: value for name, value in item.items() if name not in own})
     if key == "methods":
         load_method(str(settings.get("strategy", "")))
+        if differing := sorted(OF_A_ROW & settings.keys()):
+            raise SettingError(
+                f"setting `{differing[0]}` stands in `methods`, but it is the same for all methods of a row; make "
+                "[[partitions]] of its values, or name it in `datasets` or [settings]."
+            )
     elif "strategy" in settings:
         raise SettingError(f"setting `strategy` stands in `{key}`; name it in `methods`.")
     base = words.get("base", "")
@@ -260,7 +275,9 @@ def entry_of(item: Any, key: str) -> Entry:
         )
     if key == "datasets" and not base and "dataset" not in settings:
         raise SettingError(f"the data set {shown(item)} names neither `dataset` nor `base`.")
-    label = words.get("label") or str(settings.get("strategy", base or short_name(str(settings.get("dataset", "")))))
+    # one line, as a table's cell needs it
+    own_label = " ".join(words.get("label", "").split())
+    label = own_label or str(settings.get("strategy", base or short_name(str(settings.get("dataset", "")))))
     if not label:
         raise SettingError(f"`{key}` has {shown(item)} without a label; give it one.")
     return Entry(label, settings, base, words.get("missing", ""))
@@ -308,8 +325,8 @@ def pick(name: str, entries: Sequence[Entry], where: str, names: Callable[[Entry
 
 
 def plain(name: str) -> str:
-    """A name without case, spaces and signs."""
-    return "".join(letter for letter in name.casefold() if letter.isalnum())
+    """A name without case, spaces and signs; a number keeps its point."""
+    return "".join(letter for letter in name.casefold() if letter.isalnum() or letter == ".")
 
 
 def seeds_of(items: Any) -> tuple[int, ...]:

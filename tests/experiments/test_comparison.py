@@ -1,12 +1,14 @@
 """The comparison's file: what it may say, what it is narrowed to, and what is wrong with it."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from data.assignment import DataSpec
 from experiments.compare_choice import chosen
-from experiments.comparison import Metric, Row, comparison_names, load, parse_metric, read
-from federation.settings import SettingError
+from experiments.comparison import OF_A_ROW, Metric, Row, comparison_names, load, parse_metric, read
+from federation.settings import SettingError, Settings
 
 FILE = """
 title = "A table"
@@ -117,6 +119,9 @@ WRONG = [
     ("{ Norm = 88.56 }", "{ Nrom = 88.56 }", '`accuracy` in `paper` has "Nrom" (did you mean `Norm`?)'),
     ("{ Norm = 88.56 }", "{ Norm = 188 }", "of Norm is 188, but it is a percentage."),
     ('partition = "even"\nmetric', 'partition = "odd"\nmetric', '`partition` in `paper` has "odd", but the comparison'),
+    ('metric = ["last-5", "ensemble final"]', "metric = []", "`metric` is [], but a comparison needs one figure"),
+    ("protonorm.gamma = 5.0", "alpha = 5.0", "setting `alpha` stands in `methods`, but it is the same for all methods"),
+    ("protonorm.gamma = 5.0", "fraction-train = 0.5", "setting `fraction-train` stands in `methods`"),
     ("methods = [", "[[", "is not valid TOML"),
     ("methods = [", "x = [", "unknown key `x`"),
 ]
@@ -177,6 +182,27 @@ def test_a_part_is_chosen_by_label_data_set_or_strategy(file):
     assert chosen(whole) == whole
 
 
+def test_a_number_in_a_label_is_not_another_one(file):
+    two = """{ label = "γ = 1.0", strategy = "protonorm" }, { label = "γ = 10", strategy = "protonorm" }, \"local\""""
+    found = chosen(read(file(**{'"local"': two})), methods="γ=10")
+    assert [method.label for method in found.methods] == ["γ = 10"]
+
+
+def test_an_exact_label_goes_before_one_like_it(file):
+    two = """{ label = "a+", strategy = "fedproto" }, { label = "A", strategy = "protonorm" }, \"local\""""
+    assert [each.label for each in chosen(read(file(**{'"local"': two})), methods="A").methods] == ["A"]
+
+
+def test_a_label_is_one_line(file):
+    assert read(file(**{'label = "Norm"': 'label = " No\\n rm "', "Norm =": '"No rm" ='})).methods[1].label == "No rm"
+
+
+def test_what_makes_a_row_is_known_to_the_settings():
+    assert {name.replace("-", "_") for name in OF_A_ROW} <= Settings.model_fields.keys()
+    of_rows = {field.name for field in fields(DataSpec)} - {"seed", "columns"}
+    assert {name.replace("_", "-") for name in of_rows} <= OF_A_ROW
+
+
 def test_metric_and_target_are_replaced(file):
     found = chosen(read(file()), metric="best,classifier client-best", target=0.5)
     assert (found.metrics, found.target) == ((Metric("", "best"), Metric("classifier", "client-best")), 0.5)
@@ -195,6 +221,8 @@ def test_metric_and_target_are_replaced(file):
         ({"metric": "accuracy"}, "unknown figure"),
         ({"target": 0.0}, "`target` is 0.0"),
         ({"methods": "norm,Norm"}, '"Norm" is there twice'),
+        ({"methods": ","}, '--methods is ",", which names none'),
+        ({"metric": " ,"}, '--metric is " ,", which names none'),
     ],
 )
 def test_a_choice_that_cannot_be(file, choice, said):
