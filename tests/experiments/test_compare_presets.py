@@ -230,7 +230,8 @@ def test_a_preset_has_the_settings_of_its_table(name):
     assert [row.label for row in comparison.rows] == list(ROWS[name])
     assert [method.label for method in comparison.methods] == list(OWN[name])
     assert [str(metric) for metric in comparison.metrics] == METRICS[name]
-    assert comparison.seeds == (0, 1, 2)
+    # GFPL's Appendix: "independently tested five times"
+    assert comparison.seeds == ((0, 1, 2, 3, 4) if name.startswith("gfpl") else (0, 1, 2))
     for row in comparison.rows:
         for method in comparison.methods:
             found = settings_of(comparison, row, method)
