@@ -95,25 +95,27 @@ def _draw(own: Mapping[str, Curve], kind: str, lowest: float | None) -> str:
     with canvas.figure() as drawing:
         axes = drawing.add_subplot()
         size, unit = (1e6, "MB") if any(curve.wire[-1] >= 1e6 for curve in own.values() if curve.wire) else (1e3, "kB")
-        for number, (method, curve) in enumerate(own.items()):
+        for number, curve in enumerate(own.values()):
             across = curve.rounds if kind == "rounds" else [each / size for each in curve.wire]
-            _line(axes, number, method, curve, across)
+            _line(axes, number, curve, across)
         if lowest is not None:
-            axes.axhline(100 * lowest, color=canvas.SOFT, linewidth=1, linestyle=(0, (1, 2)), label="majority class")
+            axes.axhline(100 * lowest, color=canvas.SOFT, linewidth=1, linestyle=(0, (1, 2)))
         axes.set_xlabel("round" if kind == "rounds" else f"training messages so far, {unit}")
         axes.locator_params(axis="x", integer=kind == "rounds")
         axes.set_ylabel("test accuracy, %")
-        drawing.legend(loc="outside lower center", ncols=3)
+        # by pairs: a label that begins with "_" would be left out
+        names = [*own, "majority class"][: len(axes.lines)]
+        drawing.legend(axes.lines, names, loc="outside lower center", ncols=3)
         return canvas.svg(drawing)
 
 
-def _line(axes: "Axes", number: int, method: str, curve: Curve, across: Sequence[float]) -> None:
+def _line(axes: "Axes", number: int, curve: Curve, across: Sequence[float]) -> None:
     colours = len(canvas.COLOURS)
     colour, style = canvas.COLOURS[number % colours], STYLES[number // colours % len(STYLES)]
     means = [100 * each.mean for each in curve.accuracies]
     marker = canvas.MARKERS[number % len(canvas.MARKERS)]
     every = max(1, len(means) // 8)
-    axes.plot(across, means, style, color=colour, label=method, marker=marker, markevery=every, markersize=4.5)
+    axes.plot(across, means, style, color=colour, marker=marker, markevery=every, markersize=4.5)
     bands = [100 * (each.std or 0.0) for each in curve.accuracies]
     if any(bands):
         low = [mean - band for mean, band in zip(means, bands, strict=True)]

@@ -123,7 +123,9 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
                     marker=dots(rounds) if name != "bound" or len(rounds) == 1 else "", markersize=max(3.5, width)
                 )
             axes.set(xlabel="round", ylabel=unit)
-            axes.set_ylim(0, 1.08 * axes.dataLim.ymax)
+            # there are no angles where all prototypes but one are zero, and no height where all lie in one place
+            if 0 < axes.dataLim.ymax < np.inf:
+                axes.set_ylim(0, 1.08 * axes.dataLim.ymax)
             whole_rounds(axes)
         drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
         svg = canvas.svg(drawn)
@@ -164,6 +166,7 @@ def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[st
     size = 110 if len(classes) <= MOST_NAMED else 40
     with canvas.figure((canvas.WHOLE[0], 5.4)) as drawn:
         axes = drawn.add_subplot()
+        names, large = [printable(results.class_names[label], 22) for label in classes], []
         for label in classes:
             colour, marker = COLOURS[label % 6], MARKERS[(label // 6 + label) % len(MARKERS)]
             mine, own = theirs[::step][labels[1][::step] == label], ours[labels[0] == label]
@@ -171,16 +174,16 @@ def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[st
                 for end in own:
                     axes.plot([0, end[0]], [0, end[1]], "--", color=colour, linewidth=1.1)
             axes.scatter(mine[:, 0], mine[:, 1], s=26, color=colour, marker=marker, alpha=0.7, linewidths=0)
-            name = printable(results.class_names[label], 22)
-            large = axes.scatter(own[:, 0], own[:, 1], s=size, color=colour, marker=marker, label=name, zorder=3)
-            large.set(edgecolor=INK, linewidths=1.2 if size > 50 else 0.6)
+            large.append(axes.scatter(own[:, 0], own[:, 1], s=size, color=colour, marker=marker, zorder=3))
+            large[-1].set(edgecolor=INK, linewidths=1.2 if size > 50 else 0.6)
             if len(classes) > MOST_IN_LEGEND:
                 for x, y in own:
                     axes.annotate(f"{label}", (x, y), (5, 5), textcoords="offset points", fontsize=7.5)
         axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.set_aspect("equal", adjustable="datalim")
         if len(classes) <= MOST_IN_LEGEND:
-            drawn.legend(loc="outside right upper", title="class")
+            # by pairs: a label that begins with "_" would be left out
+            drawn.legend(large, names, loc="outside right upper", title="class")
         svg = canvas.svg(drawn)
     alt = f"Map of {len(ours)} global and {len(theirs)} local prototypes of {len(classes)} classes in the plane."
     return Picture("prototypes", svg, alt, _map_caption(results, about, ours, step), wide=True)

@@ -340,6 +340,16 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     assert {path: path.read_bytes() for path in write_all(place, made, cells_of(made)).paths} == before
 
 
+def test_a_label_that_begins_with_an_underscore_is_in_the_legend(tmp_path):
+    made = comparison(methods=(Entry("_own", {"strategy": "fedproto"}),), paper=())
+    place = ComparisonFolder.create(made, cells_of(made), str(tmp_path))
+    for cell in cells_of(made)[: len(SEEDS)]:
+        write_run(place.of(cell) / "run", cell.settings, 0.8)
+    write_all(place, made, cells_of(made))
+    for drawn in sorted((place.path / "pictures").iterdir()):
+        assert all(f">{name}<" in drawn.read_text() for name in ("_own", "majority class"))
+
+
 def test_nothing_finished_still_gives_tables(tmp_path):
     made = comparison()
     place = ComparisonFolder.create(made, cells_of(made), str(tmp_path))

@@ -115,6 +115,13 @@ def test_words_of_others_are_escaped_everywhere(tmp_path):
         assert "\x00" not in svg.read_text()
 
 
+def test_a_class_whose_name_begins_with_an_underscore_is_in_the_legend(tmp_path):
+    names = [f"_{label}_" for label in range(5)]
+    write_report(fabricate(tmp_path / "run", class_names=names))
+    drawn = (tmp_path / "run" / "pictures" / "prototypes.svg").read_text()
+    assert all(f">{name}<" in drawn for name in names)
+
+
 def test_figures_stand_as_the_summary_has_them(tmp_path):
     folder = fabricate(tmp_path / "run")
     summary = json.loads((folder / "summary.json").read_text())
@@ -176,6 +183,17 @@ def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
     (folder / "metrics.jsonl").write_text(json.dumps(line | {"clients": {}}) + "\n")
     write_report(folder)
     assert "no evaluation by the rule local-prototypes came in" in outline(folder).text
+
+
+def test_prototypes_without_angles_or_in_one_place_are_drawn(tmp_path):
+    folder = fabricate(tmp_path / "run", rounds=2)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for apart in (line["server"]["separation"] for line in lines if "server" in line):
+        apart |= dict.fromkeys(("distance_min", "distance_mean", "distance_bound"), 0.0)
+        apart |= dict.fromkeys(("angle_min", "angle_mean", "angle_bound"))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_report(folder)
+    assert pictures(folder) == EVERY
 
 
 @pytest.mark.parametrize(
