@@ -280,4 +280,4 @@ def _checked(cell: Cell) -> Cell:
 def _slug(words: str) -> str:
     # an ablation's "λ_S = 0" must not look like "λ_E = 0"
     named = words.replace("λ", "lambda").replace("β", "beta").replace("α", "alpha").replace("γ", "gamma")
-    return re.sub(r"[^A-Za-z0-9.]+", "-", named).strip("-").lower()[:60]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", named).strip("-.").lower()[:60]

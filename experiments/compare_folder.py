@@ -70,11 +70,12 @@ class ComparisonFolder:
             if not found:
                 raise SettingError(f"--resume is latest, but {root} holds no comparison; start one first.")
             return cls(found[-1].parent.absolute())
-        for path in (Path(name).expanduser(), root / name):
+        place = Path(os.path.expanduser(name))
+        for path in (place, root / name):
             if (path / FILE).exists():
                 return cls(path.absolute())
-        run = Path(name).expanduser() / "settings.json"
-        other = "; it is a single run, which `protosphere run --resume` goes on with" if run.exists() else ""
+        single = (place / "settings.json").exists()
+        other = "; it is a single run, which `protosphere run --resume` goes on with" if single else ""
         raise SettingError(f"--resume is {shown(name)}, but no {FILE} is there or in {root}{other}.")
 
     def read(self) -> tuple[Comparison, list[Cell]]:
@@ -88,8 +89,12 @@ class ComparisonFolder:
             kept = json.loads(file.read_text("utf-8"))
             if kept["format"] == FORMAT:
                 comparison, cells = _comparison(kept["comparison"]), [Cell(**cell) for cell in kept["cells"]]
+                for cell in cells:
+                    # a cell's folder is deleted before its run: it must lie here
+                    if not is_run_name(cell.name) or not isinstance(cell.settings, dict):
+                        raise ValueError(f"{shown(cell.name)} is no cell")
             written = f"Protosphere {kept['version']}, format {kept['format']}"
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SettingError(f"{file} cannot be read ({type(error).__name__}: {error}); start anew.") from None
         if kept["format"] != FORMAT:
             raise SettingError(

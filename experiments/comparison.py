@@ -1,5 +1,6 @@
 """What is compared: a TOML file of methods, data sets, partitions, seeds and a metric, read, checked and narrowed."""
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -134,7 +135,7 @@ def load(file: str = "", preset: str = "") -> Comparison:
             )
         return read(PRESETS / f"{preset}.toml")
     if file:
-        return read(Path(file).expanduser())
+        return read(Path(os.path.expanduser(file)))
     methods = tuple(entry_of(name, "methods") for name in USUAL_METHODS)
     return Comparison("digits", methods, (entry_of("digits", "datasets"),))
 

@@ -83,6 +83,8 @@ def test_none_there_is_said(tmp_path):
         ComparisonFolder.find("latest", str(tmp_path))
     with pytest.raises(SettingError, match=r'--resume is "x", but no comparison\.json is there'):
         ComparisonFolder.find("x", str(tmp_path))
+    with pytest.raises(SettingError, match=r'--resume is "~nobody-of-that-name/x", but no comparison\.json'):
+        ComparisonFolder.find("~nobody-of-that-name/x", str(tmp_path))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "settings.json").write_text("{}")
     with pytest.raises(SettingError, match="it is a single run, which `protosphere run --resume` goes on with"):
@@ -108,6 +110,10 @@ def edit(folder, change):
         (lambda kept: kept["cells"][1]["settings"].update(new=1), "whose settings differ in `new`"),
         (lambda kept: kept.pop("cells"), "cannot be read (KeyError: 'cells'); start anew."),
         (lambda kept: kept["cells"][0].update(colour="red"), "cannot be read (TypeError"),
+        (lambda kept: kept["cells"][0].update(name="../../elsewhere"), '"../../elsewhere" is no cell); start anew.'),
+        (lambda kept: kept["cells"][0].update(name=3), "cannot be read (AttributeError"),
+        (lambda kept: kept["cells"][0].update(settings=[]), "is no cell); start anew."),
+        (lambda kept: kept["comparison"].update(metrics=["final"]), "cannot be read (TypeError"),
     ],
 )
 def test_a_folder_of_another_version_is_refused(folder, change, said):

@@ -144,6 +144,8 @@ def test_a_comparison_needs_methods_and_data(file):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(SettingError, match=r"nowhere\.toml cannot be read \(No such file or directory\)"):
         load(str(tmp_path / "nowhere.toml"))
+    with pytest.raises(SettingError, match=r"~nobody-of-that-name/x\.toml cannot be read"):
+        load("~nobody-of-that-name/x.toml")
 
 
 @pytest.mark.parametrize(
