@@ -84,6 +84,8 @@ def read_results(folder: Path) -> Results:
     """
     if not folder.is_dir():
         raise SettingError(f"{folder} is no folder; give the folder of a run, or `latest`.")
+    if (folder / "comparison.json").exists():
+        raise SettingError(f"{folder} is a comparison; `protosphere compare --resume {folder}` writes its report anew.")
     if not (folder / "metrics.jsonl").exists() or not (folder / "settings.json").exists():
         raise SettingError(
             f"{folder} holds no run of which a round was finished (settings.json and metrics.jsonl are to be there); "

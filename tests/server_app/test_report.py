@@ -294,6 +294,7 @@ def change(folder, name, **values):
     [
         (lambda f: shutil.rmtree(f), "is no folder"),
         (lambda f: (f / "metrics.jsonl").unlink(), "holds no run of which a round was finished"),
+        (lambda f: (f / "comparison.json").write_text("{}"), r"is a comparison; `protosphere compare --resume .*run`"),
         (lambda f: (f / "metrics.jsonl").write_text(""), "holds no finished round"),
         (lambda f: (f / "metrics.jsonl").write_text("{\n"), "cannot be read"),
         (lambda f: (f / "metrics.jsonl").write_text('{"round": 1}\n'), r"line 1 .* has no `bytes`"),
