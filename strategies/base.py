@@ -266,8 +266,7 @@ class PrototypeStrategy(Strategy):
             norm = self.feature_norm(uploads)
         refuse_non_finite(outcome.downloads, server_round)
         self.state, self.downloads, self._uploads = outcome.state, outcome.downloads, uploads
-        apart = separation_of(outcome.downloads, self.target_scale)
-        recorded = {**outcome.figures, "prototype_norm": norm, **apart}
+        recorded = {**outcome.figures, "prototype_norm": norm, **separation_of(outcome.downloads, self.target_scale)}
         # JSON has no infinity, which an energy may be
         self._figures = {name: None if is_infinite(value) else value for name, value in recorded.items()}
         self.first_norm = norm if self.first_norm is None else self.first_norm
