@@ -120,20 +120,30 @@ class _Feed:
         self._folder = folder
         self._lines: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
         self._completed = False
+        self._left_out = False
         self._thread: threading.Thread | None = None
 
     def hear(self, line: Mapping[str, Any]) -> None:
         """Take a line that the folder has just got."""
-        if self._thread is None:
-            *before, _ = self._folder.lines()
-            for each in before:
-                self._lines.put(each)
-            last = before[-1]["round"] if before else 0
-            beginning = Beginning(self._folder.path, self._folder.settings(), last, getattr(self._settings, self._name))
-            # a daemon: a server that never answers must not keep the process
-            self._thread = threading.Thread(target=self._work, args=(beginning,), name=self._name, daemon=True)
-            self._thread.start()
+        if self._thread is None and not self._left_out:
+            try:
+                self._thread = self._begin()
+            # a machine without a thread left, too, costs the run no more than a warning
+            except Exception as error:
+                self._left_out = True
+                self._warn(f"{type(error).__name__}: {error}")
         self._lines.put(line)
+
+    def _begin(self) -> threading.Thread:
+        *before, _ = self._folder.lines()
+        for each in before:
+            self._lines.put(each)
+        last = before[-1]["round"] if before else 0
+        beginning = Beginning(self._folder.path, self._folder.settings(), last, getattr(self._settings, self._name))
+        # a daemon: a server that never answers must not keep the process
+        thread = threading.Thread(target=self._work, args=(beginning,), name=self._name, daemon=True)
+        thread.start()
+        return thread
 
     def finish(self, completed: bool) -> None:
         """Let the sink take what there is, and close it."""

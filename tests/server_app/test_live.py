@@ -158,6 +158,18 @@ def test_a_sink_that_fails_costs_one_warning(run, recorded, monkeypatch, fails):
     )
 
 
+def test_a_machine_without_a_thread_left_costs_one_warning(run, recorded, monkeypatch):
+    def refuse(**arguments):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(module, "threading", types.SimpleNamespace(Thread=refuse))
+    folder = run({"tensorboard": True})
+    assert (folder / "summary.json").exists()
+    (warning,) = (line for line in run.said if "warning" in line)
+    assert "TensorBoard gets no more figures of this run (RuntimeError: can't start new thread)" in warning
+    assert recorded.opened == []
+
+
 def test_a_sink_that_never_answers_does_not_keep_the_run(run, recorded, monkeypatch):
     released = threading.Event()
     monkeypatch.setattr(recorded, "write", lambda *arguments: released.wait(60))
