@@ -128,6 +128,10 @@ def compare(
             failed = _run(folder, comparison, cells, machine, keep_models)
     except (SettingError, DataError, ModelError) as error:
         _end(str(error), BAD_INPUT)
+    except OSError as error:
+        _end(
+            f"{error.filename or 'the results'} cannot be written ({error.strerror}); finished cells are kept.", FAILED
+        )
     if failed:
         raise typer.Exit(FAILED)
 

@@ -45,6 +45,11 @@ def _tracking(value: object) -> object:
     named = isinstance(value, str) and re.match(r"/|databricks$|[a-z][a-z0-9+.-]+:", value)
     if not isinstance(value, bool) and not named:
         raise ValueError("should be true, false, or a tracking URI such as 'http://host:5000'")
+    if isinstance(value, str) and re.match(r"[a-z][a-z0-9+.-]+://[^/]*@", value):
+        # settings stand in results and reports
+        raise ValueError(
+            "should hold no password; MLflow takes it from the variables MLFLOW_TRACKING_USERNAME, _PASSWORD"
+        )
     return value
 
 

@@ -148,7 +148,7 @@ def _why_none(results: Results, tensors: "dict[str, Tensor]") -> str:
         return f"{name} sends {receives} down, which have no one distance"
     if tensors and "global/labels" not in tensors:
         return f"{name} gives each client prototypes of its own"
-    return "no round has any; the server had fewer than two, or was of a version that did not record them"
+    return "no round has any; the server had fewer than two, or too many to measure, or did not record them yet"
 
 
 def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]) -> Picture | str:
@@ -196,7 +196,7 @@ def _map_caption(results: Results, about: dict[str, int], ours: Array, step: int
     left_out = about.get("left_out", 0)
     sentences = [
         f"Prototypes of round {about.get('round', '?')}: small, those of {about.get('clients', 0) - left_out} clients "
-        "as they came up",
+        + ("as they came up, on the targets' scale" if about.get("scaled") else "as they came up"),
         "; large, the global ones that came of them, as targets."
         if len(ours)
         else f"; {results.run.settings.strategy} has no global ones that all clients share.",

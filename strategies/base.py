@@ -94,9 +94,9 @@ class PrototypeStrategy(Strategy):
     # --- what a method overrides ------------------------------------------------------------------
 
     @property
-    def target_scale(self) -> float:
-        """What clients multiply the vectors that they receive by, to have their targets."""
-        return 1.0
+    def scales(self) -> tuple[float, float]:
+        """What the vectors that go down, and those that come up, are multiplied by to be, or lie beside, targets."""
+        return 1.0, 1.0
 
     def check(self, num_classes: int, dim: int) -> None:
         """Refuse, before round 1, a K or d that the method cannot work with (raise SettingError)."""
@@ -266,7 +266,7 @@ class PrototypeStrategy(Strategy):
             norm = self.feature_norm(uploads)
         refuse_non_finite(outcome.downloads, server_round)
         self.state, self.downloads, self._uploads = outcome.state, outcome.downloads, uploads
-        recorded = {**outcome.figures, "prototype_norm": norm, **separation_of(outcome.downloads, self.target_scale)}
+        recorded = {**outcome.figures, "prototype_norm": norm, **separation_of(outcome.downloads, self.scales[0])}
         # JSON has no infinity, which an energy may be
         self._figures = {name: None if is_infinite(value) else value for name, value in recorded.items()}
         self.first_norm = norm if self.first_norm is None else self.first_norm
@@ -361,7 +361,7 @@ class PrototypeStrategy(Strategy):
             "trained": {str(partition): made_in for partition, made_in in sorted(self._trained.items())},
         }
         if self._uploads:
-            tensors, counts = snapshot(self._uploads, self.downloads, self.target_scale)
+            tensors, counts = snapshot(self._uploads, self.downloads, *self.scales)
             self.folder.save_prototypes(tensors, {"round": self.last_round, **counts})
             self._uploads = {}
         self.folder.save_checkpoint(pack(self.state, self.downloads), meta)

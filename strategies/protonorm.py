@@ -68,9 +68,9 @@ class ProtoNorm(PrototypeStrategy):
     """Server half: mean, direction, alignment."""
 
     @property
-    def target_scale(self) -> float:
-        """gamma, by which clients scale what the server aligned on the unit sphere."""
-        return self.run.options[ProtoNormSettings].gamma
+    def scales(self) -> tuple[float, float]:
+        """γ, of the unit vectors that go down."""
+        return self.run.options[ProtoNormSettings].gamma, 1.0
 
     def check(self, num_classes: int, dim: int) -> None:
         """A simplex of K points needs K <= d + 1."""

@@ -13,29 +13,35 @@ from prototypes.prototype_set import PrototypeSet
 from prototypes.separation import separation
 from strategies.outcome import EVERYONE
 
-MOST_VALUES = 2**22  # of all clients' vectors together: a round's file stays below 17 MB
+MOST_VALUES = 2**22  # of all clients' vectors together, 17 MB; the global ones and a row's two numbers come to that
+MOST_PRODUCTS = 2**30  # K K d: a second or two a round
 
 
 def separation_of(downloads: Mapping[int, Payload], scale: float) -> dict[str, Any]:
     """`separation`: distances and angles of prototypes that all clients share, as their targets (times `scale`).
-    Nothing where clients get prototypes of their own, mixtures, or fewer than two."""
+    Nothing where clients get prototypes of their own, mixtures, fewer than two, or so many that it would take long."""
     common = _common(downloads)
-    if not isinstance(common, PrototypeSet):
+    if not isinstance(common, PrototypeSet) or len(common) * common.vectors.numel() > MOST_PRODUCTS:
         return {}
     found = separation(scale * common.vectors.double())
     return {} if found is None else {"separation": asdict(found)}
 
 
 def snapshot(
-    uploads: Mapping[int, Payload], downloads: Mapping[int, Payload], scale: float
+    uploads: Mapping[int, Payload], downloads: Mapping[int, Payload], scale: float, upload_scale: float = 1.0
 ) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """A round's prototypes: `global/labels` (k,) and `global/vectors` (k, d) as targets, `local/clients` (n,),
-    `local/labels` (n,) and `local/vectors` (n, d) as they came up; of mixtures the means. And how many clients there
-    are, and how many were left out since all would take too much room (those of the highest numbers)."""
+    """A round's prototypes, and what there is to say of them.
+
+    Returns:
+        `global/labels` (k,) and `global/vectors` (k, d) as targets; `local/clients` (n,), `local/labels` (n,) and
+        `local/vectors` (n, d) as they came up, times `upload_scale`; of mixtures the means. And how many clients there
+        are, how many were left out since all would take too much room (those of the highest numbers), and `scaled`
+        where uploads were multiplied.
+    """
     kept: list[tuple[int, Tensor, Tensor]] = []
     room = MOST_VALUES
     for partition, upload in sorted(uploads.items()):
-        vectors = _vectors(upload)
+        vectors = upload_scale * _vectors(upload)
         room -= vectors.numel()
         if room < 0:
             break
@@ -51,7 +57,8 @@ def snapshot(
             "local/labels": torch.cat([labels for _, labels, _ in kept]),
             "local/vectors": torch.cat([vectors for _, _, vectors in kept]),
         }
-    return tensors, {"clients": len(uploads), "left_out": len(uploads) - len(kept)}
+    about = {"clients": len(uploads), "left_out": len(uploads) - len(kept)}
+    return tensors, about | ({"scaled": 1} if upload_scale != 1 else {})
 
 
 def _common(downloads: Mapping[int, Payload]) -> Payload | None:

@@ -102,6 +102,11 @@ class TinyProto(PrototypeStrategy):
             or MU_TIMES_MEAN_COUNT / mean_class_count(self.roster.identities)
         }
 
+    @property
+    def scales(self) -> tuple[float, float]:
+        """FT's server has multiplied by mu before it aggregated."""
+        return 1.0, self.constants.get("mu", 1.0)
+
     def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
         """Mean norm of p over images, sum ||n_ij p_ij|| / sum n_i: it does not depend on who was sampled."""
         if not _scales(self.run.options):
@@ -129,6 +134,12 @@ class TinyProto(PrototypeStrategy):
 
 class TinyProtoFP(TinyProto):
     """Server half on FedProto."""
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """The clients multiply by mu (Eq. 11)."""
+        mu = self.constants.get("mu", 1.0)
+        return mu, mu
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Eq. 10: the plain mean of what came; a class that nobody reported keeps its prototype."""

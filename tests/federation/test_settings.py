@@ -366,3 +366,10 @@ def test_a_resumed_run_may_change_where_and_how_patiently_it_runs_and_nothing_el
     timeouts = {name for name in defaults() if name.endswith("-timeout")}
     live = {"tensorboard", "wandb", "mlflow"}
     assert timeouts | live | {"rounds", "device", "results-dir", "resume"} == MAY_DIFFER_ON_RESUME
+
+
+def test_a_password_of_mlflows_stays_out_of_results():
+    for place in ("http://me:secret@host:5000", "postgresql+psycopg2://me:secret@host/db"):
+        assert "`mlflow`" in (text := refusal({"mlflow": place}))
+        assert "MLFLOW_TRACKING_USERNAME" in text
+    assert check(Settings, {"mlflow": "http://host:5000/a@b"}).mlflow == "http://host:5000/a@b"
