@@ -105,11 +105,13 @@ def living():
 
 
 class Watch(threading.Thread):
-    """Notes every process that descends from this one while it runs, by walking parents."""
+    """Notes every process that descends from this one while it runs, by walking parents, but for those that did
+    before: a helper of multiprocessing's stays as long as its process."""
 
     def __init__(self):
         super().__init__(daemon=True)
         self.seen = {}
+        self.before = living().items()
         self.ended = threading.Event()
 
     def run(self):
@@ -119,7 +121,7 @@ class Watch(threading.Thread):
             # a child's child may stand before its parent in the table
             while new := {p for p, (parent, _) in table.items() if parent in kin and p not in kin}:
                 kin |= new
-                self.seen |= {pid: table[pid][1] for pid in new}
+                self.seen |= {pid: table[pid][1] for pid in new if (pid, table[pid]) not in self.before}
 
     def left(self):
         """Those that still live."""

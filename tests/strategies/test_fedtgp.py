@@ -279,7 +279,7 @@ def test_a_rounds_figures_are_recorded(run, metrics):
     lines = metrics(run(QUICK))
     for line in lines[:-1]:
         figures = line["server"]
-        assert set(figures) == {"margin", "collapsed_loss", "contrastive_loss", "prototype_norm"}
+        assert set(figures) == {"margin", "collapsed_loss", "contrastive_loss", "prototype_norm", "separation"}
         assert 0 < figures["margin"] < 100
         # all ten digits are held by somebody here
         expected = math.log(1 + 9 * math.exp(figures["margin"]))
