@@ -3,7 +3,7 @@
     python -m benchmarks.deployment
 
 Three sites on this machine train three small models on digits. Each message is followed from the server's push to its
-reply's arrival, with Flower's own interval between looks for a task (1 s) and with that of deploy/*.sh (0.1 s); beside
+reply's arrival, with Flower's own interval between looks for a task (1 s) and with a tenth of it; beside
 it an app that does nothing, and the same rounds in simulation. Medians over clients and rounds but the first. Processor
 seconds do not depend on what else the machine does; wall seconds do: here all sites share its cores.
 Target: what is ours of a client's message, not Flower's, not torch's, not training or evaluation, under 0.3 s.

@@ -66,7 +66,5 @@ state=$(cd "$state" && pwd)
 cd "$state/empty"
 export PATH PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
-# how often Flower looks for work to start a process for; its own 1 s adds up, round by round
-export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}"
 exec flower-superlink "$@" --host "$host" --port "$port" --fleet-api-address "${fleet:-0.0.0.0:9092}" \
     --database "$state/superlink.db" --disable-runtime-dependency-installation

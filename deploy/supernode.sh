@@ -110,6 +110,4 @@ state=$(cd "$state" && pwd)
 cd "$state/empty"
 export PATH PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
-# how often Flower looks for a message to start a process for; its own 1 s adds up, round by round
-export FLWR_SUPEREXEC_TASK_POLL_INTERVAL="${FLWR_SUPEREXEC_TASK_POLL_INTERVAL:-0.1}"
 exec flower-supernode "$@" --superlink "$superlink" --host 127.0.0.1 --port "$port" --node-config "$config"

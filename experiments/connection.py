@@ -107,6 +107,9 @@ class Connection:
                 heard.clear()
                 # not one look a line
                 time.sleep(min(1.0, QUIET))
+            elif client.poll() is not None:
+                # the stream ended while we waited, and with it perhaps all that a look takes
+                return
             elif self._run_id and self._look()[0].startswith("finished") and not heard.wait(QUIET / 10):
                 client.terminate()
                 return

@@ -34,7 +34,6 @@ def script(tmp_path, monkeypatch):
         (programs / name).chmod(0o755)
     told = tmp_path / "told.json"
     environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "TOLD": str(told)}
-    environment.pop("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", None)
 
     def run(name, *arguments, **changed):
         told.unlink(missing_ok=True)

@@ -79,6 +79,14 @@ def test_a_stream_that_has_died_without_a_word_is_left_when_the_run_is_over(ls, 
     connection.stop()
 
 
+def test_when_the_stream_has_ended_nobody_looks_any_more(connected, monkeypatch):
+    monkeypatch.setattr(module, "QUIET", 0.3)
+    _, told = connected(FINISHED)
+    time.sleep(1.0)
+    assert told() == []
+    assert not [thread for thread in threading.enumerate() if thread.name.endswith("(_end_over)")]
+
+
 def test_a_run_that_is_on_is_stopped(connected):
     connection, told = connected()
     assert connection.stop() == ""
