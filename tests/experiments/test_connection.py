@@ -3,6 +3,7 @@
 import os
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
