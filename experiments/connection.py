@@ -95,6 +95,8 @@ class Connection:
             if not self._run_id:
                 lines.append(line)
         client.wait()
+        # it looks up, and sees that there is nothing more to wait for
+        heard.set()
         if not self._run_id:
             reason = refusal("".join(lines)) or f"`flwr run` ended with exit code {client.returncode}"
             raise FlowerError(f"Flower did not start the run: {reason}.")
