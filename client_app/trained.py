@@ -348,7 +348,8 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
+        # torch's words for a name that it does not know or a device that is not there; a build without CUDA asserts
         reason = str(error).splitlines()[0].rstrip(".")
         raise SettingError(f'device "{name}" cannot be used here ({reason}); use "auto" or "cpu".') from None
     return device

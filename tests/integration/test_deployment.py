@@ -22,6 +22,7 @@ from experiments.demo_data import write_sites
 from experiments.deployment import CONNECTION, Deployment, Site
 from experiments.guardian import guarded
 from experiments.local_grid import LocalGrid
+from experiments.superlink import free_port
 from tests.integration.watched import PATIENCE, Watched
 
 pytestmark = pytest.mark.integration
@@ -124,12 +125,6 @@ def knock(deployment, other, knocks):
             process.wait()
         seen[name] = code, log.read_text()
     return seen
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def folder_of(out):
@@ -248,6 +243,14 @@ def refused(port):
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+def assert_nothing_is_left(watched, folder, more_than):
+    assert "== stopped: SuperLink and SuperNodes, and all that they started" in watched.output
+    assert "Traceback" not in watched.output
+    assert len(watched.seen) > more_than
+    assert watched.left() == set()
+    assert all(map(refused, ports(folder)))
+
+
 @pytest.fixture
 def demo(place, tmp_path):
     """demo(settings): `make deploy-demo` with a home of its own."""
@@ -271,19 +274,11 @@ def test_a_demo_stopped_by_ctrl_c_leaves_nothing(demo):
     watched.process.send_signal(signal.SIGINT)
     assert watched.finish() == 130, watched.output
     assert "SIGINT: stopping" in watched.output
-    assert "== stopped: SuperLink and SuperNodes, and all that they started" in watched.output
-    assert "Traceback" not in watched.output
-    assert len(watched.seen) > 10
-    assert watched.left() == set()
-    assert all(map(refused, ports(folder)))
+    assert_nothing_is_left(watched, folder, more_than=10)
 
 
 def test_a_demo_that_fails_says_why_and_leaves_nothing(demo):
     watched, folder = demo("nonsense=1")
     assert watched.finish() == 2, watched.output
     assert "unknown setting `nonsense`" in watched.output
-    assert "== stopped: SuperLink and SuperNodes, and all that they started" in watched.output
-    assert "Traceback" not in watched.output
-    assert len(watched.seen) > 8
-    assert watched.left() == set()
-    assert all(map(refused, ports(folder)))
+    assert_nothing_is_left(watched, folder, more_than=8)
