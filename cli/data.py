@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.options import Preset
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -35,10 +37,7 @@ def data(
             metavar="SETTINGS",
         ),
     ] = None,
-    preset: Annotated[
-        str,
-        typer.Option(help="A paper's settings by name; an unknown one lists all.", metavar="NAME", show_default=False),
-    ] = "",
+    preset: Preset = "",
     picture: Annotated[
         Path | None, typer.Option(help="Draw the heat map into this file, .svg or .png.", metavar="FILE")
     ] = None,

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from cli.options import Preset
+
 if TYPE_CHECKING:
     from experiments.run_config import Plan
 
@@ -54,10 +56,7 @@ def run(
             metavar="SETTINGS",
         ),
     ] = None,
-    preset: Annotated[
-        str,
-        typer.Option(help="A paper's settings by name; an unknown one lists all.", metavar="NAME", show_default=False),
-    ] = "",
+    preset: Preset = "",
     resume: Annotated[
         str, typer.Option(help="Go on with a run: its folder, or `latest`.", metavar="RUN", show_default=False)
     ] = "",
