@@ -28,6 +28,7 @@ ROWS = {
     "FedTGP": 'strategy="fedtgp"',
     "TinyProto-FP": f'strategy="tinyproto-fp" {MASKS}',
     "TinyProto-FT": f'strategy="tinyproto-ft" {MASKS}',
+    "Frame (nothing sent)": 'strategy="frame"',
     "ProtoNorm": 'strategy="protonorm"',
     "ProtoNorm + masks": f'strategy="protonorm" {MASKS}',
     "ProtoNorm + masks + int8": f'strategy="protonorm" {MASKS} wire-dtype="int8"',

@@ -40,9 +40,9 @@ def own_home(keep_cache: bool = True) -> Iterator[Path]:
 
 def preset(name: str) -> dict[str, Any]:
     """A preset's settings, flat."""
-    from experiments.run_config import PRESETS, read_toml
+    from experiments.run_config import read_preset
 
-    return read_toml(PRESETS / f"{name}.toml")
+    return read_preset(name)
 
 
 def table_parser(

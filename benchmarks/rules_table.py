@@ -1,4 +1,5 @@
-"""Local, FedProto and ProtoNorm by all four prediction rules: the README's table on the demo, or any other run.
+"""Local, FedProto, ProtoNorm and its control `frame` by all four prediction rules: the README's table on the demo,
+or any other run.
 
     python -m benchmarks.rules_table
     python -m benchmarks.rules_table --workers 2 -c 'dataset="../cifar10" models="resnet8,cnn4" rounds=12'
@@ -11,7 +12,7 @@ import argparse
 from benchmarks.common import percent, summary_of, where
 from federation.settings import RULES
 
-METHODS = ("local", "fedproto", "protonorm")
+METHODS = ("local", "fedproto", "protonorm", "frame")
 FIGURES = ("selected", "final")
 
 

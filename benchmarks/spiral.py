@@ -23,11 +23,13 @@ from client_app.client import Client
 from client_app.evaluation import features_of
 from experiments.local_grid import run_in_process
 from strategies import known_settings
+from strategies.frame import seeded_frame
 
 RUNS: dict[str, dict[str, Any]] = {
     "Local": {"strategy": "local"},
     "FedProto (IID)": {"strategy": "fedproto", "partition": "iid"},
     "FedProto": {"strategy": "fedproto"},
+    "Frame, γ = 10": {"strategy": "frame", "frame.gamma": 10.0},
     "ProtoNorm, γ = 1": {"strategy": "protonorm", "protonorm.gamma": 1.0},
     "ProtoNorm, γ = 10": {"strategy": "protonorm", "protonorm.gamma": 10.0},
 }
@@ -61,7 +63,9 @@ def run(settings: dict[str, Any], home: Path, shown_client: int) -> Seen:
     state = client.restore(folder.name)
     with torch.no_grad():
         features = features_of(client.objective, state, client.data.test, client.data.transform)
-    scale = settings["protonorm.gamma"] if settings["strategy"] == "protonorm" else 1.0
+    if settings["strategy"] == "frame":
+        download = seeded_frame(client.data.num_classes, config["feature-dim"], config["seed"]).vectors
+    scale = settings.get(f"{settings['strategy']}.gamma", 1.0)
     return Seen(
         accuracy=summary["rules"]["local-prototypes"]["final"],
         angle=None if download is None else smallest_angle(download),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 BAD_INPUT = 2
 MOST_CLIENTS = 30  # that a terminal shows
+MOST_NAMES = 30  # of classes that it tells by number
 COLOURS = ("", "black on #deebf7", "black on #9ecae1", "white on #4292c6", "white on #08519c")
 SHADES, ASCII_SHADES = "·░▒▓█", " .:+#"  # none, few, ..., most
 
@@ -41,6 +42,13 @@ def data(
     picture: Annotated[
         Path | None, typer.Option(help="Draw the heat map into this file, .svg or .png.", metavar="FILE")
     ] = None,
+    export_table: Annotated[
+        Path | None,
+        typer.Option(
+            help='Write the partition as a table (CSV), to deal by it again with partition = "table".',
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
     """Show a data set and who would hold which rows.
@@ -51,6 +59,7 @@ def data(
     Exits 0, or 2 when the data or the settings are of no use.
     """
     from data import DataError
+    from data.table import write_table
     from experiments.data_view import refuse_ending, view, write_picture
     from experiments.run_config import plan
     from federation.settings import SettingError
@@ -59,9 +68,11 @@ def data(
     try:
         if picture is not None:
             refuse_ending(picture)
-        shown = view(plan(settings or [], preset=preset, clients=clients))
+        shown = view(plan(settings or [], preset=preset, clients=clients, trains=False))
         if picture is not None:
             write_picture(shown, picture)
+        if export_table is not None:
+            write_table(export_table, shown.dealt, shown.class_names)
     except (SettingError, DataError, ModelError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(BAD_INPUT) from None
@@ -69,17 +80,21 @@ def data(
         typer.echo(json.dumps(shown.as_json()))
         return
     _print(shown)
-    if picture is not None:
-        typer.echo(f"written: {picture}")
+    for file in filter(None, (picture, export_table)):
+        typer.echo(f"written: {file}")
 
 
 def _print(shown: "DataView") -> None:
     from rich.console import Console
 
+    from federation.words import one_class
+
     console = Console(highlight=False, soft_wrap=True)
     for line in (*_about(shown), ""):
         console.print(line, markup=False)
     console.print(_table(shown))
+    if alone := one_class(dict(enumerate(client.labels for client in shown.clients)), shown.class_names):
+        console.print(f"Mind: {alone}.\n", markup=False)
     few = len(shown.clients) - MOST_CLIENTS
     if few > 0:
         console.print(
@@ -142,11 +157,12 @@ def _heat_map(shown: "DataView", console: "Console") -> "list[Text]":
     clients = shown.clients[:MOST_CLIENTS]
     most = max((max(client.counts) for client in shown.clients), default=0)
     label = len(str(len(clients) - 1)) + len("client ")
-    width = max(len(str(most)), len(str(len(shown.class_names) - 1))) + 2
+    narrow = max(len(str(most)), len(str(len(shown.class_names) - 1))) + 2
     room = console.width - label - 1
-    numbered = len(shown.class_names) * width <= room
+    numbered = len(shown.class_names) * narrow <= room
+    heads, width, told = _heads(shown.class_names, narrow, room)
     fitting = len(shown.class_names) if numbered else min(room, len(shown.class_names))
-    head = "".join(f"{number:>{width - 1}} " for number in range(fitting)) if numbered else f"0 to {fitting - 1}"
+    head = heads if numbered else f"0 to {fitting - 1}"
     lines = [Text("rows by class (training, validation and test)"), Text(f"{'class':>{label}} {head}".rstrip())]
     shades = ASCII_SHADES if console.options.ascii_only else SHADES
     for number, client in enumerate(clients):
@@ -158,9 +174,26 @@ def _heat_map(shown: "DataView", console: "Console") -> "list[Text]":
         lines.append(line)
     if not numbered:
         lines.append(Text(f"{shades[0]} none, {', '.join(_bands(most, shades))} rows"))
+    lines += [Text(told)] if told else []
     if fitting < len(shown.class_names):
         lines.append(Text(f"The first {fitting} of {len(shown.class_names)} classes; --json has all."))
     return lines
+
+
+def _heads(names: Sequence[str], narrow: int, room: int) -> tuple[str, int, str]:
+    """The heads of the columns in a line, how wide a column is, and what is to be told below: names stand over the
+    columns where all fit, else below, by their numbers."""
+    from rich.cells import cell_len
+
+    numbers = [str(number) for number in range(len(names))]
+    wide = max(narrow, 2 + max(map(cell_len, names)))
+    named = len(names) * wide <= room
+    width, heads = (wide, names) if named else (narrow, numbers)
+    line = "".join(f"{' ' * (width - 1 - cell_len(head))}{head} " for head in heads)
+    if named or numbers == list(names):
+        return line, width, ""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return line, width, f"classes: {', '.join(f'{n} {name}' for n, name in enumerate(names[:MOST_NAMES]))}{more}"
 
 
 def _level(count: int, most: int) -> int:

@@ -60,7 +60,7 @@ def train(
                 for name, part in (loss.parts | {total: loss.total}).items():
                     sums[name] = sums.get(name, 0.0) + part.detach()
                     steps[name] = steps.get(name, 0) + 1
-            _stop_if_not_finite(sums, ran, epoch)
+            _stop_if_not_finite(sums, ran, epoch, state)
         _stop_if_spoilt(state, ran)
         if objective.settings.optimizer_state == "persistent" and not phase.fresh:
             state.optimiser |= optimiser_tensors(optimiser, phase.name)
@@ -126,12 +126,17 @@ def _gradient_ratio(loss: Loss) -> Tensor | None:
     return added.double().norm() / own.double().norm().clamp_min(torch.finfo(torch.float32).tiny)
 
 
-def _stop_if_not_finite(sums: dict[str, Tensor], ran: list[Phase], epoch: int) -> None:
+def _stop_if_not_finite(sums: dict[str, Tensor], ran: list[Phase], epoch: int, state: ClientState) -> None:
     """One look an epoch: a look a batch would make the device wait."""
     for name, total in sums.items():
         if not math.isfinite(float(total)):
-            pull = ", `prototype-weight` or the scale of the targets" if "prototype-pull" in sums else ""
-            raise DivergenceError(
+            # targets that somebody else has spoilt look like a learning rate that is too high
+            lengths = (
+                f"of length {mean_norm(state.targets):.3g}, its own prototypes of {mean_norm(state.prototypes):.3g}"
+            )
+            pull = f", `prototype-weight` or the scale of the targets (they are {lengths})"
+            pull = pull if "prototype-pull" in sums else ""
+            raise DivergenceError.public(
                 f"the {name} is not finite in epoch {epoch + 1} of phase `{ran[-1].name}`; lower {_rates(ran)}{pull}"
             )
 
@@ -142,9 +147,8 @@ def _stop_if_spoilt(state: ClientState, ran: list[Phase]) -> None:
     finite = torch.stack([tensor.isfinite().all() for tensor in tensors.values()]).tolist()
     for name, good in zip(tensors, finite, strict=True):
         if not good:
-            raise DivergenceError(
-                f"`{name}` is not finite after training in phase `{ran[-1].name}`; lower {_rates(ran)}"
-            )
+            when = f"after training in phase `{ran[-1].name}`; lower {_rates(ran)}"
+            raise DivergenceError(f"`{name}` is not finite {when}", told=f"the model is not finite {when}")
 
 
 def _rates(ran: list[Phase]) -> str:

@@ -15,10 +15,12 @@ from data.columns import USUAL, Columns
 from data.content import occurs_once
 from data.decoded import Decoded, Recipe, decode
 from data.domains import is_several, kept_all, open_all
+from data.folders import Listed
 from data.groups import Units, shared_group, units_of
 from data.mixed import MIXED, cells_of, mixed_rows
 from data.partitions import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
 from data.sources import is_path
+from data.table import TABLE, table_digest, table_rows
 from data.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
 
 SPLITS = ("pooled", "official")
@@ -38,10 +40,11 @@ class DataSpec:
     The partition `way-shot` leaves most training rows to nobody and needs `official`: a client is tested on all test
     rows of its own classes, on which other clients may be tested, too. `mixed` gives each client rows of one of several
     domains, like `way-shot` where `shots` is above 0; with `official` the test rows are those of its own domain's
-    classes that it holds.
+    classes that it holds. `table` deals as the CSV file at `partition_table` counts rows.
 
     `classes` and `image_size` are of the data set itself (domains.py): whether all domains must have the same classes,
-    and the pixels a side to which images are brought, 0 for what they are or the largest domain's.
+    and the pixels a side to which images are brought, 0 for what they are or the largest domain's. `listed`: of
+    which local folders a classes.txt is asked, since they are a site's.
 
     Where the data have groups (patients), the rows of a group stay together on every side of every split: shares and
     `min_samples` then count groups, each of which has a row at least, and a group counts as of its most frequent class.
@@ -58,6 +61,7 @@ class DataSpec:
     shots_spread: int = 1
     min_samples: int = 10
     max_samples: int = 0
+    partition_table: str = ""
     split: str = "pooled"
     test_share: float = 0.25
     validation_share: float = 0.1
@@ -68,6 +72,7 @@ class DataSpec:
     columns: Columns = USUAL
     classes: str = "same"
     image_size: int = 0
+    listed: Listed = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,17 +107,21 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
     if data_path is None:
         return open_all(recipe, Path(cache_dir), spec.classes)
     if not is_path(data_path):
-        raise DataError(f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.")
+        raise DataError(
+            f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.", told="its data-path is no path"
+        )
     if is_several(data_path):
         raise DataError(
             f"the data path {data_path!r} names several data sets, but a client's own data and a shared test set are "
-            "each one folder: name that."
+            "each one folder: name that.",
+            told="its data path names several data sets",
         )
     return decode(recipe, Path(cache_dir))
 
 
 def _recipe(spec: DataSpec, dataset: str) -> Recipe:
-    return Recipe(dataset, spec.columns, spec.spiral_noise, spec.spiral_points, spec.seed, spec.image_size)
+    points = spec.spiral_noise, spec.spiral_points, spec.seed
+    return Recipe(dataset, spec.columns, *points, spec.image_size, spec.listed)
 
 
 def kept_assignment(spec: DataSpec, cache_dir: Path) -> tuple[Decoded, Assignment] | None:
@@ -132,21 +141,21 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     Kept in `cache_dir` under the data's and the settings' hash; the first process works it out, others wait.
 
     Raises:
-        DataError: what partition_rows, way_shot_rows, mixed_rows and split_rows raise, an unknown `partition` or
-            `split`, a data set or domain without official test rows or with a group on both sides of its official
-            split, `way-shot` with groups or without `official`, `mixed` with groups or without domains, a shared test
-            set out of a single site's own data.
+        DataError: what partition_rows, way_shot_rows, mixed_rows, table_rows and split_rows raise, an unknown
+            `partition` or `split`, a data set or domain without official test rows or with a group on both sides of
+            its official split, `way-shot` with groups or without `official`, `mixed` with groups or without domains,
+            `table` with groups, a shared test set out of a single site's own data.
     """
     if spec.split not in SPLITS:
-        raise DataError(f"split is {spec.split!r}, but it must be one of {', '.join(SPLITS)}.")
-    known = (*PARTITIONS, WAY_SHOT, MIXED)
+        raise DataError.public(f"split is {spec.split!r}, but it must be one of {', '.join(SPLITS)}.")
+    known = (*PARTITIONS, WAY_SHOT, MIXED, TABLE)
     if spec.partition not in known:
-        raise DataError(f"partition is {spec.partition!r}, but it must be one of {', '.join(known)}.")
+        raise DataError.public(f"partition is {spec.partition!r}, but it must be one of {', '.join(known)}.")
     if spec.max_samples < 0 or spec.seed < 0:
         name, value = ("max-samples", spec.max_samples) if spec.max_samples < 0 else ("seed", spec.seed)
-        raise DataError(f"{name} is {value}, but it must be 0 or more.")
+        raise DataError.public(f"{name} is {value}, but it must be 0 or more.")
     if own and spec.shared_test_share:
-        raise DataError(
+        raise DataError.public(
             "a client with its own data-path cannot set rows aside for the others: set shared-test-path to a test "
             "set that every client and the server have, or ensemble-every to 0."
         )
@@ -164,13 +173,15 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     except OSError as error:
         raise DataError(
             f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
-            "give another folder."
+            "give another folder.",
+            told="its data cache cannot be written",
         ) from error
     return found
 
 
 def _file(spec: DataSpec, data: Decoded, cache_dir: Path, own: bool) -> Path:
-    content = json.dumps([FORMAT, data.key, own, asdict(spec)], sort_keys=True)
+    table = table_digest(spec.partition_table) if spec.partition == TABLE and not own else ""
+    content = json.dumps([FORMAT, data.key, own, asdict(spec), table], sort_keys=True)
     return cache_dir / "assignments" / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
 
 
@@ -179,7 +190,7 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     official = spec.split == "official"
     few = spec.partition in (WAY_SHOT, MIXED) and not own
     way_shot = few and spec.partition == WAY_SHOT
-    if few:
+    if few or (spec.partition == TABLE and not own):
         _refuse_for_few(spec.partition, data, official)
     if official:
         _refuse_without_test_rows(data)
@@ -239,6 +250,8 @@ def _dealt(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) -> lis
         return mixed_rows(units.labels, domains, spec.clients, data.class_names, data.domain_names, **draws)
     if spec.partition == WAY_SHOT:
         return way_shot_rows(units.labels, spec.clients, data.class_names, **draws)
+    if spec.partition == TABLE:
+        return table_rows(units.labels, spec.partition_table, spec.clients, data.class_names, spec.seed)
     try:
         return partition_rows(
             units.labels,
@@ -252,29 +265,35 @@ def _dealt(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) -> lis
     except DataError as error:
         if units.of_row is None:
             raise
-        raise DataError(f"{str(error).rstrip('.')}; rows that share a group count as one here.") from error
+        raise DataError(
+            f"{str(error).rstrip('.')}; rows that share a group count as one here.",
+            told=error.told and f"{error.told}; rows that share a group count as one here",
+        ) from error
 
 
 def _refuse_for_few(partition: str, data: Decoded, official: bool) -> None:
-    """What `way-shot` and `mixed`, which give out a few rows, cannot be dealt of."""
+    """What `way-shot`, `mixed` and `table`, which give out some rows, cannot be dealt of."""
     if partition == WAY_SHOT and not official:
-        raise DataError(
+        raise DataError.public(
             f'the {WAY_SHOT} partition tests a client on all official test rows of its classes: set split = "official".'
         )
     if partition == WAY_SHOT and data.train_rows == len(data.labels):
         raise DataError(
             f"data set {data.name!r} has no official test rows, which the {WAY_SHOT} partition tests on: give one that "
-            "has, or another partition."
+            "has, or another partition.",
+            told=f"its data have no official test rows, which the {WAY_SHOT} partition tests on",
         )
     if partition == MIXED and len(data.domain_names) < 2:
         raise DataError(
             f"the {MIXED} partition gives each client one of several domains, but {data.name!r} is one: set dataset "
-            'to a list ("mnist,usps") or to a "<folder>/*" of several, or take another partition.'
+            'to a list ("mnist,usps") or to a "<folder>/*" of several, or take another partition.',
+            told=f"the {MIXED} partition gives each client one of several domains, but the data set is one",
         )
     if data.groups is not None:
         raise DataError(
             f"the {partition} partition gives out single rows, but those of {data.name!r} come in groups: use another "
-            "partition, or no group-column."
+            "partition, or no group-column.",
+            told=f"the {partition} partition gives out single rows, but those of the data come in groups",
         )
 
 
@@ -286,7 +305,10 @@ def _refuse_without_test_rows(data: Decoded) -> None:
         tested = np.bincount(data.domains[data.train_rows :], minlength=len(data.domain_names))
         lacking, what = not tested.all(), f"domain {data.domain_names[int(tested.argmin())]!r}"
     if lacking:
-        raise DataError(f'{what} has no official test rows: set split = "pooled", and each client splits its own.')
+        raise DataError(
+            f'{what} has no official test rows: set split = "pooled", and each client splits its own.',
+            told='its data, or one of the domains, have no official test rows: set split = "pooled"',
+        )
 
 
 def _refuse_shared_groups(data: Decoded, official: bool) -> None:
@@ -295,7 +317,8 @@ def _refuse_shared_groups(data: Decoded, official: bool) -> None:
         raise DataError(
             f"row {shared[1] - data.train_rows} of the test table of {data.name!r} has the group of row {shared[0]} of "
             'the train table: drop the rows of that group from one of them, or set split = "pooled", where each client '
-            "splits its own groups."
+            "splits its own groups.",
+            told='a group has rows of both the train and the test table: set split = "pooled", or drop some',
         )
 
 
@@ -309,7 +332,7 @@ def _set_aside(data: Decoded, among: np.ndarray, used: np.ndarray, spec: DataSpe
     seed = int(np.random.SeedSequence([spec.seed, 0, 1]).generate_state(1)[0])
     chosen = split_rows(units.labels[fresh], spec.shared_test_share, 0.0, seed)[1]
     if not chosen.size:
-        raise DataError(
+        raise DataError.public(
             f"shared-test-share = {spec.shared_test_share} of {among.size} rows gives the shared test set no row: "
             "raise it, or max-samples."
         )

@@ -63,7 +63,7 @@ def partition_rows(
         "dirichlet": (_ATTEMPTS * _DRAWS_OF_LIBRARY, f"alpha = {alpha}", "raise alpha"),
         "pathological": (_ATTEMPTS, f"classes-per-client = {classes_per_client}", "change classes-per-client"),
     }[scheme]
-    raise DataError(
+    raise DataError.public(
         f"none of {draws} draws of the {scheme} partition with {setting} gave each of {num_partitions} clients at "
         f"least min-samples = {min_samples} of {labels.size} rows: {remedy}, or lower min-samples or the number of "
         "clients."
@@ -80,27 +80,27 @@ def _check(
     min_samples: int,
 ) -> None:
     if scheme not in PARTITIONS:
-        raise DataError(f"partition is {scheme!r}, but it must be one of {', '.join(PARTITIONS)}.")
+        raise DataError.public(f"partition is {scheme!r}, but it must be one of {', '.join(PARTITIONS)}.")
     if num_partitions < 1:
-        raise DataError(f"the number of clients is {num_partitions}, but it must be at least 1.")
+        raise DataError.public(f"the number of clients is {num_partitions}, but it must be at least 1.")
     if min_samples < 0:
-        raise DataError(f"min-samples is {min_samples}, but it must be 0 or more.")
+        raise DataError.public(f"min-samples is {min_samples}, but it must be 0 or more.")
     if rows < num_partitions * max(min_samples, 1):
         each = f"with min-samples = {min_samples} each " if min_samples > 1 else ""
-        raise DataError(
+        raise DataError.public(
             f"{num_partitions} clients {each}need at least {num_partitions * max(min_samples, 1)} rows, but the data "
             f"set has {rows}: lower the number of clients or min-samples, or raise max-samples."
         )
     if scheme == "dirichlet" and not (math.isfinite(alpha) and alpha > 0):
-        raise DataError(f"alpha is {alpha}, but it must be a finite number above 0.")
+        raise DataError.public(f"alpha is {alpha}, but it must be a finite number above 0.")
     if scheme == "pathological":
         if not 1 <= classes_per_client <= num_classes:
-            raise DataError(
+            raise DataError.public(
                 f"classes-per-client is {classes_per_client}, but it must lie between 1 and {num_classes}, the number "
                 "of classes that have rows."
             )
         if num_partitions * classes_per_client < num_classes:
-            raise DataError(
+            raise DataError.public(
                 f"{num_partitions} clients with classes-per-client = {classes_per_client} hold at most "
                 f"{num_partitions * classes_per_client} of {num_classes} classes, so that rows would belong to nobody: "
                 f"raise classes-per-client to {math.ceil(num_classes / num_partitions)} or the number of clients."
@@ -215,7 +215,7 @@ def split_rows(
         DataError: a share out of its range.
     """
     if not (test_share >= 0 and validation_share >= 0 and test_share + validation_share < 1):
-        raise DataError(
+        raise DataError.public(
             f"test-share is {test_share} and validation-share {validation_share}, but each must be 0 or more and their "
             "sum below 1."
         )

@@ -26,9 +26,9 @@ def spiral(points: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray
         DataError: a value out of its range.
     """
     if points < 2:
-        raise DataError(f"spiral-points is {points}, but an arm of the spiral needs at least 2 points.")
+        raise DataError.public(f"spiral-points is {points}, but an arm of the spiral needs at least 2 points.")
     if not (np.isfinite(noise) and noise >= 0):
-        raise DataError(f"spiral-noise is {noise}, but it is an angle in radians and must be 0 or more.")
+        raise DataError.public(f"spiral-noise is {noise}, but it is an angle in radians and must be 0 or more.")
     rng = np.random.default_rng([seed, 0])
     arm = np.repeat(np.arange(NUM_CLASSES), points)
     along = np.tile(np.linspace(0.0, 1.0, points), NUM_CLASSES)

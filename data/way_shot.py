@@ -45,7 +45,7 @@ def way_shot_rows(
     present, codes = np.unique(labels, return_inverse=True)
     check_draws(num_clients, ways_spread, shots, shots_spread, least_shots=1)
     if present.size < FEWEST_WAYS:
-        raise DataError(
+        raise DataError.public(
             f"the {WAY_SHOT} partition gives each client at least {FEWEST_WAYS} classes, but the training rows are of "
             f"{present.size}: raise max-samples if it is set, or give a data set of more classes."
         )
@@ -116,11 +116,11 @@ def check_draws(num_clients: int, ways_spread: int, shots: int, shots_spread: in
         DataError: the first that is out of its range.
     """
     if num_clients < 1:
-        raise DataError(f"the number of clients is {num_clients}, but it must be at least 1.")
+        raise DataError.public(f"the number of clients is {num_clients}, but it must be at least 1.")
     ranges = (("ways-spread", ways_spread, 0), ("shots", shots, least_shots), ("shots-spread", shots_spread, 0))
     for name, value, least in ranges:
         if value < least:
-            raise DataError(f"{name} is {value}, but it must be {least} or more.")
+            raise DataError.public(f"{name} is {value}, but it must be {least} or more.")
 
 
 def check_ways(ways: int, num_classes: int) -> None:
@@ -130,7 +130,7 @@ def check_ways(ways: int, num_classes: int) -> None:
         DataError: `ways` is below 2 or above `num_classes`, those that have rows.
     """
     if not FEWEST_WAYS <= ways <= num_classes:
-        raise DataError(
+        raise DataError.public(
             f"ways is {ways}, but it must lie between {FEWEST_WAYS} and {num_classes}, the number of classes that "
             "have training rows."
         )
@@ -162,7 +162,9 @@ def refuse_too_few(
     total, clients = int(wanted[:, worst].sum()), np.count_nonzero(wanted[:, worst])
     others = np.count_nonzero(lacking > 0) - 1
     also = f" (and {others} more {'class lacks' if others == 1 else 'classes lack'} rows)" if others else ""
+    want = f"the {clients} clients that drew it in the {partition} partition want {total}"
+    remedy = f"lower the number of {lower}, raise max-samples if it is set, or take another seed"
     raise DataError(
-        f"{cells[worst]} has {had[worst]} {rows}, but the {clients} clients that drew it in the {partition} partition "
-        f"want {total}{also}: lower the number of {lower}, raise max-samples if it is set, or take another seed."
+        f"{cells[worst]} has {had[worst]} {rows}, but {want}{also}: {remedy}.",
+        told=f"a class has {had[worst]} {rows}, but {want}{also}: {remedy}",
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from data import DataError
 from data.assignment import assignment, open_data
+from data.table import TABLE
 from experiments.run_config import DEFAULT_CLIENTS, RunConfig
 from federation.data_spec import data_spec
 from federation.settings import SettingError, home
@@ -21,7 +22,7 @@ class Scaled:
     """A run's settings after scaling, and what was changed: what -> (now, before)."""
 
     settings: RunConfig
-    changes: Mapping[str, tuple[int, int]]
+    changes: Mapping[str, tuple[int | str, int | str]]
 
 
 def checked_scale(scale: float) -> float:
@@ -39,7 +40,8 @@ def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds
     """Shrink rounds (2 at least), rows and clients (2 at least) by the factor `scale`.
 
     What is counted in rounds shrinks with them, to 1 at least. A client keeps about as many rows as it had; where the
-    partition cannot be drawn of so few rows or for so few clients, there are as many as it needs. Opens the data.
+    partition cannot be drawn of so few rows or for so few clients, there are as many as it needs. A partition table
+    counts all rows: in its place comes a Dirichlet draw with the settings' `alpha`. Opens the data.
 
     Args:
         settings: all of a run's, by name.
@@ -50,7 +52,10 @@ def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds
     """
     checked_scale(scale)
     found = dict(settings)
-    changes: dict[str, tuple[int, int]] = {}
+    changes: dict[str, tuple[int | str, int | str]] = {}
+    if found["partition"] == TABLE and scale < 1:
+        found |= {"partition": "dirichlet", "partition-table": ""}
+        changes["partition"] = ("dirichlet", TABLE)
 
     def shrink(name: str, now: int, before: int, shown: str = "") -> None:
         found[name] = now
@@ -79,7 +84,7 @@ def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds
     return Scaled(found, changes)
 
 
-def said(scale: float, changes: Mapping[str, tuple[int, int]]) -> str:
+def said(scale: float, changes: Mapping[str, tuple[int | str, int | str]]) -> str:
     """The changes for people: `scaled by 0.05: 15 of 300 rounds, 2 of 20 clients, ...`."""
     counted = ("rounds", "clients", "architectures", "rows")
     parts = [f"{now:,} of {before:,} {what}" for what, (now, before) in changes.items() if what in counted]

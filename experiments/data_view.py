@@ -11,6 +11,7 @@ from data.assignment import Assignment, assignment, open_data
 from data.decoded import Decoded
 from data.partitions import class_counts
 from data.texts import Texts
+from experiments.preflight import without_retries
 from experiments.run_config import Plan
 from federation.data_spec import data_spec
 from federation.settings import SettingError, Settings, home
@@ -26,6 +27,7 @@ OF_PARTITION = {
     "pathological": ("classes-per-client", "min-samples"),
     "way-shot": ("ways", "ways-spread", "shots", "shots-spread"),
     "mixed": ("ways", "ways-spread", "shots", "shots-spread"),
+    "table": ("partition-table",),
 }
 
 
@@ -40,9 +42,14 @@ class Client:
     domain: str = ""
 
     @property
+    def labels(self) -> list[int]:
+        """The classes that it holds."""
+        return [label for label, count in enumerate(self.counts) if count > 0]
+
+    @property
     def classes(self) -> int:
-        """How many classes it holds."""
-        return sum(count > 0 for count in self.counts)
+        """How many they are."""
+        return len(self.labels)
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,8 @@ class DataView:
         groups: how many groups rows come in, None where they do not.
         partition: what decides the partition, by setting. clients: by partition id.
         shared: rows of the ensemble's test set. nobodys: rows that belong to nobody.
+        dealt: rows of each class that the partition dealt to each client, (clients, K): of `official` the training
+            rows, of which it takes its validation rows, too.
     """
 
     dataset: str
@@ -68,6 +77,7 @@ class DataView:
     clients: Sequence[Client]
     shared: int
     nobodys: int
+    dealt: np.ndarray
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -106,7 +116,8 @@ def view(wanted: Plan) -> DataView:
     """
     settings = read_settings(wanted.run_config).settings
     spec, cache = data_spec(settings, wanted.clients), home() / "cache"
-    data = open_data(spec, cache)
+    with without_retries(settings):
+        data = open_data(spec, cache)
     who = assignment(spec, data, cache)
     # where the official test rows of a class go to all who hold it, a row is several clients'
     held = np.unique(np.concatenate([*who.held, who.shared]))
@@ -123,6 +134,7 @@ def view(wanted: Plan) -> DataView:
         clients=_clients(data, who),
         shared=len(who.shared),
         nobodys=len(data.labels) - held.size,
+        dealt=class_counts(data.labels, _dealt(settings, who), len(data.class_names)),
     )
 
 
@@ -153,6 +165,12 @@ def refuse_ending(path: Path) -> None:
     """
     if path.suffix.lower() not in PICTURES:
         raise SettingError(f"--picture is {str(path)!r}, but its name must end in {' or '.join(PICTURES)}.")
+
+
+def _dealt(settings: Settings, who: Assignment) -> list[np.ndarray]:
+    if settings.split == "pooled":
+        return who.held
+    return [np.concatenate(own) for own in zip(who.train, who.validation, strict=True)]
 
 
 def _inputs(data: Decoded) -> str:

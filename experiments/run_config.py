@@ -10,6 +10,7 @@ from typing import Any
 
 from data.domains import listed
 from data.sources import is_path
+from data.table import TABLE
 from experiments.preflight import check, refuse_fewer_rounds
 from federation.record import RunFolder, find_run
 from federation.settings import Scalar, SettingError, nearest, refuse_relative_paths, refuse_unknown, shown
@@ -19,7 +20,7 @@ from strategies import known_settings, load_method, read_settings, refuse_foreig
 
 PRESETS = Path(__file__).parent / "presets"
 DEFAULT_CLIENTS = 10
-PLACES = ("results-dir", "shared-test-path")
+PLACES = ("results-dir", "shared-test-path", "partition-table")
 # one `key=value`: the value in quotes of either kind, or up to the next space
 ASSIGNMENT = re.compile(r"""\s*([A-Za-z0-9_.-]+)=("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"']\S*)(?=\s|$)""")
 RunConfig = dict[str, Scalar]
@@ -41,6 +42,7 @@ def plan(
     results: str = "",
     clients: int | None = None,
     remote: bool = False,
+    trains: bool = True,
 ) -> Plan:
     """Merge defaults, the preset (or the settings of the run to resume), `assignments` in order, and the rest.
 
@@ -56,6 +58,7 @@ def plan(
         clients: None for the setting `clients`, and for 10 where that is 0.
         remote: the run is for a SuperLink with nodes of its own: paths are those of other machines, and what only
             they can know is not checked here. 0 clients are then as many as the first that answers says.
+        trains: false where only the data are asked for: neither they nor models or folders are looked at here.
 
     Raises:
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
@@ -78,13 +81,17 @@ def plan(
         if preset:
             raise SettingError("--preset and --resume exclude each other: a resumed run keeps its settings.")
         return _resumed(given, name, remote)
-    merged = known | _preset_for(preset, given) | given
+    merged = laid_over(known | _preset_for(preset, given), given)
     if remote:
         return _for_others(merged)
     number = merged["clients"] or DEFAULT_CLIENTS
     # Flower's server waits for the exact number
     merged["clients"] = number
-    _check(merged, int(number))
+    if trains:
+        _check(merged, int(number))
+    else:
+        read_settings(merged)
+        refuse_foreign(merged)
     return Plan(merged, int(number))
 
 
@@ -137,6 +144,28 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
+def read_preset(name: str) -> RunConfig:
+    """A preset's settings. The partition table that it names lies beside it."""
+    settings = read_toml(PRESETS / f"{name}.toml")
+    if "partition-table" in settings:
+        settings["partition-table"] = str(PRESETS / str(settings["partition-table"]))
+    return settings
+
+
+def laid_over(below: Mapping[str, Scalar], above: Mapping[str, Scalar]) -> RunConfig:
+    """Settings above others. A partition leaves the table behind by which one below it was dealt.
+
+    Raises:
+        SettingError: `alpha` above a partition table, which would go on unheard.
+    """
+    if "alpha" in above and "partition" not in above and below.get("partition") == TABLE:
+        raise SettingError(
+            f"setting `alpha` is {shown(above['alpha'])}, but rows are dealt by a partition table, which has none; set "
+            '`partition` to "dirichlet" with it.'
+        )
+    return {**below, **({"partition-table": ""} if "partition" in above else {}), **above}
+
+
 def _preset_for(name: str, given: Mapping[str, Any]) -> RunConfig:
     """The preset's settings, without those of a method that `given` replaces by another."""
     if not name:
@@ -145,7 +174,7 @@ def _preset_for(name: str, given: Mapping[str, Any]) -> RunConfig:
         raise SettingError(
             f"unknown preset `{name}`{nearest(name, preset_names())}; one of {', '.join(preset_names())} is allowed."
         )
-    settings = read_toml(PRESETS / f"{name}.toml")
+    settings = read_preset(name)
     strategy = str(given.get("strategy", settings["strategy"]))
     own = load_method(strategy).settings
     return {key: value for key, value in settings.items() if "." not in key or key.rpartition(".")[0] in own} | {

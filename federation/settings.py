@@ -4,13 +4,14 @@ import difflib
 import json
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from data import DataError
+from data import DataError, ToldError
 from data.domains import listed
 from data.sources import is_path
 
@@ -40,12 +41,17 @@ def device_name(value: str) -> str:
     return value
 
 
+# A place without a host: what else holds an @ may hold a password, and one with a slash ends the host's part early for
+# every parser of addresses.
+FILES = re.compile(r"(file:)?/(?!/)|(file|sqlite[a-z0-9+]*):///")
+
+
 def _tracking(value: object) -> object:
     """Where MLflow is: the server's process has a working directory of its own, so nothing relative."""
     named = isinstance(value, str) and re.match(r"/|databricks$|[a-z][a-z0-9+.-]+:", value)
     if not isinstance(value, bool) and not named:
         raise ValueError("should be true, false, or a tracking URI such as 'http://host:5000'")
-    if isinstance(value, str) and re.match(r"[a-z][a-z0-9+.-]+://[^/]*@", value):
+    if isinstance(value, str) and (("@" in value and not FILES.match(value)) or "password=" in value.lower()):
         # settings stand in results and reports
         raise ValueError(
             "should hold no password; MLflow takes it from the variables MLFLOW_TRACKING_USERNAME, _PASSWORD"
@@ -66,8 +72,8 @@ NotEmpty = Annotated[str, AfterValidator(_not_empty)]
 RULES = ("local-prototypes", "global-prototypes", "classifier", "discriminant")
 
 
-class SettingError(ValueError):
-    """A setting that cannot be used; the message is one sentence for a person."""
+class SettingError(ToldError):
+    """A setting, or an entry of a node config, that cannot be used; the message is one sentence for a person."""
 
 
 class Settings(BaseModel):
@@ -87,7 +93,8 @@ class Settings(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     clients: Count = 0
-    partition: Literal["iid", "dirichlet", "pathological", "way-shot", "mixed"] = "dirichlet"
+    partition: Literal["iid", "dirichlet", "pathological", "way-shot", "mixed", "table"] = "dirichlet"
+    partition_table: str = ""
     alpha: Positive = 0.1
     classes_per_client: AtLeastOne = 2
     ways: AtLeastTwo = 3
@@ -115,7 +122,7 @@ class Settings(BaseModel):
     shared_init: bool = True
     feature_dim: AtLeastTwo = 64
     feature_activation: Literal["linear", "relu"] = "linear"
-    prototype_weight: NotNegative = 1.0
+    prototype_weight: NotNegative = 10.0
     prototype_loss: Literal["mse", "l2", "l2-squared"] = "mse"
 
     sparsity_dim: Count = 0
@@ -137,7 +144,8 @@ class Settings(BaseModel):
     min_replies: Count = 0
     max_failed_rounds: AtLeastOne = 3
     # its square must be a float32
-    max_prototype_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e6
+    max_prototype_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e4
+    max_norm_ratio: Annotated[float, Field(gt=1)] = 20.0
 
     device: Annotated[str, AfterValidator(device_name)] = "auto"
     precision: Literal["float32", "bf16"] = "float32"
@@ -161,6 +169,11 @@ class Settings(BaseModel):
             raise ValueError(
                 f'`partition` "way-shot" tests a client on all official test rows of its classes, but `split` is '
                 f'"{self.split}"; set it to "official"'
+            )
+        if (self.partition == "table") != bool(self.partition_table):
+            raise ValueError(
+                f'`partition` is "{self.partition}" and `partition-table` {shown(self.partition_table)}; '
+                '"table" deals by the CSV file that `partition-table` names, and nothing else reads one'
             )
         if 0 < self.clients < max(self.min_train_clients, self.min_replies):
             raise ValueError(
@@ -239,7 +252,26 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def is_run_name(name: str) -> bool:
     """Whether `name` can name a run's folder on the server and on every client, and lead nowhere else."""
-    return name == name.strip(".") and re.sub(r"[-_.]", "", name).isalnum() and len(name.encode()) <= 255
+    letters = name.translate(dict.fromkeys(map(ord, "-_.")))
+    whole = letters != "" and all(map(_is_letter, letters)) and name == name.strip(".")
+    return whole and len(name.encode()) <= 255
+
+
+def plain_name(words: str, longest: int, sign: str = "_") -> str:
+    """Words as a folder's name: letters and digits of any alphabet stay, and one sign; what is between is one `-`.
+
+    Args:
+        longest: bytes of the name in UTF-8, at most.
+    """
+    # one and the same letter can be written in two ways
+    whole = unicodedata.normalize("NFC", words)
+    kept = "".join(letter if letter == sign or _is_letter(letter) else "-" for letter in whole)
+    return re.sub("-+", "-", kept).encode()[:longest].decode(errors="ignore").strip(f"-{sign}")
+
+
+def _is_letter(character: str) -> bool:
+    """A letter, a digit, or a sign that belongs to the letter before it, of any alphabet."""
+    return unicodedata.category(character)[0] in "LMN"
 
 
 def refuse_relative_paths(settings: Settings) -> None:
@@ -253,6 +285,7 @@ def refuse_relative_paths(settings: Settings) -> None:
         ("models", next((place for place in encoders if place.startswith(".")), "")),
         *(("dataset", item) for item in data),
         ("shared-test-path", settings.shared_test_path),
+        ("partition-table", settings.partition_table),
         ("results-dir", settings.results_dir),
     ]
     for name, value in candidates:

@@ -22,8 +22,9 @@ def aggregate(sets: Sequence[PrototypeSet], how: str = "mean", trim: float = 0.1
     """One prototype for each class that any of the sets holds, from the sets that hold it.
 
     how: `mean` (Eq. 7 of ProtoNorm), `weighted` by the counts, `median` of each coordinate, `trimmed-mean` of
-    each coordinate without the ⌊trim·n⌋ smallest and largest of n values (trim in [0, 0.5)), or
-    `geometric-median`, the point with the least sum of Euclidean distances.
+    each coordinate without the ⌊trim·n⌋ smallest and largest of n values, of three values or more without one at
+    each end at least (trim in [0, 0.5), 0 for none), or `geometric-median`, the point with the least sum of
+    Euclidean distances.
 
     Computed in float64; the result has the sets' dtype and device, and no counts. The order of the
     sets matters no more than rounding. Raises ValueError for no sets, sets that do not fit together,
@@ -49,10 +50,15 @@ def aggregate(sets: Sequence[PrototypeSet], how: str = "mean", trim: float = 0.1
             if how == "median":
                 vectors[index] = _trimmed_mean(group, (len(group) - 1) // 2)
             elif how == "trimmed-mean":
-                vectors[index] = _trimmed_mean(group, int(trim * len(group)))
+                vectors[index] = _trimmed_mean(group, _cut(len(group), trim))
             else:
                 vectors[index] = _geometric_median(group)
     return PrototypeSet(labels, vectors.to(sets[0].vectors.dtype))
+
+
+def _cut(rows: int, trim: float) -> int:
+    """How many of a class's rows go at each end: a share of few rows is none, and one liar among three would stay."""
+    return max(int(trim * rows), 1) if trim and rows > 2 else int(trim * rows)
 
 
 def _counts(sets: Sequence[PrototypeSet]) -> Tensor:

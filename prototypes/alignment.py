@@ -80,7 +80,7 @@ def align(
     s: float = 0.0,
     iterations: int = 100,
     stop: str = "none",
-    epsilon: float = 1e-3,
+    epsilon: float = 1e-4,
     seed: int = 0,
     num_classes: int | None = None,
 ) -> Alignment:

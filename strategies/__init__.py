@@ -20,6 +20,7 @@ METHODS = {
     "gfpl": "strategies.gfpl",
     "pfpl": "strategies.pfpl",
     "local": "strategies.local",
+    "frame": "strategies.frame",
 }
 
 

@@ -7,10 +7,10 @@
              T steps of SGD from Pbar on agreement + lambda_S separation, projected to the sphere        (Eq. 4-7)
     predict  argmax_c z . P_c                                                                            (Eq. 8)
 
-Departures. W and b train within a round, as the text on anchoring implies. A client predicts with the P that it trained
-with, which it keeps, not with the newest one. The paper's "beta = 0" removes the terms of beta: that is
-`fedpagr.alignment = false`. Dropout is 0.1 (the paper gives none). Under masks rows are made unit vectors again on
-arrival.
+Departures. W and b train within a round, as the text on anchoring implies, where Algorithm 1, line 14 updates f and g
+alone and line 10 has no b. A client predicts with the P that it trained with, which it keeps, not with the newest one.
+The paper's "beta = 0" removes the terms of beta: that is `fedpagr.alignment = false`. Dropout is 0.1 (the paper gives
+none). Under masks rows are made unit vectors again on arrival.
 """
 
 import logging

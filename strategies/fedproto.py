@@ -4,9 +4,10 @@
     client   L = CE(g(z), y) + lambda R(z, P_y),  R by `prototype-loss`
     predict  argmin_j ||z - p_ij||                                            (Eq. 6 of ProtoNorm)
 
-Departures. The paper's printed Eq. 3 divides a mean weighted by n_ij once more by the number of clients, which would
-shrink the prototypes: read as a slip, not built. The plain mean is the default, as in the released code; the
-weighted one uploads n_ij and therefore needs `disclose-class-counts`. Robust means are ours.
+Equations are numbered as in ProtoNorm (Lee, Shin, Choi), which restates the method. Departures. Its Eq. 3 divides a
+mean weighted by n_ij once more by the number of clients, which would shrink the prototypes: read as a slip, not built.
+The plain mean is the default, as in the released code; the weighted one uploads n_ij and therefore needs
+`disclose-class-counts`. Robust means are ours.
 """
 
 from collections.abc import Mapping

@@ -11,7 +11,10 @@ same domain weigh most: `similarity`, w_im ~ 1 / (||p_i - p_m||^2 + 1e-8), follo
 server mixes the latest prototypes of every client, those not sampled this round included; a client that has not
 uploaded yet gets the plain mean of every class reported so far (the paper's "unbiased prototypes"). alpha = 1 gives
 each client its own prototypes back, and one that has not uploaded yet nothing: the control in which clients learn
-nothing from each other.
+nothing from each other. Eq. 5 to 7 pull the class prototype C_i^(k), summed over classes; the prose ("instance
+embeddings") and this build pull each sample. Algorithm 1, lines 21 and 22, overwrites a client's own set by its
+personalised one: not built, since the next round measures its own anew. The paper's lambda is 1, of l2-squared: its
+presets say so.
 """
 
 from collections.abc import Mapping

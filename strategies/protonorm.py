@@ -3,7 +3,7 @@
     server   P_j = mean over N_j of p_ij                                       (Eq. 7)
              c_j = P_j / ||P_j||, then alignment of all c_j: minimal energy of K charges on the unit sphere
              (the Thomson problem; Algorithm 1, Eq. 8-14); the unit vectors go down
-    client   L = CE(g(z), y) + lambda R(z, gamma c_y)                          (Eq. 15-16)
+    client   L = CE(g(z), y) + lambda R(z, gamma c_y)                          (Eq. 4, 15)
     predict  argmin_j ||z - p_ij||                                             (Eq. 6)
 
 Departures. `alignment = "auto"` solves the problem exactly where a regular simplex fits (K <= d + 1) and by L-BFGS to
@@ -41,9 +41,9 @@ class ProtoNormSettings:
         alignment: the solver: auto, simplex (exact, K <= d + 1), riesz (any K), thomson (the paper's), or none
             (the ablation without alignment: the normalised means go down).
         energy_exponent: s of the Riesz energy that `riesz` minimises; 0 is logarithmic, 1 is Thomson's.
-        iterations: steps of `thomson`. Paper: 100.
+        iterations: steps of `thomson`. Paper: 100; its release: 500.
         stop: when `thomson` may stop earlier: none, force (the paper's rule), tangential.
-        epsilon: the threshold of `stop`; the paper gives none.
+        epsilon: the threshold of `stop`. The paper gives none; its release compares four decimals.
     """
 
     gamma: Positive = 10.0
@@ -51,7 +51,7 @@ class ProtoNormSettings:
     energy_exponent: NotNegative = 0.0
     iterations: AtLeastOne = 100
     stop: Literal["none", "force", "tangential"] = "none"
-    epsilon: Annotated[float, Field(gt=0)] = 1e-3
+    epsilon: Annotated[float, Field(gt=0)] = 1e-4
 
 
 class ProtoNormObjective(PullObjective):
@@ -71,6 +71,11 @@ class ProtoNorm(PrototypeStrategy):
     def scales(self) -> tuple[float, float]:
         """γ, of the unit vectors that go down."""
         return self.run.options[ProtoNormSettings].gamma, 1.0
+
+    @property
+    def target_norm(self) -> float:
+        """γ."""
+        return self.run.options[ProtoNormSettings].gamma
 
     def check(self, num_classes: int, dim: int) -> None:
         """A simplex of K points needs K <= d + 1."""
@@ -102,9 +107,9 @@ class ProtoNorm(PrototypeStrategy):
             )
             points, directionless, figures = alignment.points, alignment.directionless, _figures(alignment)
         warnings = [
-            f"the prototype of class {int(directions.labels[index])} is zero (are all its features dead?); it got a "
-            "random direction"
-            for index in directionless
+            f"the prototype of {self.roster.class_word(label)} is zero (are all its features dead?); it got a random "
+            "direction"
+            for label in directions.labels[list(directionless)].tolist()
         ]
         aligned = directions.with_vectors(points)
         return Outcome(as_state(aligned), {EVERYONE: aligned}, figures, warnings)

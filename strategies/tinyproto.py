@@ -1,26 +1,31 @@
 """TinyProto (Lee, Choi): sparse prototypes, scaled by their class counts; on FedProto (FP) and on FedTGP (FT).
 
     masks    m_j in {0, 1}^d with s ones, far apart in Hamming distance; c = C(p; m_j) in R^s crosses    (Eq. 7-8)
-    client   uploads n_ij c_ij; pulls its features towards the expanded targets, on all d dimensions     (Eq. 9)
+    client   uploads n_ij c_ij; pulls its features towards the expanded targets, on all d dimensions     (Eq. 5, 11)
     FP       server: c_j = mean over N_j of n_ij c_ij                                                    (Eq. 10)
              client: target mu c_j, zero outside the mask                                                (Eq. 11)
     FT       server: FedTGP's contrastive training on mu n_ij c_ij, expanded                             (Appendix C)
              client: target as received
-    predict  argmin_j ||z - p_ij||, with the client's own whole p_ij
+    predict  argmin_j ||z - p_ij||, with the client's own whole p_ij                                     (Eq. 12)
 
 Departures. The masks are the run's codec (`sparsity-dim`), which works under every method: here is the scaling alone.
 So `sparsity-dim = 0` is the paper's row without sparsification, `tinyproto.scaling = false` the one without scaling.
-The paper's mu (1.5e-4 on CIFAR-10, 1.5e-3 on CIFAR-100 and Tiny ImageNet) has the unit 1/images and is about 0.06 over
-the mean number of images of a held class: that is what `tinyproto.mu = 0` means. Uploads are rounded to 16 significant
-bits, since a product n p in full precision tells n.
+Eq. 10 prints the mean over N_j; the authors' code forms mu |N_j| times that mean, mu times the sum of what came. With
+the sum their mu (1.5e-4 on CIFAR-10) makes targets of 0.9 of the count-weighted mean prototype, to the letter of a
+tenth of that: a pull to zero. So mu, in 1/images, is by default 0.9 (FP) and 0.6 (FT) over the mean number of images
+of a held class, with the printed mean; `tinyproto.sum` is the factor |N_j|, and mu then 0.9 and 0.6 over the mean
+number of images of a class. Uploads are rounded to 16 significant bits, since a product n p in full precision tells n.
 """
 
+import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from federation.payloads import Identity
 from federation.settings import SettingError
@@ -32,7 +37,6 @@ from strategies.fedtgp import FedTGP, FedTGPSettings
 from strategies.method import ClientState, Method, Options, PullObjective, method_settings
 from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, carried_on
 
-MU_TIMES_MEAN_COUNT = 0.06
 UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n
 
 log = logging.getLogger("protosphere")
@@ -44,18 +48,22 @@ class TinyProtoSettings:
 
     Attributes:
         scaling: whether prototypes are scaled by their class counts.
-        mu: the constant of the scaling, in 1/images; 0: 0.06 over the mean number of images of a held class. Paper:
-            1.5e-4 (CIFAR-10), 1.5e-3 (CIFAR-100, Tiny ImageNet).
+        mu: the constant of the scaling, in 1/images; 0: 0.9 (FP) or 0.6 (FT) over the mean number of images of a held
+            class, or with `sum` of a class. Paper: 1.5e-4 (CIFAR-10), 1.5e-3 (CIFAR-100, Tiny ImageNet), with `sum`.
+        sum: whether the |N_j| uploads of a class are added up, as the authors' code does; Eq. 10 prints their mean.
     """
 
     scaling: bool = True
     mu: Annotated[float, Field(ge=0, le=1)] = 0.0
+    sum: bool = False
 
     def __post_init__(self) -> None:
-        if self.mu and not self.scaling:
-            raise ValueError(
-                f"`tinyproto.mu` {self.mu} scales nothing while `tinyproto.scaling` is false; set it to 0, or scale"
-            )
+        for name, value in (("mu", self.mu), ("sum", self.sum)):
+            if value and not self.scaling:
+                raise ValueError(
+                    f"`tinyproto.{name}` {json.dumps(value)} scales nothing while `tinyproto.scaling` is false; leave "
+                    "it out, or scale"
+                )
 
 
 class TinyProtoObjective(PullObjective):
@@ -72,6 +80,11 @@ class TinyProtoObjective(PullObjective):
 
 class TinyProtoFPObjective(TinyProtoObjective):
     """Client half on FedProto."""
+
+    def download_unit(self, constants: Mapping[str, float]) -> float:
+        """1/mu: a target is mu times what came."""
+        mu = constants.get("mu", 1.0)
+        return 1 / mu if 0 < mu <= 1 else 1.0
 
     def targets(self, state: ClientState, received: PrototypeSet | None) -> PrototypeSet | None:
         """Eq. 11: the client multiplies by mu.
@@ -91,28 +104,32 @@ class TinyProtoFPObjective(TinyProtoObjective):
 
 
 class TinyProto(PrototypeStrategy):
-    """What both servers share: mu, worked out once."""
+    """What both servers share: mu, worked out once, and the factor |N_j|."""
+
+    target: float  # norm of a target over that of the count-weighted mean prototype, on average, where mu is left at 0
 
     def derive_constants(self) -> Mapping[str, float]:
         """mu, with the mean number of images from the roster."""
-        if not _scales(self.run.options):
+        options = self.run.options[TinyProtoSettings]
+        if not options.scaling:
             return {}
-        return {
-            "mu": self.run.options[TinyProtoSettings].mu
-            or MU_TIMES_MEAN_COUNT / mean_class_count(self.roster.identities)
-        }
+        return {"mu": options.mu or self.target / mean_class_count(self.roster.identities, options.sum)}
 
     @property
     def scales(self) -> tuple[float, float]:
         """FT's server has multiplied by mu before it aggregated."""
         return 1.0, self.constants.get("mu", 1.0)
 
+    def unit(self, partition: int) -> float:
+        """n_i: no n_ij p_ij is longer than n_i of its p_ij."""
+        return float(self.roster.identities[partition].rows[0] or 1) if _scales(self.run.options) else 1.0
+
     def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
         """Mean norm of p over images, sum ||n_ij p_ij|| / sum n_i: it does not depend on who was sampled."""
         if not _scales(self.run.options):
             return super().feature_norm(uploads)
         total = math.fsum(float(upload.vectors.double().norm(dim=1).sum()) for upload in uploads.values())
-        return total / sum(self.roster.identities[partition].rows[0] for partition in uploads)
+        return total / self._images(uploads)
 
     def summary(self) -> None:
         """Say, too, when nothing is sparse."""
@@ -124,16 +141,34 @@ class TinyProto(PrototypeStrategy):
                 self.settings.sparsity_dim,
             )
 
-    def figures(self) -> dict[str, Figure]:
-        """mu, and mu times the mean number of images: the scale of the targets in units of prototypes."""
+    def summed(self, uploads: Mapping[int, PrototypeSet], vectors: PrototypeSet) -> PrototypeSet:
+        """Vectors of a class times |N_j|, the number of this round's uploads that hold it, where `sum` asks for it."""
+        if not self.run.options[TinyProtoSettings].sum:
+            return vectors
+        held = holders(uploads.values(), self.num_classes)[vectors.labels]
+        return vectors.with_vectors(held.unsqueeze(1) * vectors.vectors)
+
+    def figures(self, uploads: Mapping[int, PrototypeSet], targets: PrototypeSet) -> dict[str, Figure]:
+        """mu, and the mean norm of the targets of the classes that came over that of their count-weighted mean
+        prototypes sum_i n_ij p_ij / sum_i n_ij, where a class counts by its images: all that the server can know."""
         if "mu" not in self.constants:
             return {}
-        mu = self.constants["mu"]
-        return {"mu": mu, "mu_times_mean_count": mu * mean_class_count(self.roster.identities)}
+        came = aggregate(list(uploads.values()), "mean")
+        sums = holders(uploads.values(), self.num_classes)[came.labels].unsqueeze(1) * came.vectors.double()
+        usual = float(sums.norm(dim=1).sum()) / self._images(uploads)
+        mu, rows = self.constants["mu"], torch.isin(targets.labels, came.labels)
+        norm = self.scales[0] * float(targets.vectors[rows].double().norm(dim=1).mean())
+        return {"mu": mu, "target_to_weighted_mean": norm / usual if usual > 0 else None}
+
+    def _images(self, uploads: Mapping[int, PrototypeSet]) -> int:
+        """Training images of the clients that uploaded."""
+        return sum(self.roster.identities[partition].rows[0] for partition in uploads)
 
 
 class TinyProtoFP(TinyProto):
     """Server half on FedProto."""
+
+    target = 0.9
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -143,26 +178,38 @@ class TinyProtoFP(TinyProto):
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Eq. 10: the plain mean of what came; a class that nobody reported keeps its prototype."""
-        fresh = aggregate(list(uploads.values()), "mean")
+        fresh = self.summed(uploads, aggregate(list(uploads.values()), "mean"))
         prototypes = carried_on(state, fresh)
-        return Outcome(as_state(prototypes), {EVERYONE: prototypes}, self.figures())
+        return Outcome(as_state(prototypes), {EVERYONE: prototypes}, self.figures(uploads, fresh))
 
 
 class TinyProtoFT(TinyProto, FedTGP):
     """Server half on FedTGP."""
 
+    target = 0.6
+
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Appendix C: multiplied by mu before the contrastive step, lest the spread of n_ij distort its distances."""
         mu = self.constants.get("mu", 1.0)
-        scaled = {partition: upload.with_vectors(mu * upload.vectors) for partition, upload in uploads.items()}
+        summed = {partition: self.summed(uploads, upload) for partition, upload in uploads.items()}
+        scaled = {partition: upload.with_vectors(mu * upload.vectors) for partition, upload in summed.items()}
         outcome = super().aggregate(scaled, state, server_round)
-        return Outcome(outcome.state, outcome.downloads, {**outcome.figures, **self.figures()})
+        targets = outcome.downloads[EVERYONE]
+        assert isinstance(targets, PrototypeSet)
+        return Outcome(outcome.state, outcome.downloads, {**outcome.figures, **self.figures(uploads, targets)})
 
 
-def mean_class_count(identities: Mapping[int, Identity]) -> float:
-    """n-bar: training images of all clients over the classes that they hold, sum n_i / sum K_i."""
+def mean_class_count(identities: Mapping[int, Identity], of_all: bool) -> float:
+    """n-bar: training images of all clients over the classes that they hold, sum n_i / sum K_i; `of_all`: over the
+    classes that anybody holds."""
     images = sum(identity.rows[0] for identity in identities.values())
-    return images / sum(len(identity.classes) for identity in identities.values())
+    held = [label for identity in identities.values() for label in identity.classes]
+    return images / len(set(held) if of_all else held)
+
+
+def holders(uploads: Iterable[PrototypeSet], num_classes: int) -> Tensor:
+    """|N_j|: how many of the uploads hold each class, (K,) int64."""
+    return torch.bincount(torch.cat([upload.labels for upload in uploads]), minlength=num_classes)
 
 
 def _scales(options: Options) -> bool:

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from cli.main import app
@@ -100,6 +101,33 @@ def test_as_many_clients_as_a_run_would_have(invoke):
     assert json.loads(invoke("--json", "--preset", "spiral", "-c", "spiral-points=100").stdout)["dataset"] == "spiral"
 
 
+def test_classes_have_their_names_and_one_alone_is_told(invoke, tmp_path, monkeypatch):
+    for name in ("cat", "dog", "胸部X線"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(30):
+            Image.new("L", (8, 8), number).save(tmp_path / "photos" / name / f"{number}.png")
+    arguments = ("--clients", "3", "-c", 'dataset="./photos" partition="pathological" classes-per-client=1')
+    shown = invoke(*arguments).stdout
+    assert re.search(r"^   class +cat +dog +胸部X線$", shown, flags=re.MULTILINE)
+    assert re.search(
+        r"^Mind: 3 clients hold one class alone \(0: \w+, 1: \w+, 2: \w+\): always", shown, flags=re.MULTILINE
+    )
+    monkeypatch.setenv("COLUMNS", "30")
+    assert "classes: 0 cat, 1 dog, 2 胸部X線" in invoke(*arguments).stdout
+    assert "Mind: " not in invoke("--clients", "3", "-c", 'dataset="./photos" partition="iid"').stdout
+    assert "classes: 0" not in invoke("--clients", "3").stdout, "where the names are the numbers"
+
+
+def test_texts_are_shown_without_a_model_that_reads_them(invoke, tmp_path):
+    (tmp_path / "notes").mkdir()
+    rows = "".join(f"note {number},{'ab'[number % 2]}\n" for number in range(60))
+    (tmp_path / "notes" / "train.csv").write_text(f"text,label\n{rows}")
+    result = invoke("--clients", "2", "-c", 'dataset="./notes" partition="iid"')
+    assert result.exit_code == 0, result.output
+    assert "  inputs: texts" in result.stdout
+    assert "rows of a client: 30 to 30" in result.stdout
+
+
 MISTAKES = [
     (["-c", "alpha=0"], "setting `alpha` is 0"),
     (["-c", 'strategie="fedproto"'], "unknown setting `strategie` (did you mean `strategy`?)"),
@@ -122,3 +150,23 @@ def test_a_mistake_is_one_sentence(invoke, arguments, words):
     assert result.stdout == ""
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_written_table_deals_the_same_counts_again(invoke, tmp_path):
+    """A split can be published and run again: as many rows of each class to each client, drawn by another seed."""
+    file = tmp_path / "split.csv"
+    first = invoke("--clients", "3", "-c", "alpha=0.5", "--export-table", str(file))
+    assert f"written: {file}" in first.stdout
+    again = ("--clients", "3", "-c", f'partition="table" partition-table="{file.name}" seed=7')
+    told = [json.loads(invoke(*each, "--json").stdout) for each in (("--clients", "3", "-c", "alpha=0.5"), again)]
+    counts = [[client["counts"] for client in each["clients"]] for each in told]
+    assert counts[0] == counts[1]
+    assert told[1]["partition"]["partition-table"] == str(file)
+    assert [line.split(",") for line in file.read_text().splitlines()] == [
+        ["client", *map(str, range(10))],
+        *[[str(number), *map(str, row)] for number, row in enumerate(counts[0])],
+    ]
+    # where it cannot be written, that is said
+    nowhere = invoke(*again, "--export-table", str(tmp_path / "no" / "folder.csv"))
+    assert nowhere.exit_code == 2
+    assert "cannot be written (No such file or directory)" in nowhere.stderr

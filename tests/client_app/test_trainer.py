@@ -116,9 +116,9 @@ def assert_same_weights(found, expected):
 METHODS = {
     "local": {"strategy": "local"},
     "fedproto": {"strategy": "fedproto", "prototype-weight": 0.7},
-    "fedproto-l2": {"strategy": "fedproto", "prototype-loss": "l2"},
+    "fedproto-l2": {"strategy": "fedproto", "prototype-loss": "l2", "prototype-weight": 1.0},
     "fedproto-l2-squared": {"strategy": "fedproto", "prototype-loss": "l2-squared", "prototype-weight": 0.3},
-    "protonorm": {"strategy": "protonorm", "protonorm.gamma": 3.0},
+    "protonorm": {"strategy": "protonorm", "protonorm.gamma": 3.0, "prototype-weight": 1.0},
     "momentum": {"strategy": "fedproto", "momentum": 0.9, "weight-decay": 0.05, "learning-rate": 0.03},
 }
 
@@ -221,7 +221,7 @@ def test_the_figures_are_means_over_steps_and_norms(parts):
         cross_entropy = nn.functional.cross_entropy(made.state.module.classify(z), labels)
     assert figures.parts["cross-entropy"] == pytest.approx(float(cross_entropy), rel=1e-5)
     assert figures.parts["loss"] == pytest.approx(
-        figures.parts["cross-entropy"] + figures.parts["prototype-pull"], rel=1e-5
+        figures.parts["cross-entropy"] + 10 * figures.parts["prototype-pull"], rel=1e-5
     )
     assert figures.target_norm == pytest.approx(sum(math.hypot(*t.tolist()) for t in targets.values()) / 2, rel=1e-5)
     means = [z[labels == label].mean(dim=0) for label in range(3)]
@@ -369,7 +369,9 @@ def test_a_model_that_a_phase_spoilt_is_told_before_the_next_phase(parts):
 def test_the_pull_is_named_where_there_is_one(parts):
     made = parts({"strategy": "fedproto", "learning-rate": 1e6, "local-epochs": 5})
     receive(made)
-    with pytest.raises(DivergenceError, match=r"lower `learning-rate`, `prototype-weight` or .* targets$"):
+    with pytest.raises(
+        DivergenceError, match=r"lower `learning-rate`, `prototype-weight` or .* targets \(they are of length .*\)$"
+    ):
         train(made.objective, made.state, made.data, STREAM, 1)
 
 

@@ -55,11 +55,11 @@ def test_later_layers_lie_over_earlier_ones():
     ]
     common, dataset, partition, method, overrides = layers
     made = comparison(settings=common)
-    row = compare_cells.Row(Entry("d", dataset, base="protonorm-cifar10"), Entry("p", partition))
+    row = compare_cells.Row(Entry("d", dataset, base="protonorm-cifar100"), Entry("p", partition))
     found = settings_of(made, row, Entry("m", method | {"strategy": "protonorm"}), overrides)
     # rounds are the preset's; each layer decides what no later one does
     assert [found[name] for name in names] == [300, 0.11, 0.12, 0.13, 0.14, 0.15, 0.15]
-    assert (found["protonorm.gamma"], found["clients"], found["dataset"]) == (1.0, 20, "cifar10")
+    assert (found["protonorm.gamma"], found["clients"], found["dataset"]) == (1.0, 20, "cifar100")
 
 
 def test_settings_of_other_methods_fall_away_but_not_a_methods_own():
@@ -67,7 +67,7 @@ def test_settings_of_other_methods_fall_away_but_not_a_methods_own():
     row = made.rows[0]
     assert settings_of(made, row, NORM, {"protonorm.epsilon": 0.5})["protonorm.gamma"] == 3.0
     found = settings_of(made, row, LOCAL, {"protonorm.epsilon": 0.5})
-    assert (found["protonorm.gamma"], found["protonorm.epsilon"]) == (10.0, 0.001)
+    assert (found["protonorm.gamma"], found["protonorm.epsilon"]) == (10.0, 0.0001)
     with pytest.raises(SettingError, match=r"Digits \| Odd \| seed 0: setting `protonorm.gamma` is 3.0, but `local`"):
         cells(comparison(methods=(Entry("Odd", {"strategy": "local", "protonorm.gamma": 3.0}),)), {}, {})
 
@@ -131,8 +131,8 @@ def of_folder(tmp_path, name):
 def test_data_sets_are_found_where_the_command_says(tmp_path, monkeypatch):
     folder = of_folder(tmp_path, "photos")
     monkeypatch.chdir(tmp_path)
-    hub = comparison(datasets=(Entry("C", base="protonorm-cifar10"), DIGITS), seeds=(0,), methods=(LOCAL,))
-    found = cells(hub, {"rounds": 1}, {"cifar10": "photos"})
+    hub = comparison(datasets=(Entry("C", base="protonorm-cifar100"), DIGITS), seeds=(0,), methods=(LOCAL,))
+    found = cells(hub, {"rounds": 1}, {"cifar100": "photos"})
     assert [cell.settings["dataset"] for cell in found] == [str(folder), "digits"]
     missing = Entry("F", {"dataset": "~/no such folder/femnist"})
     found = cells(comparison(datasets=(missing,), seeds=(0,)), {}, {"femnist": str(folder)})
@@ -267,3 +267,11 @@ def test_a_paper_table_shrinks_to_a_small_machine():
         "MNIST, 3 ways (GFPL)",
     ]
     assert table.metrics == (Metric("", "final"),)
+
+
+def test_a_partition_table_is_scaled_by_a_dirichlet_draw_in_its_place(tmp_path):
+    """A table counts all rows of all clients: a tenth of it is no table."""
+    given = whole(**{"partition": "table", "partition-table": str(tmp_path / "nowhere.csv"), "alpha": 0.1})
+    found = scaled(given, 0.25, [0])
+    assert (found.settings["partition"], found.settings["partition-table"]) == ("dirichlet", "")
+    assert said(0.25, found.changes).endswith("partition dirichlet for table")

@@ -7,15 +7,15 @@ from experiments.comparison import comparison_names, load
 from strategies import read_settings, refuse_foreign
 
 SGD = {"local-epochs": 1, "learning-rate": 0.01, "weight-decay": 0.0, "optimizer-state": "fresh"}
-OURS = {"prototype-loss": "mse", "prototype-weight": 1.0, "shared-init": True, "clients": 20, "validation-share": 0.0}
+OURS = {"prototype-loss": "mse", "prototype-weight": 10.0, "shared-init": True, "clients": 20, "validation-share": 0.0}
 DIRICHLET = {"partition": "dirichlet", "alpha": 0.1, "split": "pooled"}
 PROTONORM = (
     SGD
     | OURS
-    | DIRICHLET
-    | {"rounds": 300, "fraction-train": 1.0, "batch-size": 32, "momentum": 0.0, "test-share": 0.25}
+    | {"rounds": 300, "split": "pooled", "fraction-train": 1.0, "batch-size": 32, "momentum": 0.0, "test-share": 0.25}
     | {"models": "papers-protonorm", "evaluate-every": 1}
 )
+MANY = {"partition": "dirichlet", "alpha": 0.1, "prototype-weight": 20.0}
 FEDTGP = {"fedtgp.margin": 100.0, "fedtgp.server-epochs": 100, "fedtgp.server-learning-rate": 0.01}
 FEDTGP |= {"fedtgp.server-batch-size": 32}
 GFPL_TASK = SGD | OURS | {"partition": "way-shot", "split": "official", "shots": 100, "momentum": 0.5}
@@ -62,6 +62,7 @@ PFPL_TASK = (
         "models": "resnet18",
     }
     | {"dataset": "mnist,usps,svhn,~/syn", "inference": "classifier"}
+    | {"prototype-weight": 1.0, "prototype-loss": "l2-squared"}
 )
 
 
@@ -87,14 +88,14 @@ GFPL_DATA = {
 # table -> row -> its settings
 ROWS = {
     "protonorm-table1": {
-        "CIFAR-10": protonorm("cifar10"),
-        "CIFAR-100": protonorm("cifar100"),
-        "Tiny ImageNet": protonorm("tiny-imagenet"),
+        "CIFAR-10": protonorm("cifar10", partition="table"),
+        "CIFAR-100": protonorm("cifar100", **MANY),
+        "Tiny ImageNet": protonorm("tiny-imagenet", **MANY),
     },
     "tinyproto-table1": {
-        "CIFAR-10": PROTONORM | {"dataset": "cifar10", "feature-dim": 500},
-        "CIFAR-100": PROTONORM | {"dataset": "cifar100", "feature-dim": 500},
-        "Tiny ImageNet": PROTONORM | {"dataset": "tiny-imagenet", "feature-dim": 500},
+        "CIFAR-10": PROTONORM | {"dataset": "cifar10", "feature-dim": 500, "partition": "table"},
+        "CIFAR-100": PROTONORM | MANY | {"dataset": "cifar100", "feature-dim": 500},
+        "Tiny ImageNet": PROTONORM | MANY | {"dataset": "tiny-imagenet", "feature-dim": 500},
     },
     "gfpl-table1": {
         f"{name}, {ways} ways": own | {"ways": ways} for name, own in GFPL_DATA.items() for ways in (3, 4, 5)
@@ -122,19 +123,20 @@ OWN = {
         "FedProto": {"": {"fedproto.aggregation": "mean"}},
         "FedTGP": {"": FEDTGP},
         "ProtoNorm": {"CIFAR-10": aligned(100.0), "CIFAR-100": aligned(200.0), "Tiny ImageNet": aligned(400.0)},
+        # ProtoNorm's control, with its scale
+        "Frame (control, sends nothing)": {
+            "CIFAR-10": {"frame.gamma": 100.0},
+            "CIFAR-100": {"frame.gamma": 200.0},
+            "Tiny ImageNet": {"frame.gamma": 400.0},
+        },
     },
     "tinyproto-table1": {
         "Local": {"": {"sparsity-dim": 0}},
         "FedProto": {"": {"sparsity-dim": 0, "fedproto.aggregation": "mean"}},
         "FedTGP": {"": FEDTGP | {"sparsity-dim": 0}},
-        "TinyProto-FP": {
-            "CIFAR-10": {"sparsity-dim": 50, "tinyproto.scaling": True, "tinyproto.mu": 1.5e-4},
-            "": {"sparsity-dim": 50, "tinyproto.scaling": True, "tinyproto.mu": 1.5e-3},
-        },
-        "TinyProto-FT": {
-            "CIFAR-10": FEDTGP | {"sparsity-dim": 50, "tinyproto.scaling": True, "tinyproto.mu": 1.5e-4},
-            "": FEDTGP | {"sparsity-dim": 50, "tinyproto.scaling": True, "tinyproto.mu": 1.5e-3},
-        },
+        # mu of the run's own counts, which with the authors' sum is theirs on their own split
+        "TinyProto-FP": {"": {"sparsity-dim": 50, "tinyproto.sum": True, "tinyproto.mu": 0.0}},
+        "TinyProto-FT": {"": FEDTGP | {"sparsity-dim": 50, "tinyproto.sum": True, "tinyproto.mu": 0.0}},
     },
     "gfpl-table1": {
         "Local": {"": {"inference": "classifier"}},
@@ -196,6 +198,7 @@ STRATEGIES = {
     "FedProto": "fedproto",
     "FedTGP": "fedtgp",
     "ProtoNorm": "protonorm",
+    "Frame (control, sends nothing)": "frame",
     "FedProc": "fedproc",
     "TinyProto-FP": "tinyproto-fp",
     "TinyProto-FT": "tinyproto-ft",

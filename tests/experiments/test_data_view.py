@@ -93,7 +93,7 @@ def planned(places, tmp_path):
         file = tmp_path / "settings.toml"
         words = {name: f"'{value}'" if isinstance(value, str) else str(value).lower() for name, value in said.items()}
         file.write_text("".join(f"{name} = {value}\n" for name, value in words.items()))
-        return plan([str(file)], clients=clients)
+        return plan([str(file)], clients=clients, trains=False)
 
     return make
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -16,6 +17,8 @@ from federation.record import RunFolder
 from federation.settings import SettingError
 from models import ModelError
 from strategies import known_settings
+
+AUTHORS_TABLE = "protonorm-cifar10-dirichlet-0.1.csv"
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +166,7 @@ def femnist(folder):
 
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_are_whole(name, tmp_path):
-    settings = read_toml(run_config.PRESETS / f"{name}.toml")
+    settings = run_config.read_preset(name)
     given = []
     if name == "fedpagr-mimic-iv":
         # its data are those of whoever holds access
@@ -185,6 +188,8 @@ def test_presets_are_whole(name, tmp_path):
         settings["dataset"] = str(tmp_path / "pacs" / "*")
         given = [f'dataset="{tmp_path}/pacs/*"']
     made = plan(given, preset=name)
+    # the scale of ProtoNorm's control stands in the preset for those who choose that
+    settings = {key: value for key, value in settings.items() if not key.startswith("frame.")}
     assert made.run_config == known_settings() | settings
     assert made.clients == settings["clients"]
 
@@ -210,16 +215,57 @@ def test_presets_hold_the_papers_values():
     ]
     table = {"clients": 20, "alpha": 0.1, "rounds": 300, "learning-rate": 0.01, "batch-size": 32}
     table |= {"models": "papers-protonorm", "split": "pooled", "test-share": 0.25, "validation-share": 0.0}
+    table |= {"prototype-loss": "mse"}
+    theirs = {"partition": "table", "partition-table": str(run_config.PRESETS / "partitions" / AUTHORS_TABLE)}
+    dealt = {10: theirs | {"prototype-weight": 10.0}, 100: {"partition": "dirichlet", "prototype-weight": 20.0}}
     for classes, gamma in ((10, 100.0), (100, 200.0)):
         made = plan(preset=f"protonorm-cifar{classes}").run_config
-        wanted = table | {"dataset": f"cifar{classes}", "feature-dim": 512}
-        wanted |= {"protonorm.gamma": gamma, "protonorm.alignment": "thomson"}
+        wanted = table | dealt[classes] | {"dataset": f"cifar{classes}", "feature-dim": 512}
+        wanted |= {"protonorm.gamma": gamma, "protonorm.alignment": "thomson", "protonorm.iterations": 100}
         assert {name: made[name] for name in wanted} == wanted
-    for classes, mu in ((10, 1.5e-4), (100, 1.5e-3)):
+        control = plan(['strategy="frame"'], preset=f"protonorm-cifar{classes}").run_config
+        assert (control["frame.gamma"], control["strategy"]) == (gamma, "frame")
         made = plan(preset=f"tinyproto-cifar{classes}").run_config
-        wanted = table | {"dataset": f"cifar{classes}", "feature-dim": 500, "sparsity-dim": 50}
-        wanted |= {"strategy": "tinyproto-fp", "tinyproto.mu": mu, "tinyproto.scaling": True}
+        wanted = table | dealt[classes] | {"dataset": f"cifar{classes}", "feature-dim": 500, "sparsity-dim": 50}
+        wanted |= {"strategy": "tinyproto-fp", "tinyproto.mu": 0.0, "tinyproto.sum": True, "tinyproto.scaling": True}
         assert {name: made[name] for name in wanted} == wanted
+
+
+def test_every_preset_states_lambda_and_its_loss():
+    for name in preset_names():
+        settings = run_config.read_preset(name)
+        assert {"prototype-weight", "prototype-loss"} <= settings.keys(), name
+
+
+def test_the_authors_table_is_that_of_the_methods_page():
+    """20 clients, 102 holdings, 6,000 images of each class."""
+    rows = [
+        line.split(",")[1:] for line in (run_config.PRESETS / "partitions" / AUTHORS_TABLE).read_text().splitlines()
+    ]
+    counts = np.array(rows[1:], dtype=int)
+    assert counts.shape == (20, 10)
+    assert (counts > 0).sum() == 102
+    assert (counts.sum(axis=0) == 6000).all()
+
+
+def test_another_partition_leaves_the_table_behind():
+    made = plan(['partition="iid"'], preset="protonorm-cifar10").run_config
+    assert (made["partition"], made["partition-table"]) == ("iid", "")
+
+
+def test_an_alpha_that_a_table_would_pass_over_is_refused():
+    with pytest.raises(SettingError, match=r"^setting `alpha` is 0.5, but rows are dealt by a partition table"):
+        plan(["alpha=0.5"], preset="protonorm-cifar10")
+    assert plan(['alpha=0.5 partition="dirichlet"'], preset="protonorm-cifar10").run_config["alpha"] == 0.5
+
+
+def test_a_table_is_sought_from_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.csv").write_text(",".join(["client", *map(str, range(10))]) + "\n" + "0" + ",9" * 10 + "\n")
+    made = plan(['partition="table" partition-table="mine.csv"'], clients=1).run_config
+    assert made["partition-table"] == str(tmp_path / "mine.csv")
+    with pytest.raises(DataError, match="has 1 rows, but it needs one for each of the run's 2 clients"):
+        plan(['partition="table" partition-table="mine.csv"'], clients=2)
 
 
 def test_fedpagrs_presets_hold_the_papers_values():
@@ -256,7 +302,13 @@ def test_gfpls_presets_hold_the_papers_values():
 def test_pfpls_presets_hold_the_papers_values():
     table = {"strategy": "pfpl", "clients": 20, "partition": "mixed", "ways": 3, "shots": 0, "models": "resnet18"}
     table |= {"rounds": 100, "local-epochs": 1, "learning-rate": 0.01, "momentum": 0.9, "weight-decay": 1e-5}
-    table |= {"batch-size": 4, "prototype-weight": 1.0, "pfpl.alpha": 0.5, "pfpl.weighting": "similarity"}
+    table |= {
+        "batch-size": 4,
+        "prototype-weight": 1.0,
+        "prototype-loss": "l2-squared",
+        "pfpl.alpha": 0.5,
+        "pfpl.weighting": "similarity",
+    }
     for name in ("digits", "pacs"):
         made = known_settings() | read_toml(run_config.PRESETS / f"pfpl-{name}.toml")
         assert {setting: made[setting] for setting in table} == table

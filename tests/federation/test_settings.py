@@ -17,6 +17,7 @@ from federation.settings import (
     is_path,
     is_run_name,
     nearest,
+    plain_name,
     refuse_relative_paths,
     refuse_unknown,
     shown,
@@ -63,12 +64,13 @@ RANGES = {
     "round-timeout": ([TINY], [0.0]),
     "min-replies": ([0], [-1]),
     "max-failed-rounds": ([1], [0]),
+    "max-norm-ratio": ([math.nextafter(1, 2), 1e300], [1.0, 0.0]),
     "max-prototype-norm": ([TINY, 1e18], [0.0, 1.1e18, 1e300]),
     "threads": ([1], [0, 2**31]),
     "server-threads": ([1], [0]),
 }
 CHOICES = {
-    "partition": ("iid", "dirichlet", "pathological", "way-shot", "mixed"),
+    "partition": ("iid", "dirichlet", "pathological", "way-shot", "mixed", "table"),
     "classes": ("same", "union"),
     "split": ("pooled", "official"),
     "optimizer-state": ("fresh", "persistent"),
@@ -81,7 +83,16 @@ CHOICES = {
 }
 # checked elsewhere, or anything
 COLUMNS = {"text-column", "label-column", "group-column"}
-OPEN = {"strategy", "dataset", "models", "inference", "results-dir", "resume", "shared-test-path"} | COLUMNS
+OPEN = {
+    "strategy",
+    "dataset",
+    "models",
+    "inference",
+    "results-dir",
+    "resume",
+    "shared-test-path",
+    "partition-table",
+} | COLUMNS
 FLAGS = {"shared-init", "disclose-class-counts", "tensorboard", "wandb"}
 EITHER = {"mlflow"}  # a flag or a place
 
@@ -137,7 +148,7 @@ def test_ranges(name):
 @pytest.mark.parametrize("name", sorted(CHOICES))
 def test_choices(name):
     for value in CHOICES[name]:
-        needed = {"split": "official"} if value == "way-shot" else {}
+        needed = {"way-shot": {"split": "official"}, "table": {"partition-table": "/t.csv"}}.get(value, {})
         assert getattr(check(Settings, {name: value} | needed), name.replace("-", "_")) == value
     for value in ("", "x", CHOICES[name][0].upper(), CHOICES[name][0] + " ", CHOICES[name][0] + "\n"):
         text = refusal({name: value})
@@ -158,7 +169,7 @@ def test_what_must_not_be_empty(name):
 
 @pytest.mark.parametrize("name", sorted(name for name, value in defaults().items() if type(value) is float))
 def test_an_int_is_taken_for_a_float_and_nothing_else_is(name):
-    integer = 0 if name in ("validation-share", "momentum") else 1
+    integer = 0 if name in ("validation-share", "momentum") else 2 if name == "max-norm-ratio" else 1
     if name not in ("test-share", "shared-test-share"):  # no integer lies within their range
         value = getattr(check(Settings, {name: integer}), name.replace("-", "_"))
         assert (type(value), value) == (float, integer)
@@ -183,7 +194,13 @@ def test_only_a_bool_is_a_bool(name):
 
 
 @pytest.mark.parametrize(
-    "place", [True, False, "http://host:5000", "https://host", "sqlite:////srv/ml.db", "/srv/ml", "databricks"]
+    "place",
+    [
+        *(True, False, "http://host:5000", "https://host/a/b", "postgresql://host/db?sslmode=require"),
+        *("databricks", "databricks://profile", "databricks-uc:profile"),
+        *("/srv/ml", "/home/me@work/ml", "file:/home/me@work/ml", "file:///home/me@work/ml"),
+        *("sqlite:////srv/ml.db", "sqlite+pysqlite:////home/me@work/ml.db"),
+    ],
 )
 def test_where_mlflow_is(place):
     assert check(Settings, {"mlflow": place}).mlflow == place
@@ -216,6 +233,8 @@ def test_only_a_string_is_a_string(name):
             {"clients": 20, "fraction-train": 0.1, "min-replies": 3},
             ["`min-replies` 3", "`fraction-train` 0.1", "`clients` 20", "asks 2"],
         ),
+        ({"partition": "table"}, ['`partition` is "table"', '`partition-table` ""']),
+        ({"partition-table": "/t.csv"}, ['`partition` is "dirichlet"', '`partition-table` "/t.csv"']),
         ({"partition": "way-shot"}, ['`partition` "way-shot"', '`split` is "pooled"', 'set it to "official"']),
         ({"sparsity-dim": 65}, ["`sparsity-dim` 65", "`feature-dim` 64", "0 sends all"]),
         ({"sparsity-dim": 9, "feature-dim": 8}, ["`sparsity-dim` 9", "`feature-dim` 8"]),
@@ -340,17 +359,68 @@ def test_absolute_paths_and_names_pass(monkeypatch):
         refuse_relative_paths(check(Settings, values))
 
 
-@pytest.mark.parametrize("name", ["a", "20260101-120000-fedproto-digits-2", "a.b_c", "lauf-ü", "x" * 255])
+NAMES = [
+    "a",
+    "20260101-120000-fedproto-digits-2",
+    "a.b_c",
+    "lauf-ü",
+    "x" * 255,
+    "ü" * 127,
+    "胸部X線",
+    "हिन्दी",
+    "u\u0308",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_run_names(name):
     assert is_run_name(name)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["", ".", "..", "...", "-", "a/b", "a\\b", "../a", "/a", ".a", "a.", "a b", "a\n", "a\0", "x" * 256, "ü" * 128],
+    [
+        "",
+        ".",
+        "..",
+        "...",
+        "-",
+        "a/b",
+        "a\\b",
+        "../a",
+        "/a",
+        ".a",
+        "a.",
+        "a b",
+        "a\n",
+        "a\0",
+        "x" * 256,
+        "ü" * 128,
+        "a\u200bb",
+        "a🙂",
+    ],
 )
 def test_what_is_no_run_name(name):
     assert not is_run_name(name)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("überblick 2", "überblick-2"),
+        ("胸部X線/正面", "胸部X線-正面"),
+        ("हिन्दी", "हिन्दी"),
+        ("u\u0308ber", "über"),
+        ("_a  b--c_", "a-b-c"),
+        ("../🙂", ""),
+        ("線" * 40, "線" * 33),
+    ],
+)
+def test_a_name_keeps_the_letters_of_any_alphabet(words, name):
+    found = plain_name(words, 100)
+    assert found == name
+    assert is_run_name(found) or not found
+    assert len(found.encode()) <= 100
 
 
 def test_home_is_the_variable_or_a_folder_of_the_user(monkeypatch):
@@ -368,8 +438,23 @@ def test_a_resumed_run_may_change_where_and_how_patiently_it_runs_and_nothing_el
     assert timeouts | live | {"rounds", "device", "results-dir", "resume"} == MAY_DIFFER_ON_RESUME
 
 
-def test_a_password_of_mlflows_stays_out_of_results():
-    for place in ("http://me:secret@host:5000", "postgresql+psycopg2://me:secret@host/db"):
-        assert "`mlflow`" in (text := refusal({"mlflow": place}))
-        assert "MLFLOW_TRACKING_USERNAME" in text
-    assert check(Settings, {"mlflow": "http://host:5000/a@b"}).mlflow == "http://host:5000/a@b"
+@pytest.mark.parametrize(
+    "place",
+    [
+        "http://me:secret@host:5000",
+        "http://me:sec/ret@host:5000",
+        "http://me:/secret@host:5000",
+        "https://me:sec//re@t@host/path",
+        "http://me:sec?re#t@host",
+        "http:///me:secret@host",
+        "http:me:secret@host",
+        "//me:secret@host",
+        "postgresql+psycopg2://me:secret@host/db",
+        "postgresql+psycopg2://me:/@host/db",
+        "postgresql://host/db?user=me&Password=secret",
+        "databricks://me:secret@host",
+    ],
+)
+def test_a_password_of_mlflows_stays_out_of_results(place):
+    assert "`mlflow`" in (text := refusal({"mlflow": place}))
+    assert "MLFLOW_TRACKING_USERNAME" in text

@@ -846,7 +846,7 @@ LIES = {
     "a negative variance": (entry("variances", -1), "a variance that is not above 0"),
     "a NaN variance": (entry("variances", math.nan), "the variances hold a number that is not finite"),
     "an infinite variance": (entry("variances", math.inf), "the variances hold a number that is not finite"),
-    "a mean beyond the bound": (entry("means", 2e6), "above `max-prototype-norm` 1e+06"),
+    "a mean beyond the bound": (entry("means", 2e6), "above `max-prototype-norm` 1e+04"),
     "another dtype": (lambda arrays: {"means": arrays["means"].astype(np.float64)}, "the means are float64"),
     "another shape": (lambda arrays: {"means": arrays["means"][:, :2]}, "the means are float32 of shape (4, 2)"),
     "another rank": (lambda arrays: {"weights": arrays["weights"][:, None]}, "the weights are float32 of shape (4, 1)"),

@@ -19,7 +19,7 @@ from strategies.protonorm import ProtoNormSettings
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = {name.replace("_", "-") for name in Settings.model_fields}
 OWN = sorted(known_settings().keys() - SHARED)
-BUILDS_ON = {"strategies.tinyproto": {"strategies.fedtgp"}}
+BUILDS_ON = {"strategies.tinyproto": {"strategies.fedtgp"}, "strategies.frame": {"strategies.local"}}
 
 
 def module_of(name):
@@ -57,8 +57,9 @@ def test_every_method_of_the_registry_is_whole(name):
     assert issubclass(method.objective, Objective)
     assert method.sends in (None, *PAYLOADS)
     assert method.receives in (None, *PAYLOADS)
-    # global prototypes are a rule where they come down
-    assert set(RULES) - set(method.rules) == (set() if method.receives == "prototypes" else {"global-prototypes"})
+    # global prototypes are a rule where they come down, or are there from the start
+    targets = method.receives == "prototypes" or name == "frame"
+    assert set(RULES) - set(method.rules) == (set() if targets else {"global-prototypes"})
     assert method.inference in method.rules
     for kind in method.settings.values():
         # a frozen dataclass whose defaults its own checks accept

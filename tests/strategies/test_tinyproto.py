@@ -20,6 +20,7 @@ from strategies.tinyproto import mean_class_count
 
 K, D = 5, 9
 BOTH = ("tinyproto-fp", "tinyproto-ft")
+TARGET = {"tinyproto-fp": 0.9, "tinyproto-ft": 0.6}
 QUICK = {"fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4}
 HARD = {"max-samples": 600, "sparsity-dim": 6, "feature-dim": 64}
 
@@ -49,9 +50,12 @@ def both_halves(halves, strategy, settings=None, mu=None):
     """Both halves as in the middle of a run whose mu is known."""
     own = QUICK if strategy in ("tinyproto-ft", "fedtgp") else {}
     made = halves({"strategy": strategy} | own | (settings or {}), K, D)
-    if mu is not None:
+    if mu is not None and strategy in BOTH:
         made.strategy.constants = {"mu": mu}
-        made.strategy.roster.identities = {0: identity(0, 40, (0, 1))}
+    # as many rows as `local_prototypes` counts
+    made.strategy.roster.identities = {
+        p: identity(p, int(each.counts.sum()), tuple(each.labels.tolist())) for p, each in local_prototypes().items()
+    }
     return made
 
 
@@ -182,7 +186,7 @@ def test_ft_multiplies_by_mu_and_then_is_fedtgp(halves, ones):
         assert same(state, reference_state)
         download = outcome.downloads[EVERYONE]
         assert torch.equal(download.vectors, expected.downloads[EVERYONE].vectors)
-        added = {"mu", "mu_times_mean_count"}
+        added = {"mu", "target_to_weighted_mean"}
         assert {name: v for name, v in outcome.figures.items() if name not in added} == expected.figures
         # the scale matters: FedTGP on what came is something else
         unscaled = reference.aggregate(uploads, {}, server_round).downloads[EVERYONE]
@@ -235,18 +239,76 @@ def test_mu_comes_from_the_roster_where_none_is_given(halves, strategy):
     identities = {0: identity(0, 100, (0, 1)), 1: identity(1, 45, (1, 2, 4)), 2: identity(2, 0, ())}
     made = both_halves(halves, strategy).strategy
     made.roster.identities = identities
-    assert mean_class_count(identities) == 145 / 5
-    assert made.derive_constants() == {"mu": pytest.approx(0.06 * 5 / 145, rel=1e-12)}
+    assert mean_class_count(identities, of_all=False) == 145 / 5
+    assert mean_class_count(identities, of_all=True) == 145 / 4
+    assert made.derive_constants() == {"mu": pytest.approx(TARGET[strategy] * 5 / 145, rel=1e-12)}
     # who is which partition does not matter
     made.roster.identities = {0: identities[2], 1: identities[0], 2: identities[1]}
-    assert made.derive_constants() == {"mu": pytest.approx(0.06 * 5 / 145, rel=1e-12)}
+    assert made.derive_constants() == {"mu": pytest.approx(TARGET[strategy] * 5 / 145, rel=1e-12)}
+    summed = both_halves(halves, strategy, {"tinyproto.sum": True}).strategy
+    summed.roster.identities = identities
+    assert summed.derive_constants() == {"mu": pytest.approx(TARGET[strategy] * 4 / 145, rel=1e-12)}
     given = both_halves(halves, strategy, {"tinyproto.mu": 0.002}).strategy
     given.roster.identities = identities
     assert given.derive_constants() == {"mu": 0.002}
-    given.constants = given.derive_constants()
-    outcome = given.aggregate({0: local_prototypes()[0].without_counts()}, {}, 1)
-    assert outcome.figures["mu"] == 0.002
-    assert outcome.figures["mu_times_mean_count"] == pytest.approx(0.002 * 29, rel=1e-12)
+
+
+@pytest.mark.parametrize("summed", [False, True])
+def test_the_ratio_of_target_to_count_weighted_mean_is_told(halves, summed):
+    """By loops: the targets' mean norm over that of sum_i n_ij p_ij / sum_i n_ij, a class counting by its images."""
+    own, mu = local_prototypes(), 0.0123
+    made = both_halves(halves, "tinyproto-fp", {"tinyproto.sum": summed}, mu)
+    uploads = {p: uploaded(made.objective, each) for p, each in own.items()}
+    outcome = made.strategy.aggregate(uploads, {}, 1)
+    norms, sums, images = [], [], []
+    for label in range(4):
+        held = [
+            (int(each.counts[row]), each.vectors[row].double().numpy())
+            for each in own.values()
+            for row, found in enumerate(each.labels.tolist())
+            if found == label
+        ]
+        total = sum(count * vector for count, vector in held)
+        norms.append(mu * np.linalg.norm(total) / (1 if summed else len(held)))
+        images.append(sum(count for count, _ in held))
+        sums.append(np.linalg.norm(total))
+    weighted = sum(sums) / sum(images)
+    assert outcome.figures == {"mu": mu, "target_to_weighted_mean": pytest.approx(np.mean(norms) / weighted, rel=1e-4)}
+    if summed:
+        # exactly mu times the mean number of images of a class
+        assert np.mean(norms) / weighted == pytest.approx(mu * sum(images) / 4)
+    assert len(outcome.downloads[EVERYONE]) == 4
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+def test_the_sum_is_the_mean_times_the_holders(halves, strategy):
+    """The factor |N_j| of the authors' code: class by class, before FT's contrastive step."""
+    own, mu = local_prototypes(), 0.01
+    one, other = (both_halves(halves, strategy, {"tinyproto.sum": summed}, mu) for summed in (True, False))
+    uploads = {p: uploaded(one.objective, each) for p, each in own.items()}
+    held = [sum(label in each.labels for each in own.values()) for label in range(4)]
+    assert len(set(held)) > 1
+    if strategy == "tinyproto-fp":
+        found, plain = (made.strategy.aggregate(uploads, {}, 1).downloads[EVERYONE] for made in (one, other))
+        for row, number in enumerate(held):
+            torch.testing.assert_close(found.vectors[row], number * plain.vectors[row])
+        return
+    times = {
+        p: each.with_vectors(torch.tensor([held[label] for label in each.labels.tolist()]).unsqueeze(1) * each.vectors)
+        for p, each in uploads.items()
+    }
+    found, expected = one.strategy.aggregate(uploads, {}, 1), other.strategy.aggregate(times, {}, 1)
+    assert same(found.state, expected.state)
+
+
+@pytest.mark.parametrize("strategy", BOTH)
+def test_a_bound_on_norms_is_one_on_p_not_on_n_p(run, metrics, strategy):
+    """Else 900 rows of features of norm 20 were an upload of 18,000, beyond the usual bound of 10,000."""
+    settings = {"strategy": strategy, "rounds": 3, "max-prototype-norm": 1.6, "partition": "iid"}
+    folder = run(settings | QUICK if strategy == "tinyproto-ft" else settings)
+    assert not [line for line in metrics(folder) if line["problems"]]
+    # and there was something to refuse
+    assert metrics(folder)[0]["training"]["prototype_norm"] > 1.6
 
 
 def listening():
@@ -273,7 +335,7 @@ def test_mu_is_in_every_message_and_in_the_checkpoint_also_after_a_resume(run, m
     folder = run(settings | {"rounds": 2}, grid=ear)
     roster = RunFolder(folder).roster()
     mean = sum(client["rows"][0] for client in roster) / sum(len(client["classes"]) for client in roster)
-    mu = given or 0.06 / mean
+    mu = given or TARGET[strategy] / mean
     _, meta = RunFolder(folder).load_checkpoint()
     assert meta["constants"] == {"mu": mu}
     client_module._states.clear()
@@ -286,7 +348,7 @@ def test_mu_is_in_every_message_and_in_the_checkpoint_also_after_a_resume(run, m
     assert all((header["constants"], header["values"]) == (["mu"], [mu]) for _, header in ear.heard)
     for line in metrics(folder)[:-1]:
         assert line["server"]["mu"] == mu
-        assert line["server"]["mu_times_mean_count"] == pytest.approx(mean * given or 0.06, rel=1e-12)
+        assert line["server"]["target_to_weighted_mean"] > 0
 
 
 def test_the_mu_of_the_checkpoint_holds_and_not_one_worked_out_again(run, metrics):
@@ -312,15 +374,17 @@ def test_other_methods_send_no_constants(run, strategy):
     assert all((header["constants"], header["values"]) == ([], []) for _, header in ear.heard)
 
 
-def test_targets_have_the_scale_of_mu_times_the_mean_count(run, metrics):
-    """0.06 of a prototype's norm or so: the figure for which the papers' mu was chosen."""
+@pytest.mark.parametrize("summed", [False, True])
+def test_targets_are_nine_tenths_of_a_prototype(run, metrics, summed):
+    """The figure for which the papers' mu was chosen; a tenth of it is a pull to zero."""
     iid = {"rounds": 2, "partition": "iid"}
-    lines = metrics(run(iid | {"strategy": "tinyproto-fp"}))
+    lines = metrics(run(iid | {"strategy": "tinyproto-fp", "tinyproto.sum": summed}))
     # round 1 is the same training in both, and FedProto tells the norm of p
     plain = metrics(run(iid | {"strategy": "fedproto"}))[0]["training"]["prototype_norm"]
     assert lines[0]["training"]["target_norm"] == 0
     # IID, so that n_ij is about n-bar everywhere; a mean of vectors is shorter than they are
-    assert 0.03 < lines[1]["training"]["target_norm"] / plain < 0.075
+    assert 0.6 < lines[1]["training"]["target_norm"] / plain < 1.0
+    assert lines[0]["server"]["target_to_weighted_mean"] == pytest.approx(0.9, rel=0.05)
 
 
 @pytest.mark.parametrize("strategy", BOTH)
@@ -365,8 +429,9 @@ def test_the_watched_norm_is_a_mean_over_images_whoever_was_sampled(halves):
 
 @pytest.mark.parametrize("scaling", [True, False])
 def test_features_that_collapse_are_warned_of_scaled_or_not(run, scaling):
-    """A pull a hundred times as strong, to targets near zero."""
-    run({"strategy": "tinyproto-fp", "rounds": 6, "prototype-weight": 100.0, "tinyproto.scaling": scaling} | HARD)
+    """A strong pull to targets near zero: a tiny mu, or prototypes without scaling of which the masks leave a tenth."""
+    own = {"tinyproto.mu": 1e-6} if scaling else {"tinyproto.scaling": False}
+    run({"strategy": "tinyproto-fp", "rounds": 6, "prototype-weight": 100.0} | own | HARD)
     assert any("the features collapse" in line for line in run.said)
 
 
@@ -424,11 +489,12 @@ def test_wrong_settings_are_named(halves, strategy, name, value):
 
 
 @pytest.mark.parametrize("strategy", BOTH)
-def test_a_mu_that_scales_nothing_is_refused_in_one_sentence(halves, strategy):
+@pytest.mark.parametrize(("name", "value", "shown"), [("mu", 0.01, "0.01"), ("sum", True, "true")])
+def test_what_scales_nothing_is_refused_in_one_sentence(halves, strategy, name, value, shown):
     with pytest.raises(SettingError) as raised:
-        halves({"strategy": strategy, "tinyproto.mu": 0.01, "tinyproto.scaling": False}, K, D)
+        halves({"strategy": strategy, f"tinyproto.{name}": value, "tinyproto.scaling": False}, K, D)
     sentence = str(raised.value)
-    assert "`tinyproto.mu` 0.01 scales nothing while `tinyproto.scaling` is false; set it to 0, or scale" in sentence
+    assert f"`tinyproto.{name}` {shown} scales nothing while `tinyproto.scaling` is false; leave it out" in sentence
     assert "\n" not in sentence
     assert sentence.count(". ") == 0
 
@@ -460,5 +526,5 @@ def test_what_scaling_discloses_is_said(run, scaling):
 def test_an_instruction_tells_the_client_mu(halves):
     """Through the wire, whatever the number: a float, to the bit."""
     codec = both_halves(halves, "tinyproto-fp", {"sparsity-dim": 2}).strategy.codec
-    sent = Instruction("run", 3, True, None, 2, {"mu": 0.06 / 29.123456789})
+    sent = Instruction("run", 3, True, None, 2, {"mu": 0.9 / 29.123456789})
     assert decode_instruction(encode_instruction(sent, codec), Limits(codec, 1e6)).constants == sent.constants

@@ -1,0 +1,123 @@
+"""The partition `table`: how many rows of each class each client holds, read from a CSV file: a row a client (by its
+number in the column `client`), a column a class by its name, cells counts."""
+
+import csv
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data import DataError
+
+TABLE = "table"
+CLIENT = "client"
+
+
+def table_digest(path: str) -> str:
+    """What changes whenever the file's content does.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    return hashlib.sha256(_read(path).encode()).hexdigest()
+
+
+def table_rows(
+    labels: np.ndarray, path: str, num_clients: int, class_names: Sequence[str], seed: int
+) -> list[np.ndarray]:
+    """Deal rows as a table counts them: those of each class in a seeded shuffle, the first clients first.
+
+    Args:
+        labels: (n,) int, the class of each row. path: the CSV file.
+        num_clients: how many clients the table must have. class_names: in label order.
+
+    Returns:
+        For each client its positions in `labels`, sorted, int64. What the table does not ask for is nobody's.
+
+    Raises:
+        DataError: a file that is no such table, does not fit the clients or the classes, asks for more rows of a class
+            than there are, or gives a client none.
+    """
+    wanted = _counts(path, num_clients, class_names)
+    had = np.bincount(labels, minlength=len(class_names))
+    short = np.flatnonzero(wanted.sum(axis=0) > had)
+    if short.size:
+        label = int(short[0])
+        raise DataError(
+            f"the partition table {path!r} asks for {wanted[:, label].sum()} rows of class {class_names[label]!r}, but "
+            f"{had[label]} are there: give the data that it was made of, leave max-samples 0, or lower that column.",
+            told=f"the partition table asks for {wanted[:, label].sum()} rows of class {label}, of {had[label]}",
+        )
+    # partition_rows draws from [seed, attempt], assignment from [seed, client] and [seed, 0, 1], way_shot [seed, 0, 2]
+    rng = np.random.default_rng([seed, 0, 3])
+    dealt: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
+    for label, column in enumerate(wanted.T):
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        for own, part in zip(dealt, np.split(rows[: column.sum()], np.cumsum(column)[:-1]), strict=True):
+            own.append(part)
+    return [np.sort(np.concatenate(own)) for own in dealt]
+
+
+def write_table(path: Path, counts: np.ndarray, class_names: Sequence[str]) -> None:
+    """Write (clients, K) counts as a table that `table_rows` takes.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    try:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow([CLIENT, *class_names])
+            writer.writerows([number, *row] for number, row in enumerate(counts.tolist()))
+    except OSError as error:
+        raise DataError(
+            f"the partition table {str(path)!r} cannot be written ({error.strerror or error}): give a file in a folder "
+            "of yours."
+        ) from None
+
+
+def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarray:
+    """(clients, K) int64, the columns in label order."""
+    head, *rows = [row for row in csv.reader(_read(path).splitlines()) if row] or [[]]
+    if head[:1] != [CLIENT] or sorted(head[1:]) != sorted(class_names):
+        raise DataError(
+            f"the partition table {path!r} has the columns {', '.join(head) or 'of no name'}, but it needs {CLIENT!r} "
+            f"and then the data set's {len(class_names)} classes by name: {', '.join(class_names)}.",
+            told=f"the partition table does not have the columns of the data set's {len(class_names)} classes",
+        )
+    if len(rows) != num_clients or [row[0].strip() for row in rows] != [str(number) for number in range(num_clients)]:
+        raise DataError(
+            f"the partition table {path!r} has {len(rows)} rows, but it needs one for each of the run's {num_clients} "
+            "clients, numbered from 0 in that order: set clients to its number of rows, or mend the first column.",
+            told=f"the partition table has {len(rows)} rows, not one for each of {num_clients} clients",
+        )
+    counts = np.zeros((num_clients, len(class_names)), dtype=np.int64)
+    for number, row in enumerate(rows):
+        if len(row) != len(head) or not all(cell.strip().isdecimal() and len(cell.strip()) < 10 for cell in row):
+            raise DataError(
+                f"the row of client {number} in the partition table {path!r} does not hold a whole number for each of "
+                f"{len(head)} columns: correct it.",
+                told=f"the row of client {number} in the partition table does not hold whole numbers",
+            )
+        counts[number, [class_names.index(name) for name in head[1:]]] = [int(cell) for cell in row[1:]]
+    if not counts.sum(axis=1).all():
+        raise DataError(
+            f"the partition table {path!r} gives client {int(counts.sum(axis=1).argmin())} no row: give each client "
+            "one, or take its row out and number the others anew.",
+            told=f"the partition table gives client {int(counts.sum(axis=1).argmin())} no row",
+        )
+    return counts
+
+
+def _read(path: str) -> str:
+    try:
+        # a spreadsheet may put a mark before the first name
+        return Path(path).expanduser().read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise DataError(
+            f"the partition table {path!r} cannot be read ({reason}): set partition-table to a CSV file that every "
+            "client and the server can open.",
+            told="the partition table cannot be read here",
+        ) from None

@@ -1,0 +1,57 @@
+"""`frame`: ProtoNorm's control. Targets from the seed alone, so that nothing is exchanged.
+
+    c        K unit vectors: a regular simplex where it fits (K <= d + 1), else a minimum of the logarithmic energy
+    client   L = CE(g(z), y) + lambda R(z, gamma c_y), as ProtoNorm's (Eq. 4, 15 there), the same c in every round
+    predict  argmin_j ||z - p_ij||
+
+Where K <= d + 1 ProtoNorm's aligned targets are a regular simplex too, whatever the clients send: their prototypes
+only rotate it. What ProtoNorm has above this row is what its exchange is worth. Every client works the targets out by
+itself; no byte of them crosses.
+"""
+
+from functools import lru_cache
+
+import torch
+
+from federation.seeds import derive, generator
+from federation.settings import Positive
+from prototypes.alignment import align
+from prototypes.prototype_set import PrototypeSet
+from strategies.local import Local
+from strategies.method import ClientState, Method, PullObjective, method_settings
+
+
+@method_settings
+class FrameSettings:
+    """`frame.*`.
+
+    Attributes:
+        gamma: the scale of the targets, in units of feature norm; compare with `protonorm.gamma`.
+    """
+
+    gamma: Positive = 10.0
+
+
+class FrameObjective(PullObjective):
+    """Client half: the shared prototype pull, with t = gamma c."""
+
+    def targets(self, state: ClientState, received: None) -> PrototypeSet:
+        """gamma c of all classes, from round 1 on."""
+        settings = self.settings
+        frame = seeded_frame(self.num_classes, settings.feature_dim, settings.seed)
+        return frame.with_vectors(self.options[FrameSettings].gamma * frame.vectors)
+
+    def upload(self, state: ClientState, round_number: int) -> None:
+        """Nothing."""
+
+
+# one a process: a deployment starts one for each message
+@lru_cache(maxsize=8)
+def seeded_frame(num_classes: int, dim: int, seed: int) -> PrototypeSet:
+    """Seeded random directions, spread over the sphere: (K, d) unit rows, the same wherever they are worked out."""
+    directions = torch.randn(num_classes, dim, generator=generator(seed, "frame"), dtype=torch.float64)
+    points = align(directions, "auto", seed=derive(seed, "frame", "alignment")).points
+    return PrototypeSet(torch.arange(num_classes), points.float())
+
+
+METHOD = Method(strategy=Local, objective=FrameObjective, settings={"frame": FrameSettings}, sends=None, receives=None)

@@ -1,0 +1,101 @@
+"""The partition `table`: what the file counts is what clients get, and a file that does not fit is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from data import DataError
+from data.assignment import DataSpec, assignment, open_data
+from data.partitions import class_counts
+from data.table import table_rows, write_table
+
+NAMES = ("cat", "dog", "frog, green")
+LABELS = np.repeat([0, 1, 2], [10, 20, 5])
+COUNTS = np.array([[3, 0, 5], [7, 20, 0]])
+
+
+@pytest.fixture
+def table(tmp_path):
+    """table(counts, names) -> the path of a file that `write_table` wrote, or of these words."""
+
+    def make(counts=COUNTS, names=NAMES):
+        path = tmp_path / "table.csv"
+        path.write_text(counts, "utf-8") if isinstance(counts, str) else write_table(path, counts, names)
+        return str(path)
+
+    return make
+
+
+def test_each_client_gets_what_the_table_counts_and_no_row_twice(table):
+    parts = table_rows(LABELS, table(), 2, NAMES, seed=3)
+    assert class_counts(LABELS, parts, 3).tolist() == COUNTS.tolist()
+    assert all((np.diff(part) > 0).all() for part in parts)
+    assert len(np.unique(np.concatenate(parts))) == COUNTS.sum()
+
+
+def test_rows_are_drawn_by_the_seed_alone(table):
+    path = table(np.array([[5, 10, 2], [5, 10, 3]]))
+    deal = [np.concatenate(table_rows(LABELS, path, 2, NAMES, seed)).tolist() for seed in (0, 0, 1)]
+    assert deal[0] == deal[1] != deal[2]
+
+
+def test_columns_may_stand_in_another_order_and_a_mark_may_come_first(table):
+    path = table('\ufeffclient,dog,"frog, green",cat\r\n0,0,5,3\r\n1,20,0,7\r\n\r\n')
+    assert class_counts(LABELS, table_rows(LABELS, path, 2, NAMES, 0), 3).tolist() == COUNTS.tolist()
+
+
+HEAD = 'client,cat,dog,"frog, green"\n'
+BAD = {
+    "other classes": (
+        "client,cat,dog\n0,1,1\n1,1,1\n",
+        r"the columns client, cat, dog, but it needs 'client' and then",
+    ),
+    "no head": ("0,3,0,5\n1,7,20,0\n", r"the columns 0, 3, 0, 5, but it needs 'client'"),
+    "empty": ("", r"the columns of no name"),
+    "too few clients": (HEAD + "0,1,1,1\n", r"has 1 rows, but it needs one for each of the run's 2 clients"),
+    "other numbers": (HEAD + "1,1,1,1\n2,1,1,1\n", r"numbered from 0 in that order"),
+    "no number": (
+        HEAD + "0,1,1,1\n1,1,x,1\n",
+        r"the row of client 1 in the partition table .* does not hold a whole",
+    ),
+    "below zero": (HEAD + "0,1,1,1\n1,1,-1,1\n", r"the row of client 1 in"),
+    "a column too few": (HEAD + "0,1,1,1\n1,1,1\n", r"the row of client 1 in"),
+    "a client without a row": (HEAD + "0,1,1,1\n1,0,0,0\n", r"gives client 1 no row"),
+    "too many rows": (HEAD + "0,1,1,1\n1,1,20,1\n", r"asks for 21 rows of class 'dog', but 20 are there"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_does_not_fit_is_refused_by_a_sentence(bad, table):
+    words, refusal = BAD[bad]
+    with pytest.raises(DataError, match=refusal) as raised:
+        table_rows(LABELS, table(words), 2, NAMES, 0)
+    assert str(raised.value).endswith(".")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), (b"client,\xff\n", "it is not UTF-8")])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, content, reason):
+    path = tmp_path / "nope.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"nope.csv' cannot be read \({reason}"):
+        table_rows(LABELS, str(path), 2, NAMES, 0)
+
+
+def test_clients_split_what_the_table_gave_them_and_another_file_deals_anew(tmp_path):
+    names = tuple(map(str, range(10)))
+    counts = np.arange(40).reshape(4, 10) + 1
+    path = tmp_path / "table.csv"
+    write_table(path, counts, names)
+    spec = DataSpec("digits", 4, "table", partition_table=str(path))
+    data = open_data(spec, tmp_path / "cache")
+    who = assignment(spec, data, tmp_path / "cache")
+    assert class_counts(data.labels, who.held, 10).tolist() == counts.tolist()
+    # the same name, other content: what was worked out before is not taken for it
+    write_table(path, counts[::-1], names)
+    again = assignment(spec, data, tmp_path / "cache")
+    assert class_counts(data.labels, again.held, 10).tolist() == counts[::-1].tolist()
+    with pytest.raises(DataError, match="has 4 rows, but it needs one for each of the run's 5 clients"):
+        assignment(replace(spec, clients=5), data, tmp_path / "cache")
