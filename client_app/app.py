@@ -1,46 +1,61 @@
-"""The Flower ClientApp: decode, call, encode."""
+"""The Flower ClientApp: decode, call, encode. No error leaves it but in the words of told.py."""
 
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import wraps
 
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from client_app.client import USER_ERRORS, Client
+from client_app.client import USER_ERRORS, Client, run_of
+from client_app.told import told
 from federation.codec import CodecError
 from federation.messages import decode_instruction, encode_identity, encode_report
 from federation.payloads import Identity, Instruction, Report
 from federation.seeds import limited_threads
-from strategies import read_settings
+
+RAISED = 2  # Flower's code for a ClientApp that raised
+Answer = Callable[[Message, Context], Message]
 
 app = ClientApp()
 
 
+def _contained(answer: Answer) -> Answer:
+    """Flower would send the text of an exception to the server."""
+
+    @wraps(answer)
+    def contained(message: Message, context: Context) -> Message:
+        try:
+            return answer(message, context)
+        except Exception as error:
+            return Message(Error(RAISED, _problem(error, context)), reply_to=message)
+
+    return contained
+
+
 @app.query()
+@_contained
 def query(message: Message, context: Context) -> Message:
     """Who are you? Asked once, before training."""
     try:
-        with limited_threads(read_settings(context.run_config).settings.threads):
+        with limited_threads(run_of(context).settings.threads):
             identity = Client(context).identity()
     except Exception as error:
-        # a defect, too, has to reach the person who waits for this client; its traceback goes to this process's log
-        if not isinstance(error, USER_ERRORS):
-            traceback.print_exc()
-        sentence = str(error) if isinstance(error, USER_ERRORS) else f"{type(error).__name__}: {error}"
-        problem = f"client {context.node_config.get('partition-id')}: {sentence}"
-        identity = Identity(_partition(context), 0, problem=problem)
+        # a defect, too, has to reach the person who waits for this client
+        identity = Identity(_partition(context), 0, problem=_problem(error, context))
     return Message(encode_identity(identity), reply_to=message)
 
 
 @app.train()
+@_contained
 def train(message: Message, context: Context) -> Message:
     """Evaluate on arrival, train, upload."""
     return _answer(message, context, Client.train)
 
 
 @app.evaluate()
+@_contained
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate only."""
     return _answer(message, context, Client.evaluate)
@@ -49,20 +64,25 @@ def evaluate(message: Message, context: Context) -> Message:
 def _answer(message: Message, context: Context, act: Callable[[Client, Instruction], Report]) -> Message:
     began = time.perf_counter()
     client = Client(context)
-    instruction = decode_instruction(message.content, client.limits())
+    instruction = decode_instruction(message.content, client.limits(), client.objective.download_unit)
     try:
         with limited_threads(client.settings.threads):
             report = act(client, instruction)
     except USER_ERRORS as error:
-        report = Report(client.partition, instruction.round, problem=f"client {client.partition}: {error}")
+        report = Report(client.partition, instruction.round, problem=_problem(error, context))
     report = replace(report, seconds=time.perf_counter() - began)
     try:
         records = encode_report(report, client.codec)
     except CodecError as error:
         # what was trained is kept; only the upload is missing
-        report = replace(report, payload=None, problem=f"client {client.partition}: {error}")
+        report = replace(report, payload=None, problem=_problem(error, context))
         records = encode_report(report, client.codec)
     return Message(records, reply_to=message)
+
+
+def _problem(error: Exception, context: Context) -> str:
+    partition = _partition(context)
+    return f"client {'?' if partition < 0 else partition}: {told(error, context.node_config)}"
 
 
 def _partition(context: Context) -> int:

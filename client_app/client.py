@@ -2,6 +2,8 @@
 
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -10,7 +12,9 @@ import torch
 from flwr.app import Context
 
 from client_app.evaluation import DivergenceError, evaluate, measure, predict
-from client_app.store import Stamp, Store, StoreError
+from client_app.site import NodeConfig, specs, text
+from client_app.store import Stamp, Store, StoreError, token_digest
+from client_app.told import simulated, told
 from client_app.trained import describe, lay_out, new_state
 from client_app.trainer import mean_norm, train
 from data import DataError
@@ -18,11 +22,10 @@ from data.client_data import client_data
 from data.shared_set import refuse_unfit, shared_rows
 from federation.arrays import Limits
 from federation.codec import codec_of
-from federation.data_spec import data_spec, shared_test_spec
 from federation.payloads import Answers, Identity, Instruction, Report
 from federation.seeds import seed_process
 from federation.settings import SettingError, device_name, home
-from models import ModelError, model_for, reads_text
+from models import ModelError, model_for, reads_text, told_name
 from models.text import Tokens
 from prototypes.prototype_set import PrototypeSet
 from strategies import Run, read_settings
@@ -44,33 +47,28 @@ class Client:
     """
 
     def __init__(self, context: Context):
-        node = context.node_config
-        self.run = _read(tuple(sorted(context.run_config.items())))
+        node = self.node = context.node_config
+        self.run = run_of(context)
         self.settings = self.run.settings
         self.partition = _whole_number(node, "partition-id")
         self.partitions = _whole_number(node, "num-partitions")
-        self.model = str(node.get("model", "")) or model_for(self.settings.models, self.partition)
+        with _told_in_full():
+            self.model = text(node, "model") or model_for(self.settings.models, self.partition)
         self.device = _device(node.get("device", ""), self.settings.device)
         if self.settings.precision == "bf16" and self.device.type != "cuda":
-            raise SettingError(
+            raise SettingError.public(
                 'setting `precision` is "bf16", which needs CUDA, but this client trains on the CPU; use "float32".'
             )
-        self.own_data = str(node.get("data-path", "")) or None
-        spec = data_spec(self.settings, self.partitions)
+        self.own_data = text(node, "data-path") or None
+        spec, self.shared = specs(node, self.settings, self.partitions, simulated())
         self.tokens = Tokens(self.model, self.settings.max_tokens) if reads_text(self.model) else None
         cache = home() / "cache"
         self.data = client_data(spec, self.partition, cache, self.device, self.own_data, self.tokens)
         # a domain that was dealt has its name already
-        self.domain = self.data.domain or str(node.get("domain", "")).strip()
-        here = str(node.get("shared-test-path", ""))
-        if here and self.settings.ensemble_every and not self.settings.shared_test_path:
-            raise SettingError(
-                f"the node config has shared-test-path={here!r}, but the run's setting of that name is empty: set "
-                "it to where the server has the same test set."
-            )
-        self.shared = shared_test_spec(self.settings, self.partitions, here)
-        self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim)
-        self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
+        self.domain = self.data.domain or text(node, "domain").strip()
+        with _told_in_full():
+            self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim)
+            self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
 
     def identity(self) -> Identity:
         """Who this client is. Builds the model once, so that one that does not fit is found before training; so is a
@@ -101,7 +99,7 @@ class Client:
         return Identity(
             partition=self.partition,
             partitions=self.partitions,
-            model=self.model,
+            model=self._told_model(),
             parameters=sum(p.numel() for p in state.module.parameters()),
             feature_dim=self.settings.feature_dim,
             class_names=data.class_names,
@@ -139,8 +137,8 @@ class Client:
             figures = train(self.objective, state, self.data, stream, instruction.round)
         except DivergenceError as error:
             # the state in memory is spoilt; the store still holds the last good one
-            problem = f"client {self.partition} ({self.model}) diverged in round {instruction.round}: {error}"
-            return replace(report, problem=problem)
+            problem = f"client {self.partition} ({self._told_model()}) diverged in round {instruction.round}: "
+            return replace(report, problem=problem + told(error, self.node))
         stamp = self._store(instruction.run).save(instruction.round, state)
         upload = self.objective.upload(state, instruction.round)
         self._keep(instruction.run, stamp, state)
@@ -176,11 +174,13 @@ class Client:
             return replace(report, answers=self._answers(state))
         except USER_ERRORS as error:
             # a measurement that fails must not cost a round of training
-            return replace(report, remark=f"no ensemble answer: {error}")
+            return replace(report, remark=f"no ensemble answer: {told(error, self.node)}")
 
     def _answers(self, state: ClientState) -> Answers | None:
         if not self.settings.ensemble_every:
-            raise SettingError("the server asks for the ensemble's answers, but this run's `ensemble-every` is 0.")
+            raise SettingError.public(
+                "the server asks for the ensemble's answers, but this run's `ensemble-every` is 0."
+            )
         rows, fingerprint = shared_rows(self.shared, self.device, self.tokens)
         probabilities = predict(self.objective, state, rows, self.data.transform)
         return None if probabilities is None else Answers(probabilities, fingerprint)
@@ -192,6 +192,7 @@ class Client:
         """The state from which a round starts: from memory if it is the store's newest, else from the store, else
         new. It leaves the memory cache until it is whole again."""
         store = self._store(instruction.run)
+        store.admit(instruction.token)
         stamp = store.newest_before(instruction.round, instruction.trained, going_back=trains)
         cached = _states.pop((instruction.run, self.partition, self.device), None)
         if instruction.payload is not None:
@@ -203,7 +204,7 @@ class Client:
             store.load_into(state, stamp, self.device)
             return state, stamp
         measure(self.objective, state, self.data)
-        store.describe(self._description())
+        store.describe(self._description() | {"token": token_digest(instruction.token)})
         return state, store.save(0, state)
 
     def _keep(self, run: str, stamp: Stamp, state: ClientState) -> None:
@@ -215,6 +216,10 @@ class Client:
     def _store(self, run: str) -> Store:
         return Store(home() / "clients" / run / str(self.partition))
 
+    def _told_model(self) -> str:
+        """Its model's name, without a path that is the site's own."""
+        return told_name(self.model) if text(self.node, "model") else self.model
+
     def _new_state(self) -> ClientState:
         """The seeded initial model: the same for all clients of one architecture with `shared-init`."""
         return new_state(self.objective, self.model, self.data.transform.shape, self.partition, self.device)
@@ -223,17 +228,38 @@ class Client:
         return describe(self.run, self.partition, self.model, self.data.class_names, self.data.transform)
 
 
+def run_of(context: Context) -> Run:
+    """The run that a context belongs to.
+
+    Raises:
+        SettingError: its settings cannot be used.
+    """
+    with _told_in_full():
+        return _read(tuple(sorted(context.run_config.items())))
+
+
 @lru_cache(maxsize=8)
 def _read(items: tuple[tuple[str, Any], ...]) -> Run:
     return read_settings(dict(items))
 
 
-def _whole_number(node: dict[str, Any], name: str) -> int:
+@contextmanager
+def _told_in_full() -> Iterator[None]:
+    """Inside, only the run's settings and the number of classes decide what goes wrong: the server knows both."""
+    try:
+        yield
+    except (SettingError, ModelError) as error:
+        error.told = str(error).rstrip(".")
+        raise
+
+
+def _whole_number(node: NodeConfig, name: str) -> int:
     value = node.get(name)
     if type(value) is not int or value < 0:
         raise SettingError(
             f"this SuperNode's --node-config has {name}={value!r} where a whole number belongs; start it with "
-            '"partition-id=<i> num-partitions=<n>".'
+            '"partition-id=<i> num-partitions=<n>".',
+            told=f"its node config has no whole number as {name}",
         )
     return value
 
@@ -241,7 +267,16 @@ def _whole_number(node: dict[str, Any], name: str) -> int:
 def _device(of_node: Any, of_run: str) -> torch.device:
     """What the node config says goes before the run's setting: machines differ."""
     own = of_node != ""
-    name, where = (of_node, "this SuperNode's --node-config has device") if own else (of_run, "setting `device` is")
+    try:
+        if own:
+            return _found(of_node, "this SuperNode's --node-config has device")
+        return _found(of_run, "setting `device` is")
+    except SettingError as error:
+        error.told = "its node config names a device that is not there" if own else str(error).rstrip(".")
+        raise
+
+
+def _found(name: Any, where: str) -> torch.device:
     try:
         # a node config may hold a number, too
         device_name(str(name))

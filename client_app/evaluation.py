@@ -5,6 +5,7 @@ import time
 import torch
 from torch import Tensor
 
+from data import ToldError
 from data.client_data import ClientData, Rows, Transform
 from federation.figures import MAJORITY
 from federation.payloads import Evaluation
@@ -16,7 +17,7 @@ from strategies.method import ClientState, Objective
 ROWS_AT_ONCE = 256
 
 
-class DivergenceError(ArithmeticError):
+class DivergenceError(ToldError):
     """The loss, or a feature, is no longer finite; one sentence for a person."""
 
 
@@ -33,7 +34,7 @@ def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
         return
     features = features_of(objective, state, data.train, data.transform)
     if not bool(features.isfinite().all()):
-        raise DivergenceError("the features are not finite after training; lower `learning-rate`")
+        raise DivergenceError.public("the features are not finite after training; lower `learning-rate`")
     state.prototypes = class_means(features, data.train.labels, objective.num_classes)
     state.covariance = pooled_covariance(features, data.train.labels, state.prototypes)
     state.features = features, data.train.labels

@@ -111,12 +111,12 @@ class Own(nn.Module):
         return self._score(z)
 
 
-def export(trained: Trained, output: Path, kind: str = "torch", rule: str = "", force: bool = False) -> None:
+def export(trained: Trained, output: Path, kind: str = "", rule: str = "", force: bool = False) -> None:
     """Write a client's program, its prototypes and class names to one file, whole or not at all.
 
     Args:
         trained: on the CPU.
-        kind: one of FORMATS.
+        kind: one of FORMATS; "" for what the file's name says.
         rule: "" for the client's own.
         force: replace a file that is there.
 
@@ -124,10 +124,7 @@ def export(trained: Trained, output: Path, kind: str = "torch", rule: str = "", 
         SettingError: a format, rule or file that is not to be had, a model of texts, or one that cannot be written as
             a program.
     """
-    if kind not in FORMATS:
-        raise SettingError(f"format {kind!r} is unknown; it can be {' or '.join(FORMATS)}.")
-    if output.suffix != FORMATS[kind]:
-        raise SettingError(f"{output} does not end in {FORMATS[kind]}, as a file of format {kind!r} must.")
+    kind = _format_of(output, kind)
     if output.exists() and not force:
         raise SettingError(f"{output} is there already; give --force to replace it, or another --output.")
     chosen = trained.chosen(rule)
@@ -142,6 +139,22 @@ def export(trained: Trained, output: Path, kind: str = "torch", rule: str = "", 
         raise SettingError(f"{output} cannot be written ({error.strerror}); choose another --output.") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _format_of(output: Path, kind: str) -> str:
+    """The format that was asked for, else that of the file's name."""
+    if kind and kind not in FORMATS:
+        raise SettingError(f"format {kind!r} is unknown; it can be {' or '.join(FORMATS)}.")
+    meant = next((name for name, suffix in FORMATS.items() if suffix == output.suffix), "")
+    if not meant:
+        wanted = [FORMATS[kind]] if kind else [f"{suffix} ({name})" for name, suffix in FORMATS.items()]
+        raise SettingError(f"{output} does not end in {' or '.join(wanted)}, which says what is in it; name it so.")
+    if kind not in ("", meant):
+        raise SettingError(
+            f"{output} is named as a file of format {meant!r}, but --format is {kind!r}; leave --format out, or end "
+            f"the name in {FORMATS[kind]}."
+        )
+    return meant
 
 
 def _numbers(trained: Trained) -> InputTransform:

@@ -4,6 +4,7 @@ Each generation is one safetensors file, stamped with the round that made it. Fl
 a process's memory and would be gone with it.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from data import ToldError
 from federation.payloads import Payload, from_tensors, to_tensors
 from prototypes.prototype_set import PrototypeSet
 from strategies.method import ClientState
@@ -24,7 +26,7 @@ GENERATION = re.compile(r"round-\d{6,}\.safetensors")
 Stamp = tuple[int, int, int]  # round, inode, modification time: one state, however often it was written
 
 
-class StoreError(ValueError):
+class StoreError(ToldError):
     """A kept state that cannot be used; one sentence for a person."""
 
 
@@ -37,6 +39,20 @@ class Store:
 
     def __init__(self, folder: Path):
         self.folder = folder
+
+    def admit(self, token: str) -> None:
+        """Let a run in that knows this store's token; a store that holds nothing yet is the first run's that comes.
+
+        Raises:
+            StoreError: another run has this one's name.
+        """
+        described = (self.folder / "client.json").exists()
+        if (described or self._paths()) and self.description().get("token") != token_digest(token):
+            raise StoreError(
+                f"{self.folder} holds models of a run of this name whose secret this run does not know, so they "
+                "stay as they are; start the run anew, which gives it another name, or resume it from its own folder.",
+                told="it keeps models of a run of this name whose secret this run does not know; start the run anew",
+            )
 
     def newest_before(self, round_number: int, trained: int = 0, going_back: bool = True) -> Stamp | None:
         """The generation from which `round_number` starts; None where there never was one.
@@ -56,7 +72,9 @@ class Store:
             raise StoreError(
                 f"round {round_number} cannot start: {self.folder} no longer holds the state of an earlier round, only "
                 f"of {', '.join(str(_made_in(path)) for path in sorted(later))}; resume from the run's newest "
-                "checkpoint with as many `rounds` or more, or start a new run."
+                "checkpoint with as many `rounds` or more, or start a new run.",
+                told=f"round {round_number} cannot start: it no longer has the state of an earlier one; resume from "
+                "the run's newest checkpoint, or start a new run",
             )
         for path in later if going_back else ():
             path.unlink(missing_ok=True)
@@ -65,7 +83,8 @@ class Store:
             raise StoreError(
                 f"round {round_number} cannot start: {self.folder} does not hold the model of round {trained}, from "
                 "which this client sent its last prototypes; bring the folder (in PROTOSPHERE_HOME) back, or start a "
-                "new run."
+                "new run.",
+                told=f"round {round_number} cannot start: it has lost the model of round {trained}",
             )
         return newest
 
@@ -105,13 +124,16 @@ class Store:
         except RuntimeError as error:
             raise StoreError(
                 f"{path} holds another model than this client now has ({' '.join(str(error).split())}); start the node "
-                "with the model that began the run, or start a new run."
+                "with the model that began the run, or start a new run.",
+                told="its kept state is of another model than it now has",
             ) from None
         if "prototypes" in parts:
             try:
                 state.prototypes = PrototypeSet(**parts["prototypes"])
             except (TypeError, ValueError) as error:
-                raise StoreError(f"{path} is damaged ({error}); bring it back from a copy.") from None
+                raise StoreError(
+                    f"{path} is damaged ({error}); bring it back from a copy.", told="its kept state is damaged"
+                ) from None
         state.covariance = parts.get("covariance", {}).get("")
         state.kept = parts.get("kept", {})
         state.optimiser = parts.get("optimiser", {})
@@ -172,21 +194,40 @@ class Store:
         self._replace(path, lambda temporary: save_file(whole, temporary))
 
     def _replace(self, path: Path, write: Callable[[Path], object]) -> None:
-        """Whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Whole or not at all.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
         temporary = path.with_suffix(f".{os.getpid()}.tmp")
         try:
-            write(temporary)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                write(temporary)
+                os.replace(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StoreError(
+                f"{path} cannot be written ({reason}); free space there, or set PROTOSPHERE_HOME to a folder of yours.",
+                told="its state cannot be written",
+            ) from None
+
+
+def token_digest(token: str) -> str:
+    """What a store keeps of a run's token: who reads the store does not learn it."""
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _read(path: Path, remedy: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
     try:
         return load_file(path, device=str(device))
     except (OSError, SafetensorError) as error:
-        raise StoreError(f"{path} cannot be read ({error}), perhaps after a power cut; {remedy}") from None
+        raise StoreError(
+            f"{path} cannot be read ({error}), perhaps after a power cut; {remedy}",
+            told="its kept state cannot be read, perhaps after a power cut",
+        ) from None
 
 
 def _made_in(path: Path) -> int:

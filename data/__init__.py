@@ -1,5 +1,25 @@
 """The data floor: data sets, who holds which rows of them, and one client's tensors."""
 
+from typing import Self
 
-class DataError(ValueError):
-    """Data that cannot be used; its text is one sentence for the person who starts the run."""
+
+class ToldError(ValueError):
+    """An error with two texts: a sentence for whoever has the machine, and what may be told elsewhere.
+
+    Attributes:
+        told: words of this program with numbers (rows, counts, sizes, labels of classes) and settings of the run; never
+            a cell, a path, or the name of a file, a folder or a column. "": nothing but the kind of error.
+    """
+
+    def __init__(self, sentence: str, told: str = ""):
+        super().__init__(sentence)
+        self.told = told
+
+    @classmethod
+    def public(cls, sentence: str) -> Self:
+        """An error whose sentence may be told as it is."""
+        return cls(sentence, sentence.rstrip("."))
+
+
+class DataError(ToldError):
+    """Data that cannot be used."""

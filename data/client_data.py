@@ -85,7 +85,7 @@ class InputTransform:
             DataError: the inputs have another shape.
         """
         if tuple(inputs.shape[1:]) != self.shape:
-            raise DataError(
+            raise DataError.public(
                 f"inputs have the shape {tuple(inputs.shape[1:])}, but the data set has {self.shape}: resize them."
             )
         trailing = (1,) * (len(self.shape) - 1)
@@ -234,7 +234,7 @@ def _load(
 ) -> ClientData:
     own = data_path is not None
     if not own and not 0 <= partition < spec.clients:
-        raise DataError(f"partition {partition} does not exist: {spec.clients} clients are numbered from 0.")
+        raise DataError.public(f"partition {partition} does not exist: {spec.clients} clients are numbered from 0.")
     data = open_data(spec, cache_dir, data_path)
     who = assignment(spec, data, cache_dir, own=own)
     client = 0 if own else partition
@@ -281,7 +281,10 @@ def refuse_other_inputs(data: Decoded, texts: bool) -> None:
         return
     held, wanted = ("images or numbers", "texts") if texts else ("texts", "images or numbers")
     remedy = "one that is no hf:<encoder>" if texts else "hf:<encoder>"
-    raise DataError(f"{data.name!r} holds {held}, but a client's model takes {wanted}: give it a model {remedy}.")
+    raise DataError(
+        f"{data.name!r} holds {held}, but a client's model takes {wanted}: give it a model {remedy}.",
+        told=f"its data are {held}, but its model takes {wanted}",
+    )
 
 
 def _transform(data: Decoded, encode: Encode | None) -> Transform:

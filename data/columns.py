@@ -61,28 +61,39 @@ def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: 
     has = f"its columns are {', '.join(features)}" if features else "it has no columns"
     for setting, column in columns.named.items():
         if column not in features:
-            raise DataError(f"{setting} is {column!r}, but {name!r} has no such column; {has}: name one of them.")
+            raise DataError(
+                f"{setting} is {column!r}, but {name!r} has no such column; {has}: name one of them.",
+                told=f"its tables have no column of the name in {setting}",
+            )
     chosen = list(columns.named.values())
     if len(set(chosen)) < len(chosen):
         given = ", ".join(f"{setting} = {column!r}" for setting, column in columns.named.items())
-        raise DataError(f"{given} name one column of {name!r} twice: name a column for each.")
+        raise DataError(
+            f"{given} name one column of {name!r} twice: name a column for each.",
+            told=f"{' and '.join(columns.named)} name one column twice",
+        )
     free = {column: feature for column, feature in features.items() if column not in chosen}
     image = None if columns.text or texts_only else _image_column(free)
     strings = [column for column in TEXT_COLUMNS if column in free and (texts_only or _is_string(free[column]))]
     text = columns.text or next(iter(strings), "")
     if texts_only and not text:
-        raise DataError(f"{name!r} has no text column; {has}: name it {TEXT_COLUMNS[0]} or set text-column.")
+        raise DataError(
+            f"{name!r} has no text column; {has}: name it {TEXT_COLUMNS[0]} or set text-column.",
+            told="its tables have no text column of a usual name",
+        )
     if not image and not text:
         raise DataError(
             f"{name!r} has no image column; {has}: name one {IMAGE_COLUMNS[0]} with encoded images as "
-            "struct{bytes, path}, or set text-column to the one with texts."
+            "struct{bytes, path}, or set text-column to the one with texts.",
+            told="its tables have no image column of a usual name",
         )
     inputs = image or text
     label = columns.label or next((column for column in LABEL_COLUMNS if column in free and column != inputs), "")
     if not label:
         raise DataError(
             f"{name!r} has no label column; {has}: name the one with the class numbers {LABEL_COLUMNS[0]}, or set "
-            "label-column."
+            "label-column.",
+            told="its tables have no label column of a usual name",
         )
     found = {inputs: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
     return "image" if image else "text", found
@@ -120,14 +131,16 @@ def check_alike(name: str, tables: Mapping[str, datasets.Dataset], found: Mappin
         if not set(found) <= set(table.column_names):
             raise DataError(
                 f"the {split} table of {name!r} has the columns {', '.join(table.column_names)}, but the train table "
-                f"{' and '.join(found)}: give both tables the same columns."
+                f"{' and '.join(found)}: give both tables the same columns.",
+                told=f"its {split} table lacks a column that its train table has",
             )
         for column in [column for column, role in found.items() if role != "inputs"]:
             types = [_kind(each.features[column]) for each in (table, train)]
             if types[0] != types[1] and len(table) and len(train):
                 raise DataError(
                     f"column {column!r} holds {types[0]} in the {split} table of {name!r}, but {types[1]} in the "
-                    "train table: write both alike."
+                    "train table: write both alike.",
+                    told=f"a column is of another type in its {split} table than in its train table",
                 )
 
 
@@ -146,7 +159,10 @@ def check_strings(name: str, split: str, table: datasets.Dataset, column: str) -
     """
     if len(table) and not _is_string(table.features[column]):
         held = _kind(table.features[column])
-        raise DataError(f"column {column!r} of the {split} table of {name!r} holds {held}, but texts must be strings.")
+        raise DataError(
+            f"column {column!r} of the {split} table of {name!r} holds {held}, but texts must be strings.",
+            told=f"the texts of its {split} table are no strings",
+        )
 
 
 def check_groups(name: str, split: str, table: datasets.Dataset, column: str) -> None:
@@ -159,11 +175,14 @@ def check_groups(name: str, split: str, table: datasets.Dataset, column: str) ->
         return
     held = _kind(table.features[column])
     if held not in ("strings", "whole numbers"):
-        raise DataError(f"column {column!r} of {name!r} holds {held}, but groups must be whole numbers or strings.")
-    _refuse_missing(name, split, column_values(table, column), f"no group in column {column!r}")
+        raise DataError(
+            f"column {column!r} of {name!r} holds {held}, but groups must be whole numbers or strings.",
+            told=f"the groups of its {split} table are neither whole numbers nor strings",
+        )
+    _refuse_missing(name, split, column_values(table, column), "no group", f" in column {column!r}")
 
 
-def _refuse_missing(name: str, split: str, values: Any, what: str) -> None:
+def _refuse_missing(name: str, split: str, values: Any, what: str, where: str = "") -> None:
     import pyarrow
     import pyarrow.compute as pc
 
@@ -172,14 +191,19 @@ def _refuse_missing(name: str, split: str, values: Any, what: str) -> None:
     except pyarrow.ArrowInvalid:
         row = next(row for row, value in enumerate(values) if not _is_utf8(value))
         raise DataError(
-            f"row {row} of the {split} table of {name!r} has a label or group that is not UTF-8: write it in UTF-8."
+            f"row {row} of the {split} table of {name!r} has a label or group that is not UTF-8: write it in UTF-8.",
+            told=f"row {row} of its {split} table has a label or group that is not UTF-8",
         ) from None
     missing = values.is_null()
     if pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type):
         missing = pc.or_kleene(missing, pc.equal(pc.utf8_trim_whitespace(values), ""))
     rows = np.flatnonzero(missing.to_numpy())
     if rows.size:
-        raise DataError(f"row {rows[0]} of the {split} table of {name!r} has {what}: give it one or drop the row.")
+        row = rows[0]
+        raise DataError(
+            f"row {row} of the {split} table of {name!r} has {what}{where}: give it one or drop the row.",
+            told=f"row {row} of its {split} table has {what}",
+        )
 
 
 def _is_utf8(value: Any) -> bool:
@@ -201,7 +225,8 @@ def check_labels(name: str, split: str, table: datasets.Dataset, column: str, cl
     values = column_values(table, column)
     if not str(values.type).startswith(("int", "uint")):
         raise DataError(
-            f"column {column!r} of {name!r} holds {values.type}, but labels must be class numbers 0, 1, 2, …."
+            f"column {column!r} of {name!r} holds {values.type}, but labels must be class numbers 0, 1, 2, ….",
+            told=f"the labels of its {split} table are no class numbers",
         )
     _refuse_missing(name, split, values, "no label")
     labels = values.to_numpy()
@@ -210,9 +235,11 @@ def check_labels(name: str, split: str, table: datasets.Dataset, column: str, cl
     )
     wrong = np.flatnonzero((labels < 0) | (labels >= len(class_names) if class_names else False))
     if wrong.size:
+        row = wrong[0]
         raise DataError(
-            f"row {wrong[0]} of the {split} table of {name!r} has the label {labels[wrong[0]]}, but labels must be "
-            f"{allowed}: correct the row or the class names."
+            f"row {row} of the {split} table of {name!r} has the label {labels[row]}, but labels must be "
+            f"{allowed}: correct the row or the class names.",
+            told=f"row {row} of its {split} table has a label that is not {allowed}",
         )
     return int(labels.max())
 
@@ -265,7 +292,8 @@ def refuse_many(name: str, column: str, count: int) -> None:
     if count > MOST_NAMES:
         raise DataError(
             f"column {column!r} of {name!r} would make {count} classes, more than {MOST_NAMES}: set label-column to "
-            "the one with the classes, or list the classes in classes.txt."
+            "the one with the classes, or list the classes in classes.txt.",
+            told=f"its labels would make more than {MOST_NAMES} classes",
         )
 
 
@@ -279,7 +307,8 @@ def _codes(name: str, split: str, labels: Any, names: tuple[str, ...]) -> np.nda
         row = int(unknown[0])
         raise DataError(
             f"row {row} of the {split} table of {name!r} has the label {labels[row].as_py()!r}, but classes.txt names "
-            "no such class: add it there or correct the row."
+            "no such class: add it there or correct the row.",
+            told=f"row {row} of its {split} table has a label that classes.txt does not name",
         )
     return codes.to_numpy().astype(np.int64)
 

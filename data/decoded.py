@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from data import DataError
 from data.columns import USUAL, Columns, column_values
-from data.folders import Folder
+from data.folders import Folder, Listed, refuse_unlisted
 from data.images import decode_images, in_bytes, resized
 from data.sources import Source, load_source, locate
 from data.texts import CONTENT, Texts, write_texts
@@ -51,7 +51,10 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides one decoded data set; names and meaning are those of the settings."""
+    """What decides one decoded data set; names and meaning are those of the settings.
+
+    `listed`: of what local folder a classes.txt is asked (refuse_unlisted).
+    """
 
     dataset: str
     columns: Columns = USUAL
@@ -59,20 +62,25 @@ class Recipe:
     spiral_points: int = 1000
     seed: int = 0
     image_size: int = 0
+    listed: Listed = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.image_size <= MOST_PIXELS:
-            raise DataError(f"image-size is {self.image_size}, but it must lie between 0 and {MOST_PIXELS} pixels.")
+            raise DataError.public(
+                f"image-size is {self.image_size}, but it must lie between 0 and {MOST_PIXELS} pixels."
+            )
 
     def key(self) -> str:
         """That of the cache entry: another one whenever a setting, or a local file's size or time, is another.
 
         Raises:
-            DataError: what locate raises.
+            DataError: what locate raises; a folder whose classes had to be listed and are not.
         """
         place = locate(self.dataset)
         content: Any = place
         if isinstance(place, Folder):
+            # here, since an entry may have been made when nobody asked for a list
+            refuse_unlisted(place, self.listed)
             content = [str(place.root), place.class_names, place.state()]
         elif place == "spiral":
             content = [place, self.spiral_noise, self.spiral_points, self.seed]
@@ -146,10 +154,14 @@ def kept(cache_dir: Path, key: str, write: Callable[[Path], None]) -> Decoded:
     except OSError as error:
         raise DataError(
             f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
-            "give another folder."
+            "give another folder.",
+            told="its data cache cannot be written",
         ) from error
     if found is None:
-        raise DataError(f"the data cache {str(folder)!r} cannot be read back: its disk is full or faulty.")
+        raise DataError(
+            f"the data cache {str(folder)!r} cannot be read back: its disk is full or faulty.",
+            told="its data cache cannot be read back",
+        )
     return found
 
 
@@ -223,7 +235,7 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
     tables = [table for table in (source.train, source.test) if table is not None]
     labels = np.concatenate([column_values(table, "label").to_numpy() for table in tables]).astype(np.int64)
     if not labels.size:
-        raise DataError(f"data set {dataset!r} has no rows: give it at least one.")
+        raise DataError(f"data set {dataset!r} has no rows: give it at least one.", told="its data have no rows")
     np.save(partial / "labels.npy", labels)
     if columns.group:
         np.save(partial / "groups.npy", _group_codes(tables))
@@ -253,7 +265,8 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
 def _refuse_size(recipe: Recipe, held: str) -> None:
     if recipe.image_size:
         raise DataError(
-            f"image-size is {recipe.image_size}, but {recipe.dataset!r} holds {held} and no images: leave it 0."
+            f"image-size is {recipe.image_size}, but {recipe.dataset!r} holds {held} and no images: leave it 0.",
+            told=f"image-size is {recipe.image_size}, but its data are {held} and no images",
         )
 
 
@@ -276,12 +289,18 @@ def _texts(source: Source) -> Iterator[str]:
         row = 0
         for batch in table.select_columns(["inputs"]).with_format("arrow").iter(_BATCH):
             for value in batch.column("inputs"):
-                where = f"row {row} of the {split} table of {source.name!r}"
+                where = f"row {row} of the {split} table"
                 try:
                     text = value.as_py()
                 except UnicodeDecodeError:
-                    raise DataError(f"{where} is not UTF-8: write its text in UTF-8.") from None
+                    raise DataError(
+                        f"{where} of {source.name!r} is not UTF-8: write its text in UTF-8.",
+                        told=f"{where} is not UTF-8",
+                    ) from None
                 if text is None or not text.strip():
-                    raise DataError(f"{where} has no text: give it one or drop the row.")
+                    raise DataError(
+                        f"{where} of {source.name!r} has no text: give it one or drop the row.",
+                        told=f"{where} has no text",
+                    )
                 yield text
                 row += 1

@@ -45,7 +45,10 @@ def listed(dataset: str) -> tuple[str, ...]:
     """
     items = _items(dataset)
     if len(items) > 1 and "" in items:
-        raise DataError(f"dataset is {dataset!r}, a list with an empty item: take out the comma that is too many.")
+        raise DataError(
+            f"dataset is {dataset!r}, a list with an empty item: take out the comma that is too many.",
+            told="the setting dataset lists an empty item",
+        )
     return items
 
 
@@ -76,12 +79,18 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
     else:
         every = next(filter(_is_every, items), None)
         if every is not None:
-            raise DataError(f"dataset lists {every!r} among others, but * stands alone: list its subfolders instead.")
+            raise DataError(
+                f"dataset lists {every!r} among others, but * stands alone: list its subfolders instead.",
+                told="the setting dataset lists a * among others",
+            )
         domains = [Domain(_absolute(item).name or item if is_path(item) else item, item) for item in items]
     names = [domain.name for domain in domains]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise DataError(f"dataset names two domains {twice!r}: rename a folder, so that each has a name of its own.")
+        raise DataError(
+            f"dataset names two domains {twice!r}: rename a folder, so that each has a name of its own.",
+            told="the setting dataset names two domains alike",
+        )
     return tuple(domains)
 
 
@@ -115,7 +124,7 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
             training row, classes that a `classes.txt` for all does not name, and with `same` different classes.
     """
     if classes not in CLASSES:
-        raise DataError(f"classes is {classes!r}, but it must be one of {', '.join(CLASSES)}.")
+        raise DataError.public(f"classes is {classes!r}, but it must be one of {', '.join(CLASSES)}.")
     domains = domains_of(recipe.dataset)
     if not domains:
         return decode(recipe, cache_dir)
@@ -136,13 +145,13 @@ def kept_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded 
 
 def _key_of_all(recipe: Recipe, domains: Sequence[Domain], classes: str) -> tuple[str, tuple[str, ...]]:
     """The cache entry of several domains, and the classes that are listed for all of them."""
+    common = listed_classes(_absolute(recipe.dataset).parent) if len(listed(recipe.dataset)) == 1 else ()
     keys = []
     for domain in domains:
         _place(domain)
         with _naming(domain.name):
-            keys.append(replace(recipe, dataset=domain.dataset).key())
+            keys.append(replace(recipe, dataset=domain.dataset, listed="" if common else recipe.listed).key())
     names = tuple(domain.name for domain in domains)
-    common = listed_classes(_absolute(recipe.dataset).parent) if len(listed(recipe.dataset)) == 1 else ()
     return cache_key(["domains", names, keys, classes, common]), common
 
 
@@ -183,16 +192,23 @@ def _absolute(path: str) -> Path:
 def _subfolders(every: str) -> list[Path]:
     root = _absolute(every).parent
     if not root.is_dir():
-        raise DataError(f"data path {str(root)!r} is no folder: check its spelling, and that this machine has it.")
+        raise DataError(
+            f"data path {str(root)!r} is no folder: check its spelling, and that this machine has it.",
+            told="the folder of the domains is none",
+        )
     # a link that leads nowhere is a domain that is missing, not one to leave out
     found = sorted(path for path in root.iterdir() if (path.is_dir() or not path.exists()) and seen(path))
     if found and all(path.name in ("train", *TEST_SPLITS) for path in found):
         raise DataError(
             f"{every!r} takes each subfolder of {str(root)!r} for a domain, but they are the splits of one data set: "
-            f"set dataset to {str(root)!r}."
+            f"set dataset to {str(root)!r}.",
+            told="the folder of the domains is a single data set",
         )
     if not found:
-        raise DataError(f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.")
+        raise DataError(
+            f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.",
+            told="the folder of the domains has no subfolders",
+        )
     return found
 
 
@@ -201,7 +217,9 @@ def _naming(domain: str) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise DataError(f"domain {domain!r}: {error}") from error
+        raise DataError(
+            f"domain {domain!r}: {error}", told=error.told and f"of one of the domains, {error.told}"
+        ) from error
 
 
 def _place(domain: Domain) -> str | Folder:
@@ -213,7 +231,10 @@ def _place(domain: Domain) -> str | Folder:
 
 
 def _no_images(domain: str, held: str) -> DataError:
-    return DataError(f"domain {domain!r} holds {held}, but domains must be images: take it out of dataset.")
+    return DataError(
+        f"domain {domain!r} holds {held}, but domains must be images: take it out of dataset.",
+        told=f"a domain holds {held}, but domains must be images",
+    )
 
 
 def _combine(
@@ -254,11 +275,15 @@ def _combine(
 
 def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
     with _naming(domain.name):
-        part = decode(replace(recipe, dataset=domain.dataset), cache_dir)
+        # the key has asked for lists of classes, or there is one for all domains
+        part = decode(replace(recipe, dataset=domain.dataset, listed=""), cache_dir)
     if isinstance(part.inputs, Texts):
         raise _no_images(domain.name, "texts")
     if not part.train_rows:
-        raise DataError(f"domain {domain.name!r} has no training row: give it some, or take it out of dataset.")
+        raise DataError(
+            f"domain {domain.name!r} has no training row: give it some, or take it out of dataset.",
+            told="a domain has no training row",
+        )
     return part
 
 
@@ -271,12 +296,14 @@ def _named(part: Decoded, domain: str, common: tuple[str, ...]) -> Decoded:
     if own != tuple(map(str, range(len(own)))):
         raise DataError(
             f"domain {domain!r} has a class {unknown!r} that the classes.txt beside it does not name: add it there, or "
-            "rename it."
+            "rename it.",
+            told="a domain has a class that the classes.txt of all domains does not name",
         )
     if len(own) > len(common):
         raise DataError(
             f"domain {domain!r} has {len(own)} numbered classes, but the classes.txt beside it names {len(common)}: "
-            "give it a line for each, in label order."
+            "give it a line for each, in label order.",
+            told="a domain has more numbered classes than the classes.txt of all domains names",
         )
     return replace(part, class_names=common[: len(own)])
 
@@ -294,7 +321,8 @@ def _class_names(parts: Sequence[Decoded], names: Sequence[str], classes: str) -
             differing = "; ".join(f"only {side!r} has {', '.join(some)}" for side, some in sides.items() if some)
             raise DataError(
                 f"domains {names[0]!r} and {name!r} have different classes ({differing}): name them alike in each "
-                'classes.txt, or set classes = "union".'
+                'classes.txt, or set classes = "union".',
+                told="its domains have different classes",
             )
     return first
 

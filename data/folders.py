@@ -5,11 +5,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from data import DataError
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
 TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
+Listed = Literal["", "tables", "all"]
 # What the Hugging Face hub puts beside the tables.
 _ABOUT = ("dataset_infos.json", "dataset_info.json")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
@@ -40,9 +42,14 @@ def read_folder(root: Path) -> Folder:
             does not fit its `classes.txt`.
     """
     if not root.exists():
-        raise DataError(f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.")
+        raise DataError(
+            f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.",
+            told="its data path does not exist",
+        )
     if not root.is_dir():
-        raise DataError(f"data path {str(root)!r} is a file: name the folder that holds it.")
+        raise DataError(
+            f"data path {str(root)!r} is a file: name the folder that holds it.", told="its data path is no folder"
+        )
     class_names = listed_classes(root)
     tables = _tables(root) or _tables(root / "data")
     if not tables:
@@ -51,9 +58,31 @@ def read_folder(root: Path) -> Folder:
     if picture is not None and tables[0].suffix != ".parquet":
         raise DataError(
             f"{str(root)!r} holds a table, {tables[0].name}, and images, {picture.relative_to(root)}: move one of the "
-            "two elsewhere."
+            "two elsewhere.",
+            told="its data path holds tables and images",
         )
     return _table_folder(root, tables, class_names)
+
+
+def refuse_unlisted(folder: Folder, which: Listed) -> None:
+    """Refuse a folder whose classes nobody has listed: they would be made of whatever a table's label column holds, or
+    of the names of subfolders.
+
+    Args:
+        which: "tables": of tables alone; "all": of images, too; "": of neither.
+
+    Raises:
+        DataError: the folder has no `classes.txt`.
+    """
+    held, leaves = ("images", "name of a folder") if folder.format == "images" else ("a table", "label")
+    if which == "all" or (which == "tables" and folder.format != "images"):
+        if listed_classes(folder.root):
+            return
+        raise DataError(
+            f"{str(folder.root)!r} holds {held}, but no classes.txt: list the classes there, one a line in label order,"
+            f" the same at all sites, so that no {leaves} leaves the site as the name of a class.",
+            told=f"its data are {held} without a classes.txt",
+        )
 
 
 def listed_classes(root: Path) -> tuple[str, ...]:
@@ -66,10 +95,16 @@ def listed_classes(root: Path) -> tuple[str, ...]:
     try:
         listed = tuple(names.read_text("utf-8").split("\n")) if names.is_file() else ()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{names} cannot be read ({error}); it names a class a line, in UTF-8.") from None
+        raise DataError(
+            f"{names} cannot be read ({error}); it names a class a line, in UTF-8.",
+            told="its classes.txt cannot be read",
+        ) from None
     class_names = tuple(line.strip() for line in listed if line.strip())
     if len(set(class_names)) < len(class_names):
-        raise DataError(f"{str(names)!r} names a class twice: give each class one line, in label order.")
+        raise DataError(
+            f"{str(names)!r} names a class twice: give each class one line, in label order.",
+            told="its classes.txt names a class twice",
+        )
     return class_names
 
 
@@ -86,7 +121,10 @@ def _table_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) 
     train = of_split("train") or [path for path in tables if path not in of_split(*TEST_SPLITS)]
     if not train:
         found = ", ".join(path.name for path in tables)
-        raise DataError(f"{str(root)!r} has no training table, only {found}: name one train{tables[0].suffix}.")
+        raise DataError(
+            f"{str(root)!r} has no training table, only {found}: name one train{tables[0].suffix}.",
+            told="its data path has no training table",
+        )
     first = train[0]
     other = next(
         (path for path in [*train, *test] if TABLE_SUFFIXES[path.suffix] != TABLE_SUFFIXES[first.suffix]), None
@@ -94,7 +132,8 @@ def _table_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) 
     if other is not None:
         raise DataError(
             f"{str(root)!r} holds tables of several formats ({first.name}, {other.name}): write them all in one, or "
-            "move away what is no table of the data set."
+            "move away what is no table of the data set.",
+            told="its data path holds tables of several formats",
         )
     return Folder(root, TABLE_SUFFIXES[first.suffix], tuple(train), tuple(test), class_names)
 
@@ -109,7 +148,8 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
         raise DataError(
             f"{str(root)!r} holds no images: expected train.parquet and test.parquet, or image files as "
             "train/<class>/<image> and test/<class>/<image>, or as <class>/<image>, or texts as train.csv, train.jsonl "
-            "or train.parquet."
+            "or train.parquet.",
+            told="its data path holds neither tables nor images in folders of classes",
         )
     # An empty class folder counts: so a site can say that it lacks a class that others have.
     folders = sorted({path.name for each in roots for path in each.iterdir() if path.is_dir() and seen(path)})
@@ -117,7 +157,8 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
     if unknown:
         raise DataError(
             f"{str(root)!r} has a folder {unknown[0]!r}, but classes.txt names no such class: add it there or remove "
-            "the folder."
+            "the folder.",
+            told="its data path has a folder that classes.txt does not name",
         )
     test = images[test_root] if test_root is not None else ()
     return Folder(root, "images", images[train_root], test, class_names or tuple(folders))
@@ -141,7 +182,8 @@ def _images(root: Path) -> tuple[Path, ...]:
     if loose:
         raise DataError(
             f"image {str(loose[0])!r} lies in no class folder: move it to <class>/{loose[0].name} or out of "
-            f"{str(root)!r}."
+            f"{str(root)!r}.",
+            told="an image of its data lies in no folder of a class",
         )
     # `max-samples` takes the first rows: in the order of the names they would all be of one class.
     return tuple(sorted(files, key=lambda path: hashlib.sha256(str(path.relative_to(root)).encode()).digest()))

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,21 +27,24 @@ def decode_images(source: Source, target: Path, image_size: int = 0) -> None:
     Raises:
         DataError: an unreadable image, one of more than 8 bits a channel, or, without `image_size`, of another size.
     """
-    first: tuple[str, tuple[int, int]] | None = None
+    first: tuple[Where, tuple[int, int]] | None = None
     grey = True
     rows = 0
     for where, image in _images(source):
         rows += 1
         if image.mode in _TOO_DEEP:
             raise DataError(
-                f"{where} has pixels of mode {image.mode}, but images must have 8 bits a channel: convert it first."
+                f"{where} has pixels of mode {image.mode}, but images must have 8 bits a channel: convert it first.",
+                told=f"{where.row} has more than 8 bits a channel",
             )
         grey = grey and image.mode in _GREY
         first = first or (where, image.size)
         if image.size != first[1] and not image_size:
             raise DataError(
                 f"{where} is {_size(image.size)} pixels but {first[0]} {_size(first[1])}: the images of a data set "
-                "must have one size, so resize them first, or set image-size to the one that all are brought to."
+                "must have one size, so resize them first, or set image-size to the one that all are brought to.",
+                told=f"{where.row} is {_size(image.size)} pixels but {first[0].row} {_size(first[1])}: resize them, or "
+                "set image-size",
             )
     width, height = (image_size, image_size) if image_size else first[1] if first else (0, 0)
     shape = (rows, 1 if grey else 3, height, width)
@@ -70,7 +74,18 @@ def in_bytes(inputs: np.ndarray, scale: float) -> np.ndarray:
     return inputs if scale == 255 else np.rint(inputs * (255 / scale)).astype(np.uint8)
 
 
-def _images(source: Source) -> Iterator[tuple[str, Image.Image]]:
+@dataclass(frozen=True)
+class Where:
+    """The words that name an image: of its row alone, and with the table's and the image's own names."""
+
+    row: str
+    names: str
+
+    def __str__(self) -> str:
+        return self.row + self.names
+
+
+def _images(source: Source) -> Iterator[tuple[Where, Image.Image]]:
     """Each image, its header read and its pixels not yet, with the words that name it; training rows first."""
     for split, table in (("train", source.train), ("test", source.test)):
         if table is None:
@@ -79,7 +94,8 @@ def _images(source: Source) -> Iterator[tuple[str, Image.Image]]:
         for batch in table.select_columns(["inputs"]).with_format("arrow").iter(_BATCH):
             for item in batch.column("inputs").to_pylist():
                 content, path = (item["bytes"], item["path"]) if item else (None, None)
-                where = f"row {row} of the {split} table of {source.name!r}" + (f" ({path})" if path else "")
+                names = f" of {source.name!r}" + (f" ({path})" if path else "")
+                where = Where(f"row {row} of the {split} table", names)
                 try:
                     if content is None:
                         # A path without bytes is a file; read here, so that no file stays open.
@@ -90,8 +106,11 @@ def _images(source: Source) -> Iterator[tuple[str, Image.Image]]:
                 row += 1
 
 
-def _unreadable(where: str, error: Exception) -> DataError:
-    return DataError(f"{where} is no readable image ({type(error).__name__}: {error}): replace it or drop the row.")
+def _unreadable(where: Where, error: Exception) -> DataError:
+    return DataError(
+        f"{where} is no readable image ({type(error).__name__}: {error}): replace it or drop the row.",
+        told=f"{where.row} is no readable image",
+    )
 
 
 def _size(size: tuple[int, int]) -> str:

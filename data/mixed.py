@@ -48,7 +48,7 @@ def mixed_rows(
     """
     check_draws(num_clients, ways_spread, shots, shots_spread, least_shots=0)
     if num_clients < len(domain_names):
-        raise DataError(
+        raise DataError.public(
             f"the {MIXED} partition gives each client one domain, but there are {num_clients} clients for "
             f"{len(domain_names)} domains: raise the number of clients, or take domains out of dataset."
         )
@@ -59,7 +59,9 @@ def mixed_rows(
         raise DataError(
             f"the {MIXED} partition gives each client at least {FEWEST_WAYS} classes, but the rows of domain "
             f"{domain_names[int(classes.argmin())]!r} are of {classes.min()}: raise max-samples if it is set, or give "
-            "a domain of more classes."
+            "a domain of more classes.",
+            told=f"the {MIXED} partition gives each client at least {FEWEST_WAYS} classes, but the rows of a domain "
+            f"are of {classes.min()}",
         )
     check_ways(ways, int(classes.max()))
     # way_shot_rows draws from [seed, 0, 2]

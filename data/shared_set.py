@@ -1,7 +1,7 @@
 """The shared test set of the ensemble: rows that every client predicts and none trains on."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from data import DataError
 from data.assignment import DataSpec, assignment, open_data
 from data.client_data import Encode, Rows, rows_of
+from data.columns import Columns
 from data.content import content_hashes, fingerprint
 from data.decoded import Decoded
 from data.sources import is_path
@@ -19,11 +20,13 @@ from data.texts import Texts
 @dataclass(frozen=True)
 class SharedTestSpec:
     """Where the shared test set comes from: the rows that `spec` sets aside, or, if given, the data set at `path` (its
-    test table where it has one, else all of it)."""
+    test table where it has one, else all of it). `columns` are those of a site's own table there, which must have
+    a classes.txt; None: those of `spec`."""
 
     spec: DataSpec
     cache_dir: Path
     path: str | None = None
+    columns: Columns | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +73,14 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
         raise DataError(
             f"{source} holds {_form(shared)}, but this client's data {_form(own)}: point "
             "shared-test-path at a test set of this client's form, or leave it out, and rows are set aside. Images of "
-            "another size become alike with image-size."
+            "another size become alike with image-size.",
+            told=f"the shared test set holds {_form(shared)}, but its data {_form(own)}",
         )
     if shared.class_names != own.class_names:
         raise DataError(
             f"{source} has the classes {', '.join(shared.class_names)}, but this client's data "
-            f"{', '.join(own.class_names)}: give both the same classes.txt."
+            f"{', '.join(own.class_names)}: give both the same classes.txt.",
+            told="the shared test set has other classes than its data",
         )
     who = assignment(where.spec, own, where.cache_dir, own=data_path is not None)
     train = who.train[0 if data_path is not None else partition]
@@ -84,7 +89,9 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
         raise DataError(
             f"{source} overlaps this client's training rows: {copies.size} of its {rows.size} rows are copies of some, "
             f"row {rows[copies[0]]} first; take them out of one of the two, or the ensemble would be scored on what it "
-            "was trained with."
+            "was trained with.",
+            # which rows they are would say of somebody whether a site has him
+            told="the shared test set holds copies of its training rows",
         )
 
 
@@ -102,11 +109,17 @@ def _open(where: SharedTestSpec) -> tuple[Decoded, np.ndarray]:
         data = open_data(where.spec, where.cache_dir)
         return data, assignment(where.spec, data, where.cache_dir).shared
     if not is_path(where.path):
-        raise DataError(f"shared-test-path is {where.path!r}, but a path must start with /, ./, ../ or ~.")
+        raise DataError(
+            f"shared-test-path is {where.path!r}, but a path must start with /, ./, ../ or ~.",
+            told="its shared-test-path is no path",
+        )
+    spec = where.spec if where.columns is None else replace(where.spec, columns=where.columns, listed="tables")
     try:
-        data = open_data(where.spec, where.cache_dir, where.path)
+        data = open_data(spec, where.cache_dir, where.path)
     except DataError as error:
-        raise DataError(f"shared-test-path: {error}") from error
+        raise DataError(
+            f"shared-test-path: {error}", told=error.told and f"of the shared test set, {error.told}"
+        ) from error
     total = len(data.labels)
     return data, np.arange(data.train_rows if data.train_rows < total else 0, total)
 

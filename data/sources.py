@@ -92,7 +92,8 @@ def locate(dataset: str) -> str | Folder:
     hint = f"did you mean {near[0]!r}? The names are" if near else "the names are"
     raise DataError(
         f"unknown data set {dataset!r}: {hint} {', '.join(names)}; a hub id has the form owner/name, and a local "
-        "folder starts with /, ./, ../ or ~."
+        "folder starts with /, ./, ../ or ~.",
+        told="the setting dataset names no data set",
     )
 
 
@@ -123,7 +124,10 @@ def load_source(
     place = locate(dataset)
     if columns.named and (place in BUILT_IN or (isinstance(place, Folder) and place.format == "images")):
         setting, column = next(iter(columns.named.items()))
-        raise DataError(f"{setting} is {column!r}, but {dataset!r} is no table: leave {setting} empty.")
+        raise DataError(
+            f"{setting} is {column!r}, but {dataset!r} is no table: leave {setting} empty.",
+            told=f"{setting} names a column, but its data are no table",
+        )
     if place == "digits":
         return _digits()
     if place == "spiral":
@@ -182,7 +186,8 @@ def _from_parquet(folder: Folder, cache_dir: Path) -> dict[str, datasets.Dataset
     except Exception as error:
         raise DataError(
             f"the parquet files in {str(folder.root)!r} cannot be read ({_first_line(error)}): write them anew; all "
-            "files of a table must have the same columns."
+            "files of a table must have the same columns.",
+            told="its parquet files cannot be read",
         ) from error
     return tables
 
@@ -202,7 +207,8 @@ def _from_text_files(folder: Folder, columns: Columns, cache_dir: Path) -> dict[
         if lacking and (types or folder.format == "csv"):
             raise DataError(
                 f"{str(path)!r} has the columns {', '.join(types)}, but {folder.train[0].name} "
-                f"{' and '.join(schema.names)}: give all files the same columns."
+                f"{' and '.join(schema.names)}: give all files the same columns.",
+                told="a table of its data lacks a column that its first one has",
             )
     tables = {}
     cache_dir.mkdir(parents=True, exist_ok=True)
@@ -251,7 +257,8 @@ def _from_hub(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
         raise DataError(
             f"data set {hub_id!r} could not be fetched from the Hugging Face hub ({_first_line(error)}): check the "
             "name and the network, or set dataset to the path of a local folder (it starts with /, ./, ../ or ~) "
-            "that holds its parquet files or images."
+            "that holds its parquet files or images.",
+            told="the data set could not be fetched from the Hugging Face hub",
         ) from error
     return dict(splits)
 

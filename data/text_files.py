@@ -41,7 +41,10 @@ def column_types(path: Path) -> dict[str, pyarrow.DataType]:
             raise _broken_csv(path, error) from error
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise DataError(f"{str(path)!r} names the column {twice!r} twice: name each column once.")
+            raise DataError(
+                f"{str(path)!r} names the column {twice!r} twice: name each column once.",
+                told="a table of its data names a column twice",
+            )
         return {name: pyarrow.string() for name in names}
     types: dict[str, pyarrow.DataType | None] = {}
     for _, row in _json_rows(path):
@@ -97,19 +100,29 @@ def _broken_csv(path: Path, error: Exception) -> DataError:
         row, expected, got = map(int, ragged.groups())
         return DataError(
             f"row {row - 2} of {str(path)!r} has another number of fields ({got}) than the header ({expected}): "
-            'mend the row; a field with commas, quotes or line breaks stands in double quotes, a quote in it as "".'
+            'mend the row; a field with commas, quotes or line breaks stands in double quotes, a quote in it as "".',
+            told=f"row {row - 2} of a table of its data has another number of fields than the header",
         )
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in reason:
         found = re.search(r"Row #(\d+)", reason)
-        where = f"row {int(found[1]) - 2} of {str(path)!r}" if found else f"the header of {str(path)!r}"
-        return DataError(f"{where} is not UTF-8: save the file in UTF-8.")
+        where = f"row {int(found[1]) - 2}" if found else "the header"
+        return DataError(
+            f"{where} of {str(path)!r} is not UTF-8: save the file in UTF-8.",
+            told=f"{where} of a table of its data is not UTF-8",
+        )
     if "Empty CSV file" in reason:
-        return DataError(f"{str(path)!r} is empty: write a header and rows, or remove it.")
+        return DataError(
+            f"{str(path)!r} is empty: write a header and rows, or remove it.", told="a table of its data is empty"
+        )
     if "straddling" in reason:
         return DataError(
-            f"{str(path)!r} has a row of more than {_BLOCK_BYTES} bytes: look for a quote without its end."
+            f"{str(path)!r} has a row of more than {_BLOCK_BYTES} bytes: look for a quote without its end.",
+            told=f"a table of its data has a row of more than {_BLOCK_BYTES} bytes",
         )
-    return DataError(f"{str(path)!r} cannot be read as CSV ({type(error).__name__}): write it anew.")
+    return DataError(
+        f"{str(path)!r} cannot be read as CSV ({type(error).__name__}): write it anew.",
+        told="a table of its data cannot be read as CSV",
+    )
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -132,16 +145,23 @@ def _parsed(path: Path, what: str, content: bytes) -> Any:
     try:
         return json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise DataError(f"{what} of {str(path)!r} is not UTF-8: save the file in UTF-8.") from None
+        raise DataError(
+            f"{what} of {str(path)!r} is not UTF-8: save the file in UTF-8.",
+            told=f"{what} of a table of its data is not UTF-8",
+        ) from None
     except (ValueError, RecursionError):
         raise DataError(
-            f"{what} of {str(path)!r} is not JSON: write one object a line, or one array of objects."
+            f"{what} of {str(path)!r} is not JSON: write one object a line, or one array of objects.",
+            told=f"{what} of a table of its data is not JSON",
         ) from None
 
 
 def _as_row(path: Path, row: int, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise DataError(f'row {row} of {str(path)!r} is no object: write rows as {{"text": …, "label": …}}.')
+        raise DataError(
+            f'row {row} of {str(path)!r} is no object: write rows as {{"text": …, "label": …}}.',
+            told=f"row {row} of a table of its data is no object",
+        )
     return value
 
 
@@ -153,16 +173,24 @@ def _value(path: Path, row: int, content: dict[str, Any], field: pyarrow.Field) 
     if type(value) not in _WORDS:
         raise DataError(
             f"row {row} of {str(path)!r} has a {type(value).__name__} in column {field.name!r}: write strings or whole "
-            "numbers."
+            "numbers.",
+            told=f"row {row} of a table of its data holds neither a string nor a whole number",
         )
     if type(value) is not wanted:
         raise DataError(
             f"row {row} of {str(path)!r} has {_WORDS[type(value)]} in column "
-            f"{field.name!r}, where other rows have {_WORDS[wanted]}: write the column alike in all rows."
+            f"{field.name!r}, where other rows have {_WORDS[wanted]}: write the column alike in all rows.",
+            told=f"row {row} of a table of its data has {_WORDS[type(value)]} where other rows have {_WORDS[wanted]}",
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise DataError(f"row {row} of {str(path)!r} has {value} in column {field.name!r}: write it as a string.")
+        raise DataError(
+            f"row {row} of {str(path)!r} has {value} in column {field.name!r}: write it as a string.",
+            told=f"row {row} of a table of its data has a number that is too large",
+        )
     # half of a pair of escapes is a Python string, but no UTF-8
     if isinstance(value, str) and not value.isascii() and value.encode("utf-8", "ignore").decode() != value:
-        raise DataError(f"row {row} of {str(path)!r} has half of a \\u pair in column {field.name!r}: mend the row.")
+        raise DataError(
+            f"row {row} of {str(path)!r} has half of a \\u pair in column {field.name!r}: mend the row.",
+            told=f"row {row} of a table of its data has half of a \\u pair",
+        )
     return value

@@ -14,8 +14,12 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
   --ca FILE              ca.crt of the federation
   --key FILE             this site's private key (deploy/credentials.py node), registered at the SuperLink
   --insecure             instead of --ca and --key: no TLS and no authentication, for a trial on one machine
-  --data FOLDER          this site's own rows; without it, it takes its share of the run's data set
-  --model NAME           its architecture; without it, the run's setting `models` deals one
+  --data FOLDER          this site's own rows; without it, it takes its share of the run's data set. A folder of tables
+                         needs a classes.txt: the classes, one a line, the same at all sites
+  --label-column NAME    which column of its tables has the classes, if it has no usual name; so do --text-column NAME
+                         for the texts and --group-column NAME for what must stay together, a patient. No run can
+                         name another
+  --model NAME           its architecture, no family; without it, the run's setting `models` deals one
   --device NAME          auto, cpu, cuda or cuda:N; without it, the run's setting `device`
   --domain NAME          what the domain of its rows is called, if accuracy is to be told by domain
   --shared-test FOLDER   where the shared test set of `ensemble-every` lies here
@@ -38,14 +42,37 @@ say() {
     config="$config $1=\"$2\""
 }
 
+# tables, as data/folders.py finds them
+tables_in() {
+    for file in "$1"/*.parquet "$1"/*.csv "$1"/*.json "$1"/*.jsonl; do
+        case ${file##*/} in
+            __* | dataset_info.json | dataset_infos.json) ;;
+            *) [ ! -e "$file" ] || return 0 ;;
+        esac
+    done
+    return 1
+}
+
+# a folder of this site's own, with the option and the entry of --node-config that name it
+own_folder() {
+    [ -d "$3" ] || refuse "--$1 $3 is no folder"
+    if { tables_in "$3" || tables_in "$3/data"; } && [ ! -s "$3/classes.txt" ]; then
+        refuse "--$1 $3 holds a table but no classes.txt: list the classes there, one a line, the same at all sites"
+    fi
+    # Flower's processes run elsewhere: paths must not depend on the working directory
+    say "$2" "$(cd "$3" && pwd)"
+}
+
 superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' shared='' port=9094
+label='' text='' group=''
 state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
     case $1 in
         --insecure) insecure=yes; shift; continue ;;
         -h | --help) usage; exit 0 ;;
         --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --shared-test | \
-            --port | --state) [ $# -gt 1 ] || refuse "$1 wants a value" ;;
+            --label-column | --text-column | --group-column | --port | --state)
+            [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
     esac
     case $1 in
@@ -59,6 +86,9 @@ while [ $# -gt 0 ]; do
         --device) device=$2 ;;
         --domain) domain=$2 ;;
         --shared-test) shared=$2 ;;
+        --label-column) label=$2 ;;
+        --text-column) text=$2 ;;
+        --group-column) group=$2 ;;
         --port) port=$2 ;;
         --state) state=$2 ;;
     esac
@@ -73,15 +103,13 @@ for number in "partition $partition" "of $of"; do
 done
 [ "$partition" -lt "$of" ] || refuse "--partition is $partition, but the $of clients are 0 to $((of - 1))"
 config="partition-id=$partition num-partitions=$of"
-# Flower's processes run elsewhere: paths must not depend on the working directory
-if [ -n "$data" ]; then
-    [ -d "$data" ] || refuse "--data $data is no folder"
-    say data-path "$(cd "$data" && pwd)"
-fi
-if [ -n "$shared" ]; then
-    [ -d "$shared" ] || refuse "--shared-test $shared is no folder"
-    say shared-test-path "$(cd "$shared" && pwd)"
-fi
+[ -z "$data" ] || own_folder data data-path "$data"
+[ -z "$shared" ] || own_folder shared-test shared-test-path "$shared"
+[ -n "$data$shared" ] || [ -z "$label$text$group" ] ||
+    refuse "--label-column, --text-column and --group-column name columns of the tables at --data or --shared-test"
+[ -z "$label" ] || say label-column "$label"
+[ -z "$text" ] || say text-column "$text"
+[ -z "$group" ] || say group-column "$group"
 [ -z "$model" ] || say model "$model"
 [ -z "$device" ] || say device "$device"
 [ -z "$domain" ] || say domain "$domain"
@@ -101,12 +129,18 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 [ ! -d "$root/.venv/bin" ] || PATH=$root/.venv/bin:$PATH
 command -v flower-supernode >/dev/null ||
     refuse "there is no flower-supernode in $root/.venv/bin or on the PATH; install Protosphere with pip"
+# where Flower is, Python is beside it
+python=$(dirname "$(command -v flower-supernode)")/python
+if [ -n "$model" ] && [ -x "$python" ]; then
+    answer=$("$python" "$root/deploy/model.py" "$model" 2>&1) || refuse "--model: $(printf '%s\n' "$answer" | tail -n 1)"
+fi
 [ -n "$state" ] || refuse "neither PROTOSPHERE_HOME nor HOME says where to keep state; give --state FOLDER"
 # Flower's processes import from their working directory first: an empty one holds nothing that could hide the app
 # what is trained and decoded here is this user's alone
 umask 077
 mkdir -p "$state/empty" "$state/flwr"
 state=$(cd "$state" && pwd)
+chmod 700 "$state" || echo "deploy/supernode.sh: $state belongs to another user; see who can read it" >&2
 cd "$state/empty"
 export PATH PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1

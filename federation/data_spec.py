@@ -20,6 +20,7 @@ def data_spec(settings: Settings, clients: int) -> DataSpec:
         shots_spread=settings.shots_spread,
         min_samples=settings.min_samples,
         max_samples=settings.max_samples,
+        partition_table=settings.partition_table,
         split=settings.split,
         test_share=settings.test_share,
         validation_share=settings.validation_share,

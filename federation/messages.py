@@ -2,8 +2,8 @@
 
 Every message holds at most these records, and a test fails on any other:
 
-    instruction  ConfigRecord  run, round, evaluate, trained, payload kind, constants, codec,
-                               ensemble                                                        down
+    instruction  ConfigRecord  run and its token, round, evaluate, trained, payload kind,
+                               constants, codec, ensemble                                      down
     payload      ArrayRecord   labels, vectors, scales, counts (arrays.py)                     both ways
     report       ConfigRecord  partition, round, problem, remark, names of parts, codec        up
     training     MetricRecord  counts, figures, parts                                          up
@@ -12,7 +12,8 @@ Every message holds at most these records, and a test fails on any other:
     identity     ConfigRecord  see payloads.Identity                                           up, once
 """
 
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -51,6 +52,7 @@ def encode_instruction(instruction: Instruction, codec: Codec) -> RecordDict:
     header = ConfigRecord(
         {
             "run": instruction.run,
+            "token": instruction.token,
             "round": instruction.round,
             "evaluate": instruction.evaluate,
             "ensemble": instruction.ensemble,
@@ -67,14 +69,20 @@ def encode_instruction(instruction: Instruction, codec: Codec) -> RecordDict:
     return records
 
 
-def decode_instruction(records: RecordDict, limits: Limits) -> Instruction:
+def decode_instruction(
+    records: RecordDict, limits: Limits, unit: Callable[[Mapping[str, float]], float] = lambda constants: 1.0
+) -> Instruction:
     """Client side of `encode_instruction`; a server is checked like anybody else.
+
+    Args:
+        unit: from the run's constants, what the norms of its payload are measured in.
 
     Raises:
         MessageError: when a record is missing, strange or malformed, or written with another codec.
     """
     check_records(records, "instruction", "payload")
-    texts, lists = dict.fromkeys(("run", "payload", "codec"), str), dict.fromkeys(("constants", "values"), list)
+    texts = dict.fromkeys(("run", "token", "payload", "codec"), str)
+    lists = dict.fromkeys(("constants", "values"), list)
     header = config_values(
         records, "instruction", round=int, evaluate=bool, ensemble=bool, trained=int, **texts, **lists
     )
@@ -82,16 +90,18 @@ def decode_instruction(records: RecordDict, limits: Limits) -> Instruction:
     kind, arrays = header["payload"], records.array_records.get("payload")
     if kind not in ("", limits.kind) or bool(kind) != (arrays is not None):
         raise MessageError(f"the payload kind {kind!r} was not agreed on, or does not go with the arrays that came")
-    payload = decode_payload(arrays, limits) if arrays is not None else None
+    constants = _constants(header["constants"], header["values"])
+    own = replace(limits, max_norm=limits.max_norm * unit(constants))
+    payload = decode_payload(arrays, own) if arrays is not None else None
     if not is_run_name(header["run"]):
         raise MessageError(f"the run name {header['run']!r} is no plain folder name")
+    check_texts("token", [header["token"]])
     if header["round"] < 1:
         raise MessageError(f"the round {header['round']} is none; they count from 1")
     if not 0 <= header["trained"] < header["round"]:
         raise MessageError(f"round {header['round']} cannot come after training in round {header['trained']}")
-    constants = _constants(header["constants"], header["values"])
-    evaluate, ensemble = header["evaluate"], header["ensemble"]
-    return Instruction(header["run"], header["round"], evaluate, payload, header["trained"], constants, ensemble)
+    names = ("run", "round", "evaluate", "trained", "ensemble", "token")
+    return Instruction(payload=payload, constants=constants, **{name: header[name] for name in names})
 
 
 def _constants(names: list[Any], values: list[Any]) -> dict[str, float]:

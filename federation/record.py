@@ -3,7 +3,7 @@ not at all (a temporary file, then a rename)."""
 
 import json
 import os
-import re
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,16 +16,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from data.domains import short_name
-from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, home, is_run_name, shown
+from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, home, is_run_name, plain_name, shown
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
-LONGEST_NAME = 100  # characters of a new run's name; a data set's may be longer than a file's can be
+LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than a file's can be
 
 
 class RunFolder:
     """`<time>-<strategy>-<dataset>/` in the results folder.
 
-    Holds settings.json, roster.json, metrics.jsonl, checkpoint.safetensors, prototypes.safetensors and summary.json.
+    Holds settings.json, roster.json, status.json, metrics.jsonl, checkpoint.safetensors, prototypes.safetensors and
+    summary.json.
     """
 
     def __init__(self, path: Path):
@@ -36,6 +37,22 @@ class RunFolder:
     def name(self) -> str:
         """The run's key: client stores are kept under it."""
         return self.path.name
+
+    @property
+    def token(self) -> str:
+        """The run's secret: clients let nobody at what they keep of it who does not know this.
+
+        Raises:
+            SettingError: it cannot be read.
+        """
+        path = self.path / "token"
+        try:
+            return path.read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingError(
+                f"{path} cannot be read ({error}), and clients refuse a run without it; bring it back, or start a new "
+                "run."
+            ) from None
 
     @classmethod
     def create(cls, settings: Settings, run_config: Mapping[str, Any]) -> "RunFolder":
@@ -50,10 +67,10 @@ class RunFolder:
             root.mkdir(parents=True, exist_ok=True)
         for second in range(1000):
             # where one of this second is there, the next second's: the name travels in every message, so equal runs
-            # must have names of one length to have the same bytes
+            # must have names of one length in bytes to have the same bytes, and no `-2` at its end
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
             words = "-".join((stamp, settings.strategy, short_name(settings.dataset)))
-            path = root / re.sub(r"[^A-Za-z0-9_-]+", "-", words)[:LONGEST_NAME].strip("-")
+            path = root / plain_name(words, LONGEST_NAME)
             # clients keep their models under the name, whatever the results folder: it is claimed there as well
             stores = home() / "clients" / path.name
             with _writing_to(stores.parent, "stores' folder"):
@@ -70,6 +87,7 @@ class RunFolder:
                         continue
                     raise
             folder = cls(path)
+            folder._write("token", f"{secrets.token_hex(16)}\n")
             folder._write_json("settings.json", dict(run_config))
             return folder
         raise SettingError(
@@ -136,10 +154,30 @@ class RunFolder:
             return
         # a folder that cannot be taken away does no harm beside the error that led here
         with suppress(OSError):
-            for name in ("settings.json", "roster.json", ".lock"):
+            for name in ("settings.json", "roster.json", "status.json", "token", ".lock"):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
             (home() / "clients" / self.name).rmdir()
+
+    def refuse_full_disk(self) -> None:
+        """Try whether the run, and clients of this machine, can still write: their largest file twice, 1 MiB at least.
+
+        Raises:
+            SettingError: they cannot. The round that is under way can be run again when there is space.
+        """
+        stores = home() / "clients" / self.name
+        for folder, files, what in ((self.path, "*", "results folder"), (stores, "*/*", "stores' folder")):
+            if not folder.is_dir():
+                continue
+            size = max(2 * max((path.stat().st_size for path in folder.glob(files)), default=0), 2**20)
+            probe = folder / ".space.tmp"
+            with _writing_to(folder, what):
+                try:
+                    with probe.open("wb") as file:
+                        for _ in range(-(-size // 2**20)):
+                            file.write(bytes(2**20))
+                finally:
+                    probe.unlink(missing_ok=True)
 
     def refuse_fewer_rounds(self, rounds: int, finished: int) -> None:
         """A resumed run cannot end before the round that it has finished.
@@ -159,6 +197,15 @@ class RunFolder:
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
         """Who took part, and what each discloses."""
         self._write_json("roster.json", roster)
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """How far the run is, for whoever looks on."""
+        self._write_json("status.json", status)
+
+    def status(self) -> dict[str, Any]:
+        """Inverse of `write_status`."""
+        found: dict[str, Any] = self._read_json("status.json", dict)
+        return found
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """The run's outcome."""
@@ -268,6 +315,7 @@ class RunFolder:
 
     def _write(self, name: str, text: str) -> None:
         with self._replacing(name) as temporary:
+            temporary.touch(0o600 if name == "token" else 0o666)
             temporary.write_text(text)
 
     @contextmanager
@@ -320,6 +368,6 @@ def _writing_to(folder: Path, what: str = "results folder") -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise SettingError(
-            f"the {what} {folder} cannot be written ({reason}); set `results-dir` or PROTOSPHERE_HOME to a "
-            "folder of yours."
+            f"the {what} {folder} cannot be written ({reason}); free space there, or set `results-dir` or "
+            "PROTOSPHERE_HOME to a folder of yours."
         ) from None

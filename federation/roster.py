@@ -17,7 +17,9 @@ from federation.checks import plain
 from federation.codec import REMEDY, Codec
 from federation.messages import MessageError, decode_identity
 from federation.payloads import Identity
+from federation.replies import pulled
 from federation.settings import Settings, shown
+from federation.words import class_word
 
 log = logging.getLogger("protosphere")
 
@@ -91,6 +93,11 @@ class Roster:
                 return
             time.sleep(POLL)
 
+    def class_word(self, label: int) -> str:
+        """A class by its name, for people."""
+        identity = next(iter(self.identities.values()), None)
+        return class_word(label, identity.class_names if identity else ())
+
     def as_json(self) -> list[dict[str, Any]]:
         """The roster for the run's folder, without node ids: those differ from run to run."""
         return [asdict(identity) for _, identity in sorted(self.identities.items())]
@@ -130,8 +137,12 @@ class Roster:
     def _answers(self, grid: Grid) -> list[tuple[int, Identity]]:
         """The answers that have arrived."""
         answers = []
-        for reply in grid.pull_messages(list(self._pending)) if self._pending else ():
-            node, _ = self._pending.pop(reply.metadata.reply_to_message_id)
+        for message_id, reply in pulled(grid, list(self._pending)) if self._pending else ():
+            node, _ = self._pending.pop(message_id)
+            if isinstance(reply, str):
+                log.warning("node %d could not say who it is: %s", node, reply)
+                self._asked[node] = time.monotonic() + RETRY
+                continue
             if reply.has_error():
                 # in simulation the reason is a whole traceback; its last line is the error
                 lines = (reply.error.reason or "").strip().splitlines() or ["unknown error"]

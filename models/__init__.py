@@ -13,20 +13,23 @@ from torch import nn
 
 from models.small import SMALL
 from models.split import ModelError, SplitModel, check_activation, probe, split
-from models.text import encoder_name, reads_text, seed_name, text_backbone
+from models.text import encoder_name, reads_text, seed_name, text_backbone, told_name
 
 __all__ = [
     "FAMILIES",
     "ModelError",
     "SplitModel",
     "build",
+    "check_model",
     "model_for",
     "model_names",
     "num_parameters",
     "reads_text",
     "seed_name",
+    "told_name",
 ]
 
+IMPORT = "its model cannot be imported, or not be called"
 FAMILIES: dict[str, tuple[str, ...]] = {
     "tiny": ("tiny_perceptron", "tiny_cnn", "tiny_cnn4", "tiny_resnet"),
     "papers-protonorm": ("resnet8", "efficientnet_b0", "shufflenet_v2_x1_0", "mobilenet_v2"),
@@ -65,6 +68,17 @@ def model_for(models: str, partition: int) -> str:
     return names[partition % len(names)]
 
 
+def check_model(name: str) -> None:
+    """Refuse what no client here could train.
+
+    Raises:
+        ModelError: an unknown name, a family, or a `package.module:callable` that cannot be imported or called.
+    """
+    _check_name(name)
+    if ":" in name and not reads_text(name):
+        _user_callable(name)
+
+
 def build(
     name: str,
     input_shape: tuple[int, ...],
@@ -92,21 +106,28 @@ def build(
     _check_input(input_shape)
     check_activation(feature_activation)
     with torch.random.fork_rng(devices=[]):
+        make = _maker(name, input_shape, feature_dim, num_classes)
         try:
-            make = _maker(name, input_shape, feature_dim, num_classes)
             # After the imports, which may draw numbers; not torch.manual_seed, which reseeds the GPUs, too.
             torch.default_generator.manual_seed(seed)
             network = make()
             if not isinstance(network, nn.Module):
                 kind = type(network).__name__
-                raise ModelError(f"it gives a {kind}; let it return a SplitModel or another torch module.")
+                raise ModelError(
+                    f"it gives a {kind}; let it return a SplitModel or another torch module.",
+                    told="it is no torch module",
+                )
             if not isinstance(network, SplitModel):
                 return split(network, input_shape, feature_dim, num_classes, feature_activation)
             _check_widths(network, input_shape, feature_dim, num_classes)
         except Exception as error:
             words = " ".join(str(error).split()).rstrip(".!")
             reason = f"{words}." if isinstance(error, ModelError) else f"{words}; {_remedy(name)}"
-            raise ModelError(f"model {name!r} does not fit inputs of shape {input_shape}: {reason}") from error
+            told = f": {error.told}" if isinstance(error, ModelError) and error.told else ""
+            raise ModelError(
+                f"model {name!r} does not fit inputs of shape {input_shape}: {reason}",
+                told=f"its model does not fit inputs of shape {input_shape}{told}",
+            ) from error
     network.feature_activation = feature_activation
     return network
 
@@ -121,14 +142,20 @@ def _check_name(name: str) -> None:
     if name in SMALL or any(name in members for members in FAMILIES.values()):
         return
     if name in FAMILIES:
-        raise ModelError(f"{name!r} is a family; one client's model is one of {', '.join(FAMILIES[name])}.")
+        raise ModelError(
+            f"{name!r} is a family; one client's model is one of {', '.join(FAMILIES[name])}.",
+            told="its model is a family, of which one client's is one",
+        )
     if reads_text(name):
         encoder_name(name)
         return
     if ":" in name:
         module, _, attribute = name.partition(":")
         if not all(part.isidentifier() for part in [*module.split("."), attribute]):
-            raise ModelError(f"model {name!r} is not of the form package.module:callable.")
+            raise ModelError(
+                f"model {name!r} is not of the form package.module:callable.",
+                told="its model is not of the form package.module:callable",
+            )
         return
     from models.vision import classifier_names
 
@@ -136,7 +163,8 @@ def _check_name(name: str) -> None:
         near = difflib.get_close_matches(name, [*SMALL, *FAMILIES, *classifier_names()], n=1, cutoff=0.0)[0]
         raise ModelError(
             f"model {name!r} is unknown; the nearest is {near!r}. Allowed are {', '.join(SMALL)}, the families "
-            f"{', '.join(FAMILIES)}, torchvision's classifiers, hf:<encoder> and package.module:callable."
+            f"{', '.join(FAMILIES)}, torchvision's classifiers, hf:<encoder> and package.module:callable.",
+            told="its model is unknown",
         )
 
 
@@ -146,7 +174,8 @@ def _check_input(input_shape: tuple[int, ...]) -> None:
     if not (image or len(input_shape) == 1) or input_shape[0] < 1:
         raise ModelError(
             f"inputs have shape {input_shape}; a model takes images (channels, height, width) of at least "
-            f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat rows (features,)."
+            f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat rows (features,).",
+            told=f"its inputs have shape {input_shape}; images need at least {SMALLEST_SIDE}x{SMALLEST_SIDE} pixels",
         )
 
 
@@ -160,9 +189,23 @@ def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classe
         from models.vision import vision_backbone
 
         return partial(vision_backbone, name, input_shape)
+    return partial(_user_callable(name), input_shape=input_shape, num_classes=num_classes, feature_dim=feature_dim)
+
+
+def _user_callable(name: str) -> Callable[..., object]:
+    """What `package.module:callable` names; its import may draw random numbers."""
     module, _, attribute = name.partition(":")
-    user_callable = getattr(importlib.import_module(module), attribute)
-    return partial(user_callable, input_shape=input_shape, num_classes=num_classes, feature_dim=feature_dim)
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        words = " ".join(str(error).split()).rstrip(".!") or type(error).__name__
+        raise ModelError(f"model {name!r} cannot be imported: {words}; {_remedy(name)}", told=IMPORT) from error
+    if not callable(found):
+        raise ModelError(
+            f"model {name!r} is of type {type(found).__name__}, which cannot be called; {_remedy(name)}", told=IMPORT
+        )
+    make: Callable[..., object] = found
+    return make
 
 
 def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: int, num_classes: int) -> None:
@@ -171,13 +214,15 @@ def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: 
     if width != (1, feature_dim):
         raise ModelError(
             f"its features have shape {width} for one input, but feature-dim asks for {(1, feature_dim)}; give "
-            "the extractor's last layer the feature_dim outputs that the callable is told, or change feature-dim."
+            "the extractor's last layer the feature_dim outputs that the callable is told, or change feature-dim.",
+            told=f"its features have shape {width} for one input, but feature-dim asks for {(1, feature_dim)}",
         )
     width = probe(model, input_shape)
     if width != (1, num_classes):
         raise ModelError(
             f"its logits have shape {width} for one input, but the data's classes ask for {(1, num_classes)}; "
-            "give the classifier the num_classes outputs that the callable is told."
+            "give the classifier the num_classes outputs that the callable is told.",
+            told=f"its logits have shape {width} for one input, but the data's classes ask for {(1, num_classes)}",
         )
 
 

@@ -119,7 +119,8 @@ def image_channels(input_shape: tuple[int, ...]) -> int:
     if len(input_shape) != 3:
         raise ModelError(
             f"it takes images (channels, height, width), but this data has flat rows of shape {input_shape}; "
-            f"use one of {', '.join(FLAT)}."
+            f"use one of {', '.join(FLAT)}.",
+            told="it takes images, but the data are flat rows",
         )
     return input_shape[0]
 

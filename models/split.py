@@ -10,7 +10,16 @@ ACTIVATIONS = ("linear", "relu")
 
 
 class ModelError(ValueError):
-    """A model that cannot be had as asked; the message says why and what to do."""
+    """A model that cannot be had as asked; the message says why and what to do.
+
+    Attributes:
+        told: what may be told of it outside the machine: words of this program with numbers, never a path or anything
+            of a local file. "": nothing.
+    """
+
+    def __init__(self, sentence: str, told: str = ""):
+        super().__init__(sentence)
+        self.told = told
 
 
 class SplitModel(nn.Module):
@@ -73,7 +82,8 @@ def split(
     elif len(shape) != 2:
         raise ModelError(
             f"it gives an output of shape {shape} for one input; let it give (n, width) or "
-            "(n, channels, height, width)."
+            "(n, channels, height, width).",
+            told=f"it gives an output of shape {shape} for one input",
         )
     layers["projection"] = nn.Linear(shape[1], feature_dim)
     return SplitModel(nn.Sequential(layers), feature_dim, num_classes, feature_activation)
@@ -93,7 +103,10 @@ def probe(
         output = (call or module)(torch.zeros(1, *input_shape))
     module.train(training)
     if not isinstance(output, Tensor):
-        raise ModelError(f"it gives a {type(output).__name__}; let it return one tensor, the features alone.")
+        raise ModelError(
+            f"it gives a {type(output).__name__}; let it return one tensor, the features alone.",
+            told="it gives something else than one tensor",
+        )
     return tuple(output.shape)
 
 

@@ -57,6 +57,13 @@ def seed_name(name: str) -> str:
     return f"{PREFIX}{Path(folder).name}{query}{trainable}" if local else name
 
 
+def told_name(name: str) -> str:
+    """A model's name as a site may tell it: of a local encoder all but the path, which is the site's own."""
+    place, query, trainable = name.partition("?")
+    local = reads_text(name) and EncoderName(place.removeprefix(PREFIX)).local
+    return f"{PREFIX}local{query}{trainable}" if local else name
+
+
 def reads_text(name: str) -> bool:
     """Whether the model of this name takes rows of token ids, as `Tokens` makes them."""
     return name.startswith(PREFIX)
@@ -71,16 +78,21 @@ def encoder_name(name: str) -> EncoderName:
     place, asked, query = name.removeprefix(PREFIX).partition("?")
     key, _, value = query.partition("=")
     if asked and key != "trainable":
-        raise ModelError(f"model {name!r} has the query {query!r}; the only one is ?trainable=<number of layers>.")
+        raise ModelError(
+            f"model {name!r} has the query {query!r}; the only one is ?trainable=<number of layers>.",
+            told="its model has another query than ?trainable=<number of layers>",
+        )
     if asked and not (value.isascii() and value.isdigit()):
         raise ModelError(
-            f"model {name!r} asks for {value!r} trainable layers; it must be a whole number, 0 for a frozen encoder."
+            f"model {name!r} asks for {value!r} trainable layers; it must be a whole number, 0 for a frozen encoder.",
+            told="its model's number of trainable layers is no whole number",
         )
     encoder = EncoderName(place, int(value) if asked else None)
     if not (encoder.local or HUB_ID.fullmatch(place)):
         raise ModelError(
             f"model {name!r} names no encoder; after {PREFIX} comes a hub id, as in {PREFIX}owner/encoder, or a path "
-            "that starts with /, ./, ../ or ~."
+            "that starts with /, ./, ../ or ~.",
+            told="its model names no encoder",
         )
     return encoder
 
@@ -111,7 +123,8 @@ class Tokens:
         if self.max_tokens <= own:
             raise ModelError(
                 f"max-tokens is {self.max_tokens}, but the tokenizer of {self.encoder!r} adds {own} tokens of its own "
-                "to every text; raise max-tokens."
+                "to every text; raise max-tokens.",
+                told=f"max-tokens is {self.max_tokens}, but its tokenizer adds {own} tokens to every text",
             )
         rows = torch.full((len(texts), self.max_tokens), PADDING, dtype=torch.int32)
         for start in range(0, len(texts), BATCH):
@@ -175,7 +188,10 @@ def text_backbone(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
     """
     asked = encoder_name(name)
     if len(input_shape) != 1:
-        raise ModelError("it reads text, but this data has images; use an image model, or a data set of texts.")
+        raise ModelError(
+            "it reads text, but this data has images; use an image model, or a data set of texts.",
+            told="it reads text, but its data are images",
+        )
     with torch.random.fork_rng(devices=[]):  # transformers draws before it loads, each version in its own way
         encoder = _encoder(asked)
     _check_positions(encoder, input_shape[0])
@@ -197,10 +213,14 @@ def _freeze(encoder: nn.Module, trainable: int | None) -> None:
     if layers is None:
         raise ModelError(
             f"trainable={trainable} asks for its last layers, but they share their weights or cannot be told apart; "
-            "use ?trainable=0, or leave it out to train all."
+            "use ?trainable=0, or leave it out to train all.",
+            told="its encoder's last layers cannot be told apart, so ?trainable= can be 0 or left out",
         )
     if trainable > depth:
-        raise ModelError(f"trainable={trainable} is more than its {depth} layers; use at most {depth}.")
+        raise ModelError(
+            f"trainable={trainable} is more than its {depth} layers; use at most {depth}.",
+            told=f"trainable={trainable} is more than its {depth} layers",
+        )
     for layer in layers[depth - trainable :]:
         layer.requires_grad_(True)
 
@@ -217,7 +237,8 @@ def _check_positions(encoder: nn.Module, max_tokens: int) -> None:
     ] or [getattr(config, "max_position_embeddings", None) or 0]
     if 0 < min(limits) < max_tokens:
         raise ModelError(
-            f"max-tokens is {max_tokens}, but it has {min(limits)} positions; set max-tokens to {min(limits)} or less."
+            f"max-tokens is {max_tokens}, but it has {min(limits)} positions; set max-tokens to {min(limits)} or less.",
+            told=f"max-tokens is {max_tokens}, but its encoder has {min(limits)} positions",
         )
 
 
@@ -229,7 +250,8 @@ def _check_vocabulary(encoder: nn.Module, asked: EncoderName) -> None:
     if known is not None and needed > known:
         raise ModelError(
             f"its tokenizer has {needed} tokens, but the encoder embeds {known}; save the two that belong together, "
-            "or call resize_token_embeddings on the encoder and train it first."
+            "or call resize_token_embeddings on the encoder and train it first.",
+            told=f"its tokenizer has {needed} tokens, but its encoder embeds {known}",
         )
 
 
@@ -243,11 +265,13 @@ def _encoder(asked: EncoderName) -> nn.Module:
     if missing:
         raise ModelError(
             f"the weights at {asked.place!r} lack {len(missing)} of the encoder's tensors, {missing[0]} among them; "
-            "save it whole with its save_pretrained."
+            "save it whole with its save_pretrained.",
+            told=f"the weights of its encoder lack {len(missing)} tensors",
         )
     if getattr(encoder.config, "is_encoder_decoder", False):
         raise ModelError(
-            f"{asked.place!r} is an encoder with a decoder, which features need not; use an encoder such as BERT."
+            f"{asked.place!r} is an encoder with a decoder, which features need not; use an encoder such as BERT.",
+            told="its model is an encoder with a decoder",
         )
     network: nn.Module = encoder.float()
     return network
@@ -299,10 +323,14 @@ def _loading(what: str, asked: EncoderName) -> Iterator[Any]:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
         raise ModelError(
-            "text needs transformers, which cannot be imported here; pip install 'protosphere[text]'."
+            "text needs transformers, which cannot be imported here; pip install 'protosphere[text]'.",
+            told="text needs transformers, which its machine lacks",
         ) from error
     if asked.local and not Path(asked.source).is_dir():
-        raise ModelError(f"there is no folder {asked.source!r} on this machine; {_remedy(what, asked)}")
+        raise ModelError(
+            f"there is no folder {asked.source!r} on this machine; {_remedy(what, asked)}",
+            told=f"the folder of its {what} does not exist",
+        )
     log = transformers.utils.logging
     verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
@@ -312,7 +340,10 @@ def _loading(what: str, asked: EncoderName) -> Iterator[Any]:
         yield transformers
     except Exception as error:
         words = " ".join(str(error).split()).rstrip(".!")
-        raise ModelError(f"the {what} of {asked.place!r} cannot be loaded: {words}; {_remedy(what, asked)}") from error
+        raise ModelError(
+            f"the {what} of {asked.place!r} cannot be loaded: {words}; {_remedy(what, asked)}",
+            told=f"its {what} cannot be loaded",
+        ) from error
     finally:
         log.set_verbosity(verbosity)
         if bars:

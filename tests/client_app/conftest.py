@@ -9,6 +9,7 @@ from flwr.app import Context, RecordDict
 from torch import nn
 
 from client_app import client as client_module
+from client_app import told
 from data.client_data import ClientData, InputTransform, Rows, Unheld
 from models.split import SplitModel
 from strategies import read_settings
@@ -60,9 +61,10 @@ def parts():
 
 
 @pytest.fixture(autouse=True)
-def forget():
-    """No state in memory from other tests."""
+def forget(monkeypatch):
+    """No state in memory from other tests; and this process is a simulation's, as the in-process grid says."""
     client_module._states.clear()
+    monkeypatch.setattr(told, "_here", True)
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_without_onnx_the_extra_is_named(client_of, tmp_path, monkeypatch):
     for package in ("onnx", "onnxscript"):
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SettingError, match=r"needs onnx, .*pip install 'protosphere\[onnx\]'"):
-        export(trained, tmp_path / "model.onnx", "onnx")
+        export(trained, tmp_path / "model.onnx")
     assert not (tmp_path / "model.onnx").exists()
 
 
@@ -191,8 +191,11 @@ def test_what_cannot_be_asked_for(client_of, tmp_path):
     trained = client_of()
     with pytest.raises(SettingError, match="format 'tflite' is unknown; it can be torch or onnx"):
         export(trained, tmp_path / "model", "tflite")
-    with pytest.raises(SettingError, match=r"model\.onnx does not end in \.pt2, as a file of format 'torch' must"):
-        export(trained, tmp_path / "model.onnx")
+    with pytest.raises(SettingError, match=r"model\.onnx is named as a file of format 'onnx', but --format is 'torch'"):
+        export(trained, tmp_path / "model.onnx", "torch")
+    for kind, endings in (("", r"\.pt2 \(torch\) or \.onnx \(onnx\)"), ("onnx", r"\.onnx")):
+        with pytest.raises(SettingError, match=f"model.bin does not end in {endings}, which says"):
+            export(trained, tmp_path / "model.bin", kind)
     with pytest.raises(SettingError, match="rule 'etf' cannot be applied"):
         export(trained, tmp_path / "model.pt2", rule="etf")
     assert not list(tmp_path.glob("model*"))

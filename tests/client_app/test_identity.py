@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from client_app import client as client_module
+from client_app.store import token_digest
 from data.client_data import Rows
 from federation.codec import Codec
 from federation.payloads import Instruction
@@ -104,6 +105,7 @@ def test_the_store_describes_what_prediction_needs(client, home):
         "class_names": list("0123456789"),
         "input": made.data.transform.to_dict(),
         "rule": "local-prototypes",
+        "token": token_digest(""),
     }
 
 

@@ -124,7 +124,7 @@ def test_a_failing_save_leaves_the_old_generations_and_no_rubbish(store, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store_module, "save_file", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StoreError, match=r"cannot be written \(No space left on device\); free space there"):
         store.save(3, state_with(3))
     assert sorted(path.name for path in store.folder.iterdir()) == before
     stamp = store.newest()

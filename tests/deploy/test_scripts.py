@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from data import DataError
+from data.folders import read_folder
+
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 STAND_IN = f"""#!{sys.executable}
 import json, os, sys
@@ -24,7 +27,7 @@ def script(tmp_path, monkeypatch):
     # a copy, so that no .venv beside the repository's deploy/ goes before the stand-ins
     place = tmp_path / "checkout" / "deploy"
     place.mkdir(parents=True)
-    for name in ("superlink.sh", "supernode.sh"):
+    for name in ("superlink.sh", "supernode.sh", "swept.py", "model.py", "credentials.py"):
         (place / name).write_text((DEPLOY / name).read_text())
         (place / name).chmod(0o755)
     programs = tmp_path / "programs"
@@ -32,6 +35,9 @@ def script(tmp_path, monkeypatch):
     for name in ("flower-superlink", "flower-supernode"):
         (programs / name).write_text(STAND_IN)
         (programs / name).chmod(0o755)
+    # not a link, which would be another environment's Python
+    (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (programs / "python").chmod(0o755)
     told = tmp_path / "told.json"
     environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "TOLD": str(told)}
 
@@ -65,9 +71,11 @@ def after(arguments, option):
     return arguments[arguments.index(option) + 1]
 
 
-def test_the_superlink_speaks_tls_to_registered_nodes_and_keeps_its_control_port_to_itself(script, credentials, home):
+def test_the_superlink_speaks_tls_to_registered_nodes_and_keeps_its_control_port_to_itself(script, certified, home):
+    credentials = certified(-1, 100)
+    credentials = credentials.rename(credentials.with_name("my credentials"))
     code, said, told = script("superlink.sh", "--credentials", credentials.name)
-    assert code == 0, said
+    assert (code, said) == (0, "")
     arguments = told["arguments"]
     assert "--enable-supernode-auth" in arguments
     assert "--insecure" not in arguments
@@ -125,10 +133,93 @@ def test_without_tls_nobody_else_can_take_part_unless_one_says_so(script):
     assert after(told["arguments"], "--fleet-api-address") == "0.0.0.0:9000"
 
 
-def test_what_a_site_keeps_is_its_users_alone(script, credentials, tmp_path):
-    *_, told = script("supernode.sh", *NODE, *secure(credentials), "--state", "mine")
-    assert told["umask"] == 0o077
+def test_what_a_site_and_the_superlink_keep_is_their_users_alone(script, credentials, tmp_path):
+    # an older version left it open
+    (tmp_path / "before").mkdir(mode=0o755)
+    for state in ("mine", "before"):
+        for name, own in (("supernode.sh", (*NODE, *secure(credentials))), ("superlink.sh", ("--insecure",))):
+            *_, told = script(name, *own, "--state", state)
+            assert told["umask"] == 0o077
+            assert (tmp_path / state).stat().st_mode & 0o777 == 0o700
+            (tmp_path / state).chmod(0o755)
+
+
+def test_results_that_lie_elsewhere_may_be_for_others_to_read(script, tmp_path):
+    *_, told = script("superlink.sh", "--insecure", "--state", "mine", "--umask", "027")
+    assert told["umask"] == 0o027
     assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o700
+    for odd in ("", "77", "0788", "u=rwx"):
+        code, said, told = script("superlink.sh", "--insecure", "--umask", odd)
+        assert (code, told) == (2, None)
+        assert f"--umask wants an octal mask such as 027, not '{odd}'" in said
+
+
+def test_the_services_keep_to_it_too():
+    for name in ("superlink", "supernode"):
+        unit = (DEPLOY / "systemd" / f"protosphere-{name}.service").read_text().splitlines()
+        assert {"UMask=0077", "StateDirectoryMode=0700"} <= set(unit)
+    assert "KillMode=mixed" in (DEPLOY / "systemd" / "protosphere-superlink.service").read_text().splitlines()
+
+
+COLUMNS = ("--label-column", "patient's state", "--text-column", "$(note)", "--group-column", "Größe = 1")
+
+
+def test_a_site_s_columns_reach_flower_as_they_were_meant(script, credentials, tmp_path):
+    from flwr.common.config import parse_config_args
+
+    (tmp_path / "notes").mkdir()
+    *_, told = script("supernode.sh", *NODE, *secure(credentials), "--data", "notes", *COLUMNS)
+    parsed = parse_config_args([after(told["arguments"], "--node-config")])
+    wanted = {"label-column": "patient's state", "text-column": "$(note)", "group-column": "Größe = 1"}
+    assert {name: parsed[name] for name in wanted} == wanted
+    *_, told = script("supernode.sh", *NODE, *secure(credentials), "--shared-test", "notes", *COLUMNS[:2])
+    assert parse_config_args([after(told["arguments"], "--node-config")])["label-column"] == "patient's state"
+    code, said, told = script("supernode.sh", *NODE, *secure(credentials), *COLUMNS[:2])
+    assert (code, told) == (2, None)
+    assert "name columns of the tables at --data or --shared-test" in said
+    code, said, told = script(
+        "supernode.sh", *NODE, *secure(credentials), "--data", "notes", "--label-column", 'a" b="'
+    )
+    assert (code, told) == (2, None)
+    assert "the value of --label-column may hold no quote" in said
+
+
+TABLES = ["train.csv", "a.parquet", "rows.json", "rows.jsonl", "data/train.parquet"]
+NO_TABLES = [
+    "no/1.png",
+    ".train.csv",
+    "__train.csv",
+    "dataset_info.json",
+    "more/train.csv",
+    "train.txt",
+    "train.csv.gz",
+]
+
+
+@pytest.mark.parametrize("option", ["--data", "--shared-test"])
+@pytest.mark.parametrize("name", [*TABLES, *NO_TABLES])
+def test_a_table_without_its_classes_is_refused_at_the_start(script, credentials, tmp_path, option, name):
+    folder = tmp_path / "my rows"
+    (folder / name).parent.mkdir(parents=True)
+    (folder / name).touch()
+    (folder / "classes.txt").touch()
+    node = ("supernode.sh", *NODE, *secure(credentials), option, folder)
+    code, said, told = script(*node)
+    if name in TABLES:
+        assert (code, told) == (2, None)
+        assert f"{option} {folder} holds a table but no classes.txt: list the classes there" in said
+        (folder / "classes.txt").write_text("no\n")
+        code, said, told = script(*node)
+    assert code == 0, said
+    # as the data floor sees it
+    assert (name in TABLES) == tables_are_found(folder)
+
+
+def tables_are_found(folder):
+    try:
+        return read_folder(folder).format != "images"
+    except DataError:
+        return False
 
 
 def test_state_needs_no_home_where_it_is_named(script, credentials, tmp_path):
@@ -177,6 +268,9 @@ def test_without_tls_one_has_to_say_so(script, credentials):
         (("--partition", "3"), "--partition is 3, but the 3 clients are 0 to 2"),
         (("--of", ""), "--of wants a whole number, not ''"),
         (("--model", 'a" partition-id="0'), "the value of --model may hold no quote"),
+        (("--model", "tiny"), "--model: 'tiny' is a family; one client's model is one of tiny_perceptron, tiny_cnn,"),
+        (("--model", "resnet19"), "--model: model 'resnet19' is unknown; the nearest is 'resnet18'."),
+        (("--model", "nowhere.here:make"), "--model: model 'nowhere.here:make' cannot be imported: No module named"),
         (("--domain", "a\nb"), "the value of --domain may hold no quote, backslash or line end"),
         (("--superlink", ""), "--superlink HOST:PORT is missing"),
         (("--key", "/nowhere"), "--key /nowhere cannot be read; make it with deploy/credentials.py"),
@@ -186,6 +280,18 @@ def test_a_node_refuses_what_cannot_work(arguments, words, script, credentials):
     code, said, told = script("supernode.sh", *NODE, *secure(credentials), *arguments)
     assert (code, told) == (2, None)
     assert said.splitlines()[-1] == f"deploy/supernode.sh: {words}" or words in said
+
+
+def test_a_superlink_warns_of_its_certificates_end_and_does_not_start_after_it(script, certified):
+    ending, over, early = certified(-10, 29), certified(-10, -1), certified(1, 10)
+    code, said, told = script("superlink.sh", "--credentials", ending)
+    assert (code, told is None) == (0, False)
+    assert f"warning: {ending}/superlink.crt ends on 20" in said
+    assert f"`python deploy/credentials.py renew {ending}` makes it anew" in said
+    for folder, words in ((over, "has been over since 20"), (early, "is not valid before 20")):
+        code, said, told = script("superlink.sh", "--credentials", folder)
+        assert (code, told, said.count("\n")) == (2, None, 1)
+        assert f"{folder}/superlink.crt {words}" in said
 
 
 def test_a_superlink_refuses_missing_credentials(script, credentials):

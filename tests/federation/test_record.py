@@ -70,7 +70,7 @@ def test_a_new_folder_is_named_by_time_strategy_and_dataset(results, noon):
     folder = create()
     assert folder.path == results / "20260101-120000-fedproto-digits"
     assert folder.name == "20260101-120000-fedproto-digits"
-    assert names(folder) == ["settings.json"]
+    assert names(folder) == ["settings.json", "token"]
     assert folder.settings() == CONFIG
 
 
@@ -96,14 +96,16 @@ def test_a_second_run_of_the_same_second_gets_a_name_of_the_same_length(results,
     assert all(re.fullmatch(r"20260101-12000[012]-fedproto-digits", name) for name in found)
 
 
-@pytest.mark.parametrize(
-    "dataset", ["uoft-cs/cifar10", "/data/my pictures (2)/", "/a/..", "/", "~/überblick", "a" * 250, "./-", "🙂"]
-)
+NAMED = ["uoft-cs/cifar10", "/daten/胸部X線", "線" * 250, "/data/my pictures (2)/", "/a/..", "/", "~/überblick"]
+
+
+@pytest.mark.parametrize("dataset", [*NAMED, "a" * 250, "./-", "🙂"])
 def test_every_name_can_travel(results, dataset):
     name = create(dataset=dataset).name
     assert is_run_name(name)
-    assert re.fullmatch(r"[0-9]{8}-[0-9]{6}-fedproto[A-Za-z0-9_-]*", name)
-    assert len(name) <= 100
+    assert re.fullmatch(r"[0-9]{8}-[0-9]{6}-fedproto[\w-]*", name)
+    assert len(name.encode()) <= 100
+    assert name.endswith(("胸部X線", "überblick")) == ("X線" in dataset or "ü" in dataset)
 
 
 def test_the_results_folder_is_the_setting_or_in_home(results, tmp_path, monkeypatch):

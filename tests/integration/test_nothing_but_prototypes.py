@@ -68,7 +68,18 @@ COMPONENTS, COMPONENT = 4, 2 * DIM + 1  # of a class at most; values of each: me
 COUNTS = {"counts": lambda settings, k: ("int64", (k,))}
 SCALES = {"scales": lambda settings, k: ("float32", (k,))}
 HEADERS = {
-    "instruction": {"run", "round", "evaluate", "ensemble", "trained", "payload", "constants", "values", "codec"},
+    "instruction": {
+        "run",
+        "token",
+        "round",
+        "evaluate",
+        "ensemble",
+        "trained",
+        "payload",
+        "constants",
+        "values",
+        "codec",
+    },
     "report": {"partition", "round", "problem", "remark", "seconds", "parts", "codec"},
     "identity": {
         "partition",
@@ -649,7 +660,12 @@ def test_no_message_of_a_scaled_run_holds_a_class_count(sent, strategy, codec):
     folder, messages = sent({"strategy": strategy} | codec)
     check_counts(folder)
     mu = lines(folder)[0]["server"]["mu"]
-    assert mu == pytest.approx(0.06 * 11 / sum(sum(counts.values()) for counts in HELD.values()), rel=1e-12)
+    assert mu == pytest.approx(
+        {"tinyproto-fp": 0.9, "tinyproto-ft": 0.6}[strategy]
+        * 11
+        / sum(sum(counts.values()) for counts in HELD.values()),
+        rel=1e-12,
+    )
     for partition, counts in HELD.items():
         # its identity, two rounds and the final evaluation
         assert len(messages[partition]) == 4

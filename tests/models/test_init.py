@@ -166,8 +166,6 @@ def test_a_module_s_import_does_not_change_its_weights(networks: str) -> None:
         ("pair", r"it gives a tuple; let it return one tensor"),
         ("words", r"it gives a str; let it return a SplitModel or another torch module"),
         ("positional", r"unexpected keyword argument.*take the keyword arguments input_shape, num_classes"),
-        ("NUMBER", r"must be callable; the callable must be importable"),
-        ("missing", r"has no attribute 'missing'; the callable must be importable where the client runs"),
     ],
 )
 def test_a_callable_that_does_not_fit_is_refused(networks: str, callable_name: str, words: str) -> None:
@@ -177,9 +175,23 @@ def test_a_callable_that_does_not_fit_is_refused(networks: str, callable_name: s
     assert caught.value.__cause__ is not None
 
 
-def test_a_module_that_is_not_there_is_refused() -> None:
-    with pytest.raises(models.ModelError, match="No module named 'no_such_module'; the callable must be importable"):
-        models.build("no_such_module:make", (1, 8, 8), 8, 4, 0)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("{}:NUMBER", "is of type int, which cannot be called; the callable must be importable where the client runs"),
+        ("{}:missing", "cannot be imported: .*no attribute 'missing'; the callable must be importable"),
+        ("no_such_module:make", "cannot be imported: No module named 'no_such_module'; the callable must be"),
+        ("tiny", "is a family; one client's model is one of tiny_perceptron, tiny_cnn, tiny_cnn4, tiny_resnet"),
+        ("resnet19", "is unknown; the nearest is 'resnet18'"),
+    ],
+)
+def test_what_no_client_here_can_have_is_refused_before_anything_is_built(networks: str, name: str, words: str) -> None:
+    whole = name.format(networks)
+    for refuse in (models.check_model, lambda name: models.build(name, (1, 8, 8), 8, 4, 0)):
+        with pytest.raises(models.ModelError, match=f"^model '{whole}' {words}|^'{whole}' {words}"):
+            refuse(whole)
+    for good in (f"{networks}:flat", "tiny_cnn", "resnet18", "hf:some/encoder"):
+        models.check_model(good)
 
 
 def test_parameters_that_learn_are_counted() -> None:

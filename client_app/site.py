@@ -1,0 +1,79 @@
+"""What a site says of itself in its SuperNode's node config, and what the run may not decide in its place."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from data.assignment import DataSpec
+from data.columns import Columns
+from data.shared_set import SharedTestSpec
+from federation.data_spec import data_spec, shared_test_spec
+from federation.settings import SettingError, Settings, shown
+from models import told_name
+
+NodeConfig = Mapping[str, Any]
+COLUMNS = ("text-column", "label-column", "group-column")
+
+
+def text(node: NodeConfig, name: str) -> str:
+    """An entry of a node config, "" where there is none."""
+    return str(node.get(name, ""))
+
+
+def has_own(node: NodeConfig) -> bool:
+    """Whether a client works with files of its site's, whose names and content are nobody else's business."""
+    model = text(node, "model")
+    return any(text(node, name) for name in ("data-path", "shared-test-path", *COLUMNS)) or told_name(model) != model
+
+
+def specs(node: NodeConfig, settings: Settings, clients: int, simulated: bool) -> tuple[DataSpec, SharedTestSpec]:
+    """Where a client's rows and the ensemble's shared test set come from.
+
+    A site's own tables must have a classes.txt, and outside a simulation whatever a path of the run leads to.
+
+    Raises:
+        SettingError: the node config and the run's settings do not go together.
+    """
+    columns = _own_columns(node, settings)
+    spec = replace(data_spec(settings, clients), listed="" if simulated else "all")
+    if columns is not None and text(node, "data-path"):
+        spec = replace(spec, columns=columns, listed="tables")
+    here = text(node, "shared-test-path")
+    if here and settings.ensemble_every and not settings.shared_test_path:
+        raise SettingError(
+            f"the node config has shared-test-path={here!r}, but the run's setting of that name is empty: set it to "
+            "where the server has the same test set.",
+            told="its node config has a shared-test-path, but the run's setting of that name is empty: set it to where "
+            "the server has the same test set",
+        )
+    shared = shared_test_spec(settings, clients, here)
+    return spec, replace(shared, spec=spec, columns=columns if here else None)
+
+
+def _own_columns(node: NodeConfig, settings: Settings) -> Columns | None:
+    """What a site calls the columns of its own tables, "" for the usual names; None where it has no tables of its own.
+
+    Whoever starts a run names columns of the run's data set. Those of a site's own tables they must not name: the
+    values of a column that they take for the labels could come to them.
+
+    Raises:
+        SettingError: the run names another column than the site, or the site one of no table.
+    """
+    if not (text(node, "data-path") or text(node, "shared-test-path")):
+        idle = next((name for name in COLUMNS if text(node, name)), "")
+        if idle:
+            raise SettingError(
+                f"this SuperNode's --node-config has {idle}={shown(text(node, idle))}, but neither data-path nor "
+                "shared-test-path, whose columns it could name; give one, or take it out.",
+                told=f"its node config has {idle}, but no data of its own",
+            )
+        return None
+    for name in COLUMNS:
+        asked, own = getattr(settings, name.replace("-", "_")), text(node, name)
+        if asked not in ("", own):
+            raise SettingError(
+                f"the run's setting `{name}` is {shown(asked)}, but this site's is {shown(own)}, and it alone names "
+                "its columns; have the run leave it empty, or give the SuperNode another one.",
+                told=f"the setting `{name}` differs from the site's own; leave it empty",
+            )
+    return Columns(*(text(node, name) for name in COLUMNS))

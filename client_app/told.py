@@ -1,0 +1,59 @@
+"""What a client's messages say of an error. Whoever runs a simulation owns its data, too, and reads the whole sentence;
+a site's errors stay in its own log but for words that quote nothing of its data."""
+
+import logging
+import sys
+import traceback
+
+from client_app.evaluation import DivergenceError
+from client_app.site import NodeConfig, has_own
+from client_app.store import StoreError
+from data import DataError
+from federation.checks import MessageError
+from federation.codec import CodecError
+from federation.settings import SettingError
+from models import ModelError
+
+log = logging.getLogger("protosphere")
+
+# Of errors that say nothing that may be told: at least what kind they are.
+KINDS: dict[type[Exception], str] = {
+    DataError: "its data cannot be used",
+    ModelError: "its model cannot be had",
+    SettingError: "its node config does not suit the run",
+    StoreError: "its kept state cannot be used",
+    DivergenceError: "its training diverged",
+}
+# What these quote is what the server itself has sent, or figures of prototypes.
+OPEN = (MessageError, CodecError)
+_here = False
+
+
+def simulate() -> None:
+    """This process, and no site's, has the clients: for who runs them without Ray."""
+    global _here
+    _here = True
+
+
+def simulated() -> bool:
+    """Whether this process is a simulation's. Ray is only asked, never imported: a deployment starts a process a
+    message."""
+    ray = sys.modules.get("ray")
+    return _here or (ray is not None and bool(ray.is_initialized()))
+
+
+def told(error: Exception, node: NodeConfig) -> str:
+    """The words for a message; the whole sentence goes to this process's log where they are fewer."""
+    known = isinstance(error, (*KINDS, *OPEN))
+    whole = str(error) if known else f"{type(error).__name__}: {error}"
+    if not known:
+        # a defect has to reach whoever can mend it
+        traceback.print_exception(error)
+    if simulated() and not has_own(node):
+        return whole
+    log.error("%s", whole)
+    if isinstance(error, OPEN):
+        return whole
+    kind = next((words for kind, words in KINDS.items() if isinstance(error, kind)), "")
+    words = getattr(error, "told", "") if kind else f"an error of the program ({type(error).__name__})"
+    return whole if words == whole.rstrip(".") else f"{words or kind}; the log of its site says more"

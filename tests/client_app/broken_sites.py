@@ -1,0 +1,485 @@
+"""Sites whose data, models and stores are broken in every way that the program knows, with `canary` in whatever a
+message might quote of them: rows, labels, groups, columns, files, folders, layers."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.torch import load_file, save_file
+
+from tests.data.conftest import encode, pixels
+
+AGE = 1912837465  # a label that is somebody's, and no class
+TEXT_COLUMN, LABEL_COLUMN, GROUP_COLUMN = "text-column", "label-column", "group-column"
+MODELS = """
+from torch import nn
+from models import SplitModel
+
+class Listing(nn.Module):
+    def forward(self, x):
+        return [x]
+
+def raising(**_):
+    raise RuntimeError("canary")
+
+def nothing(**_):
+    return "canary"
+
+def listing(**_):
+    return Listing()
+
+def cube(**_):
+    return nn.Flatten(2)
+
+def network(feature_dim, num_classes, more_features=0, more_classes=0, **_):
+    canary = nn.Sequential(nn.Flatten())
+    canary.add_module("canary", nn.Linear(64, feature_dim + more_features))
+    model = SplitModel(canary, feature_dim, num_classes)
+    model.classifier = nn.Linear(feature_dim + more_features, num_classes + more_classes)
+    return model
+
+def wide(**given):
+    return network(more_features=1, **given)
+
+def many(**given):
+    return network(more_classes=1, **given)
+"""
+Site = Callable[[Path], dict[str, object]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One site.
+
+    Attributes:
+        told: words of the messages that say what is wrong; "" where all is well.
+        make: prepares the site in the folder that it is given, and returns its node config.
+        settings: of the run; `{root}` in them is the site's folder.
+        spoil: breaks the client's store, whose folder it is given, after the first round.
+    """
+
+    told: str
+    make: Site
+    settings: dict[str, object] = field(default_factory=dict)
+    spoil: Callable[[Path], object] | None = None
+
+
+# --- sites -----------------------------------------------------------------------------------------------------
+
+
+def put(place, *files):
+    for name, content in files:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def own(*files, classes="no\nyes\n", node=None):
+    """A site whose own folder has these files: (name, content) each."""
+
+    def make(root):
+        put(root / "canary-data", *files, *([("classes.txt", classes)] if classes else []))
+        return {"data-path": str(root / "canary-data")} | (node or {})
+
+    return make
+
+
+def named(*files):
+    """A site without data of its own, where `{root}/canary-data` is what the run's settings name."""
+
+    def make(root):
+        put(root / "canary-data", *files)
+        return {}
+
+    return make
+
+
+def node(make, **more):
+    """The same site with more in its node config; `{root}` is its folder, where `own_models` is a module."""
+
+    def made(root):
+        put(root, ("own_models.py", MODELS))
+        found = make(root)
+        return found | {key.replace("_", "-"): str(value).replace("{root}", str(root)) for key, value in more.items()}
+
+    return made
+
+
+def beside(make, *files, here="{root}/canary-shared"):
+    """The same site, with the shared test set in a place of its own."""
+
+    def made(root):
+        put(root / "canary-shared", *files)
+        return node(make, shared_test_path=here)(root)
+
+    return made
+
+
+def file_at_home(name, make):
+    """The same site, with a file in its PROTOSPHERE_HOME where a folder has to be."""
+
+    def made(root):
+        put(root.parent / "canary-home", (name, ""))
+        return make(root)
+
+    return made
+
+
+def csv(content, **columns):
+    return own(("train-canary.csv", content), node=dashed(columns))
+
+
+def json_lines(*rows, **columns):
+    content = b"\n".join(row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows)
+    return own(("train-canary.jsonl", content), node=dashed(columns))
+
+
+def parquet(test=None, node=None, **columns):
+    files = [("train-canary.parquet", table(columns)), *([("test-canary.parquet", table(test))] if test else [])]
+    return own(*files, node=node)
+
+
+def dashed(columns):
+    return {name.replace("_", "-"): value for name, value in columns.items()}
+
+
+def table(columns):
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def picture(row=0, size=8):
+    return encode(pixels(row, channels=1, size=size))
+
+
+def images_of(rows):
+    return [{"bytes": picture(i), "path": f"canary-{i}.png"} for i in range(rows)]
+
+
+def folder(*more, rows=8, prefix="", size=8, first=0, names=("no", "yes")):
+    """Files of an image folder of two classes."""
+    files = [
+        (f"{prefix}{name}/canary-{i}.png", picture(first + 8 * i + n, size))
+        for n, name in enumerate(names)
+        for i in range(rows)
+    ]
+    return [*files, *more]
+
+
+NOTES = [{"canary_note": f"canary {i}", "canary_kind": ("no", "yes")[i % 2], "canary_id": str(i)} for i in range(16)]
+PINS = {"text_column": "canary_note", "label_column": "canary_kind", "group_column": "canary_id"}
+
+
+def encoder(kind="Bert", query="", words=(), network=True, spoil=None, **sizes):
+    """A site of texts with an encoder in a folder of its own."""
+
+    def make(root):
+        texts = pytest.importorskip("tests.models.test_text", reason="text needs the extra `text`")
+        place = root / "canary-encoder"
+        place.mkdir(parents=True)
+        if network:
+            texts.save_encoder(place, kind, **sizes)
+        texts.save_tokenizer(place, [*texts.WORDS, *words])
+        if spoil:
+            spoil(place)
+        return json_lines(*NOTES, **PINS)(root) | {"model": f"hf:{place}{query}"}
+
+    return make
+
+
+def without_a_layer(place):
+    kept = {name: values for name, values in load_file(place / "model.safetensors").items() if ".layer.1." not in name}
+    save_file(kept, place / "model.safetensors", {"format": "pt"})
+
+
+# --- stores ----------------------------------------------------------------------------------------------------
+
+
+def newest(store):
+    return max(store.glob("round-*.safetensors"))
+
+
+def changed(prefix, by):
+    """Rewrites the tensors of the newest state whose names begin with `prefix`."""
+
+    def spoil(store):
+        held = load_file(newest(store))
+        new = {name: by(values).contiguous() if name.startswith(prefix) else values for name, values in held.items()}
+        save_file(new, newest(store))
+
+    return spoil
+
+
+def only_a_later_state(store):
+    shutil.copy(newest(store), store / "round-000007.safetensors")
+    for path in store.glob("round-00000[0-6].safetensors"):
+        path.unlink()
+
+
+def of_another_run(store):
+    described = json.loads((store / "client.json").read_text())
+    (store / "client.json").write_text(json.dumps(described | {"token": "canary"}))
+
+
+def lost(store):
+    shutil.rmtree(store)
+
+
+# --- the cases -------------------------------------------------------------------------------------------------
+
+PIXELS = own(*folder())
+LIST = ("classes.txt", "no\nyes\n")
+TEXTS = [("train-canary.csv", "text,label,canary\n" + "canary,no,1\ncanary,yes,2\n" * 8), LIST]
+DEEP = encode(np.full((8, 8), 700, np.uint16))
+BROKEN = pa.array([b"ok", b"canary \xff\xfe"]).view(pa.string())
+GOOD = {"text": "a", "label": "no"}
+AT = "{root}/canary-data"
+HERE = {"dataset": AT, "min-samples": 1}
+EVERY = HERE | {"dataset": AT + "/*"}
+TWELVE = {"max-tokens": 12}
+OFFICIAL = {"split": "official"}
+ENSEMBLE = {"ensemble-every": 1, "shared-test-path": "{root}/canary-shared"}
+TABLES = [
+    Case("no column of the name in label-column", csv("canary\na\n", label_column="canary_gone")),
+    Case(
+        "text-column and label-column name one column twice",
+        csv("canary\na\n", text_column="canary", label_column="canary"),
+    ),
+    Case("no text column of a usual name", csv("canary,label\na,no\n")),
+    Case("no image column of a usual name", parquet(canary=[1])),
+    Case("no label column of a usual name", csv("text,canary\na,no\n")),
+    Case("its test table lacks a column", parquet({"image": images_of(2)}, image=images_of(2), label=[0, 1])),
+    Case(
+        "a column is of another type in its test table",
+        parquet({"text": ["a"], "canary": ["no"]}, {LABEL_COLUMN: "canary"}, text=["a"], canary=[0]),
+    ),
+    Case("the texts of its train table are no strings", parquet(None, {TEXT_COLUMN: "canary"}, canary=[1], label=[0])),
+    Case(
+        "the groups of its train table are neither",
+        parquet(None, {GROUP_COLUMN: "canary"}, text=["a"], label=[0], canary=[0.5]),
+    ),
+    Case("row 1 of its train table has no label", csv("text,label\na,no\ncanary,\n")),
+    Case("row 0 of its train table has no group", csv("text,label,canary\na,no,\n", group_column="canary")),
+    Case("row 1 of its train table has a label or group", parquet(text=["a", "b"], label=BROKEN)),
+    Case("the labels of its train table are no class numbers", parquet(image=images_of(1), label=[{"canary": 1}])),
+    Case("row 1 of its train table has a label that is not 0 to 1", parquet(image=images_of(2), label=[0, AGE])),
+    Case(
+        "row 1 of its train table has a label that classes.txt does not name", csv("text,label\na,no\nb,canary Meier\n")
+    ),
+    Case(
+        "its data are a table without a classes.txt",
+        own(("train-canary.csv", "text,label\na,canary Meier\n"), classes=""),
+    ),
+    Case(
+        "its data are a table without a classes.txt", named(("train-canary.csv", "text,label\na,canary Meier\n")), HERE
+    ),
+    Case("its data are images without a classes.txt", named(*folder(names=("canary Meier", "yes"))), HERE),
+    Case("label-column names a column, but its data are no table", own(*folder(), node={LABEL_COLUMN: "canary"})),
+    Case("its parquet files cannot be read", own(("train-canary.parquet", b"canary"))),
+    Case(
+        "a table of its data lacks a column",
+        own(("train-canary.csv", "text,label\na,no\n"), ("test-canary.csv", "text,canary\na,no\n")),
+    ),
+    Case("its data have no rows", csv("text,label\n")),
+    Case("image-size is 8, but its data are texts", own(*TEXTS), {"image-size": 8}),
+    Case("row 1 of the train table is not UTF-8", parquet(text=BROKEN, label=["no", "yes"])),
+    Case("row 0 of the train table has no text", csv("text,label\n ,no\n")),
+    Case("its data are texts, but its model takes images", own(*TEXTS)),
+]
+FILES = [
+    Case("a table of its data names a column twice", csv("canary,canary\na,b\n")),
+    Case("row 0 of a table of its data has another number of fields", csv("text,label\ncanary\n")),
+    Case("row 0 of a table of its data is not UTF-8", csv(b"text,label\ncanary\xff,no\n")),
+    Case("the header of a table of its data is not UTF-8", csv(b"canary\xff,label\na,no\n")),
+    Case("a table of its data is empty", csv("")),
+    Case("has a row of more than 4096 bytes", csv("text,label\n" + "canary" * 2000 + ",no\n")),
+    Case("row 1 of a table of its data is not UTF-8", json_lines(GOOD, b'{"text": "canary\xff"}')),
+    Case("row 1 of a table of its data is not JSON", json_lines(GOOD, b'{"text": "canary')),
+    Case("row 1 of a table of its data is no object", json_lines(GOOD, ["canary"])),
+    Case("holds neither a string nor a whole number", json_lines(GOOD | {"label": ["canary"]})),
+    Case("has text where other rows have a whole number", json_lines(GOOD | {"label": 1}, GOOD | {"label": "canary"})),
+    Case("has a number that is too large", json_lines(GOOD | {"label": int(f"{AGE}0000000000000")})),
+    Case("has half of a \\u pair", json_lines(b'{"text": "canary \\ud83d", "label": "no"}')),
+]
+FOLDERS = [
+    Case("its data path does not exist", lambda root: {"data-path": f"{root}/canary-gone"}),
+    Case("its data path is no folder", node(PIXELS, data_path="{root}/own_models.py")),
+    Case("its data-path is no path", lambda root: {"data-path": "canary"}),
+    Case("its data path names several data sets", node(PIXELS, data_path=AT + "/*")),
+    Case("its data path holds tables and images", own(("train-canary.csv", ""), *folder())),
+    Case("its classes.txt cannot be read", own(classes=b"canary\xff")),
+    Case("its classes.txt names a class twice", own(classes="canary\ncanary\n")),
+    Case("its data path has no training table", own(("test-canary.csv", ""))),
+    Case("its data path holds tables of several formats", own(("train-canary.csv", ""), ("train-canary.json", ""))),
+    Case("its data path holds neither tables nor images", own(("canary.bin", ""))),
+    Case("has a folder that classes.txt does not name", own(*folder(("canary/1.png", picture())))),
+    Case("an image of its data lies in no folder of a class", own(*folder(("canary.png", picture())))),
+    Case("has more than 8 bits a channel", own(*folder(("no/canary.png", DEEP)))),
+    Case("pixels but row 0 of the train table 7×7", own(*folder(("no/canary.png", picture(0, 7))))),
+    Case("is no readable image", own(*folder(("no/canary.png", "canary")))),
+    Case("is no readable image", own(*folder(("no/canary.png", picture()[:-30])))),
+    Case("its data cache cannot be written", file_at_home("cache", PIXELS)),
+    Case("its data cache cannot be written", file_at_home("cache/assignments", PIXELS)),
+    Case("have no official test rows", PIXELS, OFFICIAL),
+    Case(
+        "a group has rows of both the train and the test table",
+        own(*TEXTS, ("test-canary.csv", "text,label,canary\na,no,1\n"), node={GROUP_COLUMN: "canary"}),
+        OFFICIAL,
+    ),
+]
+RUNS = [
+    Case("the setting dataset names no data set", named(), {"dataset": "canary"}),
+    Case("could not be fetched from the Hugging Face hub", named(), {"dataset": "canary/canary"}),
+    Case("lists an empty item", named(), {"dataset": AT + ",,digits"}),
+    Case("lists a * among others", named(), {"dataset": AT + "/*,digits"}),
+    Case("names two domains alike", named(), {"dataset": "/a/canary,/b/canary"}),
+    Case("the folder of the domains is none", named(), EVERY),
+    Case("is a single data set", named(("train/canary.png", "")), EVERY),
+    Case("has no subfolders", named(("canary.txt", "")), EVERY),
+    Case(
+        "of one of the domains, its data path does not exist",
+        named(*folder(LIST)),
+        HERE | {"dataset": AT + ",{root}/canary-gone"},
+    ),
+    Case("a domain holds texts", named(*[("canary/" + name, held) for name, held in TEXTS]), EVERY),
+    Case(
+        "a domain holds texts",
+        named(("canary/train.parquet", table({"text": ["a"], "label": ["no"]})), ("canary/classes.txt", "no\nyes\n")),
+        EVERY,
+    ),
+    Case(
+        "a domain has no training row",
+        named(("canary/test/no/1.png", picture()), ("canary/train/no/.keep", ""), LIST),
+        EVERY,
+    ),
+    Case(
+        "a class that the classes.txt of all domains does not name",
+        named(LIST, *folder(prefix="a/", names=("no", "canary"))),
+        EVERY,
+    ),
+    Case(
+        "more numbered classes than the classes.txt of all domains",
+        named(LIST, *folder(("canary/2/1.png", picture()), prefix="canary/", names=("0", "1"))),
+        EVERY,
+    ),
+    Case(
+        "its domains have different classes",
+        named(
+            *folder(("a/classes.txt", LIST[1]), prefix="a/"),
+            *folder(("b/classes.txt", "no\ncanary\n"), prefix="b/", names=("no", "canary")),
+        ),
+        EVERY,
+    ),
+    Case("count as one here", named(*TEXTS), HERE | {GROUP_COLUMN: "canary", "min-samples": 50}),
+    Case("which the way-shot partition tests on", named(*folder(LIST)), HERE | OFFICIAL | {"partition": "way-shot"}),
+    Case("one of several domains", named(*folder(LIST)), HERE | {"partition": "mixed"}),
+    Case(
+        "gives out single rows",
+        named(*TEXTS, ("test.csv", "text,label,canary\na,no,9\n")),
+        HERE | OFFICIAL | {"partition": "way-shot", GROUP_COLUMN: "canary"},
+    ),
+    Case(
+        "a class has 8 training rows",
+        named(
+            *folder(("classes.txt", "canary1\ncanary2\n"), prefix="train/", names=("canary1", "canary2")),
+            *folder(prefix="test/", names=("canary1", "canary2")),
+        ),
+        HERE | OFFICIAL | {"partition": "way-shot", "ways": 2, "ways-spread": 0},
+    ),
+    Case(
+        "the rows of a domain are of 1",
+        named(*folder(prefix="a/"), ("canary/no/1.png", picture()), LIST),
+        EVERY | {"partition": "mixed", "ways": 2},
+    ),
+    Case("partition 9 does not exist", lambda root: {"partition-id": 9}),
+    Case("setting `learning-rate` is -1.0", PIXELS, {"learning-rate": -1.0}),
+]
+SHARED = [
+    Case("the shared test set holds inputs 1×9×9", beside(PIXELS, *folder(size=9)), ENSEMBLE),
+    Case("the shared test set has other classes", beside(PIXELS, *folder(names=("canary", "yes"))), ENSEMBLE),
+    Case("the shared test set holds copies of its training rows", beside(PIXELS, *folder()), ENSEMBLE),
+    Case("its shared-test-path is no path", beside(PIXELS, here="canary"), ENSEMBLE),
+    Case("of the shared test set, its data path does not exist", beside(PIXELS, here="{root}/canary-gone"), ENSEMBLE),
+    Case("has a shared-test-path, but the run's", beside(PIXELS, here=AT), {"ensemble-every": 1}),
+    Case(
+        "of the shared test set, its data are a table without a classes.txt",
+        beside(PIXELS, ("train.csv", "text,label\na,canary Meier\n")),
+        ENSEMBLE,
+    ),
+]
+MODELS_OF_SITES = [
+    Case("its model does not fit inputs of shape (1, 8, 8);", node(PIXELS, model="own_models:raising")),
+    Case("it is no torch module", node(PIXELS, model="own_models:nothing")),
+    Case("something else than one tensor", node(PIXELS, model="own_models:listing")),
+    Case("an output of shape (1, 1, 64)", node(PIXELS, model="own_models:cube")),
+    Case("its features have shape (1, 9)", node(PIXELS, model="own_models:wide")),
+    Case("its logits have shape (1, 3)", node(PIXELS, model="own_models:many")),
+    Case("its model cannot be imported", node(PIXELS, model="canary_gone:network")),
+    Case("or not be called", node(PIXELS, model="own_models:nn")),
+    Case("its model is a family", node(PIXELS, model="tiny")),
+    Case("is not of the form package.module:callable", node(PIXELS, model="can-ary:x")),
+    Case("its model is unknown", node(PIXELS, model="canary")),
+    Case("images need at least 8x8 pixels", node(own(*folder(size=7)), model="own_models:network")),
+    Case("it takes images", node(named(), model="tiny_cnn"), {"dataset": "spiral"}),
+    Case("another query than ?trainable=", node(own(*TEXTS), model="hf:/canary?canary=1")),
+    Case("number of trainable layers is no whole number", node(own(*TEXTS), model="hf:/canary?trainable=canary")),
+    Case("its model names no encoder", node(own(*TEXTS), model="hf:canary canary")),
+    Case("the folder of its tokenizer does not exist", node(own(*TEXTS), model="hf:/canary")),
+    Case("its encoder cannot be loaded", encoder(network=False)),
+    Case("its tokenizer adds 2 tokens", encoder(), {"max-tokens": 2}),
+    Case("its encoder has 20 positions", encoder(), {"max-tokens": 21}),
+    Case("but its encoder embeds 19", encoder(words=["canary"]), TWELVE),
+    Case("last layers cannot be told apart", encoder("Albert", "?trainable=1", embedding_size=16), TWELVE),
+    Case("trainable=9 is more than its 4 layers", encoder(query="?trainable=9"), TWELVE),
+    Case("the weights of its encoder lack 16 tensors", encoder(spoil=without_a_layer)),
+    Case(
+        "an encoder with a decoder",
+        encoder(
+            "Bart",
+            d_model=32,
+            encoder_layers=1,
+            decoder_layers=1,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=32,
+            decoder_ffn_dim=32,
+        ),
+    ),
+]
+OWN_MODEL = node(PIXELS, model="own_models:network")
+ROUNDS = [
+    Case("is not finite in epoch 1 of phase `train`", PIXELS, {"learning-rate": 1e30, "batch-size": 4}),
+    Case("the model is not finite after training", OWN_MODEL, {"learning-rate": 1e30, "weight-decay": 1e30}),
+    Case("the features are not finite", OWN_MODEL, {"learning-rate": 1e19, "weight-decay": 8e19}),
+    Case("its state cannot be written", file_at_home("clients", PIXELS)),
+    Case("has lost the model of round 1", PIXELS, {}, lost),
+    Case("whose secret this run does not know", PIXELS, {}, of_another_run),
+    Case("no longer has the state of an earlier one", PIXELS, {}, only_a_later_state),
+    Case("its kept state cannot be read", PIXELS, {}, lambda store: newest(store).write_bytes(b"canary")),
+    Case("its kept state is of another model", OWN_MODEL, {}, changed("module/extractor", lambda t: t.flatten())),
+    Case("its kept state is damaged", PIXELS, {}, changed("prototypes/labels", lambda t: -t - 1)),
+]
+NODES = [
+    Case("names a device that is not there", node(PIXELS, device="canary")),
+    Case("no whole number as partition-id", node(PIXELS, partition_id="canary")),
+    Case(
+        "the setting `label-column` differs from the site's own",
+        json_lines(*NOTES, **PINS),
+        {LABEL_COLUMN: "canary_other"},
+    ),
+    Case("has text-column, but no data of its own", node(named(), text_column="canary")),
+]
+BROKEN_SITES = [*TABLES, *FILES, *FOLDERS, *RUNS, *SHARED, *MODELS_OF_SITES, *ROUNDS, *NODES]
+WELL = {
+    "images": Case("", PIXELS),
+    "a table of images": Case("", parquet(None, {LABEL_COLUMN: "canary"}, image=images_of(16), canary=[0, 1] * 8)),
+    "texts": Case("", encoder(query="?trainable=1"), TWELVE),
+    "a model of its own": Case("", OWN_MODEL),
+    "a shared test set elsewhere": Case("", beside(PIXELS, *folder(rows=2, first=100)), ENSEMBLE),
+}

@@ -1,0 +1,120 @@
+"""Which columns a site's tables have, and what its classes are called: the site alone says so."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from client_app import told
+from data import DataError
+from federation.settings import SettingError
+from models import told_name
+from tests.client_app.broken_sites import images_of
+
+PINS = {"label_column": "diagnosis", "group_column": "patient"}
+
+
+@pytest.fixture
+def scans(tmp_path):
+    """scans(classes): a table of 24 images, its labels in `diagnosis`, with other columns that might be taken."""
+
+    def write(classes="ill\nwell\n", name="scans"):
+        place = tmp_path / name
+        place.mkdir(parents=True, exist_ok=True)
+        numbers = list(range(24))
+        columns = {"diagnosis": [i % 2 for i in numbers], "patient": [i // 2 for i in numbers], "born": numbers}
+        pq.write_table(pa.table({"image": images_of(24), "label": [0] * 24} | columns), place / "train.parquet")
+        if classes:
+            (place / "classes.txt").write_text(classes)
+        return str(place)
+
+    return write
+
+
+def test_a_site_s_columns_are_its_own(client, scans):
+    data = client(**PINS, data_path=scans()).data
+    assert data.class_names == ("ill", "well")
+    assert sorted(set(data.train.labels.tolist())) == [0, 1]
+    # of the usual name, where the site names none
+    assert set(client(data_path=scans()).data.train.labels.tolist()) == {0}
+    # patients have two rows each, which stay together
+    assert {len(part) % 2 for part in (data.train, data.test, data.validation)} == {0}
+
+
+@pytest.mark.parametrize("setting", ["label-column", "text-column", "group-column"])
+def test_a_run_that_names_another_column_is_refused_whatever_the_table_has(client, scans, setting):
+    for named in ("born", "label", "no such column"):
+        with pytest.raises(SettingError) as refused:
+            client(0, {setting: named}, **PINS, data_path=scans())
+        assert refused.value.told == f"the setting `{setting}` differs from the site's own; leave it empty"
+        assert f'`{setting}` is "{named}"' in str(refused.value)
+    same = {name.replace("_", "-"): column for name, column in PINS.items()}
+    assert client(0, same, **PINS, data_path=scans()).data.class_names == ("ill", "well")
+
+
+def test_columns_that_the_site_does_not_name_are_not_the_run_s_to_name(client, scans):
+    with pytest.raises(SettingError, match='`label-column` is "born", but this site\'s is ""'):
+        client(0, {"label-column": "born"}, data_path=scans())
+
+
+def test_labels_never_become_the_names_of_classes(client, scans, monkeypatch):
+    bare = scans(classes="", name="bare")
+    for simulation in (True, False):
+        monkeypatch.setattr(told, "_here", simulation)
+        with pytest.raises(DataError, match=r"bare' holds a table, but no classes.txt: list the classes there"):
+            client(**PINS, data_path=bare)
+    # the run's own data in a simulation; the same elsewhere is whatever lies there, also where it was decoded before
+    own = {"dataset": bare, "label-column": "born", "partition": "iid", "min-samples": 1}
+    monkeypatch.setattr(told, "_here", True)
+    assert client(0, own).data.class_names == tuple(map(str, range(24)))
+    monkeypatch.setattr(told, "_here", False)
+    with pytest.raises(DataError, match=r"bare' holds a table, but no classes.txt"):
+        client(0, own)
+
+
+def test_domains_that_a_run_names_need_one_list_of_classes(client, scans, tmp_path, monkeypatch):
+    monkeypatch.setattr(told, "_here", False)
+    for name in ("all/a", "all/b"):
+        scans(classes="", name=name)
+    every = {"dataset": str(tmp_path / "all" / "*"), "partition": "iid"}
+    with pytest.raises(DataError, match=r"domain 'a': .* no classes.txt"):
+        client(0, every)
+    (tmp_path / "all" / "classes.txt").write_text("ill\n")
+    assert client(0, every).data.class_names == ("ill",)
+
+
+def test_the_columns_of_a_shared_test_set_elsewhere_are_the_site_s_too(client, scans):
+    """Also where the client takes its share of the run's data."""
+    here = {"shared_test_path": scans(name="shared"), **PINS}
+    shared = {
+        "ensemble-every": 1,
+        "shared-test-path": "/elsewhere",
+        "dataset": scans(classes="ill\nwell\n", name="run"),
+    }
+    shared |= {"label-column": "diagnosis", "group-column": "patient", "min-samples": 1}
+    made = client(0, shared, **here)
+    assert (made.shared.columns.label, made.shared.columns.group) == ("diagnosis", "patient")
+    with pytest.raises(SettingError, match="`label-column`"):
+        client(0, shared | {"label-column": "born"}, **here)
+    bare = scans(classes="", name="unlisted")
+    with pytest.raises(DataError, match=r"shared-test-path: .*unlisted' holds a table, but no classes.txt"):
+        client(0, shared, **here | {"shared_test_path": bare}).identity()
+
+
+def test_columns_of_no_table_are_refused(client):
+    with pytest.raises(SettingError, match='has label-column="diagnosis", but neither data-path nor shared-test-path'):
+        client(label_column="diagnosis")
+
+
+@pytest.mark.parametrize(
+    ("name", "told_as"),
+    [
+        ("hf:/srv/models/Meier?trainable=2", "hf:local?trainable=2"),
+        ("hf:~/Meier", "hf:local"),
+        ("hf:../Meier?trainable=0", "hf:local?trainable=0"),
+        ("hf:owner/encoder?trainable=2", "hf:owner/encoder?trainable=2"),
+        ("tiny_cnn", "tiny_cnn"),
+        ("package.module:callable", "package.module:callable"),
+    ],
+)
+def test_what_a_site_s_model_is_called_elsewhere(name, told_as):
+    assert told_name(name) == told_as
