@@ -24,6 +24,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app as client_app
+from client_app.told import simulate
 from server_app.app import RESULTS, said
 from server_app.app import app as server_app
 from strategies import known_settings
@@ -39,11 +40,16 @@ NodeConfig = dict[str, bool | int | float | str]
 class LocalGrid(Grid):
     """Nodes of this process.
 
+    Attributes:
+        simulated: no node is started again when its worker has died.
+
     Args:
         run_config: the run's flat configuration, as Flower fuses it.
         nodes: one node_config a node (partition-id, num-partitions, perhaps model and data-path).
         workers: 1 answers a message when its reply is pulled; more are spawned processes.
     """
+
+    simulated = True
 
     def __init__(self, run_config: Mapping[str, Any], nodes: Sequence[NodeConfig], workers: int = 1):
         self.run_config = run_config
@@ -57,6 +63,7 @@ class LocalGrid(Grid):
         self._own = threading.local()
         self._threads = ThreadPoolExecutor(workers, initializer=self._start_process) if workers > 1 else None
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self.run_id, SERVER, 1
+        simulate()
 
     def set_run(self, run: Any) -> None:
         """There is one run a grid; nothing to set."""
@@ -116,7 +123,7 @@ class LocalGrid(Grid):
             return Message(Error(DIED, f"a worker process ended: {error}"), reply_to=message)
 
     def _start_process(self) -> None:
-        self._own.process = ProcessPoolExecutor(1, get_context("spawn"), initializer=_end_with_parent)
+        self._own.process = ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin_worker)
         self._processes.append(self._own.process)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
@@ -181,8 +188,9 @@ def _work(message: Message, context: Context) -> Message:
         return Message(Error(RAISED, reason), reply_to=message)
 
 
-def _end_with_parent() -> None:
+def _begin_worker() -> None:
     """Let a worker process end when the one that started it is killed: no clean-up runs there then."""
+    simulate()
     parent = parent_process()
 
     def wait() -> None:

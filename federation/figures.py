@@ -83,8 +83,8 @@ def headlines(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float |
         rule -> selected (test mean at the evaluation with the best validation mean; None without validation
         rows) and selected_round; and, chosen on the test set as the papers do: best (highest test mean over all
         evaluations, TinyProto's), client-best (mean of every client's own best, ProtoNorm's), last-5 (mean of
-        the last five evaluations, FedPAGR's), final; and where clients are tested on the classes that they lack,
-        too, all-classes (of the last evaluation).
+        the last five evaluations of trained models, or of as many as there are, FedPAGR's; None before one), final;
+        and where clients are tested on the classes that they lack, too, all-classes (of the last evaluation).
     """
     evaluations = [line["evaluation"] for line in lines if line.get("evaluation", {}).get("rules")]
     clients = [line["clients"] for line in lines if line.get("evaluation", {}).get("rules")]
@@ -92,22 +92,28 @@ def headlines(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float |
     return {rule: _headline(rule, evaluations, clients) for rule in rules}
 
 
-def ensemble_headline(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int]]:
+def ensemble_headline(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
     """`ensemble`: accuracy of the clients' mean class probabilities on the shared test set, as best, last-5 (mean
-    of the last five times, FedPAGR's) and final, with the number of rows; nothing where it was never asked for."""
+    of the last five times of trained models, FedPAGR's) and final, with the number of rows; nothing where it was never
+    asked for."""
     measured = [line["ensemble"] for line in lines if "ensemble" in line]
     if not measured:
         return {}
     accuracies = [ensemble["accuracy"] for ensemble in measured]
-    last = accuracies[-5:]
     return {
         "ensemble": {
             "best": max(accuracies),
-            "last-5": math.fsum(last) / len(last),
+            "last-5": _last_five([(ensemble["of_round"], ensemble["accuracy"]) for ensemble in measured]),
             "final": accuracies[-1],
             "rows": measured[-1]["rows"],
         }
     }
+
+
+def _last_five(accuracies: Sequence[tuple[int, float]]) -> float | None:
+    """The mean of the last five, each with the round that its models are of: round 0 has trained nothing."""
+    trained = [accuracy for of_round, accuracy in accuracies if of_round > 0][-5:]
+    return math.fsum(trained) / len(trained) if trained else None
 
 
 def by_domain(evaluation: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
@@ -154,7 +160,7 @@ def _headline(
         "selected_round": selected[0] if selected else None,
         "best": max(tests),
         "client-best": math.fsum(own_best.values()) / len(own_best),
-        "last-5": math.fsum(tests[-5:]) / len(tests[-5:]),
+        "last-5": _last_five([(of_round, figures["test"]["mean"]) for of_round, figures in rounds]),
         "final": tests[-1],
     }
     if "all-classes" in rounds[-1][1]:

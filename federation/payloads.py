@@ -38,6 +38,7 @@ class Instruction:
 
     Attributes:
         run: name of the results folder; a client's store is kept under it.
+        token: the secret of that run, which another that gives its name cannot know.
         round: r, from 1; T + 1 for the evaluation that ends the run.
         evaluate: whether to evaluate the model that the client left, on arrival.
         trained: the last round whose training the server took from this client, 0 if none: a client whose store
@@ -54,6 +55,7 @@ class Instruction:
     trained: int = 0
     constants: Mapping[str, float] = field(default_factory=dict)
     ensemble: bool = False
+    token: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from federation.roster import RosterError
 from federation.settings import SettingError, refuse_relative_paths
 from server_app.live import live, refuse_missing
 from server_app.report import leave_report
+from server_app.status import status
 from strategies import known_settings, read_settings, refuse_foreign
 from strategies.exchange import RunError
 
@@ -87,7 +88,7 @@ def _run(grid: Grid, context: Context) -> None:
     with folder.held():
         log.info("%s%s", RESULTS, folder.path)
         try:
-            with live(run.settings, folder):
+            with live(run.settings, folder), status(run, folder):
                 run.method.strategy(run, folder).start(grid)
         except (SettingError, RosterError):
             folder.discard_unless_begun()

@@ -9,22 +9,23 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from data.shared_set import SharedLabels
 from federation import figures
 from federation.arrays import Limits, payload_bytes
-from federation.codec import Codec, CodecError, codec_of
-from federation.messages import encode_instruction, wire_bytes
+from federation.codec import Codec, codec_of
+from federation.messages import wire_bytes
 from federation.payloads import Instruction, Payload
 from federation.record import RunFolder
 from federation.roster import Roster, refuse_changes, refuse_other_codecs, refuse_too_few
 from federation.seeds import limited_threads
 from strategies import Run
+from strategies.checkpoint import restore, save
 from strategies.ensemble import score, shared_test_set
-from strategies.exchange import LATE, Bytes, Reply, RunError, exchange
+from strategies.exchange import LATE, Bytes, Reply, encoded, exchange
 from strategies.lines import (
     add_evaluation,
     console_line,
@@ -35,9 +36,10 @@ from strategies.lines import (
     times,
     training_line,
 )
-from strategies.outcome import EVERYONE, Outcome, State, pack, unpack
+from strategies.outcome import EVERYONE, Outcome, State
+from strategies.outliers import Outliers
 from strategies.sampling import sampled
-from strategies.snapshot import separation_of, snapshot
+from strategies.snapshot import separation_of
 from strategies.watch import (
     collapse,
     is_infinite,
@@ -70,15 +72,17 @@ class PrototypeStrategy(Strategy):
         self.last_round = 0
         self.failed_in_a_row = 0
         self.first_norm: float | None = None
+        self.outliers = Outliers()
+        self.token = ""  # the run's, read when it starts
         self.constants: Mapping[str, float] = {}
         self.timeout = run.settings.round_timeout
         self._rounds = run.settings.rounds
         self._silent: set[int] = set()
-        self._trained: dict[int, int] = {}
+        self.trained: dict[int, int] = {}
         self._sent: dict[int, Bytes] = {}
         self._replies: dict[int, Reply] = {}
         self._figures: dict[str, Any] = {}
-        self._uploads: Mapping[int, Payload] = {}
+        self.uploads: Mapping[int, Payload] = {}
         self._round_seconds: list[float] = []
 
     @property
@@ -97,6 +101,15 @@ class PrototypeStrategy(Strategy):
     def scales(self) -> tuple[float, float]:
         """What the vectors that go down, and those that come up, are multiplied by to be, or lie beside, targets."""
         return 1.0, 1.0
+
+    @property
+    def target_norm(self) -> float:
+        """The norm of the targets where the method sets it, whatever comes up; 0 where they are made of uploads."""
+        return 0.0
+
+    def unit(self, partition: int) -> float:
+        """What the norms of a client's upload are measured in: its number of rows where it sends sums over them."""
+        return 1.0
 
     def check(self, num_classes: int, dim: int) -> None:
         """Refuse, before round 1, a K or d that the method cannot work with (raise SettingError)."""
@@ -151,7 +164,9 @@ class PrototypeStrategy(Strategy):
         refuse_other_rounds(self.run, self.folder, rounds)
         self.timeout = timeout or self.settings.round_timeout
         result = Result()
-        self._resume(rounds)
+        self.token = self.folder.token
+        if self.settings.resume:
+            restore(self, rounds)
         self.roster.gather(grid)
         self._meet()
         self.folder.set_rounds(rounds)
@@ -170,13 +185,16 @@ class PrototypeStrategy(Strategy):
         evaluate = list(self.configure_evaluate(server_round, ArrayRecord(), ConfigRecord(), grid))
         replies = self._exchange(grid, train + evaluate, server_round)
         warn_of_problems(replies, server_round)
+        if any(reply.trains and not reply.valid for reply in replies):
+            # a round that failed over a full disk is not the clients' failure, and must not count
+            self.folder.refuse_full_disk()
         server_began = time.monotonic()
         self._figures = {}
         _, metrics = self.aggregate_train(server_round, _messages_of(r for r in replies if r.trains))
         if metrics:
             result.train_metrics_clientapp[server_round] = metrics
         # also where the upload was refused: the client's store has moved on
-        self._trained |= {r.partition: server_round for r in replies if r.trains and r.report and r.report.training}
+        self.trained |= {r.partition: server_round for r in replies if r.trains and r.report and r.report.training}
         valid = sum(reply.valid for reply in replies if reply.trains)
         self.failed_in_a_row = 0 if valid >= max(1, self.settings.min_replies) else self.failed_in_a_row + 1
         line = training_line(server_round, replies, self._sent, self._figures)
@@ -264,13 +282,15 @@ class PrototypeStrategy(Strategy):
         with limited_threads(self.settings.server_threads):
             outcome = self.aggregate(uploads, self.state, server_round)
             norm = self.feature_norm(uploads)
-        refuse_non_finite(outcome.downloads, server_round)
-        self.state, self.downloads, self._uploads = outcome.state, outcome.downloads, uploads
+        trained_towards = self.scales[0] * (mean_norm(self.downloads) or 0.0)
+        watched = self.outliers.warnings(uploads, self._units(), norm, trained_towards)
+        refuse_non_finite(outcome.downloads, server_round, self.roster.class_word)
+        self.state, self.downloads, self.uploads = outcome.state, outcome.downloads, uploads
         recorded = {**outcome.figures, "prototype_norm": norm, **separation_of(outcome.downloads, self.scales[0])}
         # JSON has no infinity, which an energy may be
         self._figures = {name: None if is_infinite(value) else value for name, value in recorded.items()}
         self.first_norm = norm if self.first_norm is None else self.first_norm
-        for warning in (*outcome.warnings, *collapse(norm, self.first_norm)):
+        for warning in (*outcome.warnings, *collapse(norm, self.first_norm), *watched):
             log.warning("warning: round %d: %s", server_round, warning)
         numbers: dict[str, Any] = {
             name: value for name, value in self._figures.items() if isinstance(value, int | float)
@@ -294,33 +314,26 @@ class PrototypeStrategy(Strategy):
         self, partitions: Sequence[int], message_type: str, server_round: int, evaluate: bool
     ) -> list[Message]:
         messages = []
-        encoded: dict[tuple[int, int], Any] = {}
+        made: dict[tuple[int, int], Any] = {}
         downloads = self.downloads_for(server_round, message_type == MessageType.TRAIN)
         for partition in partitions:
             key = partition if partition in downloads else EVERYONE
-            trained = self._trained.get(partition, 0)
-            if (key, trained) not in encoded:
+            trained = self.trained.get(partition, 0)
+            if (key, trained) not in made:
                 payload = downloads.get(key)
-                name, constants = self.folder.name, self.constants
                 ensemble = self._ensemble_due(server_round)
-                instruction = Instruction(name, server_round, evaluate, payload, trained, constants, ensemble)
-                records = self._encoded(instruction)
+                due = (server_round, evaluate, payload, trained, self.constants, ensemble)
+                records = encoded(Instruction(self.folder.name, *due, self.token), self.codec)
                 wire = wire_bytes(records)
                 # a message that is sent for the ensemble alone is no part of training's bytes, nor of evaluation's
                 apart = message_type == MessageType.EVALUATE and not evaluate
                 size = Bytes(ensemble=wire) if apart else Bytes(payload_bytes(records), wire)
-                encoded[key, trained] = records, size
-            records, size = encoded[key, trained]
+                made[key, trained] = records, size
+            records, size = made[key, trained]
             self._sent[partition] = size
             node = self.roster.nodes[partition]
             messages.append(Message(records, node, message_type, ttl=self.timeout + 60))
         return messages
-
-    def _encoded(self, instruction: Instruction) -> RecordDict:
-        try:
-            return encode_instruction(instruction, self.codec)
-        except CodecError as error:
-            raise RunError(f"round {instruction.round}: {error} A run keeps its settings: start a new one.") from None
 
     def _exchange(self, grid: Grid, messages: Sequence[Message], server_round: int) -> list[Reply]:
         of_node = {node: partition for partition, node in self.roster.nodes.items()}
@@ -336,10 +349,15 @@ class PrototypeStrategy(Strategy):
             not_waited_for=self._silent,
             roster=self.roster.identities,
             shared=self.shared if self._ensemble_due(server_round) else None,
+            units=self._units(),
         )
+        replies = self.outliers.without_long(replies, self._units(), self.settings.max_norm_ratio, 2 * self.target_norm)
         self._silent = {reply.partition for reply in replies if not reply.trains and reply.problem == LATE}
         self._replies = {id(reply.message): reply for reply in replies if reply.message is not None}
         return replies
+
+    def _units(self) -> dict[int, float]:
+        return {partition: self.unit(partition) for partition in self.roster.identities}
 
     def _limits(self, server_round: int) -> Limits:
         method, options = self.run.method, self.run.options
@@ -351,31 +369,10 @@ class PrototypeStrategy(Strategy):
         """The checked form of reply messages, in partition order; the round's own are checked already."""
         return sorted((self._replies[id(message)] for message in replies), key=lambda reply: reply.partition)
 
-    # --- checkpoint and resume ----------------------------------------------------------------------
-
     def _checkpoint(self) -> None:
-        meta = {
-            "round": self.last_round,
-            "first_norm": self.first_norm,
-            "constants": dict(self.constants),
-            "trained": {str(partition): made_in for partition, made_in in sorted(self._trained.items())},
-        }
-        if self._uploads:
-            tensors, counts = snapshot(self._uploads, self.downloads, *self.scales)
-            self.folder.save_prototypes(tensors, {"round": self.last_round, **counts})
-            self._uploads = {}
-        self.folder.save_checkpoint(pack(self.state, self.downloads), meta)
+        save(self)
 
-    def _resume(self, rounds: int) -> None:
-        if not self.settings.resume:
-            return
-        tensors, meta = self.folder.load_checkpoint()
-        self.last_round = meta["round"]
-        self.folder.refuse_fewer_rounds(rounds, self.last_round)
-        self.first_norm = meta["first_norm"]
-        self.constants = meta["constants"]
-        self._trained = {int(partition): made_in for partition, made_in in meta["trained"].items()}
-        self.state, self.downloads = unpack(tensors)
+    # --- the start ----------------------------------------------------------------------------------
 
     def _meet(self) -> None:
         """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""

@@ -4,22 +4,27 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Message, MessageType
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from data.shared_set import SharedLabels
 from federation.arrays import Limits, decode_answers, decode_payload, payload_bytes
-from federation.messages import MessageError, decode_report, wire_bytes
-from federation.payloads import Identity, Payload, Report
+from federation.codec import Codec, CodecError
+from federation.messages import MessageError, decode_report, encode_instruction, wire_bytes
+from federation.payloads import Identity, Instruction, Payload, Report
+from federation.replies import is_simulated, pulled
+from federation.words import class_word
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
 LATE = "no reply in time"
 UNSENT = "Flower took no message for its node: the SuperNode has left"
 LONGEST_PROBLEM = 300  # characters; the words are a client's
-ACTOR_DIED = 0  # Flower's code when a simulation worker is gone; it does not come back
+ACTOR_DIED = 0  # Flower's code when a simulation worker is gone; elsewhere any client may send it
 
 
 class RunError(RuntimeError):
@@ -91,6 +96,7 @@ def exchange(
     not_waited_for: Iterable[int] = (),
     roster: Mapping[int, Identity] | None = None,
     shared: SharedLabels | None = None,
+    units: Mapping[int, float] | None = None,
 ) -> list[Reply]:
     """Send one message a client and collect the replies, in partition order.
 
@@ -100,11 +106,21 @@ def exchange(
     on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead). Where
     nobody trains they get `timeout`. A train reply that comes while others are waited for still counts.
     What a reply says of its rows is held against the `roster`, if there is one: weights in means come from it.
-    Answers for the ensemble are legal where `shared` says what was to be predicted.
+    Answers for the ensemble are legal where `shared` says what was to be predicted. The norms of a client's upload are
+    measured in `units` (1 where it has none).
 
     Raises:
         RunError: when a simulation worker died, or Flower refused the messages.
     """
+    check = partial(
+        _contained,
+        simulated=is_simulated(grid),
+        round_number=round_number,
+        limits=limits,
+        roster=roster or {},
+        shared=shared,
+        units=units or {},
+    )
     asked = [(p, m.metadata.message_type == MessageType.TRAIN) for p, m in zip(partitions, messages, strict=True)]
     ids: list[str | None] = list(grid.push_messages(messages))
     if len(ids) != len(asked):
@@ -121,11 +137,9 @@ def exchange(
     pause = POLL[0]
     while pending:
         arrived = [
-            _reply(
-                message, *pending.pop(message.metadata.reply_to_message_id), round_number, limits, roster or {}, shared
-            )
-            for message in grid.pull_messages(list(pending))
-            if message.metadata.reply_to_message_id in pending
+            check(message, *pending.pop(message_id))
+            for message_id, message in pulled(grid, list(pending))
+            if message_id in pending
         ]
         replies += arrived
         now = time.monotonic()
@@ -149,6 +163,34 @@ def exchange(
     return sorted(replies, key=lambda reply: reply.partition)
 
 
+def encoded(instruction: Instruction, codec: Codec) -> RecordDict:
+    """An instruction as it goes down.
+
+    Raises:
+        RunError: the number format cannot hold what the round before made.
+    """
+    try:
+        return encode_instruction(instruction, codec)
+    except CodecError as error:
+        raise RunError(f"round {instruction.round}: {error} A run keeps its settings: start a new one.") from None
+
+
+def _contained(message: Message | str, partition: int, trains: bool, *, simulated: bool, **checks: Any) -> Reply:
+    """The checked reply. Whatever a client's bytes make fail is that client's failure, and nobody else's."""
+    if isinstance(message, str):
+        return Reply(partition, trains, problem=message)
+    if simulated and message.has_error() and message.error.code == ACTOR_DIED:
+        raise RunError(
+            f"the process of client {partition} died in round {checks['round_number']} (out of memory?); the "
+            "simulation cannot replace it. Resume the run with fewer clients at a time (`--cpus-per-client`)."
+        )
+    try:
+        return _reply(message, partition, trains, **checks)
+    # Flower leaves some of a record's parts unread until they are asked for
+    except Exception as error:
+        return Reply(partition, trains, problem=f"its reply cannot be used ({type(error).__name__})", message=message)
+
+
 def _reply(
     message: Message,
     partition: int,
@@ -157,8 +199,10 @@ def _reply(
     limits: Limits,
     roster: Mapping[int, Identity],
     shared: SharedLabels | None,
+    units: Mapping[int, float],
 ) -> Reply:
-    reply = _checked(message, partition, trains, round_number, limits)
+    own = replace(limits, max_norm=limits.max_norm * units.get(partition, 1.0))
+    reply = _checked(message, partition, trains, round_number, own)
     if reply.report is not None:
         reply = _with_answers(reply, message.content.array_records.get("ensemble"), shared)
     if reply.report is not None and partition in roster:
@@ -169,11 +213,6 @@ def _reply(
 
 def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits) -> Reply:
     if message.has_error():
-        if message.error.code == ACTOR_DIED:
-            raise RunError(
-                f"the process of client {partition} died in round {round_number} (out of memory?); the simulation "
-                "cannot replace it. Resume the run with fewer clients at a time (`--cpus-per-client`)."
-            )
         return Reply(partition, trains, problem=_last_line(message.error.reason or "unknown error"))
     records = message.content
     whole, wire = wire_bytes(records), wire_bytes(records, without=("ensemble",))
@@ -232,8 +271,12 @@ def _held_against(identity: Identity, reply: Reply) -> Reply:
         claim = f"{training.rows} training rows, not {train}"
     elif payload is not None and payload.counts is not None and _rows_counted(payload) != train:
         claim = f"class counts that do not add up to its {train} training rows"
+    elif payload is not None and not len(payload.labels):
+        problem = f"upload dropped: it holds no class, though the client has {train} training rows"
+        return replace(reply, report=replace(report, payload=None), problem=problem, dropped=True)
     elif payload is not None and (foreign := set(payload.labels.tolist()) - set(identity.classes)):
-        problem = f"upload dropped: it holds class {min(foreign)}, of which the client has no training row"
+        held = class_word(min(foreign), identity.class_names)
+        problem = f"upload dropped: it holds {held}, of which the client has no training row"
         return replace(reply, report=replace(report, payload=None), problem=problem, dropped=True)
     else:
         return reply

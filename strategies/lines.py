@@ -12,6 +12,7 @@ from federation import figures
 from federation.codec import Codec
 from federation.payloads import Evaluation, Identity
 from federation.record import FORMAT
+from federation.words import class_words, one_class
 from strategies import Run
 from strategies.exchange import Bytes, Reply
 
@@ -27,17 +28,20 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
     ]
     if run.method.sends and (codec.masked or codec.wire_dtype != "float32"):
         lines.append(f"  of each prototype {codec.width} of {codec.dim} values cross, as {codec.wire_dtype}")
+    lines.append("  the clients, with their rows for training + validation + test:")
     for partition, identity in sorted(identities.items()):
         train, validation, test = identity.rows[:3]
         domain = f" ({identity.domain})" if identity.domain else ""
         able = "" if train else ": it has no training row and takes part in evaluation only"
         lines.append(
             f"  client {partition}{domain}: {identity.model} ({identity.parameters:,} parameters), {train} + "
-            f"{validation} + {test} rows (train + validation + test), "
-            f"classes {' '.join(map(str, identity.classes)) or 'none'}{able}"
+            f"{validation} + {test} rows, {class_words(identity.classes, identity.class_names)}{able}"
         )
     disclosed = sorted({item for identity in identities.values() for item in identity.discloses})
-    return [*lines, f"  the server learns of each client: {', '.join(disclosed)}"]
+    lines += [f"  the server learns of each client: {', '.join(disclosed)}", f"  {LEGEND}"]
+    held = {partition: identity.classes for partition, identity in identities.items()}
+    alone = one_class(held, next(iter(identities.values())).class_names)
+    return [*lines, *([f"warning: {alone}"] if alone else [])]
 
 
 def training_line(
@@ -131,32 +135,31 @@ def times(replies: Sequence[Reply], seconds: float) -> Line:
 
 
 def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -> str:
-    """One line a round: round, accuracy (of the round before), payload, seconds, time left.
+    """One line a round, as `LEGEND` says, of 100 characters at most up to round 999.
 
     Args:
         seconds: wall seconds of this process's rounds so far, the newest last.
     """
     final = line.get("final", False)
-    parts = ["final evaluation" if final else f"round {line['round']:>{len(str(rounds))}}/{rounds}"]
+    width = len(str(rounds))
+    parts = ["final evaluation" if final else f"round {line['round']:>{width}}/{rounds}"]
     test = line.get("evaluation", {}).get("rules", {}).get(rule, {}).get("test")
+    ensemble = f"ensemble {100 * line['ensemble']['accuracy']:5.1f}" if "ensemble" in line else ""
     if test:
-        parts.append(
-            f"accuracy after round {line['evaluation']['of_round']}: {100 * test['mean']:5.1f} % mean, "
-            f"{100 * test['worst']:5.1f} % worst client, {100 * test['std']:4.1f} % spread"
-        )
-    if "ensemble" in line:
-        ensemble = line["ensemble"]
-        parts.append(f"ensemble after round {ensemble['of_round']}: {100 * ensemble['accuracy']:5.1f} %")
-    sizes = line["bytes"]
+        beside = ", ".join(filter(None, (f"worst {100 * test['worst']:5.1f}", ensemble)))
+        parts.append(f"after {line['evaluation']['of_round']:>{width}}: {100 * test['mean']:5.1f} % ({beside})")
+    elif ensemble:
+        parts.append(f"after {line['ensemble']['of_round']:>{width}}: {ensemble} %")
     prefix = "evaluate_only_" if final else ""
-    up, down = (readable_size(sizes[f"{prefix}payload_{way}"]) for way in ("up", "down"))
-    parts.append(f"payload {up} up, {down} down")
-    parts.append(f"{seconds[-1]:.1f} s")
+    parts += [_sizes(*(line["bytes"][f"{prefix}payload_{way}"] for way in ("up", "down"))), _brief(seconds[-1])]
     if not final:
         # the first round pays for starting the workers: it says little about the others
         usual = seconds[1:] or seconds
-        parts.append(f"{_duration((rounds - line['round']) * sum(usual) / len(usual))} left")
+        parts.append(f"{_brief((rounds - line['round']) * sum(usual) / len(usual))} left")
     return " | ".join(parts)
+
+
+LEGEND = "a line a round: test accuracy after the round before (the worst client's), payload up/down, time"
 
 
 def readable_size(count: int) -> str:
@@ -164,15 +167,21 @@ def readable_size(count: int) -> str:
     return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return (
-        f"{minutes // 60} h {minutes % 60} min"
-        if minutes >= 60
-        else f"{minutes} min {rest} s"
-        if minutes
-        else f"{rest} s"
-    )
+def _sizes(*counts: int) -> str:
+    """Bytes in one unit for all, of two digits or three."""
+    scale, unit = next(((s, u) for s, u in ((1e9, "GB"), (1e6, "MB")) if max(counts) >= 0.9995 * s), (1e3, "kB"))
+    return f"{'/'.join(_digits(count / scale) for count in counts)} {unit}"
+
+
+def _brief(seconds: float) -> str:
+    """A duration in one unit."""
+    units = ((1.0, "s", 999.5), (60.0, "min", 99.5), (3600.0, "h", 99.5))
+    size, unit = next(((s, u) for s, u, most in units if seconds / s < most), (86400.0, "d"))
+    return f"{_digits(seconds / size)} {unit}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
 def own_version() -> str:

@@ -130,6 +130,10 @@ class Objective:
         arrival uses it with the model as the last round left it."""
         return received if isinstance(received, PrototypeSet) else None
 
+    def download_unit(self, constants: Mapping[str, float]) -> float:
+        """What the norms of a download are measured in, from the run's constants."""
+        return 1.0
+
     def receive(self, state: ClientState, received: Any, round_number: int) -> None:
         """Take what was received into the state, after evaluation and before training."""
 

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from federation.payloads import Payload, to_tensors
 from federation.record import RunFolder
@@ -34,8 +34,11 @@ def collapse(norm: float | None, first: float | None) -> list[str]:
     ]
 
 
-def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int) -> None:
+def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int, class_word: Callable[[int], str]) -> None:
     """Stop before prototypes go down that are not finite.
+
+    Args:
+        class_word: names a class for people.
 
     Raises:
         RunError: names the round and the class.
@@ -45,7 +48,7 @@ def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int) -> No
             bad = ~values.reshape(len(payload.labels), -1).isfinite().all(dim=1)
             if bad.any():
                 raise RunError(
-                    f"round {server_round}: the global prototype of class {int(payload.labels[bad][0])} is not "
+                    f"round {server_round}: the global prototype of {class_word(int(payload.labels[bad][0]))} is not "
                     "finite; start a new run with a lower `learning-rate` or a smaller scale of the method."
                 )
 

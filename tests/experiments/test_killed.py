@@ -52,7 +52,7 @@ def test_a_killed_run_ends_whole_and_can_be_resumed(place, home, run, metrics):
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=stream, stderr=stream, env=os.environ | {"TMPDIR": str(place)}
         )
-    while "accuracy after round 0:" not in output.read_text():
+    while "| after  0:" not in output.read_text():
         assert process.poll() is None, output.read_text()
         assert time.monotonic() < deadline, output.read_text()
         seen = descendants(process.pid, seen)

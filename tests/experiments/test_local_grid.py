@@ -123,7 +123,7 @@ def test_a_client_that_raises_is_an_error_reply_that_ends_with_the_reason(grids,
     by_node = {reply.metadata.src_node_id: reply for reply in replies}
     raised, fine = (by_node[node] for node in grid.get_node_ids()[:2])
     assert raised.error.code == RAISED
-    assert raised.error.reason.strip().splitlines()[-1] == "ArithmeticError: the sum is wrong"
+    assert raised.error.reason == "client 0: ArithmeticError: the sum is wrong"
     assert decode_report(fine.content, CODEC)[0].partition == 1
 
 

@@ -145,8 +145,17 @@ def test_headlines_of_a_sequence_made_by_hand():
     }
 
 
-def test_fewer_than_five_evaluations():
-    assert headlines(LINES[:3])["classifier"]["last-5"] == pytest.approx((0.10 + 0.50) / 2)
+@pytest.mark.parametrize(("number", "last_five"), [(1, None), (3, 0.50), (4, 0.60), (7, 0.55)])
+def test_the_last_five_leave_the_untrained_models_out_and_may_be_fewer(number, last_five):
+    found = headlines(LINES[:number])["classifier"]["last-5"]
+    assert found == (None if last_five is None else pytest.approx(last_five))
+    told = [
+        {"ensemble": {**each["evaluation"], "accuracy": each["evaluation"]["rules"]["classifier"]["test"]["mean"]}}
+        for each in LINES[:number]
+        if "evaluation" in each
+    ]
+    ensemble = ensemble_headline([{"ensemble": each["ensemble"] | {"rows": 4}} for each in told])["ensemble"]["last-5"]
+    assert ensemble == found
 
 
 def test_test_data_chooses_nothing_where_there_are_no_validation_rows():
@@ -202,7 +211,7 @@ def test_no_lines_no_headlines():
 )
 def test_the_ensembles_headline(accuracies, best, last_five, final):
     """Rounds without the measurement stand between those with it and count for nothing."""
-    measured = [{"ensemble": {"of_round": 0, "accuracy": a, "clients": 3, "rows": 4}} for a in accuracies]
+    measured = [{"ensemble": {"of_round": 1, "accuracy": a, "clients": 3, "rows": 4}} for a in accuracies]
     lines = [line for one in measured for line in ({"clients": {}}, one)] + [{"clients": {}}]
     found = ensemble_headline(lines)
     assert found == {

@@ -44,6 +44,8 @@ class ScriptedGrid(Grid):
     """Asks `answer(partition, message)` when a message is pushed. It gives records, an Error, SILENCE, LEFT, or a pair
     (seconds until the reply arrives, one of those)."""
 
+    simulated = False
+
     def __init__(self, answer, nodes, clock):
         LocalGrid({}, [])  # gives this process the identity without which Flower builds no message
         self.answer = answer
@@ -270,4 +272,6 @@ def say(caplog):
 @pytest.fixture
 def script():
     """The words of a script."""
-    return SimpleNamespace(LEFT=LEFT, SILENCE=SILENCE, CLASSES=CLASSES, DIM=DIM, CODEC=CODEC, empty=RecordDict)
+    return SimpleNamespace(
+        LEFT=LEFT, SILENCE=SILENCE, CLASSES=CLASSES, DIM=DIM, CODEC=CODEC, empty=RecordDict, Grid=ScriptedGrid
+    )

@@ -256,7 +256,7 @@ def test_a_global_prototype_that_is_not_finite_ends_the_run_before_it_is_sent(fe
     broken(monkeypatch)
     group = federation(2)
     with pytest.raises(
-        RunError, match=r"round 2: the global prototype of class 2 is not finite.*start a new run with a lower"
+        RunError, match=r"round 2: the global prototype of class 'c' is not finite.*start a new run with a lower"
     ):
         group.start({"rounds": 3})
     assert max(r for _, r in asked(group)) == 2

@@ -17,6 +17,7 @@ from federation.settings import SettingError
 from prototypes.masks import class_masks
 from strategies import METHODS, load_method
 from strategies.base import PrototypeStrategy
+from strategies.lines import LEGEND
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,9 +93,12 @@ def test_the_start_is_told(federation, say):
     federation(3, rows={0: (20, 4, 6), 1: (0, 4, 6), 2: (20, 4, 6)}, held={0: (1, 3), 1: (), 2: (0,)}).start()
     said = say()
     assert said[0] == "fedproto on digits: 3 clients, 4 classes, d = 3, 3 rounds, prediction by local-prototypes"
-    assert said[1] == "  client 0: scripted (7 parameters), 20 + 4 + 6 rows (train + validation + test), classes 1 3"
-    assert said[2].endswith("classes none: it has no training row and takes part in evaluation only")
-    assert said[4] == "  the server learns of each client: nothing true"
+    assert said[1] == "  the clients, with their rows for training + validation + test:"
+    assert said[2] == "  client 0: scripted (7 parameters), 20 + 4 + 6 rows, 2 classes: b, d"
+    assert said[3].endswith("rows, no class: it has no training row and takes part in evaluation only")
+    assert said[5] == "  the server learns of each client: nothing true"
+    assert said[6] == f"  {LEGEND}"
+    assert said[7].startswith("warning: 1 client holds one class alone (2: a): always answering it is right")
 
 
 def test_what_crosses_of_a_prototype_is_told_where_it_is_not_all(federation, say):
@@ -171,6 +175,7 @@ def test_only_flowers_message_api_is_imported():
                 names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
                 names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
                 found |= {name for name in names if name.split(".")[0] == "flwr"}
-    assert {name.split(".")[1] for name in found} <= {"app", "serverapp", "clientapp", "supercore"}
-    # the one private import, which the in-process grid needs
-    assert {name for name in found if ".supercore" in name} == {"flwr.supercore.task_identity"}
+    assert {name.split(".")[1] for name in found} <= {"app", "serverapp", "clientapp", "supercore", "superlink"}
+    # the private ones: what the in-process grid needs, and by what a simulation is known
+    private = {name for name in found if name.split(".")[1] in ("supercore", "superlink")}
+    assert private == {"flwr.supercore.task_identity", "flwr.superlink.grid.inmemory_grid"}

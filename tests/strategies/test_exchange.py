@@ -173,7 +173,8 @@ def test_an_error_is_a_problem_with_a_readable_reason(ask, error, problem):
     assert ask.took == about(2)
 
 
-def test_a_dead_worker_ends_the_run(ask):
+def test_a_dead_worker_ends_a_simulated_run(ask, script, monkeypatch):
+    monkeypatch.setattr(script.Grid, "simulated", True)
     with pytest.raises(RunError, match=r"process of client 7 died in round 5 .*Resume .*--cpus-per-client"):
         ask({2: trained(2), 7: Error(0, "ActorDiedError")})
 

@@ -291,6 +291,6 @@ def test_an_upload_for_a_class_that_the_client_does_not_hold_is_dropped(federati
     lines = clients.start({"rounds": 3}).folder.lines()
     assert [line["training"]["dropped"] for line in lines[:3]] == [0, 1, 0]
     assert lines[1]["problems"] == {
-        "1": "upload dropped: it holds class 1, of which the client has no training row",
+        "1": "upload dropped: it holds class 'b', of which the client has no training row",
     }
     assert "training" in lines[1]["clients"]["1"], "the rest of its reply counts"

@@ -255,7 +255,9 @@ def test_the_collapse_is_measured_against_round_1_of_the_run_that_was_cut(federa
     assert len([line for line in say() if "collapse" in line]) == 1
 
 
-def test_a_dead_worker_leaves_the_round_before_to_resume(federation):
+def test_a_dead_worker_leaves_the_round_before_to_resume(federation, script, monkeypatch):
+    monkeypatch.setattr(script.Grid, "simulated", True)
+
     def die(partition, round_number, kind, report):
         return Error(0, "ActorDiedError") if (partition, round_number) == (1, 2) else report
 

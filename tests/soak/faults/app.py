@@ -58,6 +58,8 @@ def train(message: Message, context: Context) -> Message:
         raise PlannedError(f"client {partition} fails by plan")
     with _in_training(lambda: _fail_in_training(plan, kind, partition, round_number)):
         reply = honest(message, context)
+    if reply.has_error():
+        return reply
     _send(reply, plan, kind, partition, round_number, store)
     return reply
 

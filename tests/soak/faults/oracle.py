@@ -59,7 +59,7 @@ class Oracle:
         held: by partition, the classes of its training rows: it may upload no other.
     """
 
-    def __init__(self, journal: Journal, held: Sequence[Iterable[int]], classes: int, dim: int, most_norm: float = 1e6):
+    def __init__(self, journal: Journal, held: Sequence[Iterable[int]], classes: int, dim: int, most_norm: float = 1e4):
         self.journal = journal
         self.clients = len(held)
         self._held = [set(own) for own in held]

@@ -1,0 +1,140 @@
+"""What one client, or three of ten, can do to the others: attack x method x aggregation.
+
+    python -m benchmarks.attacks
+    python -m benchmarks.attacks --rows "FedProto, mean" ProtoNorm --attacks flip --seeds 0
+
+Digits, ten clients, Dirichlet 0.1, 10 rounds. The liars train like the others and spoil what they upload, from round 1
+on: `scale`: the opposite vectors, of length 990,000; `within`: the opposite vectors, 15 times as long, which a bound of
+20 times the median may let pass; `flip`: the opposite vectors; `swap`: each class gets the vector of the class before.
+Test accuracy at the end over the honest clients' rows, by the method's own rule and by the nearest global prototype;
+and what the operator saw.
+"""
+
+import argparse
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, Message
+
+from benchmarks.common import own_home, percent, where
+from experiments import local_grid
+from experiments.local_grid import LocalGrid, run_in_process
+from experiments.run_config import plan
+from strategies import read_settings
+
+CLIENTS = 10
+LIARS = {1: (4,), 3: (1, 4, 9)}
+TASK = "rounds=10"
+ROWS = {
+    **{
+        f"FedProto, {how}": f'strategy="fedproto" fedproto.aggregation="{how}"'
+        for how in ("mean", "median", "trimmed-mean", "geometric-median")
+    },
+    "ProtoNorm": 'strategy="protonorm"',
+    "TinyProto-FP": 'strategy="tinyproto-fp" sparsity-dim=6',
+    "FedPAGR": 'strategy="fedpagr" momentum=0.9',
+    "PFPL": 'strategy="pfpl"',
+    "GFPL": 'strategy="gfpl" momentum=0.5 gfpl.first-exchange=2 gfpl.exchange-every=2',
+}
+ATTACKS = ("scale", "within", "flip", "swap")
+SEEN = {
+    "upload dropped": r"upload dropped",
+    "norm has risen": r"has risen",
+    "points away": r"have pointed away",
+    "collapse": r"features collapse",
+    "client diverged": r"diverged",
+}
+
+
+def spoilt(vectors: np.ndarray, attack: str) -> np.ndarray:
+    """What a liar makes of its vectors (k, d)."""
+    if attack == "swap":
+        return np.roll(vectors, 1, axis=0)
+    longest = np.linalg.norm(vectors, axis=1).max()
+    factor = {"scale": 9.9e5 / max(longest, 1e-9), "within": 15.0, "flip": 1.0}[attack]
+    return (-factor * vectors).astype(vectors.dtype)
+
+
+def grid_of(attack: str, liars: Sequence[int]) -> type[LocalGrid]:
+    """A grid on which the liars' uploads are spoilt on their way."""
+
+    class Spoiling(LocalGrid):
+        def pull_messages(self, message_ids: Any) -> list[Message]:
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                if not reply.has_content() or "payload" not in reply.content:
+                    continue
+                payload = reply.content["payload"]
+                if reply.content["report"]["partition"] in liars:
+                    for name in {"vectors", "means"} & set(payload):
+                        payload[name] = Array(spoilt(payload[name].numpy(), attack))
+            return replies
+
+    return Spoiling
+
+
+def attacked(settings: str, seed: int, attack: str, liars: Sequence[int]) -> dict[str, Any]:
+    """One run: the honest clients' accuracies, and how often which warning came. Without `attack` the same clients
+    count, and nobody lies."""
+    wanted = plan([TASK, f"{settings} seed={seed}"], clients=CLIENTS)
+    rule = read_settings(wanted.run_config).inference
+    said: list[str] = []
+    usual = local_grid.LocalGrid
+    local_grid.LocalGrid = grid_of(attack, liars) if attack else usual  # type: ignore[misc]
+    try:
+        with own_home():
+            folder = run_in_process(wanted.run_config, clients=CLIENTS, show=said.append)
+            last = (folder / "metrics.jsonl").read_text().splitlines()[-1]
+    finally:
+        local_grid.LocalGrid = usual  # type: ignore[misc]
+    clients = json.loads(last)["clients"]
+    honest = [found["evaluation"] for number, found in clients.items() if int(number) not in liars]
+    return {
+        **{name: _mean(honest, rule if name == "own" else name) for name in ("own", "global-prototypes")},
+        "seen": Counter(name for name, words in SEEN.items() for line in said if re.search(words, line)),
+        "named": Counter(int(number) for line in said for number in re.findall(r"of client (\d+) have pointed", line)),
+    }
+
+
+def _mean(evaluations: list[dict[str, Any]], rule: str) -> float | None:
+    """Test accuracy over all rows of the clients that have the rule."""
+    known = [(each[rule][0], each["rows"][0]) for each in evaluations if rule in each and each["rows"][0]]
+    return sum(share * rows for share, rows in known) / sum(rows for _, rows in known) if known else None
+
+
+def _seen(runs: Sequence[dict[str, Any]], liars: Sequence[int]) -> str:
+    """What was said, how often a run on average; and who was named as pointing away."""
+    total: Counter[str] = sum((run["seen"] for run in runs), Counter())
+    words = [f"{name} ({count / len(runs):.1f})" for name, count in total.items()]
+    named = set().union(*(run["named"] for run in runs))
+    wrong = sorted(named - set(liars))
+    return ", ".join(words + ([f"wrongly named {wrong}"] if wrong else [])) or "nothing"
+
+
+def main() -> None:
+    """Print the table as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
+    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
+    options = parser.parse_args()
+    print(f"{where()} | {CLIENTS} clients, seeds {options.seeds}, {TASK}\n", flush=True)
+    print("| method | attack | liars | own rule | global-prototypes | said (times a run) |\n|---|---|---|---|---|---|")
+    began = time.monotonic()
+    for name in options.rows:
+        for attack in ("", *options.attacks):
+            for number, liars in LIARS.items():
+                runs = [attacked(ROWS[name], seed, attack, liars) for seed in options.seeds]
+                cells = [percent([run[rule] for run in runs]) for rule in ("own", "global-prototypes")]
+                said = _seen(runs, liars if attack else ())
+                print(f"| {name} | {attack or 'none'} | {number} | {' | '.join(cells)} | {said} |", flush=True)
+    print(f"\n{time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

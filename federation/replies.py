@@ -1,0 +1,43 @@
+"""What comes back from the clients, pulled so that nobody's spoilt message takes another's with it."""
+
+from collections.abc import Iterator, Sequence
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+
+def is_simulated(grid: Grid) -> bool:
+    """Whether the nodes are workers of this machine, which nobody starts again when they die: the in-process grid's, or
+    Ray's, which Flower reaches without a network."""
+    # the ServerApp alone asks; a client, which loads the methods in every message, needs none of this
+    from flwr.superlink.grid.inmemory_grid import InMemoryGrid
+
+    return getattr(grid, "simulated", False) or isinstance(grid, InMemoryGrid)
+
+
+def pulled(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | str]]:
+    """The replies that have arrived: the id of the message that each answers, and the reply, or in words why it cannot
+    be read.
+
+    Over the network Flower builds each reply from objects that a client wrote, and raises where they are malformed;
+    what else came with it would be lost. So there one is pulled at a time.
+
+    Raises:
+        httpx.HTTPError: the SuperLink itself cannot be asked.
+    """
+    if is_simulated(grid):
+        for message in grid.pull_messages(message_ids):
+            yield message.metadata.reply_to_message_id, message
+        return
+    import httpx
+
+    for message_id in message_ids:
+        try:
+            found = [(reply.metadata.reply_to_message_id, reply) for reply in grid.pull_messages([message_id])]
+        except httpx.HTTPError:
+            raise
+        # Flower, protobuf and NumPy raise a dozen kinds for bytes that were made to harm
+        except Exception as error:
+            yield message_id, f"its reply is malformed: Flower cannot read it ({type(error).__name__})"
+        else:
+            yield from found

@@ -1,0 +1,270 @@
+"""One client among many: too long, pointing away, or spoilt on the wire. What the others learn does not change."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Error
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+
+from experiments.local_grid import LocalGrid
+from federation.payloads import Report
+from prototypes.prototype_set import PrototypeSet
+from strategies import METHODS, load_method
+from strategies.exchange import Reply, RunError
+from strategies.outliers import Outliers
+
+LIAR = 1
+
+
+def reply(partition, norm, classes=(0, 1)):
+    vectors = torch.zeros(len(classes), 3)
+    vectors[-1, 0] = norm
+    return Reply(partition, True, Report(partition, 1, PrototypeSet(torch.tensor(classes), vectors)))
+
+
+def kept(outliers, norms, units=None, ratio=20.0, allowed=0.0):
+    """Who is left of clients whose longest vectors have these norms."""
+    replies = outliers.without_long([reply(p, norm) for p, norm in enumerate(norms)], units or {}, ratio, allowed)
+    assert all(
+        each.dropped and each.report and "`max-norm-ratio`" in each.problem for each in replies if not each.valid
+    )
+    return [each.partition for each in replies if each.valid]
+
+
+@pytest.mark.parametrize(
+    ("before", "norms", "how", "left"),
+    [
+        ([], [1.0, 1.2, 0.8, 21.0], {}, [0, 1, 2, 3]),  # the median is 1.1
+        ([], [1.0, 1.2, 0.8, 22.1], {}, [0, 1, 2]),
+        ([], [1.0, 1.2, 0.8, 9e3], {"ratio": 1e4}, [0, 1, 2, 3]),
+        ([], [1.0, 50.0], {}, [0, 1]),  # of two nobody can say which, in a first round
+        ([1.0, 9.0, 1.1], [1.0, 50.0], {}, [0]),
+        ([1.0], [19.0], {}, [0]),
+        ([1.0], [21.0], {}, []),
+        ([], [1.0, 1.0, 1.0, 30.0], {"allowed": 30.0}, [0, 1, 2, 3]),
+        ([], [40.0, 300.0, 5000.0], {"units": {0: 40.0, 1: 300.0, 2: 5000.0}}, [0, 1, 2]),
+        ([], [40.0, 300.0, 5000.0], {"units": {0: 40.0, 1: 300.0, 2: 200.0}}, [0, 1]),
+        ([], [0.0, 0.0, 5.0], {}, [0, 1, 2]),
+    ],
+)
+def test_an_upload_is_too_long_beside_the_others_or_the_last_rounds(before, norms, how, left):
+    assert kept(Outliers(lengths=list(before)), norms, **how) == left
+
+
+def test_what_is_remembered_survives_a_checkpoint():
+    outliers = Outliers([1.0, 2.0], [0.1 + 0.2], {12: 2, 3: 1})
+    assert Outliers.from_json(json.loads(json.dumps(outliers.as_json()))) == outliers
+
+
+def scaled_by(factor, from_round=1):
+    def change(partition, round_number, kind, report):
+        if kind != "train" or partition != LIAR or round_number < from_round:
+            return report
+        return replace(report, payload=report.payload.with_vectors(factor * report.payload.vectors))
+
+    return change
+
+
+@pytest.mark.parametrize("strategy", ["fedproto", "protonorm", "tinyproto-fp", "pfpl"])
+def test_a_long_upload_is_dropped_by_name_and_the_others_are_not(federation, strategy):
+    """The run is the one in which that client uploads nothing."""
+
+    def nothing(partition, round_number, kind, report):
+        return replace(report, payload=None) if partition == LIAR else report
+
+    settings = {"strategy": strategy} | ({"protonorm.gamma": 1.0} if strategy == "protonorm" else {})
+    lines = federation(5, tamper=scaled_by(900.0)).start(settings).folder.lines()
+    expected = federation(5, tamper=nothing).start(settings).folder.lines()
+    for line, other in zip(lines[:-1], expected[:-1], strict=True):
+        assert set(line["problems"]) == {str(LIAR)}
+        assert line["problems"][str(LIAR)].startswith("upload dropped: its longest vector has norm ")
+        assert line["training"]["valid"] == 4
+        assert line["server"] == other["server"]
+
+
+def test_a_rise_below_the_ratio_is_said_with_the_longest_client(federation, say):
+    federation(5, tamper=scaled_by(12.0, from_round=3)).start({"rounds": 3})
+    (said,) = [line for line in say() if "has risen" in line]
+    assert said.startswith("warning: round 3: the mean norm of the prototypes has risen from ")
+    assert f"those of client {LIAR} are the longest" in said
+
+
+def test_targets_of_a_method_s_own_length_are_no_rise(federation, say):
+    """ProtoNorm draws features out to gamma: 100 times their length in one round, of all clients."""
+
+    def grow(partition, round_number, kind, report):
+        if kind != "train" or round_number < 2:
+            return report
+        return replace(report, payload=report.payload.with_vectors(50 * report.payload.vectors))
+
+    federation(5, tamper=grow).start({"strategy": "protonorm", "protonorm.gamma": 100.0})
+    assert not [line for line in say() if "risen" in line or "dropped" in line]
+
+
+def test_who_points_away_three_rounds_in_a_row_is_named(run):
+    """Real features, so that honest clients agree; the liar flips signs in all rounds, another client in two."""
+
+    class Flipping(LocalGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for each in replies:
+                report = each.content.config_records.get("report", {})
+                flips = report.get("partition") == LIAR or (report.get("partition"), report.get("round")) in (
+                    (3, 2),
+                    (3, 3),
+                )
+                if "payload" in each.content and flips:
+                    vectors = each.content["payload"]["vectors"]
+                    each.content["payload"]["vectors"] = type(vectors)(-vectors.numpy())
+            return replies
+
+    settings = {"strategy": "fedproto", "partition": "iid", "rounds": 6}
+    run(settings, clients=5, grid=Flipping)
+    away = [line for line in run.said if "pointed away" in line]
+    assert [line.split(":")[1].strip() for line in away] == ["round 3", "round 6"]
+    assert all(f"of client {LIAR} have pointed away" in line for line in away)
+    run(settings, clients=5)
+    assert not [line for line in run.said if "pointed away" in line]
+
+
+# --- uploads without a class, and odd ones that are legal -------------------------------------------------------
+
+
+WITH_UPLOADS = [name for name in METHODS if load_method(name).sends == "prototypes"]
+
+
+@pytest.mark.parametrize("strategy", WITH_UPLOADS)
+def test_an_upload_of_no_class_is_refused_also_as_the_only_one(federation, strategy):
+    def nothing(partition, round_number, kind, report):
+        if kind != "train":
+            return report
+        return replace(report, payload=PrototypeSet.empty(3))
+
+    with pytest.raises(RunError, match="it holds no class, though the client has 20 training rows"):
+        federation(1, tamper=nothing).start({"strategy": strategy, "max-failed-rounds": 2})
+
+
+ODD = {
+    "zeros": lambda vectors: 0 * vectors,
+    "one direction": lambda vectors: torch.ones_like(vectors),
+    "denormal": lambda vectors: 1e-42 * vectors,
+    "as long as may be": lambda vectors: 9e3 * vectors / vectors.norm(dim=1, keepdim=True),
+    "one class": lambda vectors: vectors[:1],
+}
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("strategy", WITH_UPLOADS)
+def test_no_legal_upload_ends_a_run_otherwise_than_by_a_sentence(federation, strategy, odd, clients):
+    def change(partition, round_number, kind, report):
+        if kind != "train":
+            return report
+        vectors = ODD[odd](report.payload.vectors)
+        return replace(report, payload=PrototypeSet(report.payload.labels[: len(vectors)], vectors))
+
+    # the one sentence that there may be: a contrastive training that such lengths make diverge
+    with suppress(RunError):
+        federation(clients, tamper=change).start({"strategy": strategy, "rounds": 2})
+
+
+# --- messages that Flower cannot read ---------------------------------------------------------------------------
+
+
+def remote(spoil):
+    """A grid that builds replies out of Flower's serialised objects, as over the network; the liar's pass through
+    `spoil(bytes, how manieth)`."""
+
+    class Remote(LocalGrid):
+        simulated = False
+        raised = 0
+
+        def pull_messages(self, message_ids):
+            return [self._crossed(message) for message in super().pull_messages(message_ids)]
+
+        def _crossed(self, message):
+            node = self.nodes[message.metadata.src_node_id]
+            objects = {key: item.deflate() for key, item in get_all_nested_objects(message).items()}
+            if node["partition-id"] == LIAR:
+                objects = {key: spoil(content, index) for index, (key, content) in enumerate(objects.items())}
+            try:
+                crossed = inflate_object_from_contents(message.object_id, objects)
+            except Exception:
+                Remote.raised += 1
+                raise
+            crossed.metadata.__dict__["_message_id"] = message.metadata.message_id
+            return crossed
+
+    return Remote
+
+
+def flipped(seed):
+    rng = np.random.default_rng(seed)
+
+    def spoil(content, index):
+        # the body, behind the head that names type, children and length
+        at = int(rng.integers(content.index(b"\0") + 1, len(content))) if len(content) > content.index(b"\0") + 1 else 0
+        return content[:at] + bytes([content[at] ^ (1 << int(rng.integers(8)))]) + content[at + 1 :]
+
+    return spoil
+
+
+def test_malformed_objects_are_their_sender_s_failure(run, metrics):
+    """Bits flipped in every record: Flower raises for most; the other clients' rounds are the same to the bit."""
+    grid = remote(lambda content, index: content[:-3])
+    settings = {"strategy": "fedproto", "rounds": 3, "start-timeout": 5.0}
+    honest = {"queries": True}
+
+    class AfterTheStart(grid):
+        def _crossed(self, message):
+            if message.metadata.message_type == "query" and honest["queries"]:
+                return message
+            return super()._crossed(message)
+
+    lines = metrics(run(settings, clients=3, grid=AfterTheStart))
+    assert grid.raised
+    for line in lines[:-1]:
+        assert set(line["problems"]) == {str(LIAR)}
+        assert "malformed" in line["problems"][str(LIAR)]
+        assert line["training"]["valid"] == 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_flipped_bits_never_end_a_run(run, metrics, seed):
+    class AfterTheStart(remote(flipped(seed))):
+        def _crossed(self, message):
+            return message if message.metadata.message_type == "query" else super()._crossed(message)
+
+    lines = metrics(run({"strategy": "protonorm", "rounds": 4}, clients=3, grid=AfterTheStart))
+    assert [line["training"]["valid"] >= 2 for line in lines[:-1]] == [True] * 4
+
+
+def test_a_malformed_answer_at_the_start_is_said_and_asked_again(run):
+    answers = iter([True])
+
+    class Once(remote(lambda content, index: content[:-3])):
+        def _crossed(self, message):
+            spoilt = (
+                message.metadata.message_type == "query"
+                and self.nodes[message.metadata.src_node_id]["partition-id"] == LIAR
+                and next(answers, False)
+            )
+            return super()._crossed(message) if spoilt else message
+
+    run({"strategy": "local", "rounds": 1, "start-timeout": 30.0}, clients=2, grid=Once)
+    assert any("could not say who it is: its reply is malformed" in line for line in run.said)
+
+
+def test_a_dead_worker_is_fatal_in_simulation_alone(federation):
+    """Elsewhere any client could send that code."""
+
+    def die(partition, round_number, kind, report):
+        return Error(0, "whatever") if (partition, round_number, kind) == (LIAR, 2, "train") else report
+
+    lines = federation(3, tamper=die).start().folder.lines()
+    assert [line["problems"] for line in lines[:3]] == [{}, {str(LIAR): "whatever"}, {}]
