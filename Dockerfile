@@ -32,10 +32,10 @@ RUN pip install --no-deps --no-build-isolation --no-index --editable . \
 # A new named volume takes its owner from the folder of the image at which it is first mounted. In /volumes are those
 # of the two services that fill other services' volumes; the rest of the folders is what a service sees of its own.
 RUN useradd --uid 10001 --user-group --home-dir /state --no-create-home protosphere \
-    && mkdir -p /state /keys /data /results /volumes/authority-keys /volumes/superlink-keys /volumes/operator-keys \
-    && for site in $(seq 0 15); do mkdir "/volumes/site-$site-keys" "/volumes/site-$site-data"; done \
-    && chown -R protosphere:protosphere /state /keys /data /results /volumes \
-    && chmod 700 /state /volumes/authority-keys
+    && mkdir -p /data /results /volumes \
+    && mkdir -p -m 700 /state /keys /volumes/authority-keys /volumes/superlink-keys /volumes/operator-keys \
+    && for site in $(seq 0 15); do mkdir -p -m 700 "/volumes/site-$site-keys" && mkdir -p "/volumes/site-$site-data"; done \
+    && chown -R protosphere:protosphere /state /keys /data /results /volumes
 
 USER 10001:10001
 CMD ["protosphere", "--help"]

@@ -8,7 +8,7 @@ SETTINGS ?=
 .PHONY: demo deploy-demo docker-demo test soak lint bench clean help
 
 help:
-	@echo "make demo    install what is needed, then train ten different clients on real digits"
+	@echo "make demo    install what is needed, train ten different clients on real digits, and compare with no exchange"
 	@echo "make deploy-demo  a SuperLink and three sites as real processes, with TLS and node keys"
 	@echo "make docker-demo  the same in containers, over docker-compose.yml; skipped where no Docker engine runs"
 	@echo "make test    install what is needed, then run the tests"
@@ -27,8 +27,11 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
+# by the classifier, which knows nothing at the start; then what the exchange is worth beside none, on one page
 demo: $(READY)
-	$(BIN)/protosphere run --clients 10 $(if $(SETTINGS),-c '$(SETTINGS)')
+	$(BIN)/protosphere run --clients 10 -c 'inference="classifier"' $(if $(SETTINGS),-c '$(SETTINGS)')
+	$(BIN)/protosphere compare --in-process --methods local,frame,protonorm --seeds 0,1,2 \
+		-c 'inference="classifier"' $(if $(SETTINGS),-c '$(SETTINGS)')
 
 deploy-demo: $(READY)
 	$(BIN)/python -m deploy.demo $(if $(SETTINGS),'$(SETTINGS)')

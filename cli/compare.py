@@ -146,7 +146,7 @@ def _resolved(
     scale: float,
 ) -> "tuple[Comparison, list[Cell]]":
     from experiments.compare_cells import cells
-    from experiments.compare_choice import chosen
+    from experiments.compare_choice import chosen, named
     from experiments.comparison import load
     from experiments.run_config import RunConfig, read_assignments
     from federation.settings import SettingError
@@ -161,6 +161,7 @@ def _resolved(
         if not name or not sign or not place:
             raise SettingError(f"--data is {text!r}, but it is a name and a place, as in cifar10=/data/cifar10.")
         places[name] = place
+    comparison = named(comparison, overrides)
     return comparison, cells(comparison, overrides, places, scale)
 
 

@@ -14,8 +14,14 @@ def export(
     ],
     output: Annotated[Path, typer.Option(help="The file to write, such as model.pt2 or model.onnx.", metavar="FILE")],
     kind: Annotated[
-        str, typer.Option("--format", help="torch (torch.export) or onnx (needs the extra `onnx`).", metavar="NAME")
-    ] = "torch",
+        str,
+        typer.Option(
+            "--format",
+            help="torch (torch.export, .pt2) or onnx (.onnx, needs the extra `onnx`); the file's name says it as well.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = "",
     rule: Annotated[
         str, typer.Option(help="Another prediction rule than the client's own.", metavar="NAME", show_default=False)
     ] = "",

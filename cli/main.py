@@ -80,7 +80,7 @@ app.command(
     cls=Command,
     epilog="""
         protosphere export --state ~/.protosphere/clients/<run>/0 --output model.pt2
-        protosphere export --state ~/.protosphere/clients/<run>/0 --output model.onnx --format onnx
+        protosphere export --state ~/.protosphere/clients/<run>/0 --output model.onnx
     """,
 )(export)
 

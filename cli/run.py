@@ -1,11 +1,13 @@
 """`protosphere run`: check everything, run, say how it ended."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from cli.display import Display
 from cli.options import Preset
 
 if TYPE_CHECKING:
@@ -78,29 +80,26 @@ def run(
     Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
     """
     _refuse_idle_flags(in_process, superlink, cpus_per_client, gpus_per_client, workers)
-    from data import DataError
-    from experiments.launch import check_resources
-    from experiments.preflight import refuse_no_cuda
-    from experiments.run_config import plan
-    from federation.settings import SettingError
-    from models import ModelError
+    from experiments.processes import Interrupted, interruptible
 
     cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
-    try:
-        wanted = plan(
-            settings or [], preset=preset, resume=resume, results=results, clients=clients, remote=bool(superlink)
-        )
+    with Display() as display:
+        display.stage("reading settings and data")
+        try:
+            with interruptible():
+                wanted = _planned(settings or [], preset, resume, results, clients, superlink, in_process, (cpus, gpus))
+        except Interrupted as interruption:
+            _end(f"stopped by {interruption.name} before anything was started.", KILLED + interruption.number)
         if in_process:
-            refuse_no_cuda(str(wanted.run_config["device"]))
-        elif not superlink:
-            check_resources(cpus, gpus)
-    except (SettingError, DataError, ModelError) as error:
-        _end(str(error), BAD_INPUT)
-    if in_process:
-        folder = _run_here(wanted, workers or 1, verbose)
-    else:
-        folder = _run_flower(wanted, cpus, gpus, verbose, superlink)
-    if superlink and not (folder / "summary.json").exists():
+            ending = _run_here(wanted, workers or 1, verbose, display)
+        else:
+            ending = _run_flower(wanted, cpus, gpus, verbose, superlink, display)
+    if ending.code:
+        again = {"--superlink": superlink, "--in-process": in_process, "--workers": workers}
+        again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
+        _end("\n".join([ending.words, *_afterwords(ending, again)]), ending.code)
+    folder = ending.folder
+    if folder is None or (superlink and not (folder / "summary.json").exists()):
         typer.echo(f"completed; the results lie on the SuperLink's machine: {folder}")
         return
     from cli.summary import print_summary
@@ -108,62 +107,123 @@ def run(
     print_summary(folder)
 
 
-def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool, connection: str) -> Path:
+@dataclass(frozen=True)
+class _Ending:
+    """How a run ended: the exit code, the run's folder if it came to one, and why it failed, in a sentence."""
+
+    code: int
+    folder: Path | None
+    words: str = ""
+    log: str = ""
+
+
+def _planned(
+    settings: list[str],
+    preset: str,
+    resume: str,
+    results: str,
+    clients: int | None,
+    superlink: str,
+    in_process: bool,
+    resources: tuple[int, float],
+) -> "Plan":
+    from data import DataError
+    from experiments.launch import check_resources
+    from experiments.preflight import refuse_no_cuda
+    from experiments.run_config import plan
+    from federation.settings import SettingError
+    from models import ModelError
+
+    try:
+        wanted = plan(settings, preset=preset, resume=resume, results=results, clients=clients, remote=bool(superlink))
+        if in_process:
+            refuse_no_cuda(str(wanted.run_config["device"]))
+        elif not superlink:
+            check_resources(*resources)
+        return wanted
+    except (SettingError, DataError, ModelError) as error:
+        _end(str(error), BAD_INPUT)
+
+
+def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool, connection: str, display: Display) -> _Ending:
     from experiments.launch import RunInterrupted, launch
 
     if connection:
         number = f"{wanted.clients} clients" if wanted.clients else "as many clients as its nodes say"
-        typer.echo(f"running on the nodes of the SuperLink `{connection}`: {number}")
+        display.line(f"running on the nodes of the SuperLink `{connection}`: {number}")
+        display.stage(f"running on the nodes of `{connection}`")
     else:
         share = f"{cpus} CPU{'s' * (cpus > 1)}" + (f" and {gpus:g} GPU" if gpus else "")
-        typer.echo(f"starting Flower: {wanted.clients} clients, {share} each")
+        display.line(f"starting Flower: {wanted.clients} clients, {share} each")
+        display.stage("starting Flower")
     try:
         outcome = launch(
             wanted.run_config,
             clients=wanted.clients,
             cpus_per_client=cpus,
             gpus_per_client=gpus,
-            show=typer.echo if verbose else _shown(),
+            show=display.line if verbose else _shown(display, connection),
             verbose=verbose,
             connection=connection,
         )
-        code = FAILED
+        code = FAILED if outcome.started else BAD_INPUT
     except RunInterrupted as interruption:
         outcome, code = interruption.outcome, KILLED + interruption.number
     if outcome.ok and outcome.folder:
-        return outcome.folder
-    _end(f"{outcome.message}\nlog: {outcome.log or 'none could be written'}", code)
+        return _Ending(0, outcome.folder)
+    # of a run that came to nothing there may be nothing to keep
+    log = "none could be written" if outcome.started else ""
+    return _Ending(code, outcome.folder, outcome.message, str(outcome.log or log))
 
 
-def _run_here(wanted: "Plan", workers: int, verbose: bool) -> Path:
+def _run_here(wanted: "Plan", workers: int, verbose: bool, display: Display) -> _Ending:
+    from experiments.afterwards import stopped
     from experiments.launch import KeptLines
     from experiments.local_grid import run_in_process
     from experiments.processes import Interrupted, interruptible
     from server_app.app import USER_ERRORS
 
-    lines = KeptLines(typer.echo if verbose else _shown())
+    display.stage("starting the clients")
+    lines = KeptLines(display.line if verbose else _shown(display))
     try:
         with interruptible():
             folder = run_in_process(wanted.run_config, clients=wanted.clients, workers=workers, show=lines.hear)
             lines.save()
-            return folder
+            return _Ending(0, folder)
     except Interrupted as interruption:
-        reason, code = f"stopped by {interruption.name}.", KILLED + interruption.number
+        words, code = stopped(interruption.name, lines.folder), KILLED + interruption.number
     except USER_ERRORS as error:
-        reason, code = str(error), FAILED
-    log = lines.save()
-    _end(f"{reason}\nlog: {log}" if log else reason, code)
+        words, code = str(error), FAILED
+    return _Ending(code, lines.folder, words, str(lines.save() or ""))
 
 
-def _shown() -> Callable[[str], None]:
-    """Prints a run's lines but those that the end repeats: why it failed, and a second time where its results are."""
+def _afterwords(ending: _Ending, options: Mapping[str, object]) -> list[str]:
+    """Where the report of what there is lies, what goes on with the run, and its log."""
+    from experiments.afterwards import left_of
+    from experiments.processes import interruptible
+
+    given = [
+        word for name, value in options.items() if value for word in ([name] if value is True else [name, str(value)])
+    ]
+    with interruptible() as deafen:
+        # a second Ctrl-C takes nothing of the report away
+        deafen()
+        lines = left_of(ending.folder, given, elsewhere=bool(options["--superlink"]), cut=ending.code > KILLED)
+    return [*lines, *([f"log: {ending.log}"] if ending.log else [])]
+
+
+def _shown(display: Display, connection: str = "") -> Callable[[str], None]:
+    """Shows a run's lines but those that the end repeats: why it failed, and a second time where its results are."""
     said = set()
 
     def show(line: str) -> None:
         if line.startswith("error: ") or (line.startswith("results: ") and line in said):
             return
+        if line.startswith("results: ") and not connection:
+            display.stage("waiting for the clients")
+            display.follow(Path(line.removeprefix("results: ")))
         said.add(line)
-        typer.echo(line)
+        display.line(line)
 
     return show
 

@@ -1,11 +1,7 @@
 """Makes what TLS and node authentication need: a certificate authority, the SuperLink's certificate, nodes' key pairs.
 
-    python deploy/credentials.py authority credentials                      # once, by whoever runs the federation
-    python deploy/credentials.py superlink credentials fl.example.org       # for every name and address it is called by
-    python deploy/credentials.py node credentials/clinic-north              # at each site: the private key stays there
-
 Sites need `ca.crt`, the SuperLink's machine `superlink.crt`, `superlink.key` and `ca.crt`, the register each site's
-`.pub` file. `ca.key` belongs to neither. Nothing is ever overwritten.
+`.pub` file. `ca.key` belongs to neither. Nothing is ever overwritten, but for a certificate that is renewed.
 """
 
 import ipaddress
@@ -20,20 +16,43 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from cli.help import Command, Group
+
 PRIVATE, PUBLIC = 0o600, 0o644
 AUTHORITY_DAYS = 3650
+YEAR = 365
+RENEWAL_DAYS = 30  # before its end a certificate is spoken of
 # clocks of sites differ a little
 SLACK = timedelta(hours=1)
 
 app = typer.Typer(
-    help=__doc__, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    cls=Group,
+    help=__doc__,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    epilog="""
+        once, by whoever runs the federation:
+          python deploy/credentials.py authority credentials
+        for every name and address that the SuperLink is called by:
+          python deploy/credentials.py superlink credentials fl.example.org
+        at each site, where the private key stays:
+          python deploy/credentials.py node credentials/clinic-north
+        before the SuperLink's certificate ends, after a year:
+          python deploy/credentials.py renew credentials
+    """,
 )
 Folder = Annotated[Path, typer.Argument(help="Where ca.key and ca.crt lie.", show_default=False)]
+Days = Annotated[int, typer.Option(min=1, max=AUTHORITY_DAYS, help="How long the certificate is valid.")]
 
 
-@app.command()
+@app.command(cls=Command)
 def authority(folder: Folder) -> None:
-    """Make the certificate authority: ca.key (keep it offline) and ca.crt (every machine needs it)."""
+    """Make the certificate authority.
+
+    ca.key is to be kept offline; ca.crt is what every machine needs.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("Protosphere authority")
     usage = x509.KeyUsage(
@@ -57,42 +76,84 @@ def authority(folder: Folder) -> None:
     _write({folder / "ca.key": (_pem(key), PRIVATE), folder / "ca.crt": (_pem_of(certificate), PUBLIC)})
 
 
-@app.command()
+@app.command(cls=Command)
 def superlink(
     folder: Folder,
     hosts: Annotated[
         list[str], typer.Argument(help="Names and addresses by which nodes call the SuperLink.", show_default=False)
     ],
-    days: Annotated[int, typer.Option(min=1, max=AUTHORITY_DAYS, help="How long the certificate is valid.")] = 365,
+    days: Days = YEAR,
 ) -> None:
-    """Make the SuperLink's superlink.key and superlink.crt, signed by the authority in the same folder.
+    """Make the SuperLink's key and certificate.
 
-    localhost and 127.0.0.1 are always among its names: `flwr run` may come through a tunnel.
+    They are superlink.key and superlink.crt, signed by the authority in the same folder. localhost and 127.0.0.1 are
+    always among its names: `flwr run` may come through a tunnel.
     """
     signer, root = _authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())
     names = [_general_name(host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1"])]
-    certificate = (
-        _certificate(_name(hosts[0]), root.subject, key.public_key(), days)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .sign(signer, hashes.SHA256())
-    )
+    certificate = _superlink_certificate(_name(hosts[0]), names, key.public_key(), signer, root, days)
     _write({folder / "superlink.key": (_pem(key), PRIVATE), folder / "superlink.crt": (_pem_of(certificate), PUBLIC)})
 
 
-@app.command()
+@app.command(cls=Command)
 def node(path: Annotated[Path, typer.Argument(help="The private key; .pub is added for the public one.")]) -> None:
-    """Make a SuperNode's key pair in OpenSSH's form, the only one that Flower reads."""
+    """Make a SuperNode's key pair.
+
+    It is in OpenSSH's form, the only one that Flower reads.
+    """
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     _write({path: (private, PRIVATE), path.with_name(path.name + ".pub"): (public + b"\n", PUBLIC)})
+
+
+@app.command(cls=Command)
+def renew(folder: Folder, days: Days = YEAR) -> None:
+    """Make the SuperLink's certificate anew.
+
+    superlink.crt gets the names and the key that it had, and another end; superlink.key is not needed for it. The
+    SuperLink has it from its next start on.
+    """
+    signer, root = _authority(folder)
+    old = _read_certificate(folder / "superlink.crt")
+    names, public_key = list(_names(old)), old.public_key()
+    if not names or not isinstance(public_key, ec.EllipticCurvePublicKey):
+        _end(f"{folder / 'superlink.crt'} was not made by this script; make it anew, as `superlink {folder} HOSTS...`.")
+    certificate = _superlink_certificate(old.subject, names, public_key, signer, root, days)
+    temporary = folder / ".superlink.crt.tmp"
+    try:
+        temporary.write_bytes(_pem_of(certificate))
+        temporary.chmod(PUBLIC)
+        temporary.replace(folder / "superlink.crt")
+    except OSError as error:
+        _end(f"{error.filename} cannot be written ({error.strerror}).")
+    typer.echo(f"{folder / 'superlink.crt'}: valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
+
+
+@app.command(cls=Command)
+def check(folder: Annotated[Path, typer.Argument(help="Where ca.crt and superlink.crt lie.")]) -> None:
+    """Say how long the certificates are valid.
+
+    In the last 30 days there is a warning; exits 2 when one is over, or not valid yet.
+    """
+    now = datetime.now(UTC)
+    for name, remedy in (
+        ("superlink.crt", f"`python deploy/credentials.py renew {folder}` makes it anew, beside ca.key"),
+        ("ca.crt", "make an authority in a new folder, and all certificates anew"),
+    ):
+        found = _read_certificate(folder / name)
+        begin, end = found.not_valid_before_utc, found.not_valid_after_utc
+        if end < now:
+            _end(f"{folder / name} has been over since {end:%Y-%m-%d}, and nobody would trust the SuperLink; {remedy}.")
+        if begin > now:
+            _end(f"{folder / name} is not valid before {begin:%Y-%m-%d %H:%M} UTC; look at this machine's clock.")
+        if end - now < timedelta(days=RENEWAL_DAYS):
+            typer.echo(f"warning: {folder / name} ends on {end:%Y-%m-%d}; {remedy}.", err=True)
+        else:
+            typer.echo(f"{folder / name}: valid until {end:%Y-%m-%d}")
 
 
 def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -109,6 +170,41 @@ def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifica
     if key.public_key() != certificate.public_key():
         _end(f"{folder / 'ca.key'} is not the key of {folder / 'ca.crt'}; bring the two that belong together.")
     return key, certificate
+
+
+def _read_certificate(path: Path) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as error:
+        _end(f"{path} cannot be read ({error.strerror}); `python deploy/credentials.py --help` tells how it is made.")
+    except ValueError as error:
+        _end(f"{path} holds no certificate ({error}); make it anew.")
+
+
+def _names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | tuple[()]:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+
+
+def _superlink_certificate(
+    subject: x509.Name,
+    names: list[x509.GeneralName],
+    public_key: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePrivateKey,
+    root: x509.Certificate,
+    days: int,
+) -> x509.Certificate:
+    return (
+        _certificate(subject, root.subject, public_key, days)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
 
 
 def _certificate(

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.afterwards import AFTERWORDS
 from experiments.compare_cells import Cell, not_default, toml
 from experiments.compare_folder import ComparisonFolder
 from experiments.compare_machine import Share
@@ -198,7 +199,7 @@ class _Job:
         seconds = time.monotonic() - self._began
         if self.process.returncode == 0 and self._folder.run_of(self.cell):
             return Finished(self.cell, seconds)
-        lines = [line for line in self._said().splitlines() if line.strip() and not line.startswith("log: ")]
+        lines = [line for line in self._said().splitlines() if line.strip() and not line.startswith(AFTERWORDS)]
         last = lines[-1] if lines else f"it ended with exit code {self.process.returncode}, without a word."
         return Finished(self.cell, seconds, last)
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,9 +13,10 @@ from data.domains import listed, short_name
 from data.sources import HUB, is_path
 from experiments.compare_scale import Scaled, checked_scale, said, scaled
 from experiments.comparison import Comparison, Entry, Row
-from experiments.run_config import DEFAULT_CLIENTS, PRESETS, RunConfig, plan, read_toml
+from experiments.preflight import without_retries
+from experiments.run_config import DEFAULT_CLIENTS, RunConfig, laid_over, plan, read_preset
 from federation.data_spec import data_spec
-from federation.settings import Scalar, SettingError, home, nearest, refuse_unknown, shown
+from federation.settings import Scalar, SettingError, home, nearest, plain_name, refuse_unknown, shown
 from models import ModelError
 from strategies import known_settings, load_method, read_settings
 
@@ -108,13 +108,13 @@ def settings_of(
     def own(settings: Mapping[str, Scalar]) -> RunConfig:
         return {n: v for n, v in settings.items() if "." not in n or n.rpartition(".")[0] in prefixes}
 
-    base = read_toml(PRESETS / f"{row.dataset.base}.toml") if row.dataset.base else {}
+    base = read_preset(row.dataset.base) if row.dataset.base else {}
     partition = row.partition.settings if row.partition else {}
     merged: RunConfig = dict(known_settings())
     for layer in (base, comparison.settings, row.dataset.settings, partition):
-        merged |= own(layer)
+        merged = laid_over(merged, own(layer))
     merged |= method.settings
-    merged |= own(overrides or {})
+    merged = laid_over(merged, own(overrides or {}))
     merged["strategy"] = strategy
     merged["clients"] = merged["clients"] or DEFAULT_CLIENTS
     return merged
@@ -164,6 +164,12 @@ def _refuse_overrides(comparison: Comparison, overrides: Mapping[str, Scalar]) -
                 raise SettingError(
                     f"setting `{name}` is what the {what}s of this comparison differ in; choose some of them instead."
                 )
+    for method in comparison.methods:
+        if differing := sorted(overrides.keys() & method.settings.keys()):
+            raise SettingError(
+                f"setting `{differing[0]}` is one of the method {shown(method.label)}, whose name may say it; change "
+                "the file instead."
+            )
     if "dataset" in overrides and len(comparison.datasets) > 1:
         raise SettingError(
             "setting `dataset` is what the rows differ in; use --datasets, or --data for where they lie."
@@ -223,7 +229,8 @@ def _refuse_missing(found: Sequence[tuple[Row, RunConfig]]) -> None:
         if key in opened:
             continue
         try:
-            open_data(spec, home() / "cache")
+            with without_retries(checked):
+                open_data(spec, home() / "cache")
             opened[key] = ""
         except DataError as error:
             opened[key] = _missing(row.dataset, checked.dataset, str(error))
@@ -280,4 +287,5 @@ def _checked(cell: Cell) -> Cell:
 def _slug(words: str) -> str:
     # an ablation's "λ_S = 0" must not look like "λ_E = 0"
     named = words.replace("λ", "lambda").replace("β", "beta").replace("α", "alpha").replace("γ", "gamma")
-    return re.sub(r"[^A-Za-z0-9.]+", "-", named).strip("-.").lower()[:60]
+    # a number keeps its point
+    return plain_name(named.lower(), 60, sign=".")

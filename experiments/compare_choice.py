@@ -1,6 +1,9 @@
-"""A part of a comparison, as the command line chooses it: some methods, data sets, partitions, other seeds."""
+"""A part of a comparison, as the command line chooses it: some methods, data sets, partitions, other seeds; and rows
+that are called after the settings that it makes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from data.domains import short_name
@@ -15,8 +18,12 @@ from experiments.comparison import (
     seeds_of,
     target_of,
 )
+from experiments.data_view import OF_PARTITION
 from federation.settings import Scalar, SettingError, nearest, shown
 from strategies import METHODS
+
+# what a row's label may say of its partition; how few rows a client may get is no part of its name
+NAMING = {"partition"} | {name for names in OF_PARTITION.values() for name in names} - {"min-samples"}
 
 
 def chosen(
@@ -65,6 +72,46 @@ def chosen(
     for entries in (narrowed.methods, narrowed.datasets, narrowed.partitions):
         refuse_twice([entry.label for entry in entries])
     return narrowed
+
+
+def named(comparison: Comparison, overrides: Mapping[str, Scalar]) -> Comparison:
+    """The comparison with the labels of what the settings of the command line make of its rows: no table may say of one
+    data set or partition what is true of another.
+
+    Raises:
+        SettingError: rows have names of their own that would no longer be true.
+    """
+    changes: dict[str, Any] = {}
+    if "dataset" in overrides and len(comparison.datasets) == 1:
+        (old,) = comparison.datasets
+        label = short_name(str(overrides["dataset"]))
+        changes["datasets"] = (replace(old, label=label),)
+        changes["name"] = label if comparison.name == old.label else comparison.name
+    entries = [*comparison.datasets, *comparison.partitions]
+    own = {name for entry in entries for name in entry.settings} - {"dataset"}
+    telling = {name: value for name, value in overrides.items() if name in NAMING | own}
+    if telling and len(comparison.partitions) > 1:
+        labels = ", ".join(entry.label for entry in comparison.partitions)
+        raise SettingError(
+            f"setting `{next(iter(telling))}` may be what the labels of the partitions say ({labels}), or is what they "
+            "differ in; choose one of them by --partitions, which then gets a name of what it is, or change the file."
+        )
+    if telling:
+        kept = comparison.partitions[0] if comparison.partitions else Entry("")
+        changes["partitions"] = (replace(kept, label=_words({**kept.settings, **telling})),)
+    return replace(comparison, **changes)
+
+
+def _words(settings: Mapping[str, Scalar]) -> str:
+    """A partition's name: what decides it, without what another kind of partition would ask for."""
+    kind = settings.get("partition")
+    others = NAMING - {"partition", *OF_PARTITION.get(str(kind), NAMING)}
+    told = [str(kind)] if kind is not None else []
+    for name, value in settings.items():
+        if name != "partition" and name not in others:
+            # of a file its name will do
+            told.append(f"{name} {Path(value).name if isinstance(value, str) else value}")
+    return ", ".join(told)
 
 
 def _names(entry: Entry) -> list[str]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from filelock import FileLock, Timeout
 from experiments.compare_cells import PLACES, Cell
 from experiments.comparison import Comparison, Entry, Metric, Printed
 from federation.record import results_root
-from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, home, is_run_name, shown
+from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, home, is_run_name, plain_name, shown
 from strategies import known_settings
 
 FORMAT = 1
@@ -42,7 +41,7 @@ class ComparisonFolder:
         root = Path(os.path.abspath(results_root(results)))
         if (root / FILE).exists():
             raise SettingError(f"{root} is itself a comparison; --resume {root} goes on with it.")
-        words = re.sub(r"[^A-Za-z0-9_-]+", "-", comparison.name)[:60].strip("-")
+        words = plain_name(comparison.name, 60)
         now = time.time()
         try:
             for second in range(100):

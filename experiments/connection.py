@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from experiments.processes import Family
-from federation.settings import Scalar
+from experiments.reachable import connections, flower_home, obstacle, renewal
+from federation.settings import Scalar, nearest
 
 STARTED = re.compile(r"Successfully started run (\d+)")
 QUIET = 120.0  # seconds without a line of the stream until we ask whether the run is over
@@ -44,22 +45,35 @@ class Connection:
         # the run is ours to stop: it is on, as far as we know, and the SuperLink is there to be told
         self._on = False
         self._environment = quiet()
+        self.notice = ""  # what whoever runs it should know of the SuperLink, in a sentence
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the SuperLink has taken the run."""
+        return bool(self._run_id)
 
     def start(self) -> None:
         """See that it answers.
 
         Raises:
-            FlowerError: there is no such connection, or nobody answers, in Flower's words.
+            FlowerError: there is no such connection, or nobody answers, and why.
         """
+        known, place = connections(), flower_home() / "config.toml"
+        if self._name not in known:
+            raise FlowerError(
+                f"there is no connection `{self._name}` in {place}{nearest(self._name, known)}; it names "
+                f"{', '.join(known) or 'none'}, and docs/deployment.md shows one."
+            )
         (self._scratch / "cwd").mkdir(exist_ok=True)
         answer = self._flwr(["ls", self._name, "--format", "json"], ANSWER_PATIENCE)
         with suppress(ValueError, KeyError):
             if json.loads(answer)["success"]:
+                self.notice = renewal(known[self._name])
                 return
-        reason = refusal(answer) or "no answer"
+        reason = obstacle(known[self._name]) or refusal(answer) or "no answer"
         raise FlowerError(
-            f"the SuperLink of the connection `{self._name}` cannot be used: {reason}. Connections stand in "
-            f"{self._environment.get('FLWR_HOME', '~/.flwr')}/config.toml; docs/deployment.md shows one."
+            f"the SuperLink of the connection `{self._name}` cannot be used: {reason} (the connection stands in "
+            f"{place})."
         )
 
     def run(

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from experiments.afterwards import stopped
 from experiments.connection import Connection, FlowerError
 from experiments.guardian import guarded
 from experiments.processes import Interrupted, interruptible
@@ -38,12 +39,14 @@ class Outcome:
         folder: the run's folder, on the SuperLink's machine; None when it came to none.
         message: one sentence on why it failed; empty when it did not.
         log: all that Flower, Ray and both apps said; None when a completed run has no folder to keep it.
+        started: Flower took the run; where it did not, there is nothing to go on with.
     """
 
     ok: bool
     folder: Path | None = None
     message: str = ""
     log: Path | None = None
+    started: bool = True
 
 
 class RunInterrupted(Interrupted):
@@ -95,6 +98,8 @@ def launch(
             try:
                 _refuse_no_app(app)
                 superlink.start()
+                if superlink.notice:
+                    show(f"warning: {superlink.notice}")
                 superlink.run(app, run_config, listener.hear, federation)
                 outcome = _outcome(superlink, listener)
             except Interrupted as signal:
@@ -102,9 +107,10 @@ def launch(
                 # the terminal itself may be what has gone
                 with suppress(OSError):
                     show(f"{signal.name}: stopping Flower and all that it started")
-                outcome = Outcome(False, listener.folder, _interrupted(signal, listener.folder, connection))
+                outcome = Outcome(False, listener.folder, stopped(signal.name, listener.folder))
             except FlowerError as error:
-                outcome = Outcome(False, listener.folder, listener.error or str(error))
+                words = listener.error or str(error)
+                outcome = Outcome(False, listener.folder, words, started=superlink.submitted)
             finally:
                 deafen()
                 left = superlink.stop()
@@ -197,16 +203,6 @@ def _outcome(superlink: Connection, listener: _Listener) -> Outcome:
     return Outcome(False, listener.folder, listener.error or f"{reason}.")
 
 
-def _interrupted(signal: Interrupted, folder: Path | None, connection: str) -> str:
-    if folder and ((folder / "checkpoint.safetensors").exists() or (connection and not folder.is_dir())):
-        option = f" --superlink {connection}" if connection else ""
-        return (
-            f"stopped by {signal.name}; `protosphere run{option} --resume {folder}` goes on after the last finished "
-            "round."
-        )
-    return f"stopped by {signal.name} before a round was finished."
-
-
 def _refuse_no_app(app: Path) -> None:
     if not (app / "pyproject.toml").exists():
         raise FlowerError(
@@ -233,12 +229,17 @@ class KeptLines:
         self._lines.append(line)
         self._show(line)
 
-    def save(self) -> Path | None:
-        """The log; None when it cannot be written, or the run came to no folder or took it away again."""
+    @property
+    def folder(self) -> Path | None:
+        """The run's folder; None when it came to none or took it away again."""
         named = next((line.removeprefix(RESULTS) for line in self._lines if line.startswith(RESULTS)), "")
-        if not named or not Path(named).is_dir():
+        return Path(named) if named and Path(named).is_dir() else None
+
+    def save(self) -> Path | None:
+        """The log; None when it cannot be written, or there is no folder."""
+        if self.folder is None:
             return None
-        return _append(Path(named, "run.log"), "".join(f"{line}\n" for line in self._lines))
+        return _append(self.folder / "run.log", "".join(f"{line}\n" for line in self._lines))
 
 
 def _keep_log(scratch: Path, outcome: Outcome, results: Path) -> Path | None:
@@ -248,7 +249,7 @@ def _keep_log(scratch: Path, outcome: Outcome, results: Path) -> Path | None:
         text += "\n--- SuperLink ---\n" + ANSI.sub("", own)
     if outcome.folder and outcome.folder.is_dir():
         log = outcome.folder / "run.log"
-    elif outcome.ok:
+    elif outcome.ok or not text:
         return None
     else:
         log = results / f"failed-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log"

@@ -2,29 +2,32 @@
 
 import os
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 
 import torch
 
 from data.assignment import assignment, open_data
 from data.client_data import refuse_other_inputs
-from data.domains import locate_all
-from data.sources import BUILT_IN
+from data.decoded import Decoded
+from data.domains import listed, locate_all
+from data.sources import BUILT_IN, is_path
+from data.texts import Texts
 from federation.data_spec import data_spec
 from federation.record import RunFolder, results_root
 from federation.settings import SettingError, Settings, home
-from models import model_names, reads_text
+from models import build, check_model, model_names, reads_text
+from models.text import Tokens
 from server_app.live import refuse_missing
 from strategies import Run
 from strategies.ensemble import shared_test_set
 
 
 def check(run: Run, clients: int, folder: Path | None = None) -> None:
-    """Refuse what the server or a client would refuse later. Data that are here are decoded into the cache on the way.
-
-    Data of the hub, and domains with one of the hub among them, are left to the clients: it may be they alone who reach
-    it.
+    """Refuse what the server or a simulated client would refuse later. Data are decoded into the cache on the way,
+    those of the hub fetched.
 
     Args:
         folder: that of the run to resume; None for a new run, which makes its own in the results folder.
@@ -34,20 +37,54 @@ def check(run: Run, clients: int, folder: Path | None = None) -> None:
     """
     settings = run.settings
     refuse_missing(settings)
-    places = locate_all(settings.dataset)
-    model_names(settings.models)
+    locate_all(settings.dataset)
+    names = dict.fromkeys(model_names(settings.models)[:clients])
+    for name in names:
+        check_model(name)
     folder = folder or results_root(settings.results_dir)
     refuse_unwritable(folder, "results folder", "give --results a folder of yours")
     refuse_unwritable(home() / "clients", "stores' folder", "set PROTOSPHERE_HOME to a folder of yours")
-    if any(isinstance(place, str) and place not in BUILT_IN for place in places):
-        return
     cache, spec = home() / "cache", data_spec(settings, clients)
-    data = open_data(spec, cache)
-    assignment(spec, data, cache)
-    for name in model_names(settings.models):
-        refuse_other_inputs(data, reads_text(name))
-    shared_test_set(settings, clients, len(data.class_names))
-    run.method.strategy(run, RunFolder(folder)).check(len(data.class_names), settings.feature_dim)
+    with without_retries(settings):
+        data = open_data(spec, cache)
+        assignment(spec, data, cache)
+        shared_test_set(settings, clients, len(data.class_names))
+        run.method.strategy(run, RunFolder(folder)).check(len(data.class_names), settings.feature_dim)
+        for name in names:
+            refuse_other_inputs(data, reads_text(name))
+            _refuse_unfit(name, data, settings)
+
+
+def _refuse_unfit(name: str, data: Decoded, settings: Settings) -> None:
+    """Have what a client would have of its model: of a text model the tokenizer alone, the rest is large."""
+    if isinstance(data.inputs, Texts):
+        Tokens(name, settings.max_tokens)([])
+    else:
+        shape = tuple(map(int, data.inputs.shape[1:]))
+        _built(name, shape, settings.feature_dim, len(data.class_names), settings.feature_activation)
+
+
+@lru_cache(maxsize=64)
+def _built(name: str, shape: tuple[int, ...], dim: int, num_classes: int, activation: str) -> None:
+    """Build a model once, however many cells of a comparison have it."""
+    build(name, shape, dim, num_classes, 0, activation)
+
+
+@contextmanager
+def without_retries(settings: Settings) -> Iterator[None]:
+    """The hub's library says each attempt that failed; the last one's reason is in the error."""
+    fetched = any(item not in BUILT_IN and not is_path(item) for item in listed(settings.dataset))
+    if not fetched and not any(map(reads_text, model_names(settings.models))):
+        yield
+        return
+    from huggingface_hub.utils import logging as hub
+
+    before = hub.get_verbosity()
+    hub.set_verbosity_error()
+    try:
+        yield
+    finally:
+        hub.set_verbosity(before)
 
 
 def refuse_unwritable(root: Path, what: str, remedy: str) -> None:

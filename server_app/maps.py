@@ -134,8 +134,9 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
         f"nearest pair {last['distance_min']:.3g}, mean {last['distance_mean']:.3g}, bound {last['distance_bound']:.3g}"
     )
     caption = (
-        f"Pairwise distances and angles of the {last['classes']} global prototypes, as targets. Bound: √(2K/(K−1)) "
-        "times the root mean square of their norms, and arccos(−1/(K−1)); only a simplex reaches it (K ≤ d + 1)."
+        f"Pairwise distances and angles of the {last['classes']} global prototypes, as targets: where the nearest pair "
+        "comes near 0, two classes are pulled to one place. Bound: √(2K/(K−1)) times the root mean square of their "
+        "norms, and arccos(−1/(K−1)); only a simplex reaches it (K ≤ d + 1)."
     )
     return Picture("separation", svg, f"Distances of global prototypes at the end: {told}.", caption, wide=True)
 
@@ -178,7 +179,13 @@ def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[st
             large[-1].set(edgecolor=INK, linewidths=1.2 if size > 50 else 0.6)
             if len(classes) > MOST_IN_LEGEND:
                 for x, y in own:
-                    axes.annotate(f"{label}", (x, y), (5, 5), textcoords="offset points", fontsize=7.5)
+                    axes.annotate(
+                        printable(results.class_names[label], 12),
+                        (x, y),
+                        (5, 5),
+                        textcoords="offset points",
+                        fontsize=7.5,
+                    )
         axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.set_aspect("equal", adjustable="datalim")
         if len(classes) <= MOST_IN_LEGEND:

@@ -195,9 +195,12 @@ thead th { color: var(--soft); font-weight: 600; border-bottom-width: 2px; white
 tbody th { font-weight: 500; white-space: nowrap; }
 th.number, td.number { text-align: right; padding-left: .8rem; white-space: nowrap; }
 td { min-width: 3rem; overflow-wrap: break-word; }
+td:not(.number) { min-width: 10rem; }
 .gallery { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 1.6rem; }
 .gallery > .whole { grid-column: 1 / -1; }
 .gallery > * { min-width: 0; }
+.gallery th.number, .gallery td.number { padding: .3rem .35rem; }
+.gallery caption { max-width: 100%; }
 figure { margin: .6rem 0; min-width: 0; }
 figure img { display: block; width: 100%; height: auto; min-width: 23rem; }
 .whole img { min-width: 44rem; }

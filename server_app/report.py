@@ -12,9 +12,10 @@ from typing import Any
 from federation.record import RunFolder
 from federation.seeds import limited_threads
 from federation.settings import shown
+from federation.words import class_words, one_class
 from server_app import page
 from server_app.holdings import Holdings, holdings
-from server_app.maps import heat_map, prototype_map, separation_over_rounds
+from server_app.maps import MOST_NAMED, heat_map, prototype_map, separation_over_rounds
 from server_app.page import Html, paragraph, section
 from server_app.pictures import (
     Picture,
@@ -33,6 +34,21 @@ NAME = "report.html"
 PICTURES = "pictures"
 MOST_CLIENTS = 50
 FIGURES = ("selected", "best", "client-best", "last-5", "final")
+# of a training line: its words, and what it means
+MEANINGS = {
+    "gradient_ratio": (
+        "gradient ratio",
+        "what the method adds to the loss, beside the cross-entropy: the one's gradient on the features over the "
+        "other's, by their lengths, in a client's first batch. 0: nothing is added; far below 1: the exchange can "
+        "hardly change what is learnt; far above 1: it drowns the task",
+    ),
+    "target_norm": ("target norm", "mean length of the prototypes that clients got as targets; 0: they got none"),
+    "prototype_norm": (
+        "prototype norm",
+        "mean length of a client's own prototypes (the means of its features) after training; towards 0 the features "
+        "collapse, and far from the target norm the pull is strong or cannot reach its targets",
+    ),
+}
 # how and where it ran, which is no part of what was asked for
 NOT_SHOWN = frozenset({"results-dir", "resume"})
 
@@ -89,7 +105,8 @@ def _page(results: Results, held: Holdings, drawn: Mapping[str, Sequence[Picture
     beside = {"Accuracy": [_rules(results)], "Time and bytes": [_bytes(summary)]}
     below = {
         "Accuracy": [*_domains(summary), *_ensemble(summary)],
-        "Clients and their data": [_roster(results)],
+        "Clients and their data": [*_classes(results), _roster(results)],
+        "Prototypes": [*_figures(results)],
     }
     parts: list[Html] = [_cards(results)]
     if not results.finished:
@@ -147,7 +164,7 @@ def _rules(results: Results) -> Html:
     ]
     told = paragraph(
         "selected: at the round with the best validation accuracy. As the papers choose, on the test rows themselves: "
-        "best round, every client's own best, the mean of the last five evaluations, the final one.",
+        "best round, every client's own best, the mean of the last five evaluations of trained models, the final one.",
         class_="note",
     )
     caption = "Test accuracy in % by prediction rule (* the method's own, or the one asked for)"
@@ -177,6 +194,29 @@ def _ensemble(summary: Mapping[str, Any]) -> Iterator[Html]:
         )
 
 
+def _classes(results: Results) -> Iterator[Html]:
+    """What the classes are called where a picture has room for their numbers alone; and where one alone misleads."""
+    names = results.class_names
+    if len(names) > MOST_NAMED:
+        told = ", ".join(f"{label} {page.printable(name, 40)}" for label, name in enumerate(names))
+        yield page.details(f"the {len(names)} classes by number", paragraph(told))
+    if alone := one_class({client["partition"]: client["classes"] for client in results.roster}, names):
+        yield paragraph(f"Mind: {alone}.")
+
+
+def _figures(results: Results) -> Iterator[Html]:
+    """The figures of training that say whether the exchange could change anything, each with what it means."""
+    found = [line["training"] for line in results.lines if line.get("training", {}).get("loss")]
+    rows = [
+        [words, *(f"{each[name]:.3g}" for each in (found[0], found[-1])), meaning]
+        for name, (words, meaning) in MEANINGS.items()
+        if any(each.get(name) for each in found) and all(each.get(name) is not None for each in found)
+    ]
+    if rows:
+        head = ["figure", "first round", "last round", "what it says"]
+        yield page.table(head, rows, "Of training, the mean over clients", words=(0, 3))
+
+
 def _roster(results: Results) -> Html:
     domains = any(client["domain"] for client in results.roster)
     evaluated = [line["clients"] for line in results.lines if line.get("evaluation")]
@@ -185,7 +225,8 @@ def _roster(results: Results) -> Html:
     for client in results.roster[:MOST_CLIENTS]:
         found = last.get(str(client["partition"]), {}).get("evaluation", {})
         row = [client["partition"], page.printable(client["model"], 60), *(client["rows"] + [0, 0, 0])[:3]]
-        row += [len(client["classes"]), _in_percent(found.get(results.rule, [None])[0])]
+        row += [page.printable(class_words(client["classes"], results.class_names), 120)]
+        row += [_in_percent(found.get(results.rule, [None])[0])]
         rows.append(row + ([page.printable(client["domain"], 40)] if domains else []))
     head = ["client", "model", "training", "validation", "test", "classes", "accuracy"] + ["domain"] * domains
     more = len(results.roster) - MOST_CLIENTS
@@ -194,7 +235,7 @@ def _roster(results: Results) -> Html:
     )
     disclosed = sorted({page.printable(str(item)) for client in results.roster for item in client.get("discloses", [])})
     learnt = paragraph(f"The server learnt of each client: {', '.join(disclosed)}.", class_="note") if disclosed else ""
-    table = page.table(head, rows, caption, words=(0, 1, 7))
+    table = page.table(head, rows, caption, words=(0, 1, 5, 7))
     return page.Html((page.details(f"{len(results.roster)} clients", table) if len(rows) > 12 else table) + learnt)
 
 

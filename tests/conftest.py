@@ -1,9 +1,15 @@
 """What many tests need: a PROTOSPHERE_HOME of their own, and a short quiet run over the in-process grid."""
 
 import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 import torch
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 
 from experiments import local_grid
 from server_app import app
@@ -65,6 +71,36 @@ def metrics():
 def no_report(monkeypatch):
     """Runs leave no report: drawing takes a second each time, and those tests that look at one ask for it."""
     monkeypatch.setattr(app, "leave_report", lambda folder: None)
+
+
+CREDENTIALS = Path(local_grid.__file__).resolve().parents[1] / "deploy" / "credentials.py"
+
+
+@pytest.fixture
+def certified(tmp_path):
+    """certified(begin, end, host): a folder with an authority and a SuperLink's certificate, valid between so many days
+    from now, for `host`; a second call has another authority."""
+
+    def make(begin, end, host="127.0.0.1"):
+        folder = tmp_path / f"certified{len(list(tmp_path.glob('certified*')))}"
+        for command in (("authority", folder), ("superlink", folder, host)):
+            subprocess.run([sys.executable, CREDENTIALS, *command], check=True, capture_output=True)
+        old = x509.load_pem_x509_certificate((folder / "superlink.crt").read_bytes())
+        key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+        names = x509.SubjectAlternativeName(
+            list(old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)[:1]
+        )
+        builder = x509.CertificateBuilder(old.issuer, old.subject, old.public_key(), old.serial_number)
+        for extension in old.extensions:
+            same = extension.value.oid != names.oid
+            builder = builder.add_extension(extension.value if same else names, extension.critical)
+        now = datetime.now(UTC)
+        builder = builder.not_valid_before(now + timedelta(days=begin)).not_valid_after(now + timedelta(days=end))
+        signed = builder.sign(key, hashes.SHA256())
+        (folder / "superlink.crt").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        return folder
+
+    return make
 
 
 class CutError(RuntimeError):

@@ -160,6 +160,21 @@ def test_the_file_suits_both_compose_commands() -> None:
     assert all(service["pull_policy"] == "never" for service in SERVICES.values())
 
 
+def test_volumes_have_the_name_that_the_docs_call_them_by_whatever_the_folder_is_called() -> None:
+    # docker-compose 1.29 refuses a file with a `name`
+    assert "name" not in COMPOSE
+    settings = dict(
+        line.split("=", 1) for line in (ROOT / ".env").read_text().splitlines() if line[:1] not in ("#", "")
+    )
+    assert settings == {"COMPOSE_PROJECT_NAME": "protosphere"}
+    volumes = "|".join(COMPOSE["volumes"])
+    named = re.findall(rf"(\w+)_({volumes})", (ROOT / "docs" / "docker.md").read_text())
+    assert named
+    assert {project for project, _ in named} == {settings["COMPOSE_PROJECT_NAME"]}
+    # the demonstration's own name goes before
+    assert 'export COMPOSE_PROJECT_NAME="$name"' in (DOCKER / "demo.sh").read_text()
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_is_locked_in(name: str) -> None:
     service = SERVICES[name]
@@ -204,6 +219,9 @@ def test_each_site_has_its_own_volumes_model_and_number() -> None:
     assert [option["--partition"] for option in options] == ["0", "1", "2"]
     assert {option["--of"] for option in options} == {"3"}
     assert len({option["--model"] for option in options}) == 3
+    for number, option in enumerate(options):
+        for kind in ("label", "text", "group"):
+            assert option[f"--{kind}-column"] == f"${{SITE_{number}_{kind.upper()}_COLUMN:-}}"
     for site in SITES:
         assert mounts(site) == {f"{site}-keys": "ro", f"{site}-data": "ro", f"{site}-state": "rw"}
     for service in ("credentials", "data"):
@@ -223,6 +241,16 @@ def test_a_private_volume_is_seen_by_its_owner_and_by_who_fills_it() -> None:
         assert seen[f"{site}-keys"] == {"credentials", site}
         assert seen[f"{site}-data"] == {"data", site}
         assert seen[f"{site}-state"] == {site}
+
+
+def test_the_host_s_user_can_read_results_and_nobody_else_the_superlink_s_state() -> None:
+    command = SERVICES["superlink"]["command"]
+    options = dict(zip(command[1::2], command[2::2], strict=True))
+    assert (options["--state"], options["--umask"]) == ("/state", "022")
+    (layout,) = [text for _, text in instructions() if "useradd" in text]
+    (private,) = re.findall(r"mkdir -p -m 700 (/[^&]*)&&", layout)
+    assert set(private.split()) >= {"/state", "/keys", "/volumes/authority-keys", "/volumes/superlink-keys"}
+    assert 'mkdir -p -m 700 "/volumes/site-$site-keys"' in layout
 
 
 def test_the_control_port_stays_on_the_superlinks_loopback() -> None:

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -129,6 +130,64 @@ def test_the_help_names_every_preset(invoke):
     words = "".join(invoke("--help").stdout.split())
     assert set(PRESETS) == set(comparison_names())
     assert f"Atableofthepapers:{','.join(PRESETS)}." in words
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    """A folder of that name, with a few grey images."""
+    for label in "ab":
+        (tmp_path / "mnist" / label).mkdir(parents=True)
+        for number in range(40):
+            Image.new("L", (8, 8), 5 * number).save(tmp_path / "mnist" / label / f"{number}.png")
+
+
+ONE_ROW = 'methods = ["local"]\nseeds = [0]\ndatasets = [{ label = "Digits", dataset = "digits" }]\n'
+PARTITION = '[[partitions]]\nlabel = "Dirichlet 0.1"\npartition = "dirichlet"\n'
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "row"),
+    [
+        ("", 'dataset="./mnist"', "mnist"),
+        ("", 'dataset="./mnist" partition="iid"', "mnist, iid"),
+        ("", "alpha=0.5", "digits, alpha 0.5"),
+        ("", "learning-rate=0.1 min-samples=2", "digits"),
+        (ONE_ROW, 'dataset="./mnist"', "mnist"),
+        (ONE_ROW + PARTITION, "alpha=0.5", "Digits, dirichlet, alpha 0.5"),
+        (ONE_ROW + PARTITION + "alpha = 0.1\n", 'partition="iid"', "Digits, iid"),
+        (ONE_ROW + PARTITION + "clients = 4\n", "clients=2", "Digits, dirichlet, clients 2"),
+        (ONE_ROW + PARTITION, "rounds=1", "Digits, Dirichlet 0.1"),
+    ],
+)
+def test_a_row_is_called_after_what_the_settings_make_of_it(invoke, ran, mnist, tmp_path, file, settings, row):
+    (tmp_path / "mine.toml").write_text(file)
+    choices = ["mine.toml"] if file else ["--methods", "local", "--seeds", "0"]
+    assert invoke(*choices, "-c", QUICK, "-c", settings).exit_code == 0
+    assert [cell.row for cell in ran["cells"]] == [row]
+    place = ran["folder"].path
+    assert place.name.endswith("-compare-mine" if file else f"-compare-{row.split(',')[0]}")
+    for name in ("table.md", "table.tex", "table.csv", "report.html"):
+        assert row in (place / name).read_text(), name
+        assert "mnist" not in row or "digits" not in (place / name).read_text().lower(), name
+    # what is gone on with has the same names
+    assert invoke("--resume", "latest").exit_code == 0
+    assert [cell.row for cell in ran["cells"]] == [row]
+
+
+@pytest.mark.parametrize(
+    ("more", "settings", "words"),
+    [
+        (PARTITION + '[[partitions]]\nlabel = "Even"\npartition = "iid"\n', "alpha=0.5", "(Dirichlet 0.1, Even)"),
+        ("", 'inference="classifier"', 'setting `inference` is one of the method "Local, by its classifier"'),
+    ],
+)
+def test_names_that_would_no_longer_be_true_are_refused(invoke, ran, tmp_path, more, settings, words):
+    method = '[{ label = "Local, by its classifier", strategy = "local", inference = "classifier" }]'
+    (tmp_path / "mine.toml").write_text(ONE_ROW.replace('["local"]', method) + more)
+    result = invoke("mine.toml", "-c", QUICK, "-c", settings)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert words in result.stderr
+    assert not ran
 
 
 # --- how it ends ------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def test_an_argument_has_words(name, argument):
 def test_a_required_and_a_default_are_named_once():
     text = helped("export")
     assert text.count("[required]") == 2
-    assert text.count("[default: torch]") == 1
+    assert helped("predict").count("[default: auto]") == 1
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])

@@ -126,7 +126,8 @@ def test_without_flags_ten_clients_on_a_core_each(invoke, launched):
 
 
 def test_a_preset_brings_its_clients(invoke, launched):
-    assert invoke("--preset", "protonorm-cifar100").exit_code == 0
+    result = invoke("--preset", "protonorm-cifar100", "-c", 'dataset="digits" models="tiny"')
+    assert result.exit_code == 0, result.output
     assert (launched["clients"], launched["run_config"]["protonorm.gamma"]) == (20, 200.0)
 
 
@@ -283,6 +284,24 @@ def test_a_failed_run_without_a_log_says_so(invoke, launched):
     assert invoke().stderr == "it failed.\nlog: none could be written\n"
 
 
+def test_a_run_that_flower_did_not_take_exits_2(invoke, launched):
+    launched.outcome = Outcome(False, None, "nobody listens.", None, started=False)
+    result = invoke("--superlink", "clinics")
+    assert (result.exit_code, result.stderr) == (2, "nobody listens.\n")
+
+
+def test_a_cut_run_ends_with_the_command_that_goes_on_and_its_own_options(invoke, launched, folder, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    (folder / "checkpoint.safetensors").touch()
+    launched.outcome = RunInterrupted(15, Outcome(False, folder, "stopped by SIGTERM after round 1.", None))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    told = invoke("--cpus-per-client", "2", "--gpus-per-client", "0.5", "--clients", "3").stderr.splitlines()
+    assert told[1] == f"resume: protosphere run --cpus-per-client 2 --gpus-per-client 0.5 --resume {folder}"
+    launched.outcome = RunInterrupted(2, Outcome(False, Path("/there/a run"), "stopped by SIGINT.", None))
+    told = invoke("--superlink", "clinics").stderr.splitlines()
+    assert told[1] == "resume: protosphere run --superlink clinics --resume '/there/a run'"
+
+
 def test_an_interrupted_run_exits_as_shells_count(invoke, launched, folder):
     launched.outcome = RunInterrupted(2, Outcome(False, folder, "stopped by SIGINT.", folder / "run.log"))
     result = invoke()
@@ -316,7 +335,8 @@ def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(invoke, monkeyp
     assert (folder / "run.log").read_text() == f"results: {folder}\nerror: it broke.\n"
     monkeypatch.setattr(local_grid, "run_in_process", stop)
     result = invoke("--in-process")
-    assert (result.exit_code, result.stderr) == (143, f"stopped by SIGTERM.\nlog: {folder / 'run.log'}\n")
+    words = "stopped by SIGTERM before a round was finished."
+    assert (result.exit_code, result.stderr) == (143, f"{words}\nlog: {folder / 'run.log'}\n")
 
 
 def test_an_error_of_ours_shows_where_it_is(invoke, monkeypatch):

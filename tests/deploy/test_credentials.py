@@ -1,5 +1,6 @@
 """Credentials that TLS and Flower accept, private keys that nobody else reads, nothing ever overwritten."""
 
+import re
 import socket
 import ssl
 import subprocess
@@ -119,6 +120,49 @@ def test_bad_input_is_a_sentence(made, tmp_path):
     (tmp_path / "ca.key").write_text("no key")
     (tmp_path / "ca.crt").write_text("no certificate")
     assert "holds no authority that can be used" in credentials("superlink", tmp_path, "a.example").stderr
+
+
+def test_a_certificate_is_renewed_with_its_names_and_its_key(certified):
+    folder = certified(-10, -1, "fl.example.org")
+    over = credentials("check", folder)
+    assert (over.returncode, over.stdout) == (2, "")
+    assert "superlink.crt has been over since 20" in over.stderr
+    key = (folder / "superlink.key").rename(folder / "elsewhere")
+    done = credentials("renew", folder, "--days", "90")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(rf"{folder}/superlink\.crt: valid until 20..-..-..\n", done.stdout)
+    assert credentials("check", folder).stdout.count("valid until") == 2
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(folder / "superlink.crt", key)
+    client = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    assert shaken(server, client, "fl.example.org")
+    assert not shaken(server, client, "other.example.org")
+    assert sorted(path.name for path in folder.iterdir()) == ["ca.crt", "ca.key", "elsewhere", "superlink.crt"]
+
+
+def test_what_cannot_be_renewed_or_checked_is_a_sentence(made, tmp_path):
+    (tmp_path / "superlink.crt").write_text("no certificate")
+    (tmp_path / "ca.crt").write_bytes((made / "ca.crt").read_bytes())
+    for command, folder, words in (
+        ("check", tmp_path, "superlink.crt holds no certificate"),
+        ("check", tmp_path / "none", "superlink.crt cannot be read"),
+        ("renew", tmp_path, "make the authority first"),
+    ):
+        refused = credentials(command, folder)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert words in refused.stderr
+
+
+@pytest.mark.parametrize("command", [(), *[(name,) for name in ("authority", "superlink", "node", "renew", "check")]])
+def test_the_help_is_plain_and_whole(command):
+    done = credentials(*command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "\\" not in done.stdout
+    assert ".." not in done.stdout.replace("HOSTS...", "").replace("[ARGS]...", "")
+    assert ("[required]" in done.stdout) == bool(command)
+    assert "Examples:" in done.stdout or command
+    # a line that was broken would start one of its own elsewhere
+    assert command or "\n    python deploy/credentials.py node credentials/clinic-north\n" in done.stdout
 
 
 def test_an_authority_that_cannot_sign_is_a_sentence(made, tmp_path):

@@ -1,6 +1,9 @@
 """What is refused before a run starts, and what is left for the clients to say."""
 
 import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,10 @@ from data import DataError
 from experiments import preflight
 from experiments.preflight import check, refuse_no_cuda, refuse_unwritable
 from federation.settings import SettingError
+from models import ModelError
 from strategies import read_settings
+
+ROOT = Path(preflight.__file__).resolve().parents[1]
 
 
 def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):
@@ -25,14 +31,51 @@ def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):
     assert len(client.data.train) > 0
 
 
-def test_data_of_the_hub_are_left_to_the_clients(monkeypatch):
-    monkeypatch.setattr(preflight, "open_data", lambda *_: pytest.fail("the hub is not asked"))
-    check(read_settings({"dataset": "cifar10"}), 4)
-    check(read_settings({"dataset": "somebody/something"}), 4)
-    # one domain of the hub is enough
-    check(read_settings({"dataset": "digits,somebody/something"}), 4)
+# no attempt waits for the next, and the hub is a port of this machine on which nobody listens
+UNREACHABLE = """
+import sys, time
+time.sleep = lambda seconds: None
+from cli.main import app
+app()
+"""
+
+
+@pytest.mark.parametrize("arguments", [("run",), ("run", "--in-process"), ("compare",), ("data",)])
+def test_a_data_set_that_the_hub_does_not_give_is_one_sentence_and_nothing_is_started(arguments, tmp_path):
+    asked = [*arguments, "-c", 'dataset="nobody/nothing-here"']
+    environment = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "PROTOSPHERE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", UNREACHABLE, *asked], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "'nobody/nothing-here' could not be fetched from the Hugging Face hub" in done.stderr
+    assert not re.search(r"client \d|[Rr]etry", done.stderr)
+    assert not list(tmp_path.glob("results/*"))
+
+
+def test_one_domain_that_is_not_here_is_named_before_the_hub_is_asked(monkeypatch):
+    monkeypatch.setattr(preflight, "open_data", lambda *_: pytest.fail("the hub is asked"))
     with pytest.raises(DataError, match="domain 'nowhere': data path"):
         check(read_settings({"dataset": "somebody/something,./nowhere"}), 4)
+
+
+def test_a_model_that_cannot_be_built_is_named_without_a_client(tmp_path, monkeypatch):
+    (tmp_path / "own_networks.py").write_text("def picky(input_shape): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, words in (
+        ("nowhere.here:make", r"^model 'nowhere\.here:make' cannot be imported: No module named 'nowhere'"),
+        ("os:sep", r"^model 'os:sep' is of type str, which cannot be called"),
+        ("own_networks:picky", r"^model 'own_networks:picky' does not fit inputs .* unexpected keyword argument"),
+        ("hf:./none", r"'digits' holds images or numbers"),
+    ):
+        with pytest.raises((ModelError, DataError), match=words):
+            check(read_settings({"models": name}), 4)
+    flat = {"dataset": "spiral", "spiral-points": 40, "models": "tiny_perceptron,tiny_cnn", "min-samples": 2}
+    with pytest.raises(ModelError, match=r"^model 'tiny_cnn' does not fit inputs of shape \(2,\)"):
+        check(read_settings(flat), 2)
+    # the second model is no client's
+    check(read_settings(flat), 1)
 
 
 def test_an_image_that_cannot_be_read_is_named(tmp_path):

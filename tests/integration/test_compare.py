@@ -71,7 +71,7 @@ def test_every_method_sees_the_same_clients_models_and_samples(told):
 
 @pytest.mark.integration
 def test_a_cell_that_fails_stops_no_other_and_is_run_again(tmp_path, home):
-    broken = Entry("Broken", {"strategy": "fedproto", "models": "nowhere.at_all:make", "max-failed-rounds": 1})
+    broken = Entry("Broken", {"strategy": "fedproto", "learning-rate": 1e30, "max-failed-rounds": 1})
     made = cells(comparison(methods=(broken, METHODS[0])), {}, {})
     folder = ComparisonFolder.create(comparison(), made, str(tmp_path))
     told = []
@@ -79,7 +79,7 @@ def test_a_cell_that_fails_stops_no_other_and_is_run_again(tmp_path, home):
     ended = run_cells(folder, made, share, told.append)
     assert {each.cell.method: bool(each.reason) for each in ended} == {"Broken": True, "Local": False}
     reason = next(each.reason for each in ended if each.reason)
-    assert "nowhere" in reason
+    assert "learning-rate" in reason
     assert "\n" not in reason
     assert told[-1].total == 2
     assert any(state.running for state in told)
@@ -125,7 +125,7 @@ def test_a_signal_discards_the_cell_in_flight_and_a_resume_finishes(tmp_path, ho
     process = subprocess.Popen(asked, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         deadline = time.monotonic() + 240
-        while not any("| accuracy" in p.read_text() for p in tmp_path.glob("results/*/cells/digits-long*/output.log")):
+        while not any("| after" in p.read_text() for p in tmp_path.glob("results/*/cells/digits-long*/output.log")):
             assert process.poll() is None, process.stdout.read()
             assert time.monotonic() < deadline
             time.sleep(0.1)

@@ -5,6 +5,7 @@ One deployment of two sites, started by the scripts of deploy/; while it trains,
 
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -17,6 +18,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from experiments.demo_data import write_sites
 from experiments.deployment import CONNECTION, Deployment, Site
@@ -175,7 +177,9 @@ def test_the_same_metrics_to_the_bit_as_in_one_process(finished, clinics, run, m
 
 def test_an_unknown_key_is_sent_away(finished):
     code, words = finished[3]["unknown key"]
-    assert code not in (0, None), words
+    assert code == 1, words
+    # Flower's own number, which no exit code can be
+    assert "Exit Code: 305" in words
     assert "Failed to activate SuperNode" in words
 
 
@@ -215,7 +219,7 @@ def test_a_connection_that_cannot_be_used_is_a_sentence(finished, deployment, st
     other = strangers[1]
     text = (other.config / "config.toml").read_text()
     (other.config / "config.toml").write_text(text.replace(str(other.port), str(deployment.port)))
-    for connection, words in ((CONNECTION, "cannot be used"), ("nobody", "nobody")):
+    for connection, words in ((CONNECTION, "was not signed by the authority"), ("nobody", "no connection `nobody`")):
         done = subprocess.run(
             [sys.executable, "-m", "cli.main", "run", "--superlink", connection, "-c", "rounds=1"],
             cwd=ROOT,
@@ -223,10 +227,97 @@ def test_a_connection_that_cannot_be_used_is_a_sentence(finished, deployment, st
             text=True,
             capture_output=True,
         )
-        assert done.returncode == 1
+        assert done.returncode == 2
         assert words in done.stderr
         assert "Traceback" not in done.stdout + done.stderr
-        assert len(done.stderr.splitlines()) == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_run_that_names_a_column_is_refused_and_the_site_s_own_log_says_all(finished, deployment):
+    settings = SETTINGS | {"label-column": "born"}
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main", "run", "--superlink", CONNECTION, "-c", assignments(settings)],
+        cwd=ROOT,
+        env=deployment.environment,
+        text=True,
+        capture_output=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode != 0
+    told = re.search(r"client (\d): the setting `label-column` differs from the site's own", done.stdout + done.stderr)
+    assert told, done.stdout + done.stderr
+    assert '`label-column` is "born", but this site\'s is ""' in deployment.log(int(told[1])).read_text()
+
+
+# --- what a stopped SuperLink leaves ------------------------------------------------------------------------
+
+
+def prototypes(deployment, name):
+    """The bytes of every local prototype of a run that its sites keep: fedproto sends them as they are."""
+    stores = deployment.folder.glob(f"site-*/state/clients/{name}/*/round-*.safetensors")
+    return [row.tobytes() for path in stores for row in load_file(path)["prototypes/vectors"].numpy()]
+
+
+def kept_of(vectors, deployment):
+    """How many of the vectors lie in the SuperLink's database or its write-ahead log."""
+    held = b"".join(path.read_bytes() for path in deployment.home.glob("superlink.db*"))
+    return sum(vector in held for vector in vectors)
+
+
+def end_superlink(deployment):
+    for pid in deployment.alive():
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + 20
+    while deployment.alive():
+        assert time.monotonic() < deadline, deployment.log().read_text()
+        time.sleep(0.2)
+
+
+def test_nothing_that_a_site_has_sent_is_left_when_the_superlink_has_ended(finished, deployment):
+    vectors = prototypes(deployment, folder_of(finished[1]).name)
+    # what was answered is deleted, and is there all the same
+    assert kept_of(vectors, deployment) > 0
+    end_superlink(deployment)
+    assert kept_of(vectors, deployment) == 0
+    # nor of a round that was cut
+    deployment.start_superlink()
+    command = [
+        sys.executable,
+        "-m",
+        "cli.main",
+        "run",
+        "--superlink",
+        CONNECTION,
+        "-c",
+        assignments(SETTINGS | {"rounds": 50}),
+    ]
+    run = subprocess.Popen(
+        command, cwd=ROOT, env=deployment.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + PATIENCE
+    while not kept_of(vectors := prototypes(deployment, newest_run(deployment)), deployment):
+        assert run.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    end_superlink(deployment)
+    assert kept_of(vectors, deployment) == 0
+    run.kill()
+    run.wait()
+    # its keys are: the sites come back
+    deployment.start_superlink()
+    while deployment.online() < len(MODELS):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def newest_run(deployment):
+    return max(path.name for path in (deployment.home / "results").iterdir())
+
+
+def test_what_the_superlink_writes_is_its_users_alone(finished, deployment):
+    assert deployment.home.stat().st_mode & 0o777 == 0o700
+    for name in ("summary.json", "metrics.jsonl", "checkpoint.safetensors"):
+        assert (folder_of(finished[1]) / name).stat().st_mode & 0o077 == 0
 
 
 # --- make deploy-demo --------------------------------------------------------------------------------

@@ -136,6 +136,7 @@ def test_ten_clients_run_to_the_end(ten, place):
     expected = {
         "settings.json",
         "roster.json",
+        "status.json",
         "metrics.jsonl",
         "checkpoint.safetensors",
         "prototypes.safetensors",
@@ -145,6 +146,7 @@ def test_ten_clients_run_to_the_end(ten, place):
         "pictures",
         "run.log",
         ".lock",
+        "token",
     }
     assert {path.name for path in folder.iterdir()} == expected
     roster = json.loads((folder / "roster.json").read_text())
@@ -174,7 +176,7 @@ def test_ten_clients_have_a_summary(ten, place):
 def test_its_stream_is_for_people(ten):
     shown = ten.output.splitlines()
     assert sum(line.startswith(("round 1/2 |", "round 2/2 |")) for line in shown) == 2
-    assert sum(line.startswith("final evaluation | accuracy after round 2:") for line in shown) == 1
+    assert sum(line.startswith("final evaluation | after 2:") for line in shown) == 1
     assert not [line for line in shown if "INFO" in line or "Traceback" in line or "\x1b[" in line]
 
 
@@ -198,7 +200,7 @@ def test_every_client_left_a_store_and_no_process(ten, place):
 def test_plain_flwr_run_works_as_flower_users_expect(plain, place):
     assert plain.code == 0, plain.output
     assert "[protosphere] round 1/1 |" in plain.output
-    assert "[protosphere] final evaluation | accuracy after round 1:" in plain.output
+    assert "[protosphere] final evaluation | after 1:" in plain.output
     assert "deprecat" not in plain.output.lower()
     assert "deprecat" not in plain.superlink.output.lower()
     folder = the_run(plain, place)
@@ -228,16 +230,23 @@ def test_a_plain_run_resumed_by_protosphere_is_the_whole_run(resumed, place, run
 # --- a failure --------------------------------------------------------------------------------------------
 
 
-def test_a_model_that_clients_lack_fails_the_run_with_a_sentence(place, environment):
-    # data that cannot be read are refused before anything starts; a model of one's own only its client has
-    settings = {"rounds": 1, "models": "no_such_package.models:build"}
+def test_clients_that_cannot_train_fail_the_run_with_a_sentence(place, environment):
+    settings = {"rounds": 1, "learning-rate": 1e30, "max-failed-rounds": 1}
     watched = protosphere(environment, "--clients", "2", "-c", assignments(settings))
     assert watched.process.returncode == 1, watched.output
-    last, log = watched.output.splitlines()[-2:]
-    assert "no_such_package" in last
+    last, *_, log = watched.output.splitlines()[-4:]
+    assert "is not finite" in last
     assert Path(log.removeprefix("log: ")).read_text().count("[protosphere] error: ") == 1
     assert "Traceback" not in watched.output
     assert watched.left() == set()
+
+
+def test_a_model_that_is_not_here_is_refused_before_flower_starts(place, environment):
+    settings = {"rounds": 1, "models": "no_such_package.models:build"}
+    watched = protosphere(environment, "--clients", "2", "-c", assignments(settings))
+    assert watched.process.returncode == 2, watched.output
+    (sentence,) = watched.output.splitlines()
+    assert sentence.startswith("model 'no_such_package.models:build' cannot be imported: No module named")
 
 
 def test_data_that_cannot_be_read_are_refused_before_flower_starts(place, environment):

@@ -8,6 +8,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from experiments.local_grid import SERVER, LocalGrid
+from federation.record import RunFolder
 from federation.roster import RosterError
 from federation.settings import SettingError
 from server_app.app import PREFIX, app, said
@@ -38,6 +39,8 @@ def test_a_run_says_where_its_results_are_first_and_last(home, capsys):
     assert {path.name for path in folder.iterdir()} == {
         "settings.json",
         "roster.json",
+        "status.json",
+        "token",
         "metrics.jsonl",
         "checkpoint.safetensors",
         "prototypes.safetensors",
@@ -116,6 +119,28 @@ def test_a_resumed_run_that_cannot_start_keeps_its_folder(home):
     with pytest.raises(RosterError, match="3 clients"):
         start({"resume": "latest"}, clients=2)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_whoever_looks_on_sees_how_far_a_run_is(home, run, cut, monkeypatch):
+    seen = []
+    written = RunFolder.write_status
+    monkeypatch.setattr(RunFolder, "write_status", lambda self, told: (seen.append(dict(told)), written(self, told)))
+    folder = run({"rounds": 2})
+    assert [(told["state"], told["round"]) for told in seen] == [
+        ("starting", 0),
+        ("running", 1),
+        ("running", 2),
+        ("running", 2),
+        ("completed", 2),
+    ]
+    assert json.loads((folder / "status.json").read_text()) == seen[-1]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert seen[-1]["headline"] == {"accuracy": summary["rules"]["local-prototypes"]["final"], "of_round": 2}
+    assert (seen[-1]["rounds"], seen[-1]["folder"], seen[-1]["problem"]) == (2, str(folder), "")
+    seconds = [told["seconds"] for told in seen]
+    assert seconds == sorted(seconds)
+    cut({"rounds": 2, "seed": 1}, "configure_train", lambda self, number, *_: number == 2)
+    assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["headline"]["of_round"]) == ("failed", 1, 0)
 
 
 # --- speaking ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from federation.figures import MEANS
 from federation.record import FORMAT, RunFolder
 from federation.settings import SettingError
 from server_app import app as app_module
@@ -143,6 +144,49 @@ def test_many_clients_are_cut_and_the_page_stays_small(tmp_path):
     found = outline(folder)
     assert "the first 50, 70 more are in roster.json" in found.text
     assert "one in 3 is drawn" in found.text
+
+
+def test_classes_have_their_names_also_where_a_picture_has_room_for_numbers_alone(tmp_path):
+    names = [f"animal{label}" for label in range(40)]
+    folder = fabricate(tmp_path / "run", clients=3, classes=40, class_names=names)
+    write_report(folder)
+    text = outline(folder).text
+    assert "the 40 classes by number" in text
+    assert "39 animal39" in text
+    held = json.loads((folder / "roster.json").read_text())[0]["classes"]
+    assert f"20 classes: animal{held[0]}, animal{held[1]}," in text
+    assert ">animal39<" in (folder / "pictures" / "prototypes.svg").read_text()
+    few = fabricate(tmp_path / "few")
+    write_report(few)
+    assert "by number" not in outline(few).text
+
+
+def test_one_class_alone_is_told(tmp_path):
+    folder = fabricate(tmp_path / "run", clients=2)
+    roster = json.loads((folder / "roster.json").read_text())
+    (folder / "roster.json").write_text(json.dumps([client | {"classes": [1]} for client in roster]))
+    write_report(folder)
+    assert "Mind: 2 clients hold one class alone (0: class 1, 1: class 1): always answering" in outline(folder).text
+
+
+def test_figures_of_training_are_explained_where_they_stand(tmp_path):
+    folder = fabricate(tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines[:-1]:
+        round_ = line["round"]
+        line["training"] |= {
+            "loss": {"loss": 1.0},
+            "gradient_ratio": round_ / 8,
+            "target_norm": 0.0,
+            "prototype_norm": 3.0,
+        }
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_report(folder)
+    text = outline(folder).text
+    assert re.search(r"gradient ratio 0\.125 0\.375 what the method adds to the loss, beside the cross-entropy", text)
+    assert "prototype norm 3 3 mean length of a client's own prototypes" in text
+    assert "target norm" not in text.split("what it says")[1].split("prototype norm")[0], "there were none"
+    assert set(report_module.MEANINGS) == set(MEANS), "every figure that is a mean over clients has words"
 
 
 # --- runs that lack something ---------------------------------------------------------------------------------------

@@ -1,0 +1,54 @@
+"""Classes in words for people: by their names, a few of many, and where one alone makes accuracy mean nothing."""
+
+from collections.abc import Mapping, Sequence
+
+LONGEST_NAME = 24  # characters
+ROOM = 60  # characters for the names of a list
+MOST_CLIENTS = 5
+
+
+def class_word(label: int, names: Sequence[str]) -> str:
+    """One class: by its name, or by its number where it has none that is known."""
+    return f"class '{_brief(names[label])}'" if 0 <= label < len(names) else f"class {label}"
+
+
+def class_words(labels: Sequence[int], names: Sequence[str], room: int = ROOM) -> str:
+    """How many classes, and which: `3 classes: cat, dog, frog`.
+
+    Args:
+        room: characters for the names; the first is told in any case.
+    """
+    if not labels:
+        return "no class"
+    told: list[str] = []
+    for label in labels:
+        name = _brief(names[label])
+        if told and len(", ".join([*told, name])) > room:
+            break
+        told.append(name)
+    rest = f" and {len(labels) - len(told)} more" if len(labels) > len(told) else ""
+    return f"{len(labels)} {'classes' if len(labels) > 1 else 'class'}: {', '.join(told)}{rest}"
+
+
+def one_class(held: Mapping[int, Sequence[int]], names: Sequence[str]) -> str:
+    """A sentence without a full stop where accuracy means nothing, else nothing.
+
+    Args:
+        held: partition -> labels of its rows; one without any is passed over.
+    """
+    holders = {partition: labels[0] for partition, labels in sorted(held.items()) if len(labels) == 1}
+    if len(names) == 1:
+        return f"all data are of {class_word(0, names)}: whatever is answered is right, and accuracy means nothing"
+    if not holders:
+        return ""
+    told = [f"{partition}: {_brief(names[label])}" for partition, label in list(holders.items())[:MOST_CLIENTS]]
+    told += [f"{len(holders) - MOST_CLIENTS} more"] if len(holders) > MOST_CLIENTS else []
+    who = f"{len(holders)} clients hold" if len(holders) > 1 else "1 client holds"
+    return (
+        f"{who} one class alone ({', '.join(told)}): always answering it is right, so that its 100 % accuracy means "
+        "nothing and raises the mean"
+    )
+
+
+def _brief(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."

@@ -1,0 +1,135 @@
+"""What moves on a terminal, and what a pipe gets: whole runs of the command, in a pseudo-terminal and without one."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli import display as module
+from cli.display import Display
+from experiments import launch as launching
+
+ROOT = Path(launching.__file__).resolve().parents[1]
+COMMAND = [sys.executable, "-m", "cli.main", "run", "--in-process", "--clients", "3", "-c"]
+QUICK = 'rounds=2 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def on_a_terminal(*command, until="", **changed):
+    """What a command writes to a terminal of 100 columns, piece by piece; where `until` comes up, it is interrupted
+    from the keyboard. And its exit code."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        # a suite that was started in the background ignores it, and a child would inherit that
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.execvpe(command[0], command, os.environ | {"COLUMNS": "100", "TERM": "xterm"} | changed)
+    seen = []
+    while True:
+        try:
+            if select.select([terminal], [], [], 120)[0]:
+                seen.append(os.read(terminal, 65536).decode(errors="replace"))
+        except OSError:
+            break
+        if not seen or not seen[-1]:
+            break
+        if until and until in "".join(seen):
+            os.write(terminal, b"\x03")
+            until = ""
+    os.close(terminal)
+    return seen, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_on_a_terminal_something_moves_from_the_start_and_the_bar_goes_at_the_end():
+    # rounds enough for one to be on when the line is drawn, eight times a second
+    seen, code = on_a_terminal(*COMMAND, QUICK.replace("rounds=2", "rounds=60"))
+    whole = "".join(seen)
+    assert code == 0, whole
+    before = ESCAPES.sub("", whole.partition("results: ")[0])
+    assert len(set(re.findall(r"([-/|\\]) reading", before))) > 1, "it turns while nothing else is said"
+    assert re.search(r"━ .*round \d+/60, \d+\.\d % after \d+", ESCAPES.sub("", whole))
+    assert "\x1b[36mround  1/60\x1b[0m" in whole
+    # whatever was drawn under the lines is wiped away before the table
+    assert "━" not in ESCAPES.sub("", whole.rpartition("\x1b[2K")[2])
+
+
+def test_colour_is_left_out_where_nobody_wants_it():
+    whole = "".join(on_a_terminal(*COMMAND, QUICK, NO_COLOR="1")[0])
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9][0-9;]*m", whole)
+    assert "reading settings and data" in whole
+    plain = "".join(on_a_terminal(*COMMAND, QUICK, TERM="dumb")[0])
+    assert "reading settings" not in plain
+    assert "\x1b" not in plain
+
+
+def test_a_pipe_gets_the_same_bytes_each_time():
+    told = []
+    for _ in range(2):
+        done = subprocess.run([*COMMAND, QUICK], cwd=ROOT, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "\x1b" not in done.stdout
+        assert "\r" not in done.stdout
+        # all but folders and times
+        told.append(re.sub(r"\d{8}-\d{6}|[\d.]+ s\b", "", done.stdout))
+    assert told[0] == told[1]
+    assert told[0].startswith("results: ")
+
+
+def test_an_interrupted_run_ends_with_its_report_and_the_command_that_goes_on(home):
+    seen, code = on_a_terminal(*COMMAND, QUICK.replace("rounds=2", "rounds=3000"), until="round    2/3000")
+    assert code == 130
+    lines = ESCAPES.sub("", "".join(seen)).replace("\r", "").splitlines()[-4:]
+    (folder,) = (home / "results").iterdir()
+    assert re.match(r".*stopped by SIGINT after round \d+\.$", lines[0])
+    assert lines[1] == f"report: {folder}/report.html"
+    assert "Accuracy" in (folder / "report.html").read_text()
+    assert json.loads((folder / "status.json").read_text())["state"] == "stopped"
+    program, *arguments = lines[2].removeprefix("resume: ").split()
+    assert program == "protosphere"
+    done = round_of(folder)
+    again = [sys.executable, "-m", "cli.main", *arguments, "-c", f"rounds={done + 1}"]
+    resumed = subprocess.run(again, cwd=ROOT, capture_output=True, text=True)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"round {done + 1}/{done + 1} |" in resumed.stdout
+
+
+def round_of(folder):
+    return len((folder / "metrics.jsonl").read_text().splitlines())
+
+
+def test_the_bar_tells_rounds_accuracy_and_the_time_left(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    shown = Display()
+    shown.stage("waiting")
+    shown.follow(tmp_path)
+
+    def words():
+        return " ".join(str(cell) for cell in shown._progress(now[0]) if hasattr(cell, "plain"))
+
+    assert words() == "waiting", "there is no status yet"
+    for done, wanted in (
+        (0, "waiting"),
+        (1, "round 1/10, 50.0 % after 0"),
+        (3, "round 3/10, 50.0 % after 2, 1:10 left"),
+    ):
+        headline = {"accuracy": 0.5, "of_round": done - 1} if done else None
+        (tmp_path / "status.json").write_text(json.dumps({"round": done, "rounds": 10, "headline": headline}))
+        assert words() == wanted
+        now[0] += 20 if done else 0
+    now[0] += 10
+    assert words() == "round 3/10, 50.0 % after 2, 0:40 left"
+    (tmp_path / "status.json").write_text("{")
+    assert words() == "waiting"
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(0, "0:00"), (59.9, "0:59"), (61, "1:01"), (36_125, "10:02:05")])
+def test_clocks(seconds, words):
+    assert module._clock(seconds) == words

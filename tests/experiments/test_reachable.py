@@ -1,0 +1,118 @@
+"""Why a SuperLink is out of reach, told by handshakes with servers that are ill in one way each; then what `protosphere
+run` makes of it: exit code 2, one sentence, nothing left."""
+
+import re
+import socket
+import ssl
+import threading
+from contextlib import contextmanager
+
+import pytest
+from typer.testing import CliRunner
+
+from cli.main import app
+from experiments.reachable import obstacle, renewal
+
+
+@contextmanager
+def serving(folder=None):
+    """A server on a port of its own, over TLS with the folder's certificate, or plain."""
+    context = None
+    if folder:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "superlink.crt", folder / "superlink.key")
+
+    def answer(listener):
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                try:
+                    if context:
+                        context.wrap_socket(connection, server_side=True).close()
+                    else:
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                except OSError:
+                    pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,), daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("validity", "words"),
+    [
+        ((-10, 100), ""),
+        ((-10, -1), r"the certificate of 127\.0\.0\.1:\d+ expired on 20..-..-..; renew it as docs/deployment.md tells"),
+        ((1, 10), r"the certificate of \S+ is not valid before 20..-..-.. ..:.. UTC; look at the clocks"),
+        ((-10, 100, "other.example"), r"is not for the name '127.0.0.1' but for other\.example; call it by one"),
+    ],
+)
+def test_what_is_wrong_with_a_certificate(certified, validity, words):
+    folder = certified(*validity)
+    with serving(folder) as port:
+        entry = {"address": f"127.0.0.1:{port}", "root-certificates": str(folder / "ca.crt")}
+        assert re.search(words or "^$", obstacle(entry))
+        others = entry | {"root-certificates": str(certified(-1, 9) / "ca.crt")}
+        assert "was not signed by the authority in root-certificates" in obstacle(others)
+        assert "speaks TLS: give root-certificates" in obstacle({"address": entry["address"], "insecure": True})
+
+
+def test_what_is_wrong_before_there_is_a_certificate(certified, tmp_path, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    roots = {"root-certificates": str(certified(-1, 9) / "ca.crt")}
+    (tmp_path / "empty").touch()
+    with serving() as port:
+        here = {"address": f"127.0.0.1:{port}"}
+        assert "does not speak TLS" in obstacle(here | roots)
+        assert obstacle(here | {"insecure": True}) == ""
+        for file, reason in (("none", "No such file"), ("empty", "NO_CERTIFICATE")):
+            assert f"{tmp_path / file} cannot be used ({reason}" in obstacle(
+                here | {"root-certificates": str(tmp_path / file)}
+            )
+    assert (
+        obstacle(here | roots) == f"nobody listens at 127.0.0.1:{port}; start the SuperLink, or open the tunnel to it"
+    )
+    assert "the name 'nowhere.invalid' is not known here" in obstacle({"address": "nowhere.invalid:1"} | roots)
+    # Flower's own SuperLink, and what is no address, are left to Flower's words
+    assert obstacle({"address": ":local:"}) == obstacle({"address": "nonsense"}) == ""
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    assert obstacle(here | roots) == "", "where a proxy stands between, nobody need listen"
+
+
+def test_the_end_of_a_certificate_is_told_a_month_before(certified):
+    for days, told in ((29, True), (31, False)):
+        folder = certified(-10, days)
+        with serving(folder) as port:
+            entry = {"address": f"127.0.0.1:{port}", "root-certificates": str(folder / "ca.crt")}
+            assert ("certificate ends on 20" in renewal(entry)) is told
+    assert renewal(entry) == "", "nobody answers"
+
+
+def test_a_superlink_that_cannot_be_used_is_one_sentence_and_nothing_is_left(certified, tmp_path, home, monkeypatch):
+    folder = certified(-10, -1)
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    with serving(folder) as port:
+        (tmp_path / "config.toml").write_text(
+            f'[superlink.clinics]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{folder / "ca.crt"}"\n'
+            '[superlink.dead]\naddress = "127.0.0.1:9"\ninsecure = true\n'
+        )
+        for name, words in (
+            ("clinics", f"the certificate of 127.0.0.1:{port} expired on 20"),
+            ("dead", "nobody listens at 127.0.0.1:9"),
+            (
+                "clinic",
+                f"no connection `clinic` in {tmp_path}/config.toml (did you mean `clinics`?); it names clinics, ",
+            ),
+        ):
+            result = CliRunner().invoke(app, ["run", "--superlink", name])
+            assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
+            assert words in result.stderr
+            assert not list(home.glob("results/*"))
