@@ -22,9 +22,9 @@ import numpy as np
 from flwr.app import Array, Message
 
 from benchmarks.common import own_home, percent, where
-from experiments import local_grid
-from experiments.local_grid import LocalGrid, run_in_process
-from experiments.run_config import plan
+from experiments.runtime import grid as local_grid
+from experiments.runtime.grid import LocalGrid, run_in_process
+from experiments.runtime.run_config import plan
 from strategies import read_settings
 
 CLIENTS = 10

@@ -23,9 +23,9 @@ from typing import Any
 from benchmarks.common import ROOT, own_home, where
 from benchmarks.probe.clock import VARIABLE
 from experiments.demo_data import write_sites
-from experiments.deployment import CONNECTION, Deployment, Site
-from experiments.launch import launch
-from experiments.local_grid import run_in_process
+from experiments.runtime.deployment import CONNECTION, Deployment, Site
+from experiments.runtime.grid import run_in_process
+from experiments.runtime.launch import launch
 
 MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")
 PACKAGES = ("prototypes", "models", "data", "federation", "strategies", "client_app", "server_app")

@@ -82,7 +82,7 @@ def paint(folder: Path, target: Path) -> None:
     import torch
     from sklearn.manifold import TSNE
 
-    from federation.record import RunFolder
+    from runs.folder import RunFolder
     from strategies.outcome import EVERYONE, unpack
 
     tensors, _ = RunFolder(folder).load_checkpoint()

@@ -12,8 +12,8 @@ import statistics
 from pathlib import Path
 
 from benchmarks.common import own_home, where
-from experiments.launch import launch
-from experiments.local_grid import run_in_process
+from experiments.runtime.grid import run_in_process
+from experiments.runtime.launch import launch
 
 CLIENTS = 10
 

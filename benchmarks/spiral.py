@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks.common import own_home, preset, where
 from client_app.client import Client
 from client_app.evaluation import features_of
-from experiments.local_grid import run_in_process
+from experiments.runtime.grid import run_in_process
 from strategies import known_settings
 from strategies.frame import seeded_frame
 

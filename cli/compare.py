@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from experiments.compare_cells import Cell
-    from experiments.compare_folder import ComparisonFolder
-    from experiments.compare_machine import Share
-    from experiments.comparison import Comparison
+    from experiments.compare.cells import Cell
+    from experiments.compare.folder import ComparisonFolder
+    from experiments.compare.machine import Share
+    from experiments.compare.plan import Comparison
 
 FAILED = 1
 BAD_INPUT = 2
@@ -105,7 +105,7 @@ def compare(
     signal n.
     """
     from data import DataError
-    from experiments.compare_machine import share
+    from experiments.compare.machine import share
     from federation.settings import SettingError
     from models import ModelError
 
@@ -121,7 +121,7 @@ def compare(
             cells, jobs=jobs, cpus_per_client=cpus_per_client, gpus_per_client=gpus_per_client, in_process=in_process
         )
         if folder is None:
-            from experiments.compare_folder import ComparisonFolder
+            from experiments.compare.folder import ComparisonFolder
 
             folder = ComparisonFolder.create(comparison, cells, results)
         with folder.held():
@@ -145,10 +145,10 @@ def _resolved(
     data: Sequence[str],
     scale: float,
 ) -> "tuple[Comparison, list[Cell]]":
-    from experiments.compare_cells import cells
-    from experiments.compare_choice import chosen, named
-    from experiments.comparison import load
-    from experiments.run_config import RunConfig, read_assignments
+    from experiments.compare.cells import cells
+    from experiments.compare.choice import chosen, named
+    from experiments.compare.plan import load
+    from experiments.runtime.run_config import RunConfig, read_assignments
     from federation.settings import SettingError
 
     comparison = chosen(load(file, preset), **narrowing, target=target, own_data=not file and not preset)
@@ -166,7 +166,7 @@ def _resolved(
 
 
 def _resumed(name: str, results: str, refused: bool) -> "tuple[Comparison, list[Cell], ComparisonFolder]":
-    from experiments.compare_folder import ComparisonFolder
+    from experiments.compare.folder import ComparisonFolder
     from federation.settings import SettingError
 
     if refused:
@@ -184,9 +184,9 @@ def _run(
     from rich.console import Console
 
     from cli.compare_bar import Bar
-    from experiments.compare import run_cells
-    from experiments.compare_cells import scaled_words
-    from experiments.processes import Interrupted
+    from experiments.compare.cells import scaled_words
+    from experiments.compare.engine import run_cells
+    from experiments.runtime.processes import Interrupted
 
     typer.echo(f"results: {folder.path}")
     for words in scaled_words(cells):
@@ -212,8 +212,8 @@ def _run(
 def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]") -> None:
     from rich.console import Console
 
-    from experiments.compare_report import write_all
-    from experiments.compare_tables import console
+    from experiments.compare.report import write_all
+    from experiments.compare.tables import console
 
     written = write_all(folder, comparison, cells)
     terminal = Console(highlight=False)

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from experiments.compare import Progress as State
+from experiments.compare.engine import Progress as State
 
 MOST_SHOWN = 3
 

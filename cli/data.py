@@ -61,7 +61,7 @@ def data(
     from data import DataError
     from data.table import write_table
     from experiments.data_view import refuse_ending, view, write_picture
-    from experiments.run_config import plan
+    from experiments.runtime.run_config import plan
     from federation.settings import SettingError
     from models import ModelError
 

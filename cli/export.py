@@ -34,8 +34,8 @@ def export(
     Exits 0 when the file is written, and 2 when it cannot be.
     """
     from client_app.client import USER_ERRORS
-    from client_app.export import export as write
-    from client_app.trained import open_trained
+    from serving.export import export as write
+    from serving.predict import open_trained
 
     try:
         trained = open_trained(state, "cpu")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from client_app.trained import Answer
+    from serving.predict import Answer
 
 UNREADABLE = 1
 BAD_INPUT = 2
@@ -37,8 +37,8 @@ def predict(
     Exits 0 when all could be read, 1 when some could not, and 2 when the client or the question is of no use.
     """
     from client_app.client import USER_ERRORS
-    from client_app.trained import open_trained
-    from client_app.trained import predict as answers_of
+    from serving.predict import open_trained
+    from serving.predict import predict as answers_of
 
     try:
         trained = open_trained(state, device)

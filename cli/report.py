@@ -21,9 +21,9 @@ def report(
 
     Exits 0 when the report was written, else 2.
     """
-    from federation.record import find_run, results_root
     from federation.settings import SettingError
-    from server_app.report import write_report
+    from reports.report import write_report
+    from runs.folder import find_run, results_root
 
     try:
         if folder == "latest":

@@ -11,7 +11,7 @@ from cli.display import Display
 from cli.options import Preset
 
 if TYPE_CHECKING:
-    from experiments.run_config import Plan
+    from experiments.runtime.run_config import Plan
 
 FAILED = 1
 BAD_INPUT = 2
@@ -80,7 +80,7 @@ def run(
     Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
     """
     _refuse_idle_flags(in_process, superlink, cpus_per_client, gpus_per_client, workers)
-    from experiments.processes import Interrupted, interruptible
+    from experiments.runtime.processes import Interrupted, interruptible
 
     cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
     with Display() as display:
@@ -128,9 +128,9 @@ def _planned(
     resources: tuple[int, float],
 ) -> "Plan":
     from data import DataError
-    from experiments.launch import check_resources
-    from experiments.preflight import refuse_no_cuda
-    from experiments.run_config import plan
+    from experiments.runtime.launch import check_resources
+    from experiments.runtime.preflight import refuse_no_cuda
+    from experiments.runtime.run_config import plan
     from federation.settings import SettingError
     from models import ModelError
 
@@ -146,7 +146,7 @@ def _planned(
 
 
 def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool, connection: str, display: Display) -> _Ending:
-    from experiments.launch import RunInterrupted, launch
+    from experiments.runtime.launch import RunInterrupted, launch
 
     if connection:
         number = f"{wanted.clients} clients" if wanted.clients else "as many clients as its nodes say"
@@ -177,10 +177,10 @@ def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool, connectio
 
 
 def _run_here(wanted: "Plan", workers: int, verbose: bool, display: Display) -> _Ending:
-    from experiments.afterwards import stopped
-    from experiments.launch import KeptLines
-    from experiments.local_grid import run_in_process
-    from experiments.processes import Interrupted, interruptible
+    from experiments.runtime.afterwards import stopped
+    from experiments.runtime.grid import run_in_process
+    from experiments.runtime.launch import KeptLines
+    from experiments.runtime.processes import Interrupted, interruptible
     from server_app.app import USER_ERRORS
 
     display.stage("starting the clients")
@@ -199,8 +199,8 @@ def _run_here(wanted: "Plan", workers: int, verbose: bool, display: Display) -> 
 
 def _afterwords(ending: _Ending, options: Mapping[str, object]) -> list[str]:
     """Where the report of what there is lies, what goes on with the run, and its log."""
-    from experiments.afterwards import left_of
-    from experiments.processes import interruptible
+    from experiments.runtime.afterwards import left_of
+    from experiments.runtime.processes import interruptible
 
     given = [
         word for name, value in options.items() if value for word in ([name] if value is True else [name, str(value)])

@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from strategies.lines import readable_size
+from runs.lines import readable_size
 
 FIGURES = ("selected", "best", "client-best", "last-5", "final")
 

@@ -10,10 +10,10 @@ from flwr.clientapp import ClientApp
 
 from client_app.client import USER_ERRORS, Client, run_of
 from client_app.told import told
-from federation.codec import CodecError
-from federation.messages import decode_instruction, encode_identity, encode_report
-from federation.payloads import Identity, Instruction, Report
 from federation.seeds import limited_threads
+from federation.wire.codec import CodecError
+from federation.wire.messages import decode_instruction, encode_identity, encode_report
+from federation.wire.payloads import Identity, Instruction, Report
 
 RAISED = 2  # Flower's code for a ClientApp that raised
 Answer = Callable[[Message, Context], Message]

@@ -15,21 +15,21 @@ from client_app.evaluation import DivergenceError, evaluate, measure, predict
 from client_app.site import NodeConfig, specs, text
 from client_app.store import Stamp, Store, StoreError, token_digest
 from client_app.told import simulated, told
-from client_app.trained import describe, lay_out, new_state
 from client_app.trainer import mean_norm, train
 from data import DataError
 from data.client_data import client_data
 from data.shared_set import refuse_unfit, shared_rows
-from federation.arrays import Limits
-from federation.codec import codec_of
-from federation.payloads import Answers, Identity, Instruction, Report
 from federation.seeds import seed_process
 from federation.settings import SettingError, device_name, home
+from federation.wire.codec import codec_of
+from federation.wire.parts import Limits
+from federation.wire.payloads import Answers, Identity, Instruction, Report
 from models import ModelError, model_for, reads_text, told_name
 from models.text import Tokens
 from prototypes.prototype_set import PrototypeSet
+from serving.predict import describe, lay_out, new_state
 from strategies import Run, read_settings
-from strategies.method import ClientState
+from strategies.contract import ClientState
 
 USER_ERRORS = (DataError, ModelError, SettingError, StoreError)
 CACHE_BYTES = 1 << 30

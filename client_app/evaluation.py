@@ -7,12 +7,12 @@ from torch import Tensor
 
 from data import ToldError
 from data.client_data import ClientData, Rows, Transform
-from federation.figures import MAJORITY
-from federation.payloads import Evaluation
+from federation.wire.payloads import Evaluation
 from prototypes.discriminant import discriminant_scores, pooled_covariance
 from prototypes.nearest import nearest_scores
 from prototypes.prototype_set import class_means
-from strategies.method import ClientState, Objective
+from runs.figures import MAJORITY
+from strategies.contract import ClientState, Objective
 
 ROWS_AT_ONCE = 256
 

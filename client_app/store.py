@@ -17,9 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from data import ToldError
-from federation.payloads import Payload, from_tensors, to_tensors
+from federation.wire.payloads import Payload, from_tensors, to_tensors
 from prototypes.prototype_set import PrototypeSet
-from strategies.method import ClientState
+from strategies.contract import ClientState
 
 KEPT_GENERATIONS = 2
 GENERATION = re.compile(r"round-\d{6,}\.safetensors")

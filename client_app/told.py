@@ -9,9 +9,9 @@ from client_app.evaluation import DivergenceError
 from client_app.site import NodeConfig, has_own
 from client_app.store import StoreError
 from data import DataError
-from federation.checks import MessageError
-from federation.codec import CodecError
 from federation.settings import SettingError
+from federation.wire.checks import MessageError
+from federation.wire.codec import CodecError
 from models import ModelError
 
 log = logging.getLogger("protosphere")

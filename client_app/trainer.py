@@ -9,12 +9,12 @@ from torch import Tensor
 
 from client_app.evaluation import DivergenceError, autocast, measure
 from data.client_data import ClientData
-from federation.payloads import TrainingFigures
 from federation.seeds import generator
+from federation.wire.payloads import TrainingFigures
+from models.optim import EagerSGD
+from models.optimiser_state import optimiser_tensors, restore_optimiser
 from prototypes.prototype_set import PrototypeSet
-from strategies.method import Batch, ClientState, Loss, Objective, Phase
-from strategies.optimiser_state import optimiser_tensors, restore_optimiser
-from strategies.sgd import EagerSGD
+from strategies.contract import Batch, ClientState, Loss, Objective, Phase
 
 
 def train(

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from experiments.connection import FlowerError
 from experiments.demo_data import write_sites
-from experiments.deployment import CONNECTION, Deployment, Site
-from experiments.guardian import guarded
-from experiments.processes import Family, Interrupted, interruptible
+from experiments.runtime.connection import FlowerError
+from experiments.runtime.deployment import CONNECTION, Deployment, Site
+from experiments.runtime.guardian import guarded
+from experiments.runtime.processes import Family, Interrupted, interruptible
 from federation.settings import home
 
 MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")

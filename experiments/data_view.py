@@ -11,12 +11,12 @@ from data.assignment import Assignment, assignment, open_data
 from data.decoded import Decoded
 from data.partitions import class_counts
 from data.texts import Texts
-from experiments.preflight import without_retries
-from experiments.run_config import Plan
+from experiments.runtime.preflight import without_retries
+from experiments.runtime.run_config import Plan
 from federation.data_spec import data_spec
 from federation.settings import SettingError, Settings, home
-from server_app.holdings import Holdings
-from server_app.maps import partition_map, partition_png
+from reports.holdings import Holdings
+from reports.maps import partition_map, partition_png
 from strategies import read_settings
 
 PICTURES = (".svg", ".png")

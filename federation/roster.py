@@ -13,13 +13,13 @@ from typing import Any
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from federation.checks import plain
-from federation.codec import REMEDY, Codec
-from federation.messages import MessageError, decode_identity
-from federation.payloads import Identity
-from federation.replies import pulled
 from federation.settings import Settings, shown
+from federation.wire.checks import plain
+from federation.wire.codec import REMEDY, Codec
+from federation.wire.messages import MessageError, decode_identity
+from federation.wire.payloads import Identity
 from federation.words import class_word
+from strategies.rounds.replies import pulled
 
 log = logging.getLogger("protosphere")
 

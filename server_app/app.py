@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from federation.record import RunFolder
 from federation.roster import RosterError
 from federation.settings import SettingError, refuse_relative_paths
-from server_app.live import live, refuse_missing
-from server_app.report import leave_report
-from server_app.status import status
+from reports.report import leave_report
+from runs.folder import RunFolder
+from runs.live import live, refuse_missing
+from runs.status import status
 from strategies import known_settings, read_settings, refuse_foreign
-from strategies.exchange import RunError
+from strategies.rounds.exchange import RunError
 
 USER_ERRORS = (SettingError, RosterError, RunError)
 PREFIX = "[protosphere] "  # marks our lines in Flower's stream

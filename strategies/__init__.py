@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from federation.settings import Scalar, SettingError, Settings, check, nearest, refuse_unknown, shown
-from strategies.method import Method, Options
+from strategies.contract import Method, Options
 
 METHODS = {
     "fedproto": "strategies.fedproto",

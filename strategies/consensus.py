@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from models.heads import ConsensusModel
 from models.split import SplitModel
 from prototypes.losses import prototype_probabilities
-from strategies.method import ClientState, Objective
+from strategies.contract import ClientState, Objective
 
 
 class ConsensusOptions(Protocol):

@@ -27,10 +27,10 @@ from federation.settings import NotNegative, Positive, Share
 from prototypes.losses import entropy_spread, prototype_contrast
 from prototypes.prototype_set import PrototypeSet
 from prototypes.refinement import class_sums, mean_directions, refine
-from strategies.base import PrototypeStrategy
 from strategies.consensus import ConsensusObjective
-from strategies.method import Batch, ClientState, Loss, Method, Phase, method_settings
+from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, remembered
+from strategies.rounds.flower import PrototypeStrategy
 
 log = logging.getLogger("protosphere")
 

@@ -17,10 +17,10 @@ from federation.settings import Positive, Share
 from prototypes.aggregation import aggregate
 from prototypes.losses import prototype_contrast
 from prototypes.prototype_set import PrototypeSet
-from strategies.base import PrototypeStrategy
 from strategies.consensus import ConsensusObjective
-from strategies.method import Batch, ClientState, Loss, Method, Phase, method_settings
+from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from strategies.outcome import EVERYONE, Outcome, State, as_state, carried_on
+from strategies.rounds.flower import PrototypeStrategy
 
 
 @method_settings

@@ -17,9 +17,9 @@ from pydantic import Field
 
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
-from strategies.base import PrototypeStrategy
-from strategies.method import ClientState, Method, Options, PullObjective, method_settings
+from strategies.contract import ClientState, Method, Options, PullObjective, method_settings
 from strategies.outcome import EVERYONE, Outcome, State, as_state, carried_on
+from strategies.rounds.flower import PrototypeStrategy
 
 
 @method_settings

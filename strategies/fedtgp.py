@@ -18,14 +18,14 @@ from torch import Tensor
 
 from federation.seeds import derive, generator
 from federation.settings import AtLeastOne, NotNegative, Positive, Share
+from models.optimiser_state import optimiser_tensors, restore_optimiser
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
 from prototypes.trainable import TrainablePrototypes, adaptive_margin, collapsed_loss, train_prototypes
-from strategies.base import PrototypeStrategy
-from strategies.exchange import RunError
-from strategies.method import Method, PullObjective, method_settings
-from strategies.optimiser_state import optimiser_tensors, restore_optimiser
+from strategies.contract import Method, PullObjective, method_settings
 from strategies.outcome import EVERYONE, Figure, Outcome, State
+from strategies.rounds.exchange import RunError
+from strategies.rounds.flower import PrototypeStrategy
 
 
 @method_settings

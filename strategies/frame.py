@@ -17,8 +17,8 @@ from federation.seeds import derive, generator
 from federation.settings import Positive
 from prototypes.alignment import align
 from prototypes.prototype_set import PrototypeSet
+from strategies.contract import ClientState, Method, PullObjective, method_settings
 from strategies.local import Local
-from strategies.method import ClientState, Method, PullObjective, method_settings
 
 
 @method_settings

@@ -29,20 +29,20 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from federation.payloads import Payload, from_tensors, to_tensors
 from federation.seeds import derive
 from federation.settings import AtLeastOne, Count, NotNegative, Positive, SettingError, Share
+from federation.wire.payloads import Payload, from_tensors, to_tensors
 from models.heads import DualClassifierModel
+from models.optim import EagerSGD
 from models.split import SplitModel
 from prototypes.etf import simplex_etf
 from prototypes.fusion import fuse
 from prototypes.losses import dot_regression
 from prototypes.mixture import fit_class_mixtures, sample
 from prototypes.mixture_set import MixtureSet
-from strategies.base import PrototypeStrategy
-from strategies.method import Batch, ClientState, Loss, Method, Objective, Options, Phase, method_settings
+from strategies.contract import Batch, ClientState, Loss, Method, Objective, Options, Phase, method_settings
 from strategies.outcome import EVERYONE, Outcome, State
-from strategies.sgd import EagerSGD
+from strategies.rounds.flower import PrototypeStrategy
 
 log = logging.getLogger("protosphere")
 

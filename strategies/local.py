@@ -6,11 +6,11 @@ Nothing goes up or down but the figures that every method reports.
 
 from collections.abc import Mapping
 
-from federation.payloads import Payload
 from federation.settings import RULES
-from strategies.base import PrototypeStrategy
-from strategies.method import Method, Objective
+from federation.wire.payloads import Payload
+from strategies.contract import Method, Objective
 from strategies.outcome import Outcome, State
+from strategies.rounds.flower import PrototypeStrategy
 
 
 class Local(PrototypeStrategy):

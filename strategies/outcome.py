@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from federation.payloads import Payload, from_tensors, to_tensors
+from federation.wire.payloads import Payload, from_tensors, to_tensors
 from prototypes.prototype_set import PrototypeSet
 
 State = dict[str, Tensor]

@@ -26,9 +26,9 @@ from pydantic import Field
 from prototypes.aggregation import aggregate
 from prototypes.personalisation import personalise, weight_within
 from prototypes.prototype_set import PrototypeSet
-from strategies.base import PrototypeStrategy
-from strategies.method import Method, PullObjective, method_settings
+from strategies.contract import Method, PullObjective, method_settings
 from strategies.outcome import EVERYONE, Figure, Outcome, State
+from strategies.rounds.flower import PrototypeStrategy
 
 
 @method_settings

@@ -26,9 +26,9 @@ from prototypes.aggregation import aggregate
 from prototypes.alignment import Alignment, align
 from prototypes.prototype_set import PrototypeSet
 from prototypes.sphere import directions as unit_directions
-from strategies.base import PrototypeStrategy
-from strategies.method import ClientState, Method, PullObjective, method_settings
+from strategies.contract import ClientState, Method, PullObjective, method_settings
 from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, carried_on
+from strategies.rounds.flower import PrototypeStrategy
 
 
 @method_settings

@@ -27,15 +27,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from federation.payloads import Identity
 from federation.settings import SettingError
+from federation.wire.payloads import Identity
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
 from prototypes.quantisation import to_significant_bits
-from strategies.base import PrototypeStrategy
+from strategies.contract import ClientState, Method, Options, PullObjective, method_settings
 from strategies.fedtgp import FedTGP, FedTGPSettings
-from strategies.method import ClientState, Method, Options, PullObjective, method_settings
 from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, carried_on
+from strategies.rounds.flower import PrototypeStrategy
 
 UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n
 

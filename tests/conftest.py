@@ -11,9 +11,9 @@ import torch
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from experiments import local_grid
+from experiments.runtime import grid as local_grid
 from server_app import app
-from strategies.base import PrototypeStrategy
+from strategies.rounds.flower import PrototypeStrategy
 
 # Small and quick: 400 of the digits, narrow features, models without convolutions unless a test asks for others.
 QUICK = {"rounds": 2, "max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu"}
@@ -73,7 +73,7 @@ def no_report(monkeypatch):
     monkeypatch.setattr(app, "leave_report", lambda folder: None)
 
 
-CREDENTIALS = Path(local_grid.__file__).resolve().parents[1] / "deploy" / "credentials.py"
+CREDENTIALS = Path(local_grid.__file__).resolve().parents[2] / "deploy" / "credentials.py"
 
 
 @pytest.fixture

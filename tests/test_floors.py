@@ -16,8 +16,11 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     ("cli",),
     ("experiments",),
+    ("serving",),
     ("server_app", "client_app"),
+    ("reports",),
     ("strategies",),
+    ("runs",),
     ("federation",),
     ("models", "data"),
     ("prototypes",),
@@ -26,7 +29,7 @@ FLOOR = {room: height for height, rooms in enumerate(reversed(FLOORS)) for room 
 OUTSIDE_OF_PROTOTYPES = {"torch", "numpy", "scipy", "threadpoolctl"} | sys.stdlib_module_names
 OLD_FLOWER = ("flwr.server", "flwr.client")
 PRIVATE_FLOWER = "flwr.supercore"
-KEEPER_OF_THE_PRIVATE_IMPORT = "experiments/local_grid.py"
+KEEPER_OF_THE_PRIVATE_IMPORT = "experiments/runtime/grid.py"
 FLOWER_RANGE = "flwr[simulation]>=1.39,<1.40"
 
 
@@ -216,7 +219,7 @@ def test_the_walker_sees(tmp_path, place, text, said):
         ("strategies/x.py", "from strategies.other import _shared_in_the_room\nfrom strategies import other\nother._x"),
         ("strategies/x.py", "from . import base\nfrom .base import Thing"),
         ("experiments/x.py", "import server_app.app\nimport client_app.app\nimport data"),
-        ("experiments/local_grid.py", "from flwr.supercore.task_identity import TaskIdentity"),
+        ("experiments/runtime/grid.py", "from flwr.supercore.task_identity import TaskIdentity"),
         ("prototypes/x.py", "from __future__ import annotations\nimport math, numpy as np\nfrom scipy import linalg"),
         ("client_app/x.py", "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import Grid\nself._x = 1"),
         ("cli/x.py", "from data import __version__\n'import server_app'"),

@@ -14,9 +14,9 @@ import pytest
 
 from cli import display as module
 from cli.display import Display
-from experiments import launch as launching
+from experiments.runtime import launch as launching
 
-ROOT = Path(launching.__file__).resolve().parents[1]
+ROOT = Path(launching.__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "cli.main", "run", "--in-process", "--clients", "3", "-c"]
 QUICK = 'rounds=2 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from cli.main import app
-from client_app.trained import open_trained, predict
+from serving.predict import open_trained, predict
 
 
 @pytest.fixture

@@ -12,14 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from experiments import launch as launching
-from experiments import local_grid
-from experiments.launch import Outcome, RunInterrupted
+from experiments.runtime import grid as local_grid
+from experiments.runtime import launch as launching
+from experiments.runtime.launch import Outcome, RunInterrupted
 from federation.settings import SettingError
 from strategies import known_settings
-from strategies.exchange import RunError
+from strategies.rounds.exchange import RunError
 
-ROOT = Path(launching.__file__).resolve().parents[1]
+ROOT = Path(launching.__file__).resolve().parents[2]
 QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'
 SUMMARY = {
     "status": "completed",
@@ -345,7 +345,7 @@ def test_an_error_of_ours_shows_where_it_is(invoke, monkeypatch):
 
     monkeypatch.setattr(local_grid, "run_in_process", wrong)
     assert isinstance(invoke("--in-process").exception, ValueError)
-    monkeypatch.setattr("experiments.run_config.read_assignments", wrong)
+    monkeypatch.setattr("experiments.runtime.run_config.read_assignments", wrong)
     assert isinstance(invoke("-c", "rounds=1").exception, ValueError)
 
 

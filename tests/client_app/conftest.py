@@ -13,7 +13,7 @@ from client_app import told
 from data.client_data import ClientData, InputTransform, Rows, Unheld
 from models.split import SplitModel
 from strategies import read_settings
-from strategies.method import ClientState
+from strategies.contract import ClientState
 
 CLASSES, DIM, INPUTS = 4, 5, 6
 QUICK = {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "strategy": "fedproto", "device": "cpu"}

@@ -14,8 +14,8 @@ from client_app.evaluation import evaluate, predict
 from data import DataError
 from data.client_data import DataSpec
 from data.shared_set import SharedTestSpec, shared_labels, shared_rows
-from federation.payloads import Instruction
 from federation.settings import SettingError
+from federation.wire.payloads import Instruction
 from prototypes.prototype_set import PrototypeSet
 from strategies import METHODS
 

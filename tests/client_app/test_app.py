@@ -8,14 +8,14 @@ from threadpoolctl import threadpool_info
 from client_app import client as client_module
 from client_app.app import app
 from client_app.client import Client
-from experiments.local_grid import LocalGrid
-from federation.codec import Codec
-from federation.messages import decode_identity, decode_report, encode_instruction
-from federation.payloads import Instruction
+from experiments.runtime.grid import LocalGrid
+from federation.wire.codec import Codec
+from federation.wire.messages import decode_identity, decode_report, encode_instruction
+from federation.wire.payloads import Instruction
 from models.split import SplitModel
 from prototypes.prototype_set import PrototypeSet
 from strategies import known_settings
-from strategies.method import PullObjective
+from strategies.contract import PullObjective
 
 CODEC = Codec(10, 8)
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}

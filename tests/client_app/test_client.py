@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from client_app import client as client_module
 from client_app.store import Store, StoreError
 from client_app.trainer import DivergenceError
-from federation.payloads import Instruction
+from federation.wire.payloads import Instruction
 from prototypes.prototype_set import PrototypeSet
 
 CPU = torch.device("cpu")

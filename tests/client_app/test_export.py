@@ -15,9 +15,9 @@ import torch
 from PIL import Image
 from safetensors.torch import load
 
-from client_app.export import METADATA, PROTOTYPES, export
-from client_app.trained import open_trained
 from federation.settings import SettingError
+from serving.export import METADATA, PROTOTYPES, export
+from serving.predict import open_trained
 
 ROOT = Path(__file__).resolve().parents[2]
 # what is set to None cannot be imported

@@ -11,9 +11,9 @@ from PIL import Image
 from client_app import client as client_module
 from client_app.store import token_digest
 from data.client_data import Rows
-from federation.codec import Codec
-from federation.payloads import Instruction
 from federation.settings import SettingError
+from federation.wire.codec import Codec
+from federation.wire.payloads import Instruction
 from models import ModelError
 from prototypes.prototype_set import PrototypeSet
 from strategies import read_settings

@@ -6,10 +6,10 @@ import pytest
 
 from client_app import client as client_module
 from client_app.store import Store, StoreError
-from experiments.local_grid import LocalGrid
-from federation.record import RunFolder
+from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
-from strategies.exchange import RunError
+from runs.folder import RunFolder
+from strategies.rounds.exchange import RunError
 
 
 def stores(home, folder):

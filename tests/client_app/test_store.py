@@ -12,7 +12,7 @@ from client_app.evaluation import measure
 from client_app.store import Store, StoreError
 from client_app.trainer import train
 from prototypes.prototype_set import PrototypeSet
-from strategies.method import ClientState
+from strategies.contract import ClientState
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from client_app import told as told_module
 from client_app.app import app
 from client_app.told import KINDS, simulated, told
 from data import DataError, ToldError
-from experiments.local_grid import LocalGrid
-from federation.codec import Codec
-from federation.messages import encode_instruction
-from federation.payloads import Instruction
+from experiments.runtime.grid import LocalGrid
+from federation.wire.codec import Codec
+from federation.wire.messages import encode_instruction
+from federation.wire.payloads import Instruction
 from models import ModelError
 from strategies import known_settings
 from tests.client_app.broken_sites import AGE, BROKEN_SITES, HERE, TEXTS, WELL, Case, named, own

@@ -12,11 +12,11 @@ from PIL import Image
 
 from client_app.client import Client
 from client_app.store import StoreError
-from client_app.trained import open_trained, predict
 from data.decoded import decoded
-from federation.record import RunFolder
 from federation.settings import SettingError
 from models import ModelError
+from runs.folder import RunFolder
+from serving.predict import open_trained, predict
 from strategies import METHODS, load_method
 
 CLIENTS = 3

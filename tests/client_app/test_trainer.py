@@ -10,12 +10,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from client_app.store import Store
 from client_app.trainer import DivergenceError, batches, train
-from federation.codec import Codec
-from federation.messages import decode_report, encode_report
-from federation.payloads import Report
 from federation.seeds import generator
+from federation.wire.codec import Codec
+from federation.wire.messages import decode_report, encode_report
+from federation.wire.payloads import Report
 from prototypes.prototype_set import PrototypeSet
-from strategies.method import Batch, Loss, Objective, Phase
+from strategies.contract import Batch, Loss, Objective, Phase
 
 STREAM = ("seed", "client", 0, "round", 1)
 

@@ -4,7 +4,7 @@ import pytest
 
 from data.domains import listed
 from data.sources import HUB, is_path
-from experiments import run_config
+from experiments.runtime import run_config
 from models import model_names, reads_text
 from models.text import encoder_name
 

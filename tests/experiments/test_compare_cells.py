@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from data.assignment import assignment, open_data
-from experiments import compare_cells
-from experiments.compare_cells import cells, not_default, scaled_words, settings_of, toml
-from experiments.compare_scale import said, scaled
-from experiments.comparison import Comparison, Entry, Metric
-from experiments.run_config import read_toml
+from experiments.compare import cells as compare_cells
+from experiments.compare.cells import cells, not_default, scaled_words, settings_of, toml
+from experiments.compare.plan import Comparison, Entry, Metric
+from experiments.compare.scale import said, scaled
+from experiments.runtime.run_config import read_toml
 from federation.data_spec import data_spec
 from federation.settings import SettingError, home
 from strategies import known_settings, read_settings
@@ -254,8 +254,8 @@ def test_every_method_of_a_row_is_made_smaller_alike():
 
 @pytest.mark.skipif(not (IMAGES / "mnist").exists(), reason="the images for measurements are not beside the repository")
 def test_a_paper_table_shrinks_to_a_small_machine():
-    from experiments.compare_choice import chosen
-    from experiments.comparison import load
+    from experiments.compare.choice import chosen
+    from experiments.compare.plan import load
 
     table = chosen(load(preset="gfpl-table1"), datasets="mnist", partitions="3 ways", seeds="0")
     found = cells(table, {}, {"mnist": str(IMAGES / "mnist")}, 0.05)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.compare_cells import Cell
-from experiments.compare_figures import Spread, as_csv, best_of, curve_of, result, results, spread, value_of
-from experiments.compare_folder import ComparisonFolder
-from experiments.compare_report import curves, write_all
-from experiments.compare_tables import console, grids, latex, markdown
-from experiments.comparison import Comparison, Entry, Metric, Printed
+from experiments.compare.cells import Cell
+from experiments.compare.figures import Spread, as_csv, best_of, curve_of, result, results, spread, value_of
+from experiments.compare.folder import ComparisonFolder
+from experiments.compare.plan import Comparison, Entry, Metric, Printed
+from experiments.compare.report import curves, write_all
+from experiments.compare.tables import console, grids, latex, markdown
 from strategies import known_settings
 
 RULES = ("local-prototypes", "classifier")

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.compare_cells import cells
-from experiments.compare_folder import FORMAT, ComparisonFolder, this_version
-from experiments.comparison import Comparison, Entry, Metric, Printed
+from experiments.compare.cells import cells
+from experiments.compare.folder import FORMAT, ComparisonFolder, this_version
+from experiments.compare.plan import Comparison, Entry, Metric, Printed
 from federation.settings import SettingError
 
 LOCAL = Entry("Local", {"strategy": "local"})

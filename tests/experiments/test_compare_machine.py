@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from experiments.compare import Finished, Progress, Running
-from experiments.compare_cells import Cell
-from experiments.compare_machine import share
+from experiments.compare.cells import Cell
+from experiments.compare.engine import Finished, Progress, Running
+from experiments.compare.machine import share
 from federation.settings import SettingError
 from strategies import known_settings
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.compare_cells import settings_of
-from experiments.comparison import comparison_names, load
+from experiments.compare.cells import settings_of
+from experiments.compare.plan import comparison_names, load
 from strategies import read_settings, refuse_foreign
 
 SGD = {"local-epochs": 1, "learning-rate": 0.01, "weight-decay": 0.0, "optimizer-state": "fresh"}

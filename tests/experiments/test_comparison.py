@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from data.assignment import DataSpec
-from experiments.compare_choice import chosen
-from experiments.comparison import OF_A_ROW, Metric, Row, comparison_names, load, parse_metric, read
+from experiments.compare.choice import chosen
+from experiments.compare.plan import OF_A_ROW, Metric, Row, comparison_names, load, parse_metric, read
 from federation.settings import SettingError, Settings
 
 FILE = """

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import connection as module
-from experiments.connection import Connection, FlowerError
+from experiments.runtime import connection as module
+from experiments.runtime.connection import Connection, FlowerError
 
 STAND_IN = """#!/bin/sh
 echo "$@" >> {told}

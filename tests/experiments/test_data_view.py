@@ -13,7 +13,7 @@ from PIL import Image
 from data import DataError
 from data.client_data import client_data
 from experiments.data_view import view, write_picture
-from experiments.run_config import plan
+from experiments.runtime.run_config import plan
 from federation.data_spec import data_spec
 from federation.settings import SettingError
 from federation.settings import home as home_folder

@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments import deployment as module
-from experiments.connection import FlowerError
-from experiments.deployment import Deployment, Site
+from experiments.runtime import deployment as module
+from experiments.runtime.connection import FlowerError
+from experiments.runtime.deployment import Deployment, Site
 
 
 def test_a_command_that_never_ends_is_a_sentence(tmp_path, monkeypatch):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import launch as module
-from experiments.processes import processes
+from experiments.runtime import launch as module
+from experiments.runtime.processes import processes
 
-ROOT = Path(module.__file__).resolve().parents[1]
+ROOT = Path(module.__file__).resolve().parents[2]
 PATIENCE = 180.0  # seconds for a first round
 SETTINGS = {"rounds": 20, "max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron,tiny_cnn", "device": "cpu"}
 

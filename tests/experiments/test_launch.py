@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments import launch as module
-from experiments.connection import Connection, FlowerError
-from experiments.launch import Outcome, RunInterrupted, _Listener, check_resources, launch
-from experiments.processes import Interrupted
-from experiments.superlink import SuperLink
+from experiments.runtime import launch as module
+from experiments.runtime.connection import Connection, FlowerError
+from experiments.runtime.launch import Outcome, RunInterrupted, _Listener, check_resources, launch
+from experiments.runtime.processes import Interrupted
+from experiments.runtime.superlink import SuperLink
 from federation.settings import SettingError
 
-ROOT = Path(module.__file__).resolve().parents[1]
+ROOT = Path(module.__file__).resolve().parents[2]
 
 PYPROJECT = """
 [project]
@@ -192,7 +192,7 @@ def test_a_failed_run(toy, home, watch):
 STOPPED = """
 import sys
 from pathlib import Path
-from experiments.launch import RunInterrupted, launch
+from experiments.runtime.launch import RunInterrupted, launch
 try:
     config = {"mode": "hang", "folder": sys.argv[2]}
     launch(config, clients=2, show=lambda line: print(line, flush=True), app=Path(sys.argv[1]))

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from flwr.app import Message, MessageType, RecordDict
 
-from experiments.local_grid import RAISED, UNAVAILABLE, LocalGrid, run_in_process
-from federation.codec import Codec
-from federation.messages import decode_identity, decode_report, encode_instruction
-from federation.payloads import Instruction
+from experiments.runtime.grid import RAISED, UNAVAILABLE, LocalGrid, run_in_process
 from federation.settings import SettingError
+from federation.wire.codec import Codec
+from federation.wire.messages import decode_identity, decode_report, encode_instruction
+from federation.wire.payloads import Instruction
 from strategies import known_settings
-from strategies.exchange import RunError
+from strategies.rounds.exchange import RunError
 
 CODEC = Codec(10, 8)  # the digits, in features as wide as `grids` sets them
 

@@ -12,13 +12,13 @@ from PIL import Image
 
 from client_app.client import Client
 from data import DataError
-from experiments import preflight
-from experiments.preflight import check, refuse_no_cuda, refuse_unwritable
+from experiments.runtime import preflight
+from experiments.runtime.preflight import check, refuse_no_cuda, refuse_unwritable
 from federation.settings import SettingError
 from models import ModelError
 from strategies import read_settings
 
-ROOT = Path(preflight.__file__).resolve().parents[1]
+ROOT = Path(preflight.__file__).resolve().parents[2]
 
 
 def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import processes
-from experiments.processes import Family, Interrupted, interruptible
+from experiments.runtime import processes
+from experiments.runtime.processes import Family, Interrupted, interruptible
 
 # a child in a session of its own, whose child goes on after its parent's death, as Ray's daemons do
 TREE = """

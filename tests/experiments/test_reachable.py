@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from experiments.reachable import obstacle, renewal
+from experiments.runtime.reachable import obstacle, renewal
 
 
 @contextmanager

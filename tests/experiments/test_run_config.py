@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from data import DataError
-from experiments import run_config
-from experiments.run_config import plan, preset_names, read_assignments, read_toml
-from federation.record import RunFolder
+from experiments.runtime import run_config
+from experiments.runtime.run_config import plan, preset_names, read_assignments, read_toml
 from federation.settings import SettingError
 from models import ModelError
+from runs.folder import RunFolder
 from strategies import known_settings
 
 AUTHORS_TABLE = "protonorm-cifar10-dirichlet-0.1.csv"

@@ -8,9 +8,9 @@ import tomllib
 import pytest
 from flwr.common.config import flatten_dict
 
-from experiments import superlink
-from experiments.connection import FlowerError, as_toml, find_executable
-from experiments.superlink import SuperLink
+from experiments.runtime import superlink
+from experiments.runtime.connection import FlowerError, as_toml, find_executable
+from experiments.runtime.superlink import SuperLink
 
 
 def test_settings_come_back_from_toml_as_they_were():

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from data import DataError
 from data.assignment import assignment, open_data
-from experiments.run_config import plan
+from experiments.runtime.run_config import plan
 from federation.data_spec import data_spec
 from federation.roster import RosterError
 from federation.settings import home as home_folder

@@ -2,7 +2,7 @@
 
 import pytest
 
-from federation.messages import MessageError
+from federation.wire.messages import MessageError
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from federation.arrays import Limits, decode_payload, encode_payload, payload_bytes
-from federation.codec import Codec, CodecError, codec_of
-from federation.messages import encode_instruction, encode_report, wire_bytes
-from federation.payloads import Evaluation, Instruction, Report, TrainingFigures
 from federation.settings import Settings, check
+from federation.wire.codec import Codec, CodecError, codec_of
+from federation.wire.messages import encode_instruction, encode_report, wire_bytes
+from federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
+from federation.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
 from prototypes.masks import class_masks
 from prototypes.prototype_set import PrototypeSet
 
@@ -178,7 +178,7 @@ def test_without_masks_the_seed_is_no_part_of_the_codec():
 
 
 def test_another_process_derives_the_same_fingerprint():
-    code = "from federation.codec import Codec; print(Codec(8, 12, 5, 'int8', 7).fingerprint)"
+    code = "from federation.wire.codec import Codec; print(Codec(8, 12, 5, 'int8', 7).fingerprint)"
     here = Codec(K, 12, 5, "int8", 7).fingerprint
     other = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     environment = os.environ | {"PYTHONHASHSEED": other}

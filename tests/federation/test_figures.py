@@ -5,8 +5,8 @@ import statistics
 
 import pytest
 
-from federation.figures import ensemble_headline, headlines, of_client, over_clients, over_trainings
-from federation.payloads import Evaluation, TrainingFigures
+from federation.wire.payloads import Evaluation, TrainingFigures
+from runs.figures import ensemble_headline, headlines, of_client, over_clients, over_trainings
 
 RULES = ("classifier", "local-prototypes")
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from federation import arrays, messages
-from federation.arrays import Limits, decode_payload, payload_bytes
-from federation.codec import Codec
-from federation.messages import RECORDS, decode_identity, decode_instruction, encode_identity, wire_bytes
-from federation.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures
+from federation.wire import messages
+from federation.wire import parts as arrays
+from federation.wire.codec import Codec
+from federation.wire.messages import RECORDS, decode_identity, decode_instruction, encode_identity, wire_bytes
+from federation.wire.parts import Limits, decode_payload, payload_bytes
+from federation.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures
 from prototypes.prototype_set import PrototypeSet
 
 K, D = 6, 4

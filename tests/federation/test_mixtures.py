@@ -8,10 +8,10 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from federation.arrays import Limits, decode_payload, encode_payload, payload_bytes
-from federation.codec import Codec
-from federation.messages import decode_instruction, encode_instruction, encode_report, wire_bytes
-from federation.payloads import PAYLOADS, Instruction, Report, from_tensors, kind_of, to_tensors
+from federation.wire.codec import Codec
+from federation.wire.messages import decode_instruction, encode_instruction, encode_report, wire_bytes
+from federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
+from federation.wire.payloads import PAYLOADS, Instruction, Report, from_tensors, kind_of, to_tensors
 from prototypes.fusion import fuse
 from prototypes.mixture import fit_class_mixtures
 from prototypes.mixture_set import MixtureSet

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from federation import payloads
-from federation.payloads import (
+from federation.wire import payloads
+from federation.wire.payloads import (
     PAYLOADS,
     Evaluation,
     Identity,

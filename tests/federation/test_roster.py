@@ -7,14 +7,14 @@ from dataclasses import asdict, replace
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 
-from experiments.local_grid import LocalGrid
+from experiments.runtime.grid import LocalGrid
 from federation import roster as module
-from federation.codec import Codec
-from federation.messages import encode_identity
-from federation.payloads import Identity
 from federation.roster import Roster, RosterError, check, refuse_changes, refuse_other_codecs
 from federation.settings import Settings
 from federation.settings import check as checked
+from federation.wire.codec import Codec
+from federation.wire.messages import encode_identity
+from federation.wire.payloads import Identity
 
 CLASSES = ("cat", "dog", "rabbit")
 

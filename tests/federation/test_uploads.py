@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from federation.arrays import STORED, Limits, decode_payload, payload_bytes
-from federation.codec import Codec
-from federation.messages import MessageError
+from federation.wire.codec import Codec
+from federation.wire.messages import MessageError
+from federation.wire.parts import STORED, Limits, decode_payload, payload_bytes
 
 K, D = 6, 4
 LIMITS = Limits(Codec(K, D), max_norm=100.0)

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from client_app import client as client_module
-from experiments.local_grid import LocalGrid
-from federation.record import RunFolder
+from experiments.runtime.grid import LocalGrid
 from federation.roster import RosterError
 from prototypes.masks import class_masks
+from runs.folder import RunFolder
 from strategies.fedproto import FedProtoObjective
 
 DIM, CLASSES = 24, 10

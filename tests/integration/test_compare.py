@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.compare import run_cells
-from experiments.compare_cells import cells
-from experiments.compare_folder import ComparisonFolder
-from experiments.compare_machine import Share
-from experiments.comparison import Comparison, Entry
-from experiments.processes import processes
+from experiments.compare.cells import cells
+from experiments.compare.engine import run_cells
+from experiments.compare.folder import ComparisonFolder
+from experiments.compare.machine import Share
+from experiments.compare.plan import Comparison, Entry
+from experiments.runtime.processes import processes
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"rounds": 2, "max-samples": 300, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}

@@ -21,10 +21,10 @@ import pytest
 from safetensors.torch import load_file
 
 from experiments.demo_data import write_sites
-from experiments.deployment import CONNECTION, Deployment, Site
-from experiments.guardian import guarded
-from experiments.local_grid import LocalGrid
-from experiments.superlink import free_port
+from experiments.runtime.deployment import CONNECTION, Deployment, Site
+from experiments.runtime.grid import LocalGrid
+from experiments.runtime.guardian import guarded
+from experiments.runtime.superlink import free_port
 from tests.integration.watched import PATIENCE, Watched
 
 pytestmark = pytest.mark.integration

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from experiments import local_grid
-from experiments.local_grid import LocalGrid
-from federation.record import RunFolder
-from strategies import exchange as exchange_module
+from experiments.runtime import grid as local_grid
+from experiments.runtime.grid import LocalGrid
+from runs.folder import RunFolder
+from strategies.rounds import exchange as exchange_module
 from tests.soak.faults import app as faulty
 from tests.soak.faults import plan as kinds
 from tests.soak.faults.driver import deployed, wait_until

@@ -14,10 +14,10 @@ from safetensors.torch import load_file
 
 from client_app import client as client_module
 from data.client_data import Rows
-from experiments.local_grid import LocalGrid
+from experiments.runtime.grid import LocalGrid
 from prototypes.masks import class_masks
 from strategies import METHODS, load_method, read_settings
-from strategies.base import PrototypeStrategy
+from strategies.rounds.flower import PrototypeStrategy
 
 # a feature-dim that is no other number of these runs; K of the digits
 DIM, CLASSES, CLIENTS = 23, 10, 4

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server_app.report import write_report
+from reports.report import write_report
 from tests.integration.browser import Browser, find_browser
 from tests.server_app.fabricated import fabricate
 

@@ -5,10 +5,10 @@ import shutil
 import pytest
 from flwr.app import MetricRecord
 
-from experiments.local_grid import LocalGrid
-from federation.record import RunFolder
+from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
-from strategies.exchange import RunError
+from runs.folder import RunFolder
+from strategies.rounds.exchange import RunError
 
 LIAR = 1
 
@@ -91,7 +91,7 @@ def test_training_on_rows_that_a_client_does_not_have_is_dropped(run, metrics):
 
 
 def test_runs_of_one_second_in_two_results_folders_share_no_stores(run, home, tmp_path, monkeypatch):
-    monkeypatch.setattr("federation.record.time.time", lambda: 1_800_000_000.0)
+    monkeypatch.setattr("runs.folder.time.time", lambda: 1_800_000_000.0)
     names = [run({"results-dir": str(tmp_path / name), "seed": seed}).name for seed, name in enumerate("ab")]
     assert len(set(names)) == 2
     assert {path.name for path in (home / "clients").iterdir()} == set(names)

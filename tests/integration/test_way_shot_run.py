@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from data import DataError
-from experiments import preflight
+from experiments.runtime import preflight
 from federation.roster import RosterError
 from federation.settings import SettingError
 from strategies import read_settings

@@ -8,11 +8,11 @@ import pytest
 
 from client_app import client as client_module
 from data.client_data import Rows
-from experiments.local_grid import LocalGrid
-from federation.record import RunFolder
+from experiments.runtime.grid import LocalGrid
 from federation.settings import RULES, SettingError
+from runs.folder import RunFolder
 from strategies import METHODS, load_method
-from strategies.exchange import RunError
+from strategies.rounds.exchange import RunError
 
 SPARSE = {"sparsity-dim": 5, "wire-dtype": "int8"}
 # the codec is of prototype vectors: what sends mixtures refuses it

@@ -7,10 +7,10 @@ import sys
 import pytest
 from flwr.app import Context, RecordDict
 
-from experiments.local_grid import SERVER, LocalGrid
-from federation.record import RunFolder
+from experiments.runtime.grid import SERVER, LocalGrid
 from federation.roster import RosterError
 from federation.settings import SettingError
+from runs.folder import RunFolder
 from server_app.app import PREFIX, app, said
 from strategies import known_settings
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.run_config import plan
+from experiments.runtime.run_config import plan
 from federation.settings import SettingError, Settings
-from server_app import live as module
-from server_app.live import Figures, figures_of, refuse_missing
-from server_app.sinks import SINKS
+from runs import live as module
+from runs.live import Figures, figures_of, refuse_missing
+from runs.sinks import SINKS
 
 LINE = {
     "round": 3,

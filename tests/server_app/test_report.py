@@ -7,14 +7,14 @@ from html.parser import HTMLParser
 
 import pytest
 
-from federation.figures import MEANS
-from federation.record import FORMAT, RunFolder
 from federation.settings import SettingError
+from reports import report as report_module
+from reports.page import page, printable, table
+from reports.report import leave_report, write_report
+from runs.figures import MEANS
+from runs.folder import FORMAT, RunFolder
 from server_app import app as app_module
-from server_app import report as report_module
-from server_app.page import page, printable, table
-from server_app.report import leave_report, write_report
-from strategies.exchange import RunError
+from strategies.rounds.exchange import RunError
 from tests.server_app.fabricated import fabricate
 
 VOID = {"meta", "link", "img"}
@@ -305,7 +305,7 @@ def test_a_run_that_fails_after_a_round_leaves_one_too(run, reporting, home, mon
     def fail(*arguments):
         raise RunError("no more of this.")
 
-    monkeypatch.setattr("strategies.base.PrototypeStrategy._final_evaluation", fail)
+    monkeypatch.setattr("strategies.rounds.flower.PrototypeStrategy._final_evaluation", fail)
     with pytest.raises(RunError, match="no more"):
         run({"rounds": 1})
     (folder,) = (home / "results").iterdir()

@@ -11,15 +11,15 @@ from flwr.app import Error, Message, RecordDict
 from flwr.app.metadata import Metadata
 from flwr.serverapp import Grid
 
-from experiments.local_grid import LocalGrid
-from federation.arrays import Limits
-from federation.codec import Codec, codec_of
-from federation.messages import decode_instruction, encode_identity, encode_report
-from federation.payloads import Evaluation, Identity, Report, TrainingFigures
-from federation.record import RunFolder
+from experiments.runtime.grid import LocalGrid
+from federation.wire.codec import Codec, codec_of
+from federation.wire.messages import decode_instruction, encode_identity, encode_report
+from federation.wire.parts import Limits
+from federation.wire.payloads import Evaluation, Identity, Report, TrainingFigures
 from prototypes.prototype_set import PrototypeSet
-from strategies import exchange as exchange_module
+from runs.folder import RunFolder
 from strategies import known_settings, read_settings
+from strategies.rounds import exchange as exchange_module
 
 CLASSES, DIM = 4, 3
 CODEC = Codec(CLASSES, DIM)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import strategies
-from experiments.local_grid import run_in_process
+from experiments.runtime.grid import run_in_process
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "adding-a-method.md"
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from flwr.app import Error
 
-from federation.codec import Codec
+from federation.wire.codec import Codec
 from prototypes.prototype_set import PrototypeSet
 from strategies import load_method
-from strategies.base import PrototypeStrategy
-from strategies.exchange import RunError
 from strategies.outcome import EVERYONE, Outcome, pack, unpack
+from strategies.rounds.exchange import RunError
+from strategies.rounds.flower import PrototypeStrategy
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,12 +12,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import Result, Strategy
 
-from federation.codec import Codec
 from federation.settings import SettingError
+from federation.wire.codec import Codec
 from prototypes.masks import class_masks
+from runs.lines import LEGEND
 from strategies import METHODS, load_method
-from strategies.base import PrototypeStrategy
-from strategies.lines import LEGEND
+from strategies.rounds.flower import PrototypeStrategy
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -15,14 +15,14 @@ from client_app import client as client_module
 from data import DataError
 from data.client_data import DataSpec
 from data.shared_set import SharedLabels, SharedTestSpec, shared_labels
-from experiments.local_grid import LocalGrid
-from federation.codec import Codec
-from federation.messages import encode_report, wire_bytes
-from federation.payloads import Answers, Report
+from experiments.runtime.grid import LocalGrid
 from federation.roster import RosterError
 from federation.settings import SettingError
-from strategies.ensemble import score
-from strategies.exchange import LATE, LONGEST_PROBLEM
+from federation.wire.codec import Codec
+from federation.wire.messages import encode_report, wire_bytes
+from federation.wire.payloads import Answers, Report
+from strategies.rounds.ensemble import score
+from strategies.rounds.exchange import LATE, LONGEST_PROBLEM
 
 CLASSES, ROWS = 4, 11
 APART = {"ensemble_wire_up", "ensemble_wire_down"}

@@ -8,13 +8,13 @@ import pytest
 import torch
 from flwr.app import Error, Message, RecordDict
 
-from federation import messages
-from federation.arrays import Limits
-from federation.codec import Codec
-from federation.messages import wire_bytes
-from federation.payloads import Evaluation, Report, TrainingFigures
+from federation.wire import messages
+from federation.wire.codec import Codec
+from federation.wire.messages import wire_bytes
+from federation.wire.parts import Limits
+from federation.wire.payloads import Evaluation, Report, TrainingFigures
 from prototypes.prototype_set import PrototypeSet
-from strategies.exchange import LATE, POLL, UNSENT, Bytes, RunError, exchange
+from strategies.rounds.exchange import LATE, POLL, UNSENT, Bytes, RunError, exchange
 
 CODEC = Codec(num_classes=4, dim=3)
 LIMITS = Limits(CODEC, max_norm=1e6)

@@ -10,13 +10,13 @@ import pytest
 from flwr.app import Array, Error
 
 from client_app.client import Client
-from federation.codec import Codec
-from federation.messages import encode_report
 from federation.roster import RosterError
 from federation.settings import SettingError
+from federation.wire.codec import Codec
+from federation.wire.messages import encode_report
 from strategies import load_method
-from strategies.exchange import LATE, RunError
 from strategies.outcome import EVERYONE
+from strategies.rounds.exchange import LATE, RunError
 
 
 def lines_of(strategy):

@@ -15,17 +15,17 @@ from torch.nn.functional import cross_entropy
 
 from client_app import client as client_module
 from client_app.evaluation import features_of
-from federation.arrays import Limits, decode_payload, encode_payload
-from federation.codec import Codec
-from federation.payloads import Instruction
-from federation.record import RunFolder
 from federation.settings import SettingError
+from federation.wire.codec import Codec
+from federation.wire.parts import Limits, decode_payload, encode_payload
+from federation.wire.payloads import Instruction
 from models import build
 from prototypes.masks import class_masks
 from prototypes.nearest import nearest_scores
 from prototypes.prototype_set import PrototypeSet
 from prototypes.refinement import class_sums, mean_directions, refine
-from strategies.method import Batch, ClientState, Phase
+from runs.folder import RunFolder
+from strategies.contract import Batch, ClientState, Phase
 from strategies.outcome import EVERYONE, as_state, pack, unpack
 
 K, D = 5, 8

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from federation.arrays import Limits, decode_payload, encode_payload
 from federation.settings import SettingError
+from federation.wire.parts import Limits, decode_payload, encode_payload
 from models import build
 from prototypes.prototype_set import PrototypeSet
-from strategies.method import Batch, ClientState, Phase
+from strategies.contract import Batch, ClientState, Phase
 from strategies.outcome import EVERYONE
 
 K, D = 5, 8

@@ -10,11 +10,11 @@ import torch
 from scipy.optimize import minimize
 from torch.nn.functional import cross_entropy
 
-from experiments.local_grid import LocalGrid
+from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
 from models import build
 from prototypes.prototype_set import PrototypeSet
-from strategies.method import Batch, ClientState, Phase
+from strategies.contract import Batch, ClientState, Phase
 from strategies.outcome import EVERYONE, as_state
 
 K, D = 6, 4

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from client_app import client as client_module
-from experiments.local_grid import LocalGrid
-from federation.record import RunFolder
+from experiments.runtime.grid import LocalGrid
 from federation.seeds import derive, generator
 from federation.settings import SettingError
 from prototypes.prototype_set import PrototypeSet
 from prototypes.trainable import TrainablePrototypes
-from strategies.exchange import RunError
-from strategies.method import ClientState
+from runs.folder import RunFolder
+from strategies.contract import ClientState
 from strategies.outcome import EVERYONE, pack, unpack
+from strategies.rounds.exchange import RunError
 
 K, D = 6, 8
 QUICK = {"strategy": "fedtgp", "fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4}

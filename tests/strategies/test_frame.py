@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.local_grid import LocalGrid
+from experiments.runtime.grid import LocalGrid
+from strategies.contract import ClientState
 from strategies.frame import seeded_frame
-from strategies.method import ClientState
 
 
 @pytest.mark.parametrize(("K", "d"), [(2, 2), (10, 9), (10, 64)])

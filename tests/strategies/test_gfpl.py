@@ -12,21 +12,21 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from client_app import client as client_module
-from experiments import preflight
-from experiments.local_grid import LocalGrid
-from federation.messages import encode_report
-from federation.payloads import Instruction, to_tensors
-from federation.record import RunFolder
+from experiments.runtime import preflight
+from experiments.runtime.grid import LocalGrid
 from federation.roster import RosterError
 from federation.seeds import generator
 from federation.settings import SettingError
+from federation.wire.messages import encode_report
+from federation.wire.payloads import Instruction, to_tensors
 from models import build
 from models.heads import DualClassifierModel
 from prototypes.fusion import fuse
 from prototypes.mixture_set import MixtureSet
+from runs.folder import RunFolder
 from strategies import gfpl, read_settings
+from strategies.contract import Batch, ClientState, Phase
 from strategies.gfpl import GFPLObjective, GFPLSettings
-from strategies.method import Batch, ClientState, Phase
 from strategies.outcome import EVERYONE, pack, unpack
 
 K, D = 4, 6

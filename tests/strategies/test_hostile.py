@@ -7,8 +7,8 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from experiments.local_grid import LocalGrid
-from strategies.exchange import RunError
+from experiments.runtime.grid import LocalGrid
+from strategies.rounds.exchange import RunError
 
 LIAR = 2
 

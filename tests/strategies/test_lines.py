@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from federation.figures import MAJORITY
-from federation.payloads import Evaluation, Report, TrainingFigures
+from federation.wire.payloads import Evaluation, Report, TrainingFigures
+from runs.figures import MAJORITY
+from runs.lines import add_evaluation, console_line, final_line, summarise, times, training_line
 from strategies import read_settings
-from strategies.exchange import LATE, Bytes, Reply
-from strategies.lines import add_evaluation, console_line, final_line, summarise, times, training_line
+from strategies.rounds.exchange import LATE, Bytes, Reply
 
 
 def evaluation(right, validation=1):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.local_grid import LocalGrid
+from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
 from strategies import read_settings
 

@@ -11,12 +11,12 @@ from flwr.app import Error
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from experiments.local_grid import LocalGrid
-from federation.payloads import Report
+from experiments.runtime.grid import LocalGrid
+from federation.wire.payloads import Report
 from prototypes.prototype_set import PrototypeSet
 from strategies import METHODS, load_method
-from strategies.exchange import Reply, RunError
-from strategies.outliers import Outliers
+from strategies.rounds.exchange import Reply, RunError
+from strategies.rounds.outliers import Outliers
 
 LIAR = 1
 

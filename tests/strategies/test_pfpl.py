@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from federation.payloads import Evaluation
 from federation.settings import SettingError
+from federation.wire.payloads import Evaluation
 from models import build
 from prototypes.aggregation import aggregate
 from prototypes.personalisation import personalise
 from prototypes.prototype_set import PrototypeSet
-from strategies.method import Batch, ClientState, Phase
+from strategies.contract import Batch, ClientState, Phase
 from strategies.outcome import EVERYONE, pack, unpack
 
 K, D = 6, 4

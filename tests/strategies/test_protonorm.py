@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.local_grid import LocalGrid
+from experiments.runtime.grid import LocalGrid
 from federation.seeds import derive
 from federation.settings import SettingError
 from prototypes.alignment import align, riesz_energy
 from prototypes.prototype_set import PrototypeSet
-from strategies.method import ClientState
+from strategies.contract import ClientState
 from strategies.outcome import EVERYONE
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from federation.payloads import PAYLOADS
 from federation.settings import RULES, SettingError, Settings, shown
+from federation.wire.payloads import PAYLOADS
 from strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign
-from strategies.base import PrototypeStrategy
+from strategies.contract import Objective
 from strategies.fedproto import FedProtoSettings
-from strategies.method import Objective
 from strategies.protonorm import ProtoNormSettings
+from strategies.rounds.flower import PrototypeStrategy
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = {name.replace("_", "-") for name in Settings.model_fields}

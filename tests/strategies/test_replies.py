@@ -10,12 +10,12 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from federation import messages
-from federation.arrays import Limits
-from federation.codec import Codec
-from federation.payloads import Evaluation, Report, TrainingFigures
+from federation.wire import messages
+from federation.wire.codec import Codec
+from federation.wire.parts import Limits
+from federation.wire.payloads import Evaluation, Report, TrainingFigures
 from prototypes.prototype_set import PrototypeSet
-from strategies.exchange import LONGEST_PROBLEM, exchange
+from strategies.rounds.exchange import LONGEST_PROBLEM, exchange
 
 CODEC = Codec(num_classes=4, dim=3)
 LIMITS = Limits(CODEC, max_norm=1e6)

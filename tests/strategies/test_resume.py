@@ -7,14 +7,14 @@ import pytest
 import torch
 from flwr.app import Error
 
-from experiments.local_grid import LocalGrid
-from federation.codec import Codec
-from federation.record import RunFolder
+from experiments.runtime.grid import LocalGrid
 from federation.roster import RosterError
 from federation.settings import SettingError
+from federation.wire.codec import Codec
+from runs.folder import RunFolder
 from strategies import load_method
-from strategies.exchange import RunError
 from strategies.outcome import pack
+from strategies.rounds.exchange import RunError
 
 CONSTANTS = {"mu": 0.1 + 0.2, "other": -1e-300}
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from strategies.optimiser_state import optimiser_tensors, restore_optimiser
-from strategies.sgd import EagerSGD
+from models.optim import EagerSGD
+from models.optimiser_state import optimiser_tensors, restore_optimiser
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESS = """
 import sys
 import torch
-from strategies.sgd import EagerSGD
+from models.optim import EagerSGD
 module = torch.nn.Linear(3, 2)
 optimiser = EagerSGD(module.parameters(), lr=0.1, momentum=0.9)
 for _ in range(2):

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from federation.record import RunFolder
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
-from strategies import snapshot as snapshot_module
+from runs import snapshot as snapshot_module
+from runs.folder import RunFolder
+from runs.snapshot import separation_of, snapshot
 from strategies.outcome import EVERYONE
-from strategies.snapshot import separation_of, snapshot
 
 
 def prototypes(labels, first):

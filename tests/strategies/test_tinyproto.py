@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from client_app import client as client_module
-from experiments.local_grid import LocalGrid
-from federation.arrays import Limits, decode_payload, encode_payload
-from federation.messages import decode_instruction, encode_instruction
-from federation.payloads import Identity, Instruction
-from federation.record import RunFolder
+from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
+from federation.wire.messages import decode_instruction, encode_instruction
+from federation.wire.parts import Limits, decode_payload, encode_payload
+from federation.wire.payloads import Identity, Instruction
 from prototypes.prototype_set import PrototypeSet
-from strategies.method import ClientState
+from runs.folder import RunFolder
+from strategies.contract import ClientState
 from strategies.outcome import EVERYONE, pack, unpack
 from strategies.tinyproto import mean_class_count
 

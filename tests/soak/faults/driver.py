@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.deployment import CONNECTION, Deployment, Site
-from experiments.guardian import guarded
-from experiments.processes import Family
+from experiments.runtime.deployment import CONNECTION, Deployment, Site
+from experiments.runtime.guardian import guarded
+from experiments.runtime.processes import Family
 from server_app.app import RESULTS
 from tests.soak.faults.journal import Journal, generations
 from tests.soak.faults.plan import Plan

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from federation.record import RunFolder
+from runs.folder import RunFolder
 
 
 def refuse_broken(folders: Iterable[Path]) -> int:

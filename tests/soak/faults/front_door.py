@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from cli.main import app
-from experiments import launch
+from experiments.runtime import launch
 
 if __name__ == "__main__":
     folder = Path(sys.argv.pop(1))

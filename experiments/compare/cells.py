@@ -1,0 +1,291 @@
+"""From a comparison to its cells: one run each, of one method in one row with one seed, with every setting resolved."""
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from data import DataError
+from data.assignment import open_data
+from data.domains import listed, short_name
+from data.sources import HUB, is_path
+from experiments.compare.plan import Comparison, Entry, Row
+from experiments.compare.scale import Scaled, checked_scale, said, scaled
+from experiments.runtime.preflight import without_retries
+from experiments.runtime.run_config import DEFAULT_CLIENTS, RunConfig, laid_over, plan, read_preset
+from federation.data_spec import data_spec
+from federation.settings import Scalar, SettingError, home, nearest, plain_name, refuse_unknown, shown
+from models import ModelError
+from strategies import known_settings, load_method, read_settings
+
+# a cell's run says these itself
+PLACES = ("results-dir", "resume")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison.
+
+    Attributes:
+        name: of its folder.
+        row, method: labels.
+        settings: all of the run's, by name, but for where its results go.
+        scaled: in what way it was made smaller; empty when it was not.
+    """
+
+    name: str
+    row: str
+    method: str
+    seed: int
+    settings: RunConfig
+    scaled: str = ""
+
+    @property
+    def clients(self) -> int:
+        """How many are simulated."""
+        return int(self.settings["clients"])
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return f"{self.row} | {self.method} | seed {self.seed}"
+
+
+def cells(
+    comparison: Comparison, overrides: Mapping[str, Scalar], data: Mapping[str, str], scale: float = 1.0
+) -> list[Cell]:
+    """Every cell, checked as `protosphere run` checks a run, so that none fails for want of data or by a wrong setting.
+
+    Decodes the data into the cache.
+
+    Args:
+        overrides: what `-c` says, for all cells.
+        data: where data sets lie, by the name that the comparison has for them.
+        scale: see compare_scale.py.
+
+    Raises:
+        SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
+    """
+    _refuse_overrides(comparison, overrides)
+    _refuse_unread(comparison, overrides)
+    placed = _Places(data)
+    found = [
+        (row, method, seed, placed.put(settings_of(comparison, row, method, overrides) | {"seed": seed}))
+        for row in comparison.rows
+        for method in comparison.methods
+        for seed in comparison.seeds
+    ]
+    placed.refuse_idle()
+    _refuse_missing([(row, settings) for row, _, seed, settings in found if seed == comparison.seeds[0]])
+    smaller = _Smaller(checked_scale(scale), comparison.seeds)
+    made = []
+    for row, method, seed, settings in found:
+        changed = smaller.of(settings)
+        name = "-".join(_slug(part) for part in (row.label, method.label, f"seed{seed}"))
+        words = said(scale, changed.changes) if scale < 1 else ""
+        made.append(Cell(name, row.label, method.label, seed, changed.settings, words))
+    names = [cell.name for cell in made]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SettingError(f"two cells would have the folder {twice}: give rows and methods labels that differ more.")
+    return [_checked(cell) for cell in made]
+
+
+def settings_of(
+    comparison: Comparison, row: Row, method: Entry, overrides: Mapping[str, Scalar] | None = None
+) -> RunConfig:
+    """Every setting of a method in a row, as the comparison says it; nothing is checked, shrunk or looked for.
+
+    Laid over each other: the defaults, the data set's preset, the comparison's common settings, the data set's, the
+    partition's, the method's, `overrides`. Settings of other methods fall away, but for those that the method's own
+    entry makes, which are a mistake there.
+    """
+    strategy = str(method.settings["strategy"])
+    prefixes = load_method(strategy).settings
+
+    def own(settings: Mapping[str, Scalar]) -> RunConfig:
+        return {n: v for n, v in settings.items() if "." not in n or n.rpartition(".")[0] in prefixes}
+
+    base = read_preset(row.dataset.base) if row.dataset.base else {}
+    partition = row.partition.settings if row.partition else {}
+    merged: RunConfig = dict(known_settings())
+    for layer in (base, comparison.settings, row.dataset.settings, partition):
+        merged = laid_over(merged, own(layer))
+    merged |= method.settings
+    merged = laid_over(merged, own(overrides or {}))
+    merged["strategy"] = strategy
+    merged["clients"] = merged["clients"] or DEFAULT_CLIENTS
+    return merged
+
+
+def scaled_words(cells: Sequence[Cell]) -> list[str]:
+    """What was made smaller, a line a row; where the methods of a row differ in that, a line for those that agree."""
+    methods: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        if cell.scaled:
+            methods.setdefault((cell.row, cell.scaled), []).append(cell.method)
+    rows = [row for row, _ in methods]
+    return [
+        f"{row} ({', '.join(dict.fromkeys(own))}): {words}" if rows.count(row) > 1 else f"{row}: {words}"
+        for (row, words), own in methods.items()
+    ]
+
+
+def toml(settings: Mapping[str, Scalar]) -> str:
+    """Settings as a file that `protosphere run -c` reads."""
+    return "".join(
+        # JSON writes strings, numbers and booleans as TOML reads them
+        f"{json.dumps(name)} = {json.dumps(value, ensure_ascii=False)}\n"
+        for name, value in settings.items()
+    )
+
+
+def not_default(settings: Mapping[str, Scalar]) -> RunConfig:
+    """The settings that differ from their defaults."""
+    known = known_settings()
+    return {name: value for name, value in settings.items() if known.get(name) != value}
+
+
+def _refuse_overrides(comparison: Comparison, overrides: Mapping[str, Scalar]) -> None:
+    refuse_unknown(overrides, known_settings())
+    for name, remedy in {
+        "strategy": "--methods",
+        "seed": "--seeds",
+        "results-dir": "--results",
+        "resume": "--resume",
+    }.items():
+        if name in overrides:
+            raise SettingError(f"setting `{name}` differs by cell or machine; use {remedy} for it.")
+    for entries, what in ((comparison.datasets, "data set"), (comparison.partitions, "partition")):
+        for name in overrides:
+            if len(entries) > 1 and any(name in entry.settings for entry in entries):
+                raise SettingError(
+                    f"setting `{name}` is what the {what}s of this comparison differ in; choose some of them instead."
+                )
+    for method in comparison.methods:
+        if differing := sorted(overrides.keys() & method.settings.keys()):
+            raise SettingError(
+                f"setting `{differing[0]}` is one of the method {shown(method.label)}, whose name may say it; change "
+                "the file instead."
+            )
+    if "dataset" in overrides and len(comparison.datasets) > 1:
+        raise SettingError(
+            "setting `dataset` is what the rows differ in; use --datasets, or --data for where they lie."
+        )
+
+
+def _refuse_unread(comparison: Comparison, overrides: Mapping[str, Scalar]) -> None:
+    """A method's setting that no method of the comparison reads would do nothing, unnoticed."""
+    prefixes = {prefix for m in comparison.methods for prefix in load_method(str(m.settings["strategy"])).settings}
+    for name in overrides:
+        if "." in name and name.rpartition(".")[0] not in prefixes:
+            raise SettingError(f"setting `{name}` is read by no method of this comparison; take it out.")
+
+
+class _Places:
+    """Where data sets lie, laid over the names that the settings have for them."""
+
+    def __init__(self, data: Mapping[str, str]):
+        self._data = {name: os.path.abspath(Path(place).expanduser()) for name, place in data.items()}
+        self._used: set[str] = set()
+        self._seen: set[str] = set()
+
+    def put(self, settings: RunConfig) -> RunConfig:
+        """The settings with their data set, or those of its domains that are named, replaced."""
+        dataset = str(settings["dataset"])
+        whole = [dataset] if dataset in self._data or short_name(dataset) in self._data else list(listed(dataset))
+        return settings | {"dataset": ",".join(map(self._place, whole))}
+
+    def refuse_idle(self) -> None:
+        """A name that no cell has is a slip."""
+        for name in self._data:
+            if name not in self._used:
+                there = sorted(self._seen)
+                raise SettingError(
+                    f"--data has {shown(name)}{nearest(name, there)}, but the comparison's data sets are "
+                    f"{', '.join(there)}."
+                )
+
+    def _place(self, item: str) -> str:
+        self._seen.add(short_name(item))
+        for name in (item, short_name(item)):
+            if name in self._data:
+                self._used.add(name)
+                # a folder of domains stays one
+                star = "/*" if item.endswith("/*") and not self._data[name].endswith("/*") else ""
+                return self._data[name] + star
+        return item
+
+
+def _refuse_missing(found: Sequence[tuple[Row, RunConfig]]) -> None:
+    """Open every data set once; name all that cannot be had, and how to get them."""
+    opened: dict[str, str] = {}
+    for row, settings in found:
+        checked = read_settings(settings).settings
+        spec = data_spec(checked, checked.clients)
+        key = f"{spec.dataset} {spec.image_size} {spec.columns} {spec.classes}"
+        if key in opened:
+            continue
+        try:
+            with without_retries(checked):
+                open_data(spec, home() / "cache")
+            opened[key] = ""
+        except DataError as error:
+            opened[key] = _missing(row.dataset, checked.dataset, str(error))
+    lacking = [words for words in opened.values() if words]
+    if lacking:
+        raise SettingError(
+            f"{'; '.join(dict.fromkeys(lacking))}. Nothing was started; --datasets runs the rows whose data are here."
+        )
+
+
+def _missing(entry: Entry, dataset: str, reason: str) -> str:
+    """What is missing, why, and how to get it."""
+    items = listed(dataset)
+    ids = [HUB[item][0] for item in items if item in HUB]
+    there = f" (on the Hugging Face hub: {', '.join(ids)})" if ids else ""
+    wanted = next((item for item in items if item in HUB), None) or next(
+        (item for item in items if is_path(item) and not Path(item).expanduser().exists()), items[0]
+    )
+    how = entry.missing or f"put it in a folder and say --data {short_name(wanted)}=FOLDER"
+    return f"the data set of {entry.label}{there} cannot be had: {reason.rstrip('.')}; {how.rstrip('.')}"
+
+
+class _Smaller:
+    """Scales settings; each row's partition is tried once, not once a method and seed."""
+
+    def __init__(self, scale: float, seeds: Sequence[int]):
+        self._scale = scale
+        self._seeds = seeds
+        self._known: dict[str, Scaled] = {}
+
+    def of(self, settings: RunConfig) -> Scaled:
+        if self._scale == 1:
+            return Scaled(settings, {})
+        key = json.dumps({name: value for name, value in settings.items() if name != "seed"}, sort_keys=True)
+        if key not in self._known:
+            self._known[key] = scaled(settings, self._scale, self._seeds)
+        return replace(self._known[key], settings=self._known[key].settings | {"seed": settings["seed"]})
+
+
+def _checked(cell: Cell) -> Cell:
+    """The cell with all that `protosphere run` would make of its settings: absolute paths, floats for ints."""
+    asked = {name: value for name, value in cell.settings.items() if name not in PLACES}
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "settings.toml"
+            file.write_text(toml(asked), "utf-8")
+            planned = plan([str(file)])
+    except (SettingError, DataError, ModelError) as error:
+        raise type(error)(f"{cell.title}: {error}") from None
+    settings = {name: value for name, value in planned.run_config.items() if name not in PLACES}
+    return replace(cell, settings=settings)
+
+
+def _slug(words: str) -> str:
+    # an ablation's "λ_S = 0" must not look like "λ_E = 0"
+    named = words.replace("λ", "lambda").replace("β", "beta").replace("α", "alpha").replace("γ", "gamma")
+    # a number keeps its point
+    return plain_name(named.lower(), 60, sign=".")

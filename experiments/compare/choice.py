@@ -1,0 +1,144 @@
+"""A part of a comparison, as the command line chooses it: some methods, data sets, partitions, other seeds; and rows
+that are called after the settings that it makes."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from data.domains import short_name
+from experiments.compare.plan import (
+    Comparison,
+    Entry,
+    entry_of,
+    parse_metric,
+    pick,
+    plain,
+    refuse_twice,
+    seeds_of,
+    target_of,
+)
+from experiments.data_view import OF_PARTITION
+from federation.settings import Scalar, SettingError, nearest, shown
+from strategies import METHODS
+
+# what a row's label may say of its partition; how few rows a client may get is no part of its name
+NAMING = {"partition"} | {name for names in OF_PARTITION.values() for name in names} - {"min-samples"}
+
+
+def chosen(
+    comparison: Comparison,
+    *,
+    methods: str = "",
+    datasets: str = "",
+    partitions: str = "",
+    seeds: str = "",
+    metric: str = "",
+    target: float | None = None,
+    own_data: bool = False,
+) -> Comparison:
+    """A part of a comparison, or it with other seeds, metric or target. Lists are comma-separated.
+
+    Args:
+        methods: labels, or names of strategies, which may be ones that the comparison lacks.
+        datasets: labels or data sets of the comparison; with `own_data` any data sets.
+
+    Raises:
+        SettingError: a name that is not there, with the nearest one; a seed or metric that is none.
+    """
+    changes: dict[str, Any] = {}
+    lists = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
+    for option, text in lists.items():
+        if text and not _listed(text):
+            raise SettingError(f"--{option} is {shown(text)}, which names none; leave it out for all.")
+    if methods:
+        changes["methods"] = tuple(_method(name, comparison) for name in _listed(methods))
+    if datasets and own_data:
+        changes["datasets"] = tuple(entry_of(name, "datasets") for name in _listed(datasets))
+        changes["name"] = "-".join(entry.label for entry in changes["datasets"])
+    elif datasets:
+        changes["datasets"] = tuple(pick(name, comparison.datasets, "--datasets", _names) for name in _listed(datasets))
+    if partitions:
+        changes["partitions"] = tuple(
+            pick(name, comparison.partitions, "--partitions", _names) for name in _listed(partitions)
+        )
+    if seeds:
+        changes["seeds"] = seeds_of([_whole(seed) for seed in _listed(seeds)])
+    if metric:
+        changes["metrics"] = tuple(parse_metric(name) for name in _listed(metric))
+    if target is not None:
+        changes["target"] = target_of(target)
+    narrowed = replace(comparison, **changes)
+    for entries in (narrowed.methods, narrowed.datasets, narrowed.partitions):
+        refuse_twice([entry.label for entry in entries])
+    return narrowed
+
+
+def named(comparison: Comparison, overrides: Mapping[str, Scalar]) -> Comparison:
+    """The comparison with the labels of what the settings of the command line make of its rows: no table may say of one
+    data set or partition what is true of another.
+
+    Raises:
+        SettingError: rows have names of their own that would no longer be true.
+    """
+    changes: dict[str, Any] = {}
+    if "dataset" in overrides and len(comparison.datasets) == 1:
+        (old,) = comparison.datasets
+        label = short_name(str(overrides["dataset"]))
+        changes["datasets"] = (replace(old, label=label),)
+        changes["name"] = label if comparison.name == old.label else comparison.name
+    entries = [*comparison.datasets, *comparison.partitions]
+    own = {name for entry in entries for name in entry.settings} - {"dataset"}
+    telling = {name: value for name, value in overrides.items() if name in NAMING | own}
+    if telling and len(comparison.partitions) > 1:
+        labels = ", ".join(entry.label for entry in comparison.partitions)
+        raise SettingError(
+            f"setting `{next(iter(telling))}` may be what the labels of the partitions say ({labels}), or is what they "
+            "differ in; choose one of them by --partitions, which then gets a name of what it is, or change the file."
+        )
+    if telling:
+        kept = comparison.partitions[0] if comparison.partitions else Entry("")
+        changes["partitions"] = (replace(kept, label=_words({**kept.settings, **telling})),)
+    return replace(comparison, **changes)
+
+
+def _words(settings: Mapping[str, Scalar]) -> str:
+    """A partition's name: what decides it, without what another kind of partition would ask for."""
+    kind = settings.get("partition")
+    others = NAMING - {"partition", *OF_PARTITION.get(str(kind), NAMING)}
+    told = [str(kind)] if kind is not None else []
+    for name, value in settings.items():
+        if name != "partition" and name not in others:
+            # of a file its name will do
+            told.append(f"{name} {Path(value).name if isinstance(value, str) else value}")
+    return ", ".join(told)
+
+
+def _names(entry: Entry) -> list[str]:
+    """What a data set or partition may be called by."""
+    dataset = str(entry.settings.get("dataset", ""))
+    known = {entry.label, dataset, short_name(dataset) if dataset else "", entry.base.partition("-")[2]}
+    return sorted(known - {""})
+
+
+def _method(name: str, comparison: Comparison) -> Entry:
+    """One of the comparison's, by its label, else a strategy of that name as it stands there first, or is by itself."""
+    for same in (str, plain):
+        for entry in comparison.methods:
+            if same(name) == same(entry.label):
+                return entry
+    for entry in comparison.methods:
+        if name == entry.settings["strategy"]:
+            return entry
+    if name in METHODS:
+        return entry_of(name, "methods")
+    known = list(dict.fromkeys([*(entry.label for entry in comparison.methods), *METHODS]))
+    raise SettingError(f"--methods has {shown(name)}{nearest(name, known)}; one of {', '.join(known)} is allowed.")
+
+
+def _listed(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _whole(text: str) -> Scalar:
+    return int(text) if text.isascii() and text.isdigit() else text

@@ -1,0 +1,199 @@
+"""From the runs of a comparison to its numbers: each cell's figures, and their mean and spread over seeds."""
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from experiments.compare.cells import Cell
+from experiments.compare.folder import ComparisonFolder
+from experiments.compare.plan import ENSEMBLE, Comparison, Metric
+from runs.figures import MAJORITY
+from runs.folder import RunFolder
+
+# of a rule in summary.json; a round's number is no figure
+NO_FIGURES = ("selected_round",)
+DIGITS = 2  # of a percentage; means that are shown alike are equally good
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The first evaluation whose mean accuracy is the target or above: of which round's models, and all bytes of
+    prototypes and of training messages, both directions, up to that round."""
+
+    of_round: int
+    payload: int
+    wire: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """One finished cell.
+
+    Attributes:
+        run: its run's folder.
+        values: one for each metric of the comparison, None where the run has no such figure.
+        floor: accuracy of always answering each client's majority class.
+        payload, wire: bytes of the whole run's training, both directions; wire without evaluations.
+        reached: None when the target never was, or there is none.
+        curve: (round, mean accuracy, payload so far, wire so far) of every evaluation by the first metric's rule.
+    """
+
+    cell: Cell
+    run: Path
+    values: tuple[float | None, ...]
+    floor: float | None
+    payload: int
+    wire: int
+    seconds: float
+    reached: Reached | None
+    curve: tuple[tuple[int, float, int, int], ...]
+    summary: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean over seeds, sample standard deviation (ddof 1; None of a single seed), and how many seeds."""
+
+    mean: float
+    std: float | None
+    seeds: int
+
+
+def results(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell]) -> list[Result]:
+    """The figures of every finished cell, in the cells' order."""
+    found = [(cell, folder.run_of(cell)) for cell in cells]
+    return [result(cell, run, comparison) for cell, run in found if run is not None]
+
+
+def by_method(found: Sequence[Result], row: str, comparison: Comparison) -> dict[str, list[Result]]:
+    """The results of one row: the method's label -> its seeds'."""
+    return {
+        method.label: [each for each in found if (each.cell.row, each.cell.method) == (row, method.label)]
+        for method in comparison.methods
+    }
+
+
+def result(cell: Cell, run: Path, comparison: Comparison) -> Result:
+    """One cell's figures, from its run's folder."""
+    summary = json.loads((run / "summary.json").read_text("utf-8"))
+    headline = summary["headline"]
+    metric = comparison.metrics[0]
+    curve = curve_of(RunFolder(run).lines(), metric.rule or headline["rule"])
+    target = comparison.target
+    passed = next((point for point in curve if target is not None and point[1] >= target), None)
+    sizes = summary["bytes"]
+    return Result(
+        cell,
+        run,
+        tuple(value_of(summary, each) for each in comparison.metrics),
+        summary["floor"][MAJORITY],
+        sizes["payload_up"] + sizes["payload_down"],
+        sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"],
+        summary["seconds"],
+        Reached(passed[0], passed[2], passed[3]) if passed else None,
+        curve,
+        summary,
+    )
+
+
+def value_of(summary: Mapping[str, Any], metric: Metric) -> float | None:
+    """A metric of a run's summary."""
+    if metric.rule == ENSEMBLE:
+        ensemble: Mapping[str, float] = summary.get("ensemble", {})
+        return ensemble.get(metric.figure)
+    rule = metric.rule or summary["headline"]["rule"]
+    figure = summary["headline"]["figure"] if metric.figure == "headline" else metric.figure
+    values: Mapping[str, float | None] = summary["rules"].get(rule, {})
+    return values.get(figure)
+
+
+def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> tuple[tuple[int, float, int, int], ...]:
+    """(round, accuracy, payload, wire) of every evaluation; the bytes are those of the rounds up to it.
+
+    Args:
+        lines: of metrics.jsonl. rule: a prediction rule, or `ensemble`.
+    """
+    payload, wire = [0], [0]
+    for line in lines:
+        sizes = line["bytes"]
+        payload.append(payload[-1] + sizes["payload_up"] + sizes["payload_down"])
+        wire.append(wire[-1] + sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"])
+    points = []
+    for line in lines:
+        if rule == ENSEMBLE:
+            measured, accuracy = line.get(ENSEMBLE), line.get(ENSEMBLE, {}).get("accuracy")
+        else:
+            measured = line.get("evaluation")
+            accuracy = (measured or {}).get("rules", {}).get(rule, {}).get("test", {}).get("mean")
+        if measured and accuracy is not None:
+            after = measured["of_round"]
+            points.append((after, accuracy, payload[after], wire[after]))
+    return tuple(points)
+
+
+def spread(values: Sequence[float | int | None]) -> Spread | None:
+    """Over the values that are there; None without any."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, with the digits that tables show."""
+    return f"{100 * share:.{DIGITS}f}"
+
+
+def best_of(spreads: Mapping[str, Spread | None]) -> set[str]:
+    """The methods with the highest mean as it is shown, several where they tie."""
+    shown = {name: round(100 * each.mean, DIGITS) for name, each in spreads.items() if each}
+    return {name for name, value in shown.items() if value == max(shown.values())}
+
+
+def as_csv(comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result], folder: Path) -> str:
+    """All figures, a line a cell; a cell without a finished run has its names alone. Accuracies are shares of 1."""
+    of_cell = {result.cell.name: result for result in found}
+    figures = list(dict.fromkeys(name for each in found for name in _figures(each)))
+    metrics = [f"metric: {metric}" for metric in comparison.metrics]
+    paper = [f"paper: {metric}" for metric in comparison.metrics]
+    printed = {(each.row, each.method, f"paper: {each.metric}"): each.accuracy / 100 for each in comparison.paper}
+    sizes = ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
+    head = ["row", "method", "strategy", "seed", "status", *paper, *metrics, MAJORITY, *figures, *sizes]
+    head += ["rounds", "clients", "seconds", "scaled", "run"]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    for cell in cells:
+        names = [cell.row, cell.method, cell.settings["strategy"], cell.seed]
+        theirs = [printed.get((cell.row, cell.method, name)) for name in paper]
+        each = of_cell.get(cell.name)
+        if each is None:
+            lacking = [""] * (len(head) - len(names) - len(theirs) - 3)
+            writer.writerow([*names, "missing", *theirs, *lacking, cell.scaled, ""])
+            continue
+        own = _figures(each)
+        reached = (each.reached.of_round, each.reached.payload, each.reached.wire) if each.reached else ("",) * 3
+        row = [*names, "completed", *theirs, *each.values, each.floor, *(own.get(name) for name in figures)]
+        row += [each.payload, each.wire, *reached, each.summary["rounds"], each.summary["clients"]]
+        row += [f"{each.seconds:.1f}", cell.scaled, each.run.relative_to(folder).as_posix()]
+        writer.writerow(["" if value is None else value for value in row])
+    return text.getvalue()
+
+
+def _figures(found: Result) -> dict[str, float | None]:
+    """Every figure of a run by its name in the table: rule and figure, the ensemble's, the domains'."""
+    named = {
+        f"{rule} {figure}": value
+        for rule, values in found.summary["rules"].items()
+        for figure, value in values.items()
+        if figure not in NO_FIGURES
+    }
+    named |= {f"ensemble {figure}": value for figure, value in found.summary.get("ensemble", {}).items()}
+    for domain, rules in found.summary.get("domains", {}).items():
+        named[f"domain {domain}"] = rules.get(found.summary["headline"]["rule"])
+    return named

@@ -1,0 +1,200 @@
+"""A comparison's folder: comparison.json, a folder a cell with its run, and which of them are finished."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from experiments.compare.cells import PLACES, Cell
+from experiments.compare.plan import Comparison, Entry, Metric, Printed
+from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, home, is_run_name, plain_name, shown
+from runs.folder import results_root
+from strategies import known_settings
+
+FORMAT = 1
+FILE = "comparison.json"
+# where and how patiently a run ran is no matter of what it computed
+INDIFFERENT = (MAY_DIFFER_ON_RESUME | set(PLACES)) - {"rounds"}
+
+
+class ComparisonFolder:
+    """`<time>-compare-<name>/` in the results folder: comparison.json, `cells/<cell>/<run>/`, tables, report."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @classmethod
+    def create(cls, comparison: Comparison, cells: Sequence[Cell], results: str) -> "ComparisonFolder":
+        """A new folder in the results folder.
+
+        Raises:
+            SettingError: it cannot be written, or the results folder is itself a comparison.
+        """
+        root = Path(os.path.abspath(results_root(results)))
+        if (root / FILE).exists():
+            raise SettingError(f"{root} is itself a comparison; --resume {root} goes on with it.")
+        words = plain_name(comparison.name, 60)
+        now = time.time()
+        try:
+            for second in range(100):
+                stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
+                path = root / f"{stamp}-compare-{words}"
+                with suppress(FileExistsError):
+                    path.mkdir(parents=True)
+                    break
+            folder = cls(path)
+            folder._write({"comparison": asdict(comparison), "cells": [asdict(cell) for cell in cells]})
+        except OSError as error:
+            raise SettingError(f"the results folder {root} cannot be written ({error.strerror}).") from None
+        return folder
+
+    @classmethod
+    def find(cls, name: str, results: str = "") -> "ComparisonFolder":
+        """The folder that `--resume` names: a path, a name in the results folder, or `latest`.
+
+        Raises:
+            SettingError: there is none.
+        """
+        root = results_root(results)
+        if name == "latest":
+            found = sorted(root.glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime_ns)
+            if not found:
+                raise SettingError(f"--resume is latest, but {root} holds no comparison; start one first.")
+            return cls(found[-1].parent.absolute())
+        place = Path(os.path.expanduser(name))
+        for path in (place, root / name):
+            if (path / FILE).exists():
+                return cls(path.absolute())
+        single = (place / "settings.json").exists()
+        other = "; it is a single run, which `protosphere run --resume` goes on with" if single else ""
+        raise SettingError(f"--resume is {shown(name)}, but no {FILE} is there or in {root}{other}.")
+
+    def read(self) -> tuple[Comparison, list[Cell]]:
+        """The comparison and its cells, as they were resolved when it was started.
+
+        Raises:
+            SettingError: the file is broken, or was written by another version.
+        """
+        file = self.path / FILE
+        try:
+            kept = json.loads(file.read_text("utf-8"))
+            if kept["format"] == FORMAT:
+                comparison, cells = _comparison(kept["comparison"]), [Cell(**cell) for cell in kept["cells"]]
+                for cell in cells:
+                    # a cell's folder is deleted before its run: it must lie here
+                    if not is_run_name(cell.name) or not isinstance(cell.settings, dict):
+                        raise ValueError(f"{shown(cell.name)} is no cell")
+            written = f"Protosphere {kept['version']}, format {kept['format']}"
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SettingError(f"{file} cannot be read ({type(error).__name__}: {error}); start anew.") from None
+        if kept["format"] != FORMAT:
+            raise SettingError(
+                f"{self.path} was written by another version ({written}; this is {this_version()}, format {FORMAT}): "
+                "go on with that one, or start anew."
+            )
+        known = known_settings().keys() - set(PLACES)
+        for cell in cells:
+            if differing := sorted(known ^ cell.settings.keys()):
+                raise SettingError(
+                    f"{self.path} was written by another version ({written}; this is {this_version()}, format "
+                    f"{FORMAT}), whose settings differ in `{differing[0]}`: go on with that one, or start anew."
+                )
+        return comparison, cells
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the folder while cells run in it.
+
+        Raises:
+            SettingError: another process does.
+        """
+        lock = FileLock(self.path / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise SettingError(
+                f"{self.path} is being written by a comparison that has not ended; wait for it, or stop it first."
+            ) from None
+        except OSError as error:
+            raise SettingError(f"{self.path} cannot be written ({error.strerror}).") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def of(self, cell: Cell) -> Path:
+        """The cell's folder."""
+        return self.path / "cells" / cell.name
+
+    def run_of(self, cell: Cell) -> Path | None:
+        """The folder of the cell's finished run; None while it has none.
+
+        Raises:
+            SettingError: a finished run with other settings lies there.
+        """
+        for file in sorted(self.of(cell).glob("*/summary.json")):
+            try:
+                summary = json.loads(file.read_text("utf-8"))
+                settings = json.loads((file.parent / "settings.json").read_text("utf-8"))
+                whole = summary["status"] == "completed"
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            if whole:
+                self._refuse_other(file.parent, settings, cell.settings)
+                return file.parent
+        return None
+
+    def discard(self, cell: Cell) -> None:
+        """Take away what an unfinished or failed cell left, the models of its clients included."""
+        self.discard_models(cell)
+        shutil.rmtree(self.of(cell), ignore_errors=True)
+
+    def discard_models(self, cell: Cell) -> None:
+        """Take away the clients' models of a cell's runs: a comparison's would soon fill the disk."""
+        for file in self.of(cell).glob("*/settings.json"):
+            run = file.parent.name
+            if is_run_name(run):
+                shutil.rmtree(home() / "clients" / run, ignore_errors=True)
+
+    def _refuse_other(self, run: Path, settings: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+        for name in sorted(settings.keys() | asked.keys()):
+            if name not in INDIFFERENT and settings.get(name) != asked.get(name):
+                raise SettingError(
+                    f"{run} is no run of this comparison: its setting `{name}` is {shown(settings.get(name))}, here it "
+                    f"is {shown(asked.get(name))}; move it away."
+                )
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        temporary = self.path / f".{FILE}.tmp"
+        written = {"format": FORMAT, "version": this_version(), **content}
+        temporary.write_text(json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+        os.replace(temporary, self.path / FILE)
+
+
+def this_version() -> str:
+    """Of the installed package; `unknown` in a checkout that is not installed."""
+    try:
+        return version("protosphere")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _comparison(kept: Mapping[str, Any]) -> Comparison:
+    entries = {key: tuple(Entry(**entry) for entry in kept[key]) for key in ("methods", "datasets", "partitions")}
+    return Comparison(
+        **{
+            **kept,
+            **entries,
+            "seeds": tuple(kept["seeds"]),
+            "metrics": tuple(Metric(**metric) for metric in kept["metrics"]),
+            "paper": tuple(Printed(**printed) for printed in kept["paper"]),
+        }
+    )

@@ -1,0 +1,88 @@
+"""How many cells run at a time, and what of this machine's cores and GPUs each of them gets."""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from experiments.compare.cells import Cell
+from experiments.runtime.launch import check_resources
+from federation.settings import SettingError
+
+GPUS = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class Share:
+    """Jobs that run at a time, each on `cores` cores and on the GPUs that `gpus` has for it (all, if empty).
+
+    Attributes:
+        in_process: without Flower, each cell in one process.
+    """
+
+    jobs: int
+    cores: int
+    gpus: tuple[str, ...] = ()
+    cpus_per_client: int = 1
+    gpus_per_client: float = 0.0
+    in_process: bool = False
+
+    def __str__(self) -> str:
+        cores = f"{self.cores} core{'s' * (self.cores > 1)}"
+        gpus = f" and GPU {' or '.join(sorted(set(self.gpus)))}" if self.gpus else ""
+        return f"{self.jobs} job{'s' * (self.jobs > 1)} at a time of {cores}{gpus}"
+
+    def flags(self) -> list[str]:
+        """For `protosphere run`."""
+        if self.in_process:
+            return ["--in-process"]
+        return ["--cpus-per-client", str(self.cpus_per_client), "--gpus-per-client", f"{self.gpus_per_client:g}"]
+
+    def environment(self, place: int) -> dict[str, str]:
+        """What a cell gets that runs in one of the `jobs` places, counted from 0."""
+        mine = {GPUS: self.gpus[place]} if self.gpus else {}
+        # Ray would start a worker for every core that it sees, in every job
+        return mine if self.in_process else mine | {"RAY_OVERRIDE_RESOURCES": json.dumps({"CPU": self.cores})}
+
+
+def share(
+    cells: Sequence[Cell],
+    *,
+    jobs: int | None = None,
+    cpus_per_client: int = 1,
+    gpus_per_client: float = 0.0,
+    in_process: bool = False,
+) -> Share:
+    """What each job gets. Without `jobs`: on GPUs a job each, else as many as the cores hold.
+
+    Over Flower a cell's clients run at a time as far as cores go, so a cell with many clients fills the machine; in
+    one process a cell takes the setting `threads` of cores.
+
+    Raises:
+        SettingError: this machine lacks what was asked for.
+    """
+    check_resources(cpus_per_client, gpus_per_client)
+    if jobs is not None and jobs < 1:
+        raise SettingError(f"--jobs is {jobs}, but one must run at least.")
+    cores = os.cpu_count() or 1
+    if in_process:
+        wanted = max((int(cell.settings["threads"]) for cell in cells), default=1)
+        on_gpu = any(cell.settings["device"] != "cpu" for cell in cells)
+    else:
+        wanted = cpus_per_client * max((cell.clients for cell in cells), default=1)
+        on_gpu = gpus_per_client > 0
+    gpus = _gpus() if on_gpu else []
+    most = max(1, len(gpus) // max(1, math.ceil(gpus_per_client))) if gpus else max(1, cores // wanted)
+    number = min(jobs or most, len(cells) or 1)
+    each = max(cpus_per_client, cores // number // cpus_per_client * cpus_per_client)
+    places = tuple(",".join(gpus[place % len(gpus) :: number]) for place in range(number)) if gpus else ()
+    return Share(number, each, places, cpus_per_client, gpus_per_client, in_process)
+
+
+def _gpus() -> list[str]:
+    """The CUDA devices that this process may use, as the environment names them."""
+    from torch.cuda import device_count
+
+    named = [name.strip() for name in os.environ.get(GPUS, "").split(",") if name.strip()]
+    return named[: device_count()] or [str(index) for index in range(device_count())]

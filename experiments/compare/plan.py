@@ -1,0 +1,365 @@
+"""What is compared: a TOML file of methods, data sets, partitions, seeds and a metric, read, checked and narrowed."""
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from data.domains import short_name
+from experiments.runtime.run_config import RunConfig, preset_names
+from federation.settings import RULES, SettingError, nearest, refuse_unknown, shown
+from strategies import METHODS, known_settings, load_method
+
+PRESETS = Path(__file__).parents[1] / "presets" / "compare"
+FIGURES = ("headline", "selected", "best", "client-best", "last-5", "final", "all-classes")
+ENSEMBLE = "ensemble"
+ENSEMBLE_FIGURES = ("best", "last-5", "final")
+KEYS = ("title", "note", "methods", "datasets", "partitions", "seeds", "metric", "target", "settings", "paper")
+# of a cell, or of where it runs; never of a row or a method
+NOT_HERE = {
+    "seed": "seeds",
+    "results-dir": "--results",
+    "resume": "--resume",
+}
+# what the clients of a row are, their data and models, and who is sampled: the same for all its methods
+OF_A_ROW = frozenset(
+    {"dataset", "classes", "image-size", "text-column", "label-column", "group-column", "max-tokens"}
+    | {"partition", "partition-table", "alpha", "classes-per-client", "ways", "ways-spread", "shots", "shots-spread"}
+    | {"clients", "min-samples", "max-samples", "split", "test-share", "validation-share"}
+    | {"spiral-noise", "spiral-points", "ensemble-every", "shared-test-share", "shared-test-path"}
+    | {"models", "feature-dim", "shared-init", "fraction-train", "min-train-clients"}
+)
+USUAL_METHODS = ("local", "fedproto", "protonorm")
+USUAL_SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of a run's summary: `figure` by the prediction rule `rule`, empty for the method's own.
+
+    The figure `headline` is what the run calls so: `selected`, or `final` without validation rows.
+    """
+
+    rule: str = ""
+    figure: str = "headline"
+
+    def __str__(self) -> str:
+        return f"{self.rule} {self.figure}".strip()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method, data set or partition of a comparison: its label in the tables, and the settings that make it.
+
+    `base` is a preset of `protosphere run` that a data set starts from; `missing` says what to do without its data.
+    """
+
+    label: str
+    settings: RunConfig = field(default_factory=dict)
+    base: str = ""
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A data set and a partition of it: every method of a row sees the same clients."""
+
+    dataset: Entry
+    partition: Entry | None = None
+
+    @property
+    def label(self) -> str:
+        """As the tables name it."""
+        return ", ".join(entry.label for entry in (self.dataset, self.partition) if entry)
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a paper's table prints: the accuracy in % of one method in one row, by one metric."""
+
+    row: str
+    method: str
+    metric: str
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison as its file says it.
+
+    Attributes:
+        name: short, for folders.
+        target: the accuracy in (0, 1] to which bytes are counted; None for none.
+        settings: common to all.
+    """
+
+    name: str
+    methods: tuple[Entry, ...]
+    datasets: tuple[Entry, ...]
+    partitions: tuple[Entry, ...] = ()
+    seeds: tuple[int, ...] = USUAL_SEEDS
+    metrics: tuple[Metric, ...] = (Metric(),)
+    target: float | None = None
+    settings: RunConfig = field(default_factory=dict)
+    paper: tuple[Printed, ...] = ()
+    title: str = ""
+    note: str = ""
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every data set by every partition."""
+        return [Row(dataset, partition) for dataset in self.datasets for partition in self.partitions or (None,)]
+
+
+def comparison_names() -> list[str]:
+    """The presets that there are."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def load(file: str = "", preset: str = "") -> Comparison:
+    """A comparison from a file, from a preset, or the usual one: local, FedProto and ProtoNorm on digits.
+
+    Raises:
+        SettingError: both, an unknown preset, or a file that is no comparison.
+    """
+    if file and preset:
+        raise SettingError("a comparison file and --preset exclude each other; give one of them.")
+    if preset:
+        if preset not in comparison_names():
+            hint = nearest(preset, comparison_names())
+            single = f"; `protosphere run --preset {preset}` knows it" if preset in preset_names() else ""
+            raise SettingError(
+                f"unknown comparison `{preset}`{hint}{single}; one of {', '.join(comparison_names())} is allowed."
+            )
+        return read(PRESETS / f"{preset}.toml")
+    if file:
+        return read(Path(os.path.expanduser(file)))
+    methods = tuple(entry_of(name, "methods") for name in USUAL_METHODS)
+    return Comparison("digits", methods, (entry_of("digits", "datasets"),))
+
+
+def read(path: Path) -> Comparison:
+    """Read and check a comparison file.
+
+    Raises:
+        SettingError: one sentence on the first thing in it that cannot be.
+    """
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.reason
+        raise SettingError(f"the comparison file {path} cannot be read ({reason}).") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"the comparison file {path} is not valid TOML ({error}).") from None
+    for key in table:
+        if key not in KEYS:
+            raise SettingError(
+                f"{path.name}: unknown key `{key}`{nearest(key, KEYS)}; a comparison has {', '.join(KEYS)}, and "
+                "settings for all of it stand in [settings]."
+            )
+    try:
+        return _comparison(path.stem, table)
+    except SettingError as error:
+        raise SettingError(f"{path.name}: {error}") from None
+
+
+def parse_metric(text: str) -> Metric:
+    """`last-5`, `classifier last-5` or `ensemble last-5`.
+
+    Raises:
+        SettingError: an unknown rule or figure, with the nearest one.
+    """
+    words = text.split() if isinstance(text, str) else []
+    rules = (*dict.fromkeys((*RULES, *(rule for name in METHODS for rule in load_method(name).rules))), ENSEMBLE)
+    if not 1 <= len(words) <= 2:
+        raise SettingError(f"metric is {shown(text)}, but it is a figure, or a prediction rule and a figure.")
+    rule, figure = words if len(words) == 2 else ["", words[0]]
+    if rule and rule not in rules:
+        raise SettingError(f"metric is {shown(text)}: unknown rule{nearest(rule, rules)}; one of {', '.join(rules)}.")
+    allowed = ENSEMBLE_FIGURES if rule == ENSEMBLE else FIGURES[1:] if rule else FIGURES
+    if figure not in allowed:
+        raise SettingError(
+            f"metric is {shown(text)}: unknown figure{nearest(figure, allowed)}; one of {', '.join(allowed)}."
+        )
+    return Metric(rule, figure)
+
+
+def flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
+    """Settings out of a TOML table, nested ones by their dotted names.
+
+    Raises:
+        SettingError: an unknown setting, or one whose value is a list.
+    """
+    found: RunConfig = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            found |= flat(value, f"{prefix}{name}.")
+        elif isinstance(value, bool | int | float | str):
+            found[prefix + name] = value
+        else:
+            raise SettingError(
+                f"setting `{prefix}{name}` is {shown(value)}, but a setting is a number, true, false or a string."
+            )
+    if not prefix:
+        refuse_unknown(found, known_settings())
+        for name in found:
+            if name in NOT_HERE:
+                raise SettingError(f"setting `{name}` differs by cell or machine; use {NOT_HERE[name]} for it.")
+    return found
+
+
+def _comparison(name: str, table: Mapping[str, Any]) -> Comparison:
+    parts = {key: _entries(table.get(key, []), key) for key in ("methods", "datasets", "partitions")}
+    for key in ("methods", "datasets"):
+        if not parts[key]:
+            raise SettingError(f"`{key}` is missing or empty, but a comparison needs one of them at least.")
+    settings = table.get("settings", {})
+    if not isinstance(settings, dict):
+        raise SettingError("`settings` is a table: write [settings] and a setting a line.")
+    common = flat(settings)
+    if "strategy" in common:
+        raise SettingError("setting `strategy` stands in [settings]; name it in `methods`.")
+    metric = table.get("metric", "headline")
+    if metric == []:
+        raise SettingError("`metric` is [], but a comparison needs one figure at least.")
+    found = Comparison(
+        name,
+        parts["methods"],
+        parts["datasets"],
+        parts["partitions"],
+        seeds=seeds_of(table.get("seeds", list(USUAL_SEEDS))),
+        metrics=tuple(parse_metric(each) for each in (metric if isinstance(metric, list) else [metric])),
+        target=target_of(table["target"]) if "target" in table else None,
+        settings=common,
+        title=str(table.get("title", "")),
+        note=str(table.get("note", "")),
+    )
+    return replace(found, paper=tuple(_printed(table.get("paper", []), found)))
+
+
+def _entries(items: Any, key: str) -> tuple[Entry, ...]:
+    if not isinstance(items, list):
+        raise SettingError(f"`{key}` is {shown(items)}, but it is a list of names or tables.")
+    entries = tuple(entry_of(item, key) for item in items)
+    refuse_twice([entry.label for entry in entries])
+    return entries
+
+
+def entry_of(item: Any, key: str) -> Entry:
+    """A method, data set or partition from its name, or from a table of its label and settings."""
+    if isinstance(item, str) and key != "partitions":
+        name = "strategy" if key == "methods" else "dataset"
+        item = {"label": item if key == "methods" else short_name(item), name: item}
+    if not isinstance(item, dict):
+        raise SettingError(f"`{key}` has {shown(item)}, but its items are tables with a label and settings.")
+    own = {"label", "base", "missing"} if key == "datasets" else {"label"}
+    words = {name: item[name] for name in own if name in item}
+    for name, value in words.items():
+        if not isinstance(value, str) or not value.strip():
+            raise SettingError(f"`{name}` in `{key}` is {shown(value)}, but it is a word or a few.")
+    settings = flat({name: value for name, value in item.items() if name not in own})
+    if key == "methods":
+        load_method(str(settings.get("strategy", "")))
+        if differing := sorted(OF_A_ROW & settings.keys()):
+            raise SettingError(
+                f"setting `{differing[0]}` stands in `methods`, but it is the same for all methods of a row; make "
+                "[[partitions]] of its values, or name it in `datasets` or [settings]."
+            )
+    elif "strategy" in settings:
+        raise SettingError(f"setting `strategy` stands in `{key}`; name it in `methods`.")
+    base = words.get("base", "")
+    if base and base not in preset_names():
+        raise SettingError(
+            f"unknown base `{base}`{nearest(base, preset_names())}; one of {', '.join(preset_names())} is allowed."
+        )
+    if key == "datasets" and not base and "dataset" not in settings:
+        raise SettingError(f"the data set {shown(item)} names neither `dataset` nor `base`.")
+    # one line, as a table's cell needs it
+    own_label = " ".join(words.get("label", "").split())
+    label = own_label or str(settings.get("strategy", base or short_name(str(settings.get("dataset", "")))))
+    if not label:
+        raise SettingError(f"`{key}` has {shown(item)} without a label; give it one.")
+    return Entry(label, settings, base, words.get("missing", ""))
+
+
+def _printed(tables: Any, comparison: Comparison) -> list[Printed]:
+    """The paper's figures, each with a row, a method and a metric that are there."""
+    labels = {"dataset": comparison.datasets, "partition": comparison.partitions}
+    found = []
+    for table in tables if isinstance(tables, list) else [tables]:
+        if not isinstance(table, dict) or not isinstance(table.get("accuracy"), dict):
+            raise SettingError("`paper` is a list of tables, each with dataset, partition, metric and accuracy.")
+        for key in table:
+            if key not in (*labels, "metric", "accuracy"):
+                raise SettingError(f"unknown key `{key}` in `paper`{nearest(key, (*labels, 'metric', 'accuracy'))}.")
+        entries = [
+            pick(str(table.get(key, "")), own, f"`{key}` in `paper`", _labels) for key, own in labels.items() if own
+        ]
+        metric = str(parse_metric(table.get("metric", str(comparison.metrics[0]))))
+        for name, accuracy in table["accuracy"].items():
+            method = pick(name, comparison.methods, "`accuracy` in `paper`", _labels)
+            if isinstance(accuracy, bool) or not isinstance(accuracy, int | float) or not 0 <= accuracy <= 100:
+                raise SettingError(f"`accuracy` in `paper` of {name} is {shown(accuracy)}, but it is a percentage.")
+            found.append(Printed(Row(*entries).label, method.label, metric, float(accuracy)))
+    return found
+
+
+def _labels(entry: Entry) -> list[str]:
+    return [entry.label]
+
+
+def pick(name: str, entries: Sequence[Entry], where: str, names: Callable[[Entry], list[str]]) -> Entry:
+    """The first entry of that name, by what `names` says that it may be called; case and signs matter only for a tie.
+
+    Raises:
+        SettingError: none; `where` says where the name stands.
+    """
+    for same in (str, plain):
+        for entry in entries:
+            if same(name) in map(same, names(entry)):
+                return entry
+    known = [word for entry in entries for word in names(entry)]
+    there = ", ".join(entry.label for entry in entries) or "none"
+    raise SettingError(f"{where} has {shown(name)}{nearest(name, known)}, but the comparison has {there}.")
+
+
+def plain(name: str) -> str:
+    """A name without case, spaces and signs; a number keeps its point."""
+    return "".join(letter for letter in name.casefold() if letter.isalnum() or letter == ".")
+
+
+def seeds_of(items: Any) -> tuple[int, ...]:
+    """Seeds, checked.
+
+    Raises:
+        SettingError: not a list of different whole numbers from 0 on.
+    """
+    right = isinstance(items, list) and all(isinstance(seed, int) and not isinstance(seed, bool) for seed in items)
+    if not right or not items or min(items) < 0:
+        raise SettingError(f"`seeds` is {shown(items)}, but it is a list of whole numbers from 0 on.")
+    refuse_twice([str(seed) for seed in items])
+    return tuple(items)
+
+
+def target_of(value: Any) -> float:
+    """A target accuracy, checked.
+
+    Raises:
+        SettingError: it is not in (0, 1].
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+        raise SettingError(f"`target` is {shown(value)}, but it is an accuracy in (0, 1], such as 0.8.")
+    return float(value)
+
+
+def refuse_twice(labels: Sequence[str]) -> None:
+    """Labels name rows, columns and folders.
+
+    Raises:
+        SettingError: one is there twice.
+    """
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise SettingError(f"{shown(twice)} is there twice; give each a label of its own.")

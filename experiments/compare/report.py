@@ -1,0 +1,187 @@
+"""What a comparison leaves to read: table.csv, table.md, table.tex, pictures, and report.html that holds it all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.compare.cells import Cell, not_default, scaled_words
+from experiments.compare.figures import Result, Spread, as_csv, by_method, results, spread
+from experiments.compare.folder import ComparisonFolder, this_version
+from experiments.compare.plan import Comparison
+from experiments.compare.tables import Grid, floor, grids, latex, markdown
+from reports import canvas
+from reports.page import Html, details, element, gallery, link, page, paragraph, picture, section, table, write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+STYLES = ("-", "--", ":")
+CSV, MARKDOWN, LATEX, REPORT = "table.csv", "table.md", "table.tex", "report.html"
+
+
+@dataclass(frozen=True)
+class Written:
+    """The tables, and the files that hold them."""
+
+    grids: Sequence[Grid]
+    paths: Sequence[Path]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A method's accuracy at each evaluation that all its seeds have: mean, spread, and mean bytes so far."""
+
+    rounds: Sequence[int]
+    accuracies: Sequence[Spread]
+    wire: Sequence[float]
+
+
+def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell]) -> Written:
+    """Write every file anew from what is finished.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    found = results(folder, comparison, cells)
+    made = grids(comparison, scaled_words(cells), found)
+    pictures = _pictures(folder, comparison, found)
+    contents = {
+        CSV: as_csv(comparison, cells, found, folder.path),
+        MARKDOWN: markdown(made),
+        LATEX: latex(made),
+        REPORT: _page(folder, comparison, cells, found, made, pictures),
+    }
+    return Written(made, [write(folder.path / name, content) for name, content in contents.items()])
+
+
+def curves(runs: Sequence[Result]) -> Curve:
+    """The curve of one method's runs; evaluations that some seed lacks are left out."""
+    by_round = [{of_round: rest for of_round, *rest in each.curve} for each in runs]
+    common = sorted(set.intersection(*map(set, by_round))) if by_round else []
+    accuracies = [spread([each[r][0] for each in by_round]) for r in common]
+    wire = [sum(each[r][2] for each in by_round) / len(by_round) for r in common]
+    return Curve(common, [each for each in accuracies if each], wire)
+
+
+def _pictures(
+    folder: ComparisonFolder, comparison: Comparison, found: Sequence[Result]
+) -> dict[str, list[tuple[str, str, str]]]:
+    """Row -> (SVG, words for those who do not see it, caption) of its pictures, which are left as files, too."""
+    place = folder.path / "pictures"
+    drawn: dict[str, list[tuple[str, str, str]]] = {}
+    for number, row in enumerate(comparison.rows):
+        own = {method: curves(runs) for method, runs in by_method(found, row.label, comparison).items() if runs}
+        if not any(curve.rounds for curve in own.values()):
+            continue
+        lowest = floor(found, row.label)
+        ends = ", ".join(
+            f"{method} {100 * curve.accuracies[-1].mean:.1f} %" for method, curve in own.items() if curve.rounds
+        )
+        captions = {
+            "rounds": "Over rounds: mean of the clients' accuracy, band: standard deviation over seeds.",
+            "bytes": "Over the training messages' bytes so far, both directions.",
+        }
+        for kind, caption in captions.items():
+            svg = _draw(own, kind, lowest.mean if lowest else None)
+            place.mkdir(exist_ok=True)
+            write(place / f"row{number + 1}-{kind}.svg", svg)
+            alt = f"Accuracy over {kind} on {row.label}, at the end: {ends}."
+            drawn.setdefault(row.label, []).append((svg, alt, caption))
+    return drawn
+
+
+def _draw(own: Mapping[str, Curve], kind: str, lowest: float | None) -> str:
+    with canvas.figure() as drawing:
+        axes = drawing.add_subplot()
+        size, unit = (1e6, "MB") if any(curve.wire[-1] >= 1e6 for curve in own.values() if curve.wire) else (1e3, "kB")
+        for number, curve in enumerate(own.values()):
+            across = curve.rounds if kind == "rounds" else [each / size for each in curve.wire]
+            _line(axes, number, curve, across)
+        if lowest is not None:
+            axes.axhline(100 * lowest, color=canvas.SOFT, linewidth=1, linestyle=(0, (1, 2)))
+        axes.set_xlabel("round" if kind == "rounds" else f"training messages so far, {unit}")
+        axes.locator_params(axis="x", integer=kind == "rounds")
+        axes.set_ylabel("test accuracy, %")
+        # by pairs: a label that begins with "_" would be left out
+        names = [*own, "majority class"][: len(axes.lines)]
+        drawing.legend(axes.lines, names, loc="outside lower center", ncols=3)
+        return canvas.svg(drawing)
+
+
+def _line(axes: "Axes", number: int, curve: Curve, across: Sequence[float]) -> None:
+    colours = len(canvas.COLOURS)
+    colour, style = canvas.COLOURS[number % colours], STYLES[number // colours % len(STYLES)]
+    means = [100 * each.mean for each in curve.accuracies]
+    marker = canvas.MARKERS[number % len(canvas.MARKERS)]
+    every = max(1, len(means) // 8)
+    axes.plot(across, means, style, color=colour, marker=marker, markevery=every, markersize=4.5)
+    bands = [100 * (each.std or 0.0) for each in curve.accuracies]
+    if any(bands):
+        low = [mean - band for mean, band in zip(means, bands, strict=True)]
+        high = [mean + band for mean, band in zip(means, bands, strict=True)]
+        axes.fill_between(across, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _page(
+    folder: ComparisonFolder,
+    comparison: Comparison,
+    cells: Sequence[Cell],
+    found: Sequence[Result],
+    made: Sequence[Grid],
+    pictures: Mapping[str, Sequence[tuple[str, str, str]]],
+) -> str:
+    title = comparison.title or f"Comparison {comparison.name}"
+    seeds = ", ".join(map(str, comparison.seeds))
+    lead = (
+        f"{len(found)} of {len(cells)} cells finished: {len(comparison.rows)} rows × {len(comparison.methods)} methods "
+        f"× seeds {seeds}. Every method of a row has the same partition, initial models and samples of clients."
+    )
+    parts = [section("Accuracy", _table(made[0])), section("Bytes", _table(made[1]))]
+    for row, drawn in pictures.items():
+        parts.append(section(row, gallery(*(picture(*each) for each in drawn))))
+    parts.append(section("Runs", _runs(folder, comparison, cells, found)))
+    parts.append(section("Settings", *_settings(comparison, cells)))
+    foot = f"Protosphere {this_version()}; the numbers of every cell are in {CSV}."
+    return page(title, parts, lead, foot)
+
+
+def _table(grid: Grid) -> Html:
+    lines = [[element("strong", cell.text) if cell.best else cell.text for cell in line] for line in grid.lines]
+    notes = (paragraph(note, class_="note") for note in grid.notes)
+    # above the table, whose width would break a caption
+    return element("div", paragraph(grid.title), table(grid.head, lines), *notes)
+
+
+def _runs(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result]) -> Html:
+    of_cell = {each.cell.name: each for each in found}
+    lines = []
+    for cell in cells:
+        each = of_cell.get(cell.name)
+        if each is None:
+            lines.append([cell.row, cell.method, cell.seed, *[None] * len(comparison.metrics), None, "not finished"])
+            continue
+        values = [None if value is None else f"{100 * value:.2f}" for value in each.values]
+        lines.append([cell.row, cell.method, cell.seed, *values, f"{each.seconds:.0f}", _report_of(each.run, folder)])
+    head = ["row", "method", "seed", *(f"{metric}, %" for metric in comparison.metrics), "seconds", "report"]
+    return table(head, lines, words=(0, 1, len(head) - 1))
+
+
+def _report_of(run: Path, folder: ComparisonFolder) -> Html | str:
+    relative = run.relative_to(folder.path).as_posix()
+    return link("report", f"{relative}/{REPORT}") if (run / REPORT).exists() else relative
+
+
+def _settings(comparison: Comparison, cells: Sequence[Cell]) -> list[Html]:
+    """What each method of each row was set to, where it differs from the defaults."""
+    parts = []
+    for row in comparison.rows:
+        own = [cell for cell in cells if cell.row == row.label and cell.seed == comparison.seeds[0]]
+        lines = [[cell.method, _codes(cell)] for cell in own]
+        head = ["method", "settings that differ from the defaults"]
+        parts.append(details(row.label, table(head, lines, words=(0, 1))))
+    return parts
+
+
+def _codes(cell: Cell) -> Html:
+    return Html(" ".join(element("code", f"{name}={value}") for name, value in not_default(cell.settings).items()))

@@ -1,0 +1,132 @@
+"""A run made smaller in proportion: fewer rounds, rows and clients, for a machine that cannot run the whole one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from data import DataError
+from data.assignment import assignment, open_data
+from data.table import TABLE
+from experiments.runtime.run_config import DEFAULT_CLIENTS, RunConfig
+from federation.data_spec import data_spec
+from federation.settings import SettingError, home
+from models import model_names
+from strategies import read_settings
+
+FEWEST_ROUNDS = FEWEST_CLIENTS = 2
+# counted in rounds: a tenth of the rounds has a tenth of the distances between exchanges and evaluations
+IN_ROUNDS = ("evaluate-every", "ensemble-every", "gfpl.first-exchange", "gfpl.exchange-every")
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A run's settings after scaling, and what was changed: what -> (now, before)."""
+
+    settings: RunConfig
+    changes: Mapping[str, tuple[int | str, int | str]]
+
+
+def checked_scale(scale: float) -> float:
+    """The scale as it is.
+
+    Raises:
+        SettingError: it is not in (0, 1].
+    """
+    if not 0 < scale <= 1:
+        raise SettingError(f"--scale is {scale:g}, but it is a share of the whole in (0, 1], such as 0.1.")
+    return scale
+
+
+def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds: Sequence[int]) -> Scaled:
+    """Shrink rounds (2 at least), rows and clients (2 at least) by the factor `scale`.
+
+    What is counted in rounds shrinks with them, to 1 at least. A client keeps about as many rows as it had; where the
+    partition cannot be drawn of so few rows or for so few clients, there are as many as it needs. A partition table
+    counts all rows: in its place comes a Dirichlet draw with the settings' `alpha`. Opens the data.
+
+    Args:
+        settings: all of a run's, by name.
+        seeds: those for which the partition must work.
+
+    Raises:
+        SettingError: the partition cannot be drawn of all rows either. DataError: the data cannot be opened.
+    """
+    checked_scale(scale)
+    found = dict(settings)
+    changes: dict[str, tuple[int | str, int | str]] = {}
+    if found["partition"] == TABLE and scale < 1:
+        found |= {"partition": "dirichlet", "partition-table": ""}
+        changes["partition"] = ("dirichlet", TABLE)
+
+    def shrink(name: str, now: int, before: int, shown: str = "") -> None:
+        found[name] = now
+        if now != before:
+            changes[shown or name] = (now, before)
+
+    before = int(found["rounds"])
+    shrink("rounds", max(min(FEWEST_ROUNDS, before), round(scale * before)), before)
+    share = int(found["rounds"]) / before
+    for name in IN_ROUNDS:
+        value = int(found.get(name, 0))
+        # 0 means never
+        if value and _is_read(name, found):
+            shrink(name, max(1, round(share * value)), value)
+    clients, used = _room(found)
+    fewest = max(min(FEWEST_CLIENTS, clients), round(scale * clients))
+    rows, number = _enough(found, max(1, round(scale * used)), used, fewest, clients, seeds)
+    shrink("max-samples", rows, used, "rows")
+    shrink("clients", number, clients)
+    # dealt in turn, so the last ones go with the clients
+    models = len(model_names(str(found["models"])))
+    if number < min(models, clients):
+        changes["architectures"] = (number, min(models, clients))
+    for name in ("min-train-clients", "min-replies"):
+        shrink(name, min(int(found[name]), number), int(found[name]))
+    return Scaled(found, changes)
+
+
+def said(scale: float, changes: Mapping[str, tuple[int | str, int | str]]) -> str:
+    """The changes for people: `scaled by 0.05: 15 of 300 rounds, 2 of 20 clients, ...`."""
+    counted = ("rounds", "clients", "architectures", "rows")
+    parts = [f"{now:,} of {before:,} {what}" for what, (now, before) in changes.items() if what in counted]
+    parts += [f"{what} {now} for {before}" for what, (now, before) in changes.items() if what not in counted]
+    return f"scaled by {scale:g}: {', '.join(parts) or 'nothing to shrink'}"
+
+
+def _is_read(name: str, settings: Mapping[str, bool | int | float | str]) -> bool:
+    prefix = name.rpartition(".")[0]
+    return not prefix or prefix in read_settings(settings).method.settings
+
+
+def _room(settings: RunConfig) -> tuple[int, int]:
+    """How many clients there are, and how many rows are dealt to them."""
+    checked = read_settings(settings).settings
+    clients = checked.clients or DEFAULT_CLIENTS
+    data = open_data(data_spec(checked, clients), home() / "cache")
+    available = data.train_rows if checked.split == "official" else len(data.labels)
+    return clients, min(checked.max_samples or available, available)
+
+
+def _enough(
+    settings: RunConfig, rows: int, all_rows: int, fewest: int, most: int, seeds: Sequence[int]
+) -> tuple[int, int]:
+    """The fewest rows (doubled from `rows` on) and clients for which the partition can be drawn with every seed.
+
+    More clients help only where classes or domains would be left to nobody; else only more rows do.
+    """
+    checked = read_settings(settings | {"min-train-clients": 1, "min-replies": 0}).settings
+    spec = data_spec(checked, most)
+    data = open_data(spec, home() / "cache")
+    numbers = range(fewest, most + 1) if checked.partition in ("pathological", "mixed") else (fewest,)
+    reason = ""
+    while True:
+        for clients in numbers:
+            try:
+                for seed in seeds:
+                    drawn = replace(spec, clients=clients, max_samples=rows, seed=seed)
+                    assignment(drawn, data, home() / "cache")
+                return rows, clients
+            except DataError as error:
+                reason = str(error)
+        if rows == all_rows:
+            raise SettingError(f"no part of the clients can share the data set {settings['dataset']}: {reason}")
+        rows = min(2 * rows, all_rows)

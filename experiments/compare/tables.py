@@ -1,0 +1,221 @@
+"""A comparison's tables: on the console, as Markdown and as LaTeX. One layout, three ways to write it down."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from experiments.compare.figures import DIGITS, Result, Spread, best_of, by_method, percent, spread
+from experiments.compare.plan import Comparison
+from runs.lines import readable_size
+
+FLOOR = "majority class"
+PAPER = "paper"
+NONE = "-"
+TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    **{letter: f"$\\{name}$" for letter, name in zip("αβγλμ", ("alpha", "beta", "gamma", "lambda", "mu"), strict=True)},
+}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One cell of a table."""
+
+    text: str
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """One row of the comparison by one figure: by method ours, and what the paper prints."""
+
+    cells: Mapping[str, Shown]
+    printed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table before it is written: the first entry of a line is its heading."""
+
+    title: str
+    head: Sequence[str]
+    lines: Sequence[Sequence[Shown]]
+    notes: Sequence[str] = ()
+
+
+def grids(comparison: Comparison, scaled: Sequence[str], found: Sequence[Result]) -> list[Grid]:
+    """The accuracies, then the bytes.
+
+    Args:
+        scaled: what was made smaller, in words; shown under every table.
+    """
+    notes = [*scaled, comparison.note] if comparison.note else [*scaled]
+    return [_accuracies(comparison, notes, found), _bytes(comparison, notes, found)]
+
+
+def console(grid: Grid) -> Table:
+    """For a terminal, without title and notes, which would be broken to its width."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for index, name in enumerate(grid.head):
+        table.add_column(Text(name), justify="right" if index else "left")
+    for line in grid.lines:
+        table.add_row(*(Text(cell.text, "bold" if cell.best else "") for cell in line))
+    return table
+
+
+def markdown(grids: Sequence[Grid]) -> str:
+    """GitHub's tables, the best in bold."""
+
+    def cell(shown: Shown) -> str:
+        text = shown.text.replace("|", "\\|")
+        return f"**{text}**" if shown.best else text
+
+    parts = []
+    for grid in grids:
+        lines = [[Shown(name) for name in grid.head], *grid.lines]
+        rows = [f"| {' | '.join(map(cell, line))} |" for line in lines]
+        rows.insert(1, "|---" + "|---:" * (len(grid.head) - 1) + "|")
+        parts.append("\n\n".join([grid.title, "\n".join(rows), *grid.notes]))
+    return "\n\n".join(parts) + "\n"
+
+
+def latex(grids: Sequence[Grid]) -> str:
+    """Tables for `booktabs`, the best in \\textbf."""
+    parts = ["% \\usepackage{booktabs}"]
+    for grid in grids:
+        rows = [" & ".join(_tex(cell) for cell in line) + r" \\" for line in grid.lines]
+        head = " & ".join(_tex(Shown(name)) for name in grid.head) + r" \\"
+        caption = " ".join(f"{_escaped(words.rstrip('.'))}." for words in (grid.title, *grid.notes))
+        parts.append(
+            "\n".join(
+                [
+                    r"\begin{table}",
+                    r"\centering",
+                    rf"\caption{{{caption}}}",
+                    rf"\begin{{tabular}}{{l{'r' * (len(grid.head) - 1)}}}",
+                    r"\toprule",
+                    head,
+                    r"\midrule",
+                    *rows,
+                    r"\bottomrule",
+                    r"\end{tabular}",
+                    r"\end{table}",
+                ]
+            )
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _accuracies(comparison: Comparison, notes: Sequence[str], found: Sequence[Result]) -> Grid:
+    seeds = len(comparison.seeds)
+    columns = {}
+    for row in comparison.rows:
+        runs = by_method(found, row.label, comparison)
+        for index, metric in enumerate(comparison.metrics):
+            spreads = {method: spread([each.values[index] for each in own]) for method, own in runs.items()}
+            best = best_of(spreads)
+            cells = {method: Shown(accuracy(value, seeds), method in best) for method, value in spreads.items()}
+            cells[FLOOR] = Shown(accuracy(floor(found, row.label), seeds))
+            printed = {
+                each.method: f"{each.accuracy:.{DIGITS}f}"
+                for each in comparison.paper
+                if (each.row, each.metric) == (row.label, str(metric))
+            }
+            name = f"{row.label} ({metric})" if len(comparison.metrics) > 1 else row.label
+            columns[name] = Column(cells, printed)
+    if any(column.printed for column in columns.values()):
+        notes = [*notes, "paper: what the paper's table prints, not measured here"]
+    over = f"mean ± sample standard deviation (ddof 1) over {seeds} seeds" if seeds > 1 else "one seed"
+    metrics = ", ".join(map(str, comparison.metrics))
+    title = f"{comparison.title or comparison.name}: accuracy in % ({metrics}), {over}"
+    return _laid_out(title, columns, [*(method.label for method in comparison.methods), FLOOR], notes)
+
+
+def _bytes(comparison: Comparison, notes: Sequence[str], found: Sequence[Result]) -> Grid:
+    columns = {}
+    target = comparison.target
+    for row in comparison.rows:
+        runs = by_method(found, row.label, comparison)
+        columns[f"{row.label}, whole run"] = Column({name: Shown(_whole(own)) for name, own in runs.items()})
+        if target is not None:
+            reached = {name: Shown(_to_target(own, len(comparison.seeds))) for name, own in runs.items()}
+            columns[f"{row.label}, to {100 * target:g} %"] = Column(reached)
+    if target is not None:
+        rule = comparison.metrics[0].rule or "each method's own rule"
+        meaning = f"up to the first evaluation whose mean accuracy by {rule} reaches it; {NONE} where it never did"
+        notes = [*notes, f"to {100 * target:g} %: {meaning}"]
+    title = f"{comparison.title or comparison.name}: bytes of training, payload / wire, both directions"
+    return _laid_out(title, columns, [method.label for method in comparison.methods], notes)
+
+
+def accuracy(value: Spread | None, seeds: int) -> str:
+    """`82.90 ± 0.46`; of one seed without spread; with the number of seeds where some are missing."""
+    if value is None:
+        return NONE
+    within = f" ± {percent(value.std)}" if value.std is not None else ""
+    return percent(value.mean) + within + (f" ({value.seeds} of {seeds} seeds)" if value.seeds < seeds else "")
+
+
+def floor(found: Sequence[Result], row: str) -> Spread | None:
+    """The majority-class floor of a row: of each seed the mean over methods, each of which measures it in its round."""
+    by_seed: dict[int, list[float]] = {}
+    for each in found:
+        if each.cell.row == row and each.floor is not None:
+            by_seed.setdefault(each.cell.seed, []).append(each.floor)
+    return spread([sum(values) / len(values) for values in by_seed.values()])
+
+
+def _whole(runs: Sequence[Result]) -> str:
+    return _pair([(each.payload, each.wire) for each in runs])
+
+
+def _to_target(runs: Sequence[Result], seeds: int) -> str:
+    reached = [each.reached for each in runs if each.reached]
+    if not reached:
+        return NONE
+    rounds = sum(each.of_round for each in reached) / len(reached)
+    some = f" ({len(reached)} of {seeds} seeds)" if len(reached) < seeds else ""
+    return f"{_pair([(each.payload, each.wire) for each in reached])}, round {rounds:.3g}{some}"
+
+
+def _pair(sizes: Sequence[tuple[int, int]]) -> str:
+    if not sizes:
+        return NONE
+    return " / ".join(readable_size(round(sum(each) / len(sizes))) for each in zip(*sizes, strict=True))
+
+
+def _laid_out(title: str, columns: Mapping[str, Column], names: Sequence[str], notes: Sequence[str]) -> Grid:
+    """Methods across and rows down, or the other way round where that is the narrower table.
+
+    Args:
+        names: of the methods, in order.
+    """
+    if len(columns) < len(names):
+        paper = {name: bool(column.printed) for name, column in columns.items()}
+        down = {method: [(columns[name], method, paper[name]) for name in columns] for method in names}
+    else:
+        paper = {method: any(method in column.printed for column in columns.values()) for method in names}
+        down = {name: [(column, method, paper[method]) for method in names] for name, column in columns.items()}
+    head = ["", *(part for name, printed in paper.items() for part in ([name, PAPER] if printed else [name]))]
+    lines = [[Shown(name), *(part for each in line for part in _parts(*each))] for name, line in down.items()]
+    return Grid(title, head, lines, notes)
+
+
+def _parts(column: Column, method: str, with_paper: bool) -> list[Shown]:
+    own = [column.cells.get(method, Shown(NONE))]
+    return [*own, Shown(column.printed.get(method, ""))] if with_paper else own
+
+
+def _tex(shown: Shown) -> str:
+    text = _escaped(shown.text)
+    return rf"\textbf{{{text}}}" if shown.best else text
+
+
+def _escaped(text: str) -> str:
+    return "".join(TEX.get(letter, letter) for letter in text)

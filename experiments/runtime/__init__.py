@@ -1,0 +1,1 @@
+"""Runs started: in this process, over Flower, on real machines."""

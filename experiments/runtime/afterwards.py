@@ -1,0 +1,57 @@
+"""What a run that did not come to its end leaves: how far it is, a report of that, the command that goes on with it."""
+
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from federation.settings import SettingError
+from reports.report import leave_report
+from runs.folder import RunFolder
+
+AFTERWORDS = ("report: ", "resume: ", "log: ")  # how lines begin that follow the reason
+
+
+def stopped(name: str, folder: Path | None) -> str:
+    """A sentence on a run that the signal `name` ended.
+
+    Args:
+        folder: the run's; None when it came to none.
+    """
+    if folder is not None and not folder.is_dir():
+        return f"stopped by {name}."
+    done = _finished(folder) if folder else 0
+    return f"stopped by {name} {f'after round {done}' if done else 'before a round was finished'}."
+
+
+def left_of(
+    folder: Path | None, options: Sequence[str] = (), *, elsewhere: bool = False, cut: bool = False
+) -> list[str]:
+    """Lines with the place of the report and the command that goes on, as far as there is something to go on with.
+
+    Args:
+        options: further words of the command.
+        elsewhere: the run was on another machine, where its folder may lie.
+        cut: nobody in the run could write its report any more: it is written here.
+    """
+    if folder is None:
+        return []
+    here = folder.is_dir()
+    if here and cut:
+        record = RunFolder(folder)
+        with suppress(SettingError):
+            record.write_status(record.status() | {"state": "stopped"})
+        if _finished(folder):
+            leave_report(folder)
+    found = [f"report: {folder / 'report.html'}"] if (folder / "report.html").exists() else []
+    if (folder / "checkpoint.safetensors").exists() or (elsewhere and not here):
+        found.append(f"resume: {shlex.join(['protosphere', 'run', *options, '--resume', str(folder)])}")
+    return found
+
+
+def _finished(folder: Path) -> int:
+    """The last finished round."""
+    try:
+        return max((line["round"] for line in RunFolder(folder).lines() if not line.get("final")), default=0)
+    except (SettingError, KeyError):
+        return 0

@@ -1,0 +1,256 @@
+"""The `flwr` commands that talk to a SuperLink: submit a run, follow its log, ask how it ended, stop it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from experiments.runtime.processes import Family
+from experiments.runtime.reachable import connections, flower_home, obstacle, renewal
+from federation.settings import Scalar, nearest
+
+STARTED = re.compile(r"Successfully started run (\d+)")
+QUIET = 120.0  # seconds without a line of the stream until we ask whether the run is over
+ANSWER_PATIENCE = 30.0  # seconds, here and below
+STATUS_PATIENCE = 30.0
+STOP_PATIENCE = 10.0
+STOP_RUN_PATIENCE = 30.0
+
+
+class FlowerError(RuntimeError):
+    """Flower could not be started or did not answer; the message is one sentence for a person."""
+
+
+class Connection:
+    """A SuperLink that somebody runs, by the name of its connection in Flower's configuration.
+
+    Args:
+        scratch: a folder of our own.
+        tell: who hears of every process that is started, as in `Family`.
+        name: of the connection, `[superlink.<name>]` in the config.toml of FLWR_HOME.
+    """
+
+    def __init__(self, scratch: Path, tell: int = subprocess.DEVNULL, name: str = ""):
+        self._scratch = scratch
+        self._family = Family(tell)
+        self._name = name
+        self._run_id = ""
+        # the run is ours to stop: it is on, as far as we know, and the SuperLink is there to be told
+        self._on = False
+        self._environment = quiet()
+        self.notice = ""  # what whoever runs it should know of the SuperLink, in a sentence
+
+    @property
+    def submitted(self) -> bool:
+        """Whether the SuperLink has taken the run."""
+        return bool(self._run_id)
+
+    def start(self) -> None:
+        """See that it answers.
+
+        Raises:
+            FlowerError: there is no such connection, or nobody answers, and why.
+        """
+        known, place = connections(), flower_home() / "config.toml"
+        if self._name not in known:
+            raise FlowerError(
+                f"there is no connection `{self._name}` in {place}{nearest(self._name, known)}; it names "
+                f"{', '.join(known) or 'none'}, and docs/deployment.md shows one."
+            )
+        (self._scratch / "cwd").mkdir(exist_ok=True)
+        answer = self._flwr(["ls", self._name, "--format", "json"], ANSWER_PATIENCE)
+        with suppress(ValueError, KeyError):
+            if json.loads(answer)["success"]:
+                self.notice = renewal(known[self._name])
+                return
+        reason = obstacle(known[self._name]) or refusal(answer) or "no answer"
+        raise FlowerError(
+            f"the SuperLink of the connection `{self._name}` cannot be used: {reason} (the connection stands in "
+            f"{place})."
+        )
+
+    def run(
+        self, app: Path, run_config: Mapping[str, Scalar], hear: Callable[[str], None], federation: str = ""
+    ) -> None:
+        """Submit the app and pass on its log, line by line, until the run has ended.
+
+        Args:
+            federation: Flower's `--federation-config`, of a simulation.
+
+        Raises:
+            FlowerError: the run was refused, in Flower's words.
+        """
+        settings = self._scratch / "settings.toml"
+        settings.write_text(as_toml(run_config), encoding="utf-8")
+        options = ["--stream", "-c", str(settings), *(["--federation-config", federation] if federation else [])]
+        client = self._family.start(
+            [find_executable("flwr"), "run", str(app), self._name, *options],
+            cwd=self._scratch / "cwd",
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        lines = []
+        heard = threading.Event()
+        threading.Thread(target=self._end_over, args=(client, heard), daemon=True).start()
+        assert client.stdout is not None
+        for line in client.stdout:
+            heard.set()
+            hear(line)
+            if not self._run_id and (found := STARTED.search(line)):
+                self._run_id, self._on = found[1], True
+            if not self._run_id:
+                lines.append(line)
+        client.wait()
+        # it looks up, and sees that there is nothing more to wait for
+        heard.set()
+        if not self._run_id:
+            reason = refusal("".join(lines)) or f"`flwr run` ended with exit code {client.returncode}"
+            raise FlowerError(f"Flower did not start the run: {reason}.")
+
+    def _end_over(self, client: "subprocess.Popen[str]", heard: threading.Event) -> None:
+        """End the stream of a run that is over. Flower waits for ever on a connection that was dropped without a word,
+        as routers do with those that are silent."""
+        while client.poll() is None:
+            if heard.wait(QUIET):
+                heard.clear()
+                # not one look a line
+                time.sleep(min(1.0, QUIET))
+            elif client.poll() is not None:
+                # the stream ended while we waited, and with it perhaps all that a look takes
+                return
+            elif self._run_id and self._look()[0].startswith("finished") and not heard.wait(QUIET / 10):
+                client.terminate()
+                return
+
+    def status(self) -> tuple[str, str]:
+        """The run's final status, such as `finished:failed`, and what Flower says about it (may be empty).
+
+        Raises:
+            FlowerError: the SuperLink does not answer, or the run has not ended.
+        """
+        deadline = time.monotonic() + STATUS_PATIENCE
+        status = "unknown"
+        while time.monotonic() < deadline:
+            status, details = self._look()
+            if status.startswith("finished"):
+                self._on = False
+                return status, "" if details == "N/A" else details
+            self._refuse_ended()
+            time.sleep(0.5)
+        # what only we lost sight of is not ours to stop
+        self._on = False
+        raise FlowerError(self._lost(status))
+
+    def stop(self) -> str:
+        """Stop the run if it is still on, then whatever we started for it.
+
+        Returns:
+            The command that stops the run, where it could not be stopped; else nothing.
+        """
+        left = "" if self._stop_run(STOP_RUN_PATIENCE) else f"flwr stop {self._run_id} {self._name}"
+        self._family.stop(STOP_PATIENCE)
+        return left
+
+    def _stop_run(self, patience: float) -> bool:
+        """Whether the run is no longer on, or not ours to stop."""
+        if not self._on:
+            return True
+        answer = self._flwr(["stop", self._run_id, self._name, "--format", "json"], patience)
+        with suppress(ValueError, KeyError):
+            self._on = not json.loads(answer)["success"]
+        # it may have ended by itself just now
+        self._on = self._on and not self._look()[0].startswith("finished")
+        return not self._on
+
+    def _look(self) -> tuple[str, str]:
+        """The run's status and what Flower says about it; `unknown` when nobody answers."""
+        answer = self._flwr(["ls", self._name, "--run-id", self._run_id, "--format", "json"], STATUS_PATIENCE)
+        with suppress(ValueError, KeyError, IndexError):
+            run = json.loads(answer)["runs"][0]
+            return run["status"], run["status-details"]
+        return "unknown", ""
+
+    def _lost(self, status: str) -> str:
+        """What may be the matter when the stream has ended and the run has not, in words for a person."""
+        seen = "the SuperLink does not answer any more"
+        if status != "unknown":
+            seen = f"the log of the run ended, but Flower still calls it {status}"
+        return (
+            f"{seen}. If the SuperLink was started anew, or the run's server process was killed, the run is lost but "
+            "for its last checkpoint: resume it. If only this connection broke, the run goes on without us: "
+            f"`flwr log {self._run_id} {self._name}` follows it, `flwr stop {self._run_id} {self._name}` ends it."
+        )
+
+    def _refuse_ended(self) -> None:
+        """Raise FlowerError where it is known that the SuperLink is no more."""
+
+    def _flwr(self, arguments: list[str], patience: float) -> str:
+        """What `flwr` prints; empty when it takes too long."""
+        command = self._family.start(
+            [find_executable("flwr"), *arguments],
+            cwd=self._scratch / "cwd",
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            return command.communicate(timeout=patience)[0]
+        except subprocess.TimeoutExpired:
+            command.kill()
+            return ""
+
+
+def find_executable(name: str) -> str:
+    """The path of a command of Flower's: beside this Python (its environment need not be active), or on PATH.
+
+    Raises:
+        FlowerError: there is none.
+    """
+    beside = shutil.which(name, path=str(Path(sys.executable).parent))
+    found = beside or shutil.which(name)
+    if not found:
+        raise FlowerError(f"`{name}` is neither beside {sys.executable} nor on PATH; install Protosphere with pip.")
+    return found
+
+
+def as_toml(run_config: Mapping[str, Scalar]) -> str:
+    """Settings as a TOML document; the dots of a name stand for tables, as Flower reads them."""
+    return "".join(f"{_key(name)} = {_value(value)}\n" for name, value in run_config.items())
+
+
+def refusal(answer: str) -> str:
+    """Why `flwr` did not do as it was told: the end of its JSON's message, or the text that it frames in a box."""
+    try:
+        words = str(json.loads(answer)["error-message"]).strip().rpartition("\n\n")[2].split()
+    except (ValueError, KeyError, TypeError):
+        words = [line.strip("│ \n") for line in answer.splitlines() if line.startswith("│")]
+    return " ".join(filter(None, words)).rstrip(".")
+
+
+def quiet() -> dict[str, str]:
+    """The environment for Flower's commands: no telemetry, no question of updates, lines that are not broken."""
+    return dict(os.environ) | {
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        # `flwr` frames its refusals in a box as wide as this, and breaks paths that do not fit
+        "COLUMNS": "500",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONIOENCODING": "utf-8",
+    }
+
+
+def _key(name: str) -> str:
+    return ".".join(_value(part) for part in name.split("."))
+
+
+def _value(value: Scalar) -> str:
+    # JSON's forms are TOML's but for the one control character that JSON leaves as it is
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

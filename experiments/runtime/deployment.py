@@ -1,0 +1,227 @@
+"""A whole federation on this machine: the scripts of `deploy/`, as real processes on loopback, over gRPC with TLS and
+node authentication. For the deployment demo, its tests and benchmarks."""
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from experiments.runtime.connection import FlowerError, find_executable, quiet, refusal
+from experiments.runtime.processes import Family
+from experiments.runtime.superlink import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+CONNECTION = "deployment"
+START_PATIENCE = 60.0  # seconds, here and below
+STOP_PATIENCE = 10.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """One client's machine.
+
+    Attributes:
+        options: of deploy/supernode.sh, such as {"data": "/rows", "model": "resnet18", "device": "cpu"}.
+    """
+
+    partition: int
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+class Deployment:
+    """One SuperLink and its SuperNodes, each a process with a folder of its own.
+
+    Args:
+        folder: credentials, states and logs come here; `config/` is a FLWR_HOME whose connection `deployment` is this
+            SuperLink.
+        sites: the clients.
+        tell: who hears of every process that is started, as in `Family`.
+        environment: variables for all processes, beside those of this one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        sites: Sequence[Site],
+        tell: int = subprocess.DEVNULL,
+        environment: Mapping[str, str] | None = None,
+    ):
+        self.folder = folder
+        self.sites = sites
+        self.home = folder / "superlink"
+        self.config = folder / "config"
+        self.port, self.fleet = free_port(), free_port()
+        self._ports = [free_port() for _ in sites]
+        self._family = Family(tell)
+        self._tell = tell
+        direct = ",".join(filter(None, (os.environ.get("no_proxy"), "127.0.0.1,localhost")))
+        path = os.pathsep.join(filter(None, (str(Path(sys.executable).parent), os.environ.get("PATH"))))
+        own = {"PATH": path, "FLWR_HOME": str(self.config), "no_proxy": direct, "NO_PROXY": direct}
+        self.environment = quiet() | own | dict(environment or {})
+        self._superlink: Family | None = None
+        self._nodes: dict[int, Family] = {}
+
+    def start(self) -> None:
+        """Make the credentials, start the SuperLink, register the nodes' keys, start the SuperNodes.
+
+        Raises:
+            FlowerError: a part does not start; one sentence with its last line.
+        """
+        self.make_credentials()
+        self.start_superlink()
+        for site in self.sites:
+            self.register(self.key(site.partition))
+            self.start_node(site.partition)
+
+    def make_credentials(self) -> None:
+        """The authority, the SuperLink's certificate, a key pair for each site; what is there already is kept."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        credentials = self.folder / "credentials"
+        if not (credentials / "ca.crt").exists():
+            self._credentials("authority", credentials)
+            self._credentials("superlink", credentials, "localhost")
+        for site in self.sites:
+            if not self.key(site.partition).exists():
+                self._credentials("node", self.key(site.partition))
+        self.config.mkdir(exist_ok=True)
+        (self.config / "config.toml").write_text(
+            f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{self.port}"\n'
+            f"root-certificates = {json.dumps(str(self.authority))}\n"
+        )
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that every machine needs."""
+        return self.folder / "credentials" / "ca.crt"
+
+    def key(self, partition: int) -> Path:
+        """A site's private key."""
+        return self.folder / f"site-{partition}" / "key"
+
+    def log(self, partition: int | None = None) -> Path:
+        """Where the SuperNode of a site, or the SuperLink, says what it does."""
+        return self.folder / ("superlink.log" if partition is None else f"site-{partition}.log")
+
+    def start_superlink(self) -> None:
+        """Start it, with the database that an earlier one left, and wait until it answers."""
+        options: dict[str, object] = {"credentials": self.folder / "credentials", "fleet": f"127.0.0.1:{self.fleet}"}
+        options |= {"host": "127.0.0.1", "port": str(self.port), "state": self.home}
+        self._superlink = self._run_script("superlink.sh", options, self.log())
+        trust = ssl.create_default_context(cafile=str(self.authority))
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
+        )
+        deadline = time.monotonic() + START_PATIENCE
+        while True:
+            with suppress(OSError), opener.open(f"https://127.0.0.1:{self.port}/health", timeout=5):
+                return
+            if not self._superlink.members() or time.monotonic() > deadline:
+                raise FlowerError(f"the SuperLink does not answer on port {self.port}; {self._last_line(None)}.")
+            time.sleep(0.2)
+
+    def register(self, key: Path) -> int:
+        """Let the node of that key in; its node id."""
+        public = key.with_name(key.name + ".pub")
+        answer = self.flwr("supernode", "register", str(public), CONNECTION, "--format", "json")
+        with suppress(ValueError, KeyError):
+            return int(json.loads(answer)["node-id"])
+        raise FlowerError(f"the key {public} was not registered: {refusal(answer) or answer.strip()}.")
+
+    def start_node(self, partition: int) -> None:
+        """Start a site's SuperNode; it goes on trying until the SuperLink is there and takes it."""
+        site = self._site(partition)
+        own: dict[str, object] = {
+            "ca": self.authority,
+            "key": self.key(partition),
+            "port": str(self._ports[self.sites.index(site)]),
+        }
+        own |= {"superlink": f"localhost:{self.fleet}", "state": self.folder / f"site-{partition}" / "state"}
+        own |= {"partition": str(partition), "of": str(len(self.sites)), **site.options}
+        self._nodes[partition] = self._run_script("supernode.sh", own, self.log(partition))
+
+    def alive(self, partition: int | None = None) -> set[int]:
+        """Ids of the processes of a site, or of the SuperLink."""
+        family = self._superlink if partition is None else self._nodes.get(partition)
+        return family.members() if family else set()
+
+    def members(self) -> set[int]:
+        """Ids of all processes that live."""
+        return set().union(*(family.members() for family in self._families()))
+
+    def kill(self, partition: int | None = None) -> None:
+        """End a site's SuperNode, or the SuperLink, and all that came of it, by SIGKILL."""
+        family = self._superlink if partition is None else self._nodes.get(partition)
+        if family:
+            family.kill(STOP_PATIENCE)
+
+    def online(self) -> int:
+        """How many SuperNodes the SuperLink hears."""
+        answer = self.flwr("supernode", "list", CONNECTION, "--format", "json")
+        with suppress(ValueError, KeyError):
+            return sum(node["status"] == "online" for node in json.loads(answer)["nodes"])
+        return 0
+
+    def stop(self) -> None:
+        """End the SuperNodes, then the SuperLink, and whatever came of them."""
+        for family in self._nodes.values():
+            family.signal(signal.SIGTERM)
+        for family in self._families():
+            family.stop(STOP_PATIENCE)
+
+    def _families(self) -> list[Family]:
+        return [*self._nodes.values(), *([self._superlink] if self._superlink else []), self._family]
+
+    def flwr(self, *arguments: str) -> str:
+        """What a `flwr` command prints.
+
+        Raises:
+            FlowerError: it does not come to an end.
+        """
+        command = self._family.start(
+            [find_executable("flwr"), *arguments],
+            env=self.environment,
+            cwd=self.config,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            return command.communicate(timeout=START_PATIENCE)[0]
+        except subprocess.TimeoutExpired:
+            command.kill()
+            raise FlowerError(
+                f"`flwr {' '.join(arguments)}` has not ended within {START_PATIENCE:g} s; {self._last_line(None)}."
+            ) from None
+
+    def _site(self, partition: int) -> Site:
+        return next(site for site in self.sites if site.partition == partition)
+
+    def _credentials(self, *arguments: object) -> None:
+        command = [sys.executable, str(ROOT / "deploy" / "credentials.py"), *map(str, arguments)]
+        made = subprocess.run(command, capture_output=True, text=True, cwd=self.folder)
+        if made.returncode:
+            raise FlowerError(f"no credentials could be made: {made.stderr.strip()}")
+
+    def _run_script(self, name: str, options: Mapping[str, object], log: Path) -> Family:
+        family = Family(self._tell)
+        given = [word for option, value in options.items() for word in (f"--{option}", str(value))]
+        with log.open("a") as out:
+            family.start(
+                [str(ROOT / "deploy" / name), *given],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        return family
+
+    def _last_line(self, partition: int | None) -> str:
+        last = self.log(partition).read_text("utf-8", errors="replace").strip().rpartition("\n")[2]
+        return f"its last line is: {last or 'none'}"

@@ -1,0 +1,134 @@
+"""What can be known before a run starts: its data and who gets which rows, the method's own demands, the folder."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from data.assignment import assignment, open_data
+from data.client_data import refuse_other_inputs
+from data.decoded import Decoded
+from data.domains import listed, locate_all
+from data.sources import BUILT_IN, is_path
+from data.texts import Texts
+from federation.data_spec import data_spec
+from federation.settings import SettingError, Settings, home
+from models import build, check_model, model_names, reads_text
+from models.text import Tokens
+from runs.folder import RunFolder, results_root
+from runs.live import refuse_missing
+from strategies import Run
+from strategies.rounds.ensemble import shared_test_set
+
+
+def check(run: Run, clients: int, folder: Path | None = None) -> None:
+    """Refuse what the server or a simulated client would refuse later. Data are decoded into the cache on the way,
+    those of the hub fetched.
+
+    Args:
+        folder: that of the run to resume; None for a new run, which makes its own in the results folder.
+
+    Raises:
+        SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
+    """
+    settings = run.settings
+    refuse_missing(settings)
+    locate_all(settings.dataset)
+    names = dict.fromkeys(model_names(settings.models)[:clients])
+    for name in names:
+        check_model(name)
+    folder = folder or results_root(settings.results_dir)
+    refuse_unwritable(folder, "results folder", "give --results a folder of yours")
+    refuse_unwritable(home() / "clients", "stores' folder", "set PROTOSPHERE_HOME to a folder of yours")
+    cache, spec = home() / "cache", data_spec(settings, clients)
+    with without_retries(settings):
+        data = open_data(spec, cache)
+        assignment(spec, data, cache)
+        shared_test_set(settings, clients, len(data.class_names))
+        run.method.strategy(run, RunFolder(folder)).check(len(data.class_names), settings.feature_dim)
+        for name in names:
+            refuse_other_inputs(data, reads_text(name))
+            _refuse_unfit(name, data, settings)
+
+
+def _refuse_unfit(name: str, data: Decoded, settings: Settings) -> None:
+    """Have what a client would have of its model: of a text model the tokenizer alone, the rest is large."""
+    if isinstance(data.inputs, Texts):
+        Tokens(name, settings.max_tokens)([])
+    else:
+        shape = tuple(map(int, data.inputs.shape[1:]))
+        _built(name, shape, settings.feature_dim, len(data.class_names), settings.feature_activation)
+
+
+@lru_cache(maxsize=64)
+def _built(name: str, shape: tuple[int, ...], dim: int, num_classes: int, activation: str) -> None:
+    """Build a model once, however many cells of a comparison have it."""
+    build(name, shape, dim, num_classes, 0, activation)
+
+
+@contextmanager
+def without_retries(settings: Settings) -> Iterator[None]:
+    """The hub's library says each attempt that failed; the last one's reason is in the error."""
+    fetched = any(item not in BUILT_IN and not is_path(item) for item in listed(settings.dataset))
+    if not fetched and not any(map(reads_text, model_names(settings.models))):
+        yield
+        return
+    from huggingface_hub.utils import logging as hub
+
+    before = hub.get_verbosity()
+    hub.set_verbosity_error()
+    try:
+        yield
+    finally:
+        hub.set_verbosity(before)
+
+
+def refuse_unwritable(root: Path, what: str, remedy: str) -> None:
+    """Try a folder; what had to be made for that is taken away again.
+
+    Raises:
+        SettingError: it cannot be made, or nothing can be put into it.
+    """
+    missing = [folder for folder in (root, *root.absolute().parents) if not os.path.lexists(folder)]
+    made = []
+    try:
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            made.append(folder)
+        os.rmdir(tempfile.mkdtemp(dir=root))
+    except OSError as error:
+        raise SettingError(f"the {what} {root} cannot be written ({error.strerror}); {remedy}.") from None
+    finally:
+        for folder in reversed(made):
+            # another run may have begun in it
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def refuse_fewer_rounds(folder: RunFolder, settings: Settings) -> None:
+    """A resumed run cannot end before the round that it has finished.
+
+    Raises:
+        SettingError: it is asked to, or its checkpoint cannot be read.
+    """
+    folder.refuse_fewer_rounds(settings.rounds, folder.load_checkpoint()[1]["round"])
+
+
+def refuse_no_cuda(device: str) -> None:
+    """The setting `device` of a run in this process must name what this machine has.
+
+    Raises:
+        SettingError: it names a CUDA device that is not there.
+    """
+    if not device.startswith("cuda"):
+        return
+    there, index = torch.cuda.device_count(), torch.device(device).index or 0
+    if index >= there:
+        raise SettingError(
+            f'setting `device` is "{device}", but this machine has {there} CUDA devices; use "auto" or "cpu"'
+            + (f", or one from cuda:0 to cuda:{there - 1}." if there else ".")
+        )

@@ -1,0 +1,278 @@
+"""What a run is asked to do: presets, files and `key=value`, merged, made absolute, and checked before it starts."""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data.domains import listed
+from data.sources import is_path
+from data.table import TABLE
+from experiments.runtime.preflight import check, refuse_fewer_rounds
+from federation.settings import Scalar, SettingError, nearest, refuse_relative_paths, refuse_unknown, shown
+from models import model_names
+from models.text import PREFIX
+from runs.folder import RunFolder, find_run
+from strategies import known_settings, load_method, read_settings, refuse_foreign
+
+PRESETS = Path(__file__).parents[1] / "presets"
+DEFAULT_CLIENTS = 10
+PLACES = ("results-dir", "shared-test-path", "partition-table")
+# one `key=value`: the value in quotes of either kind, or up to the next space
+ASSIGNMENT = re.compile(r"""\s*([A-Za-z0-9_.-]+)=("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"']\S*)(?=\s|$)""")
+RunConfig = dict[str, Scalar]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that can start: every setting by its full name, and how many clients to simulate."""
+
+    run_config: RunConfig
+    clients: int
+
+
+def plan(
+    assignments: Sequence[str] = (),
+    *,
+    preset: str = "",
+    resume: str = "",
+    results: str = "",
+    clients: int | None = None,
+    remote: bool = False,
+    trains: bool = True,
+) -> Plan:
+    """Merge defaults, the preset (or the settings of the run to resume), `assignments` in order, and the rest.
+
+    Settings that a preset makes for its own method fall away when `assignments` choose another one, so that a
+    preset serves its table's baselines, too. Paths are resolved from the working directory. Leaves
+    nothing behind but decoded data in the cache.
+
+    Args:
+        assignments: each `key=value key2="x y"`, or the path of a TOML file.
+        preset: a name of `preset_names`.
+        resume: a run's folder, its name in the results folder, or `latest`.
+        results: the results folder; empty for the setting's.
+        clients: None for the setting `clients`, and for 10 where that is 0.
+        remote: the run is for a SuperLink with nodes of its own: paths are those of other machines, and what only
+            they can know is not checked here. 0 clients are then as many as the first that answers says.
+        trains: false where only the data are asked for: neither they nor models or folders are looked at here.
+
+    Raises:
+        SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
+    """
+    given: RunConfig = {}
+    for text in assignments:
+        given |= read_assignments(text)
+    known = known_settings()
+    refuse_unknown(given, known)
+    if results:
+        given["results-dir"] = results
+    if clients is not None:
+        given["clients"] = clients
+        if clients < 1:
+            raise SettingError(f"--clients is {clients}, but a run needs at least 1.")
+    if not remote:
+        given = {name: _absolute(name, value) for name, value in given.items()}
+    name = resume or given.get("resume")
+    if name and isinstance(name, str):
+        if preset:
+            raise SettingError("--preset and --resume exclude each other: a resumed run keeps its settings.")
+        return _resumed(given, name, remote)
+    merged = laid_over(known | _preset_for(preset, given), given)
+    if remote:
+        return _for_others(merged)
+    number = merged["clients"] or DEFAULT_CLIENTS
+    # Flower's server waits for the exact number
+    merged["clients"] = number
+    if trains:
+        _check(merged, int(number))
+    else:
+        read_settings(merged)
+        refuse_foreign(merged)
+    return Plan(merged, int(number))
+
+
+def read_assignments(text: str) -> RunConfig:
+    """Settings from Flower's `key=value table.key="x y"`, or from a TOML file when `text` ends in `.toml`.
+
+    Raises:
+        SettingError: neither can be made of it.
+    """
+    if text.endswith(".toml"):
+        return read_toml(Path(text).expanduser())
+    found: RunConfig = {}
+    position = 0
+    while text[position:].strip():
+        match = ASSIGNMENT.match(text, position)
+        if not match:
+            raise SettingError(
+                f"cannot read {text[position:].strip()!r} in -c {text!r}: give key=value pairs with a space between "
+                "them, strings in double quotes, as in -c 'rounds=5 strategy=\"fedproto\"'."
+            )
+        position = match.end()
+        name, value = match.groups()
+        try:
+            found[name] = _scalar(name, tomllib.loads(f"value = {value}")["value"])
+        except tomllib.TOMLDecodeError:
+            raise SettingError(
+                f"{value} is no value for `{name}`: give a number, true, false, or a string in double quotes, as in "
+                f"-c '{name}=\"{value.strip(chr(34) + chr(39))}\"'."
+            ) from None
+    return found
+
+
+def read_toml(path: Path) -> RunConfig:
+    """Settings from a TOML file; a name in a table gets the table's name and a dot before it.
+
+    Raises:
+        SettingError: the file cannot be read, or holds something else than settings.
+    """
+    try:
+        return _flat(tomllib.loads(path.read_text("utf-8")))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.reason
+        raise SettingError(f"the settings file {path} cannot be read ({reason}).") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"the settings file {path} is not valid TOML ({error}).") from None
+
+
+def preset_names() -> list[str]:
+    """The presets that there are."""
+    return sorted(path.stem for path in PRESETS.glob("*.toml"))
+
+
+def read_preset(name: str) -> RunConfig:
+    """A preset's settings. The partition table that it names lies beside it."""
+    settings = read_toml(PRESETS / f"{name}.toml")
+    if "partition-table" in settings:
+        settings["partition-table"] = str(PRESETS / str(settings["partition-table"]))
+    return settings
+
+
+def laid_over(below: Mapping[str, Scalar], above: Mapping[str, Scalar]) -> RunConfig:
+    """Settings above others. A partition leaves the table behind by which one below it was dealt.
+
+    Raises:
+        SettingError: `alpha` above a partition table, which would go on unheard.
+    """
+    if "alpha" in above and "partition" not in above and below.get("partition") == TABLE:
+        raise SettingError(
+            f"setting `alpha` is {shown(above['alpha'])}, but rows are dealt by a partition table, which has none; set "
+            '`partition` to "dirichlet" with it.'
+        )
+    return {**below, **({"partition-table": ""} if "partition" in above else {}), **above}
+
+
+def _preset_for(name: str, given: Mapping[str, Any]) -> RunConfig:
+    """The preset's settings, without those of a method that `given` replaces by another."""
+    if not name:
+        return {}
+    if name not in preset_names():
+        raise SettingError(
+            f"unknown preset `{name}`{nearest(name, preset_names())}; one of {', '.join(preset_names())} is allowed."
+        )
+    settings = read_preset(name)
+    strategy = str(given.get("strategy", settings["strategy"]))
+    own = load_method(strategy).settings
+    return {key: value for key, value in settings.items() if "." not in key or key.rpartition(".")[0] in own} | {
+        "strategy": strategy
+    }
+
+
+def _for_others(run_config: RunConfig) -> Plan:
+    """A run on other machines."""
+    run = read_settings(run_config)
+    refuse_foreign(run_config)
+    refuse_relative_paths(run.settings)
+    model_names(run.settings.models)
+    return Plan(run_config, run.settings.clients)
+
+
+def _resumed(given: RunConfig, name: str, remote: bool) -> Plan:
+    if remote:
+        # a bare name is one in the SuperLink's results folder, whatever is called so here
+        place = _maybe_here(name) if os.sep in name else name
+        return _for_others(known_settings() | _kept(place) | given | {"resume": place})
+    folder = RunFolder(find_run(_maybe_here(name), str(given.get("results-dir", ""))))
+    settings = folder.settings() | given | {"resume": str(folder.path)}
+    # their types, before any is used
+    asked = read_settings(settings).settings
+    RunFolder.resume(asked, settings)
+    refuse_fewer_rounds(folder, asked)
+    number = asked.clients or len(folder.roster())
+    if not number:
+        raise SettingError(f"{folder.path / 'roster.json'} names no client; start a new run.")
+    _check(settings, number, folder.path)
+    return Plan(settings, number)
+
+
+def _kept(name: str) -> RunConfig:
+    """The settings of a run whose folder is on this machine, too; else they are to be given again."""
+    folder = Path(name)
+    return RunFolder(folder).settings() if (folder / "settings.json").exists() else {}
+
+
+def _maybe_here(name: str) -> str:
+    """A run's folder that is given relative to the working directory, made absolute; else the name as it is."""
+    here = Path(name).expanduser().absolute()
+    return str(here) if (here / "settings.json").exists() else name
+
+
+def _absolute(name: str, value: Scalar) -> Scalar:
+    """Flower's processes run elsewhere: what is a path must not depend on the working directory."""
+    if name == "models" and isinstance(value, str):
+        return ",".join(_absolute_encoder(item.strip()) for item in value.split(","))
+    if name == "dataset" and isinstance(value, str):
+        return _absolute_data(value)
+    if isinstance(value, str) and value and name in PLACES:
+        return os.path.abspath(Path(value).expanduser())
+    return value
+
+
+def _absolute_data(dataset: str) -> str:
+    """A data set, or each of a list, with its local path, if it has one, made absolute."""
+    items = listed(dataset)
+    found = [os.path.abspath(Path(item).expanduser()) if is_path(item) else item for item in items]
+    comma = next((item for item in found if "," in item), "")
+    if len(found) > 1 and comma:
+        raise SettingError(
+            f"setting `dataset` lists {shown(comma)}, whose comma would part it in the list; rename that folder."
+        )
+    return ",".join(found)
+
+
+def _absolute_encoder(model: str) -> str:
+    """A text model's name with its local path, if it has one, made absolute."""
+    place = model.removeprefix(PREFIX)
+    return PREFIX + os.path.abspath(Path(place).expanduser()) if model != place and is_path(place) else model
+
+
+def _check(run_config: RunConfig, clients: int, folder: Path | None = None) -> None:
+    """Refuse what the server or a client would refuse later."""
+    run = read_settings(run_config)
+    refuse_foreign(run_config)
+    check(run, clients, folder)
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
+    flat: RunConfig = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = _scalar(prefix + name, value)
+    return flat
+
+
+def _scalar(name: str, value: Any) -> Scalar:
+    if not isinstance(value, bool | int | float | str):
+        raise SettingError(
+            f"setting `{name}` is {value!r}, but a setting is a number, true, false or a string; a list is a string "
+            'with commas, as in "resnet8,mobilenet_v2".'
+        )
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise SettingError(f"setting `{name}` is {value}, but a whole number must fit into 64 bits.")
+    return value

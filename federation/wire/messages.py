@@ -1,0 +1,295 @@
+"""Values <-> Flower records: the only place that knows the wire's form, its checks and its bytes.
+
+Every message holds at most these records, and a test fails on any other:
+
+    instruction  ConfigRecord  run and its token, round, evaluate, trained, payload kind,
+                               constants, codec, ensemble                                      down
+    payload      ArrayRecord   labels, vectors, scales, counts (arrays.py)                     both ways
+    report       ConfigRecord  partition, round, problem, remark, names of parts, codec        up
+    training     MetricRecord  counts, figures, parts                                          up
+    evaluation   MetricRecord  rows, seconds, [test, validation, all classes] by rule          up
+    ensemble     ArrayRecord   class probabilities for the shared test set (arrays.py)         up, where asked for
+    identity     ConfigRecord  see payloads.Identity                                           up, once
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from federation.settings import is_run_name
+from federation.wire.checks import (
+    LARGEST_FIGURE,
+    MessageError,
+    are_counts,
+    check_keys,
+    check_names,
+    check_records,
+    check_texts,
+    config_values,
+    plain,
+)
+from federation.wire.checks import RECORDS as RECORDS
+from federation.wire.codec import Codec
+from federation.wire.parts import Limits, decode_payload, encode_answers, encode_payload
+from federation.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures, kind_of
+
+MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
+FIGURES = ("gradient_ratio", "target_norm", "prototype_norm")
+
+
+# --- instructions -----------------------------------------------------------------------------------
+
+
+def encode_instruction(instruction: Instruction, codec: Codec) -> RecordDict:
+    """Server to client.
+
+    Raises:
+        CodecError: a prototype that the number format cannot hold.
+    """
+    payload = instruction.payload
+    header = ConfigRecord(
+        {
+            "run": instruction.run,
+            "token": instruction.token,
+            "round": instruction.round,
+            "evaluate": instruction.evaluate,
+            "ensemble": instruction.ensemble,
+            "trained": instruction.trained,
+            "payload": "" if payload is None else kind_of(payload),
+            "constants": list(instruction.constants),
+            "values": list(instruction.constants.values()),
+            "codec": codec.fingerprint,
+        }
+    )
+    records = RecordDict({"instruction": header})
+    if payload is not None:
+        records["payload"] = encode_payload(payload, codec)
+    return records
+
+
+def decode_instruction(
+    records: RecordDict, limits: Limits, unit: Callable[[Mapping[str, float]], float] = lambda constants: 1.0
+) -> Instruction:
+    """Client side of `encode_instruction`; a server is checked like anybody else.
+
+    Args:
+        unit: from the run's constants, what the norms of its payload are measured in.
+
+    Raises:
+        MessageError: when a record is missing, strange or malformed, or written with another codec.
+    """
+    check_records(records, "instruction", "payload")
+    texts = dict.fromkeys(("run", "token", "payload", "codec"), str)
+    lists = dict.fromkeys(("constants", "values"), list)
+    header = config_values(
+        records, "instruction", round=int, evaluate=bool, ensemble=bool, trained=int, **texts, **lists
+    )
+    limits.codec.refuse_other(header["codec"])
+    kind, arrays = header["payload"], records.array_records.get("payload")
+    if kind not in ("", limits.kind) or bool(kind) != (arrays is not None):
+        raise MessageError(f"the payload kind {kind!r} was not agreed on, or does not go with the arrays that came")
+    constants = _constants(header["constants"], header["values"])
+    own = replace(limits, max_norm=limits.max_norm * unit(constants))
+    payload = decode_payload(arrays, own) if arrays is not None else None
+    if not is_run_name(header["run"]):
+        raise MessageError(f"the run name {header['run']!r} is no plain folder name")
+    check_texts("token", [header["token"]])
+    if header["round"] < 1:
+        raise MessageError(f"the round {header['round']} is none; they count from 1")
+    if not 0 <= header["trained"] < header["round"]:
+        raise MessageError(f"round {header['round']} cannot come after training in round {header['trained']}")
+    names = ("run", "round", "evaluate", "trained", "ensemble", "token")
+    return Instruction(payload=payload, constants=constants, **{name: header[name] for name in names})
+
+
+def _constants(names: list[Any], values: list[Any]) -> dict[str, float]:
+    check_names("constants", names)
+    # a comparison with NaN is false
+    if len(values) != len(names) or not all(type(v) is float and abs(v) <= LARGEST_FIGURE for v in values):
+        raise MessageError(f"the constants {names} have the values {values}, not a finite number each")
+    return dict(zip(names, values, strict=True))
+
+
+# --- reports ------------------------------------------------------------------------------------------
+
+
+def encode_report(report: Report, codec: Codec) -> RecordDict:
+    """Client to server.
+
+    Raises:
+        CodecError: a prototype that the number format cannot hold.
+    """
+    training = report.training
+    header: dict[str, Any] = {
+        "partition": report.partition,
+        "round": report.round,
+        "problem": plain(report.problem),
+        "remark": plain(report.remark),
+        "seconds": report.seconds,
+        "parts": list(training.parts) if training else [],
+        "codec": codec.fingerprint,
+    }
+    records = RecordDict({"report": ConfigRecord(header)})
+    if report.payload is not None:
+        records["payload"] = encode_payload(report.payload, codec)
+    if training is not None:
+        records["training"] = MetricRecord(
+            {
+                "counts": [training.rows, training.steps],
+                # over a gradient that has vanished the ratio is infinite
+                "figures": [min(getattr(training, name), LARGEST_FIGURE) for name in FIGURES] + [training.seconds],
+                "parts": list(training.parts.values()),
+            }
+        )
+    if report.evaluation is not None:
+        evaluation = report.evaluation
+        metrics: dict[str, Any] = {rule: list(right) for rule, right in evaluation.correct.items()}
+        metrics |= {"rows": list(evaluation.rows), "seconds": evaluation.seconds}
+        records["evaluation"] = MetricRecord(metrics)
+    if report.answers is not None:
+        records["ensemble"] = encode_answers(report.answers)
+    return records
+
+
+def decode_report(records: RecordDict, codec: Codec) -> tuple[Report, ArrayRecord | None]:
+    """Server side of `encode_report`. The payload comes back undecoded: a bad upload is dropped, while the
+    evaluation beside it still counts; the ensemble's answers are left to `decode_answers` for the same reason.
+
+    Raises:
+        MessageError: when the reply as a whole cannot be used: malformed, or written with another codec.
+    """
+    check_records(records, "report", "payload", "training", "evaluation", "ensemble")
+    texts = dict.fromkeys(("problem", "remark", "codec"), str)
+    header = config_values(records, "report", partition=int, round=int, seconds=float, parts=list, **texts)
+    codec.refuse_other(header["codec"])
+    if not 0 <= header["seconds"] <= LARGEST_FIGURE:
+        raise MessageError(f"`seconds` of record `report` is {header['seconds']}, no time that a client takes")
+    for name in ("problem", "remark"):
+        check_texts(name, [header[name]])
+    check_names("parts", header["parts"])
+    training = evaluation = None
+    if "training" in records.metric_records:
+        training = _decode_training(records.metric_records["training"], header["parts"])
+    if "evaluation" in records.metric_records:
+        evaluation = _decode_evaluation(records.metric_records["evaluation"])
+    report = Report(
+        header["partition"],
+        header["round"],
+        None,
+        training,
+        evaluation,
+        header["problem"],
+        header["seconds"],
+        remark=header["remark"],
+    )
+    return report, records.array_records.get("payload")
+
+
+def _decode_training(record: MetricRecord, names: list[str]) -> TrainingFigures:
+    check_keys("training", record, {"counts", "figures", "parts"})
+    rows, steps = _counts(record, "counts", 2)
+    figures, parts = (_numbers(record, name) for name in ("figures", "parts"))
+    if rows < 1 or len(figures) != len(FIGURES) + 1 or len(parts) != len(names):
+        raise MessageError("the training figures do not have the agreed length, or are of no row")
+    if min(figures) < 0:
+        raise MessageError(f"a norm, a ratio or a time of the training figures is negative: {figures}")
+    ratio, target_norm, prototype_norm, seconds = map(float, figures)
+    values = dict(zip(names, map(float, parts), strict=True))
+    return TrainingFigures(rows, steps, values, ratio, target_norm, prototype_norm, seconds)
+
+
+def _decode_evaluation(record: MetricRecord) -> Evaluation:
+    rules = [name for name in record if name not in ("rows", "seconds")]
+    check_names("rules", rules)
+    rows, seconds = _counts(record, "rows", 2, 3), record.get("seconds")
+    correct = {rule: _counts(record, rule, len(rows)) for rule in rules}
+    for rule, right in correct.items():
+        if any(some > all_rows for some, all_rows in zip(right, rows, strict=True)):
+            raise MessageError(f"rule `{rule}` claims {right} right of {rows} rows")
+    if not isinstance(seconds, float) or not 0 <= seconds <= LARGEST_FIGURE:
+        raise MessageError(f"`seconds` of record `evaluation` is {seconds}, no time that a client takes")
+    return Evaluation(rows, correct, seconds)
+
+
+def _counts(record: MetricRecord, name: str, *lengths: int) -> tuple[int, ...]:
+    values = _numbers(record, name)
+    if len(values) not in lengths or not are_counts(values):
+        raise MessageError(f"figure `{name}` is {values}, not {' or '.join(map(str, lengths))} counts")
+    return tuple(map(int, values))
+
+
+def _numbers(record: MetricRecord, name: str) -> list[int] | list[float]:
+    values = record.get(name)
+    # a comparison with NaN is false
+    if not isinstance(values, list) or not all(abs(value) <= LARGEST_FIGURE for value in values):
+        raise MessageError(f"figure `{name}` is missing, not finite or absurdly large")
+    return values
+
+
+# --- identity ------------------------------------------------------------------------------------------
+
+
+def encode_identity(identity: Identity) -> RecordDict:
+    """Client to server, once, in answer to the query."""
+    values = {entry.name: _sendable(getattr(identity, entry.name)) for entry in fields(Identity)}
+    return RecordDict({"identity": ConfigRecord(values)})
+
+
+def _sendable(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_sendable(item) for item in value]
+    return plain(value) if isinstance(value, str) else value
+
+
+def decode_identity(records: RecordDict) -> Identity:
+    """Server side of `encode_identity`.
+
+    Raises:
+        MessageError: when a field is missing, of another type, or no such thing as it should be.
+    """
+    check_records(records, "identity")
+    lists = dict.fromkeys(("class_names", "classes", "rows", "discloses"), list)
+    scalars = dict.fromkeys(("partition", "partitions", "parameters", "feature_dim"), int)
+    values = config_values(records, "identity", **scalars, **lists, model=str, domain=str, problem=str, codec=str)
+    for name in ("partitions", "parameters", "feature_dim"):
+        if values[name] < 0:
+            raise MessageError(f"the identity's `{name}` is {values[name]}, which is negative")
+    if len(values["rows"]) not in (3, 4) or not are_counts(values["rows"]):
+        raise MessageError(f"the identity's `rows` are {values['rows']}, not 3 or 4 counts")
+    labels = values["classes"]
+    if not are_counts(labels) or sorted(set(labels)) != labels or (labels and labels[-1] >= len(values["class_names"])):
+        raise MessageError(
+            f"the identity's `classes` {labels} are no ascending labels of its {len(values['class_names'])} class names"
+        )
+    rows = values["rows"]
+    if max(rows) > MOST_ROWS or bool(rows[0]) != bool(labels) or len(labels) > rows[0]:
+        raise MessageError(
+            f"the identity has {rows} rows and holds {len(labels)} classes: each class needs a training row, and none "
+            f"has more than {MOST_ROWS}"
+        )
+    if len(rows) == 4 and rows[3] < rows[2]:
+        raise MessageError(f"the identity has {rows} rows, fewer test rows of all classes than of its own")
+    for name in ("model", "domain", "problem", "codec", "class_names", "discloses"):
+        check_texts(name, values[name] if isinstance(values[name], list) else [values[name]])
+    whole: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return Identity(**whole)
+
+
+# --- shared ----------------------------------------------------------------------------------------------
+
+
+def wire_bytes(records: RecordDict, without: tuple[str, ...] = ()) -> int:
+    """Size of the serialised records, the metadata of the message apart.
+
+    Flower sends a record as a tree of objects, each serialised by itself; their sizes add up.
+    """
+    if without:
+        records = RecordDict({name: record for name, record in records.items() if name not in without})
+    return _object_bytes(records)
+
+
+def _object_bytes(item: Any) -> int:
+    children = item.children or {}
+    return len(item.deflate()) + sum(map(_object_bytes, children.values()))

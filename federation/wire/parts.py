@@ -1,0 +1,204 @@
+"""A payload <-> one ArrayRecord, by the run's codec; what a received one must keep to; and its bytes."""
+
+import math
+from dataclasses import dataclass
+from io import BytesIO
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, RecordDict
+from torch import Tensor
+
+from data.shared_set import SharedLabels
+from federation.wire.checks import MessageError, check_norms
+from federation.wire.codec import Codec
+from federation.wire.mixtures import MIXTURE_VALUES, checked_mixtures, mixture_arrays
+from federation.wire.payloads import Answers, Payload
+from prototypes.mixture_set import MixtureSet
+from prototypes.prototype_set import PrototypeSet
+
+# NumPy has no bfloat16: its bits travel as whole numbers
+STORED = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
+BESIDE = ("labels", "scales", "counts")  # no prototype values: they count as wire, not as payload
+SUM_TOLERANCE = 0.01  # float16 rounds each of K probabilities to 11 bits, or to 6e-8 where they are small
+FLOAT32_ROUNDING = 1e-5
+NPY = 10  # bytes of an .npy file before its header: magic, version, the header's length
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a payload from the other side must keep to.
+
+    Attributes:
+        codec: K, d and how vectors are written.
+        max_norm: largest Euclidean norm of a vector as it comes. Absolute, so that a hostile majority cannot move it.
+        counts: whether class counts must be there (True) or must not (False).
+        kind: the payload kind that may come; None: none may.
+        components: the most components of a class in a mixture; None: any number.
+    """
+
+    codec: Codec
+    max_norm: float
+    counts: bool = False
+    kind: str | None = "prototypes"
+    components: int | None = 1
+
+
+def encode_payload(payload: Payload, codec: Codec) -> ArrayRecord:
+    """A payload as one ArrayRecord: an array a field, never an array a class (440 bytes each).
+
+    Raises:
+        CodecError: a value that the number format cannot hold.
+    """
+    labels = payload.labels.cpu().numpy()
+    arrays = {"labels": labels.astype(_label_dtype(labels))}
+    if isinstance(payload, MixtureSet):
+        arrays |= mixture_arrays(payload)
+    else:
+        values, scales = codec.write(payload.to(device="cpu"))
+        arrays["vectors"] = values.detach().numpy()
+        if scales is not None:
+            arrays["scales"] = scales.detach().numpy()
+    if payload.counts is not None:
+        arrays["counts"] = payload.counts.cpu().numpy()
+    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
+
+
+def _label_dtype(labels: np.ndarray) -> type[np.signedinteger]:
+    return np.int32 if labels.size and labels.max() > np.iinfo(np.int16).max else np.int16
+
+
+def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
+    """Check a received payload and give it as tensors on the CPU, in R^d.
+
+    Raises:
+        MessageError: names what is wrong: fields, dtype, rank, size, label, a value or scale that is not finite, a
+            negative scale, a norm; of mixtures also a variance, a weight, too many components.
+    """
+    codec = limits.codec
+    mixtures = limits.kind == "mixtures"
+    scaled = codec.wire_dtype == "int8" and not mixtures
+    expected = {"labels"} | ({"scales"} if scaled else set()) | ({"counts"} if limits.counts else set())
+    expected |= set(MIXTURE_VALUES) if mixtures else {"vectors"}
+    if set(record) != expected:
+        raise MessageError(f"the payload holds the arrays {sorted(record)} where {sorted(expected)} belong")
+    arrays = {name: _read(name, record[name]) for name in sorted(expected)}
+    most = limits.components if mixtures else 1
+    rows = arrays["labels"].size if mixtures else _check_shape(arrays["vectors"], codec)
+    _check_labels(arrays["labels"], rows, codec.num_classes, most)
+    labels = torch.from_numpy(arrays["labels"].astype(np.int64))
+    if limits.counts:
+        _check_counts(arrays["counts"], rows)
+    counts = torch.from_numpy(arrays["counts"]) if limits.counts else None
+    if mixtures:
+        # of a download, whose components have no agreed number: the server has rounded it to float32
+        most_norm = limits.max_norm * (1 + FLOAT32_ROUNDING if most is None else 1)
+        return checked_mixtures(labels, arrays, counts, codec.dim, most_norm)
+    values = _values(arrays, rows, codec)
+    check_norms(values, limits.max_norm)
+    return PrototypeSet(labels, codec.expand(values, labels), counts)
+
+
+def _read(name: str, array: Array) -> np.ndarray:
+    """NumPy allocates whatever a header declares: so hold it against the bytes that came first."""
+    try:
+        buffer = BytesIO(array.data)
+        version = np.lib.format.read_magic(buffer)
+        if version != (1, 0):
+            raise ValueError(f"it is of .npy version {version}, (1, 0) was agreed")
+        shape, _, dtype = np.lib.format.read_array_header_1_0(buffer)
+        declared, came = math.prod(shape) * dtype.itemsize, len(array.data) - buffer.tell()
+        if declared != came:
+            raise ValueError(f"it declares {declared} bytes where {came} came")
+        return array.numpy()
+    except Exception as error:
+        # NumPy raises a dozen kinds for bytes made to harm, syntax and recursion errors among them
+        raise MessageError(f"array `{name}` cannot be read ({error})") from None
+
+
+def _check_shape(vectors: np.ndarray, codec: Codec) -> int:
+    stored = np.dtype(STORED[codec.wire_dtype])
+    if vectors.dtype != stored:
+        raise MessageError(f"the vectors are {vectors.dtype}, {stored} was agreed")
+    if vectors.ndim != 2 or vectors.shape[1] != codec.width or len(vectors) > codec.num_classes:
+        raise MessageError(
+            f"the vectors have shape {vectors.shape}, at most {codec.num_classes} rows of "
+            f"{codec.width} values were agreed"
+        )
+    return len(vectors)
+
+
+def _values(arrays: dict[str, np.ndarray], rows: int, codec: Codec) -> Tensor:
+    scales = arrays.get("scales")
+    if scales is not None and (scales.dtype != np.float32 or scales.shape != (rows,)):
+        raise MessageError(f"the scales are {scales.dtype} of shape {scales.shape}, {rows} float32 numbers were due")
+    return codec.read(torch.from_numpy(arrays["vectors"]), None if scales is None else torch.from_numpy(scales))
+
+
+def _check_labels(labels: np.ndarray, rows: int, num_classes: int, most: int | None) -> None:
+    """`most` rows of one class at most; None: any number."""
+    if labels.dtype not in (np.int16, np.int32) or labels.shape != (rows,):
+        raise MessageError(f"the labels are {labels.dtype} of shape {labels.shape}, {rows} integers were due")
+    if rows and (labels.min() < 0 or labels.max() >= num_classes):
+        raise MessageError(f"a label lies outside 0 to {num_classes - 1}")
+    steps = np.diff(labels)
+    if (steps < 0).any() or (most == 1 and (steps == 0).any()):
+        raise MessageError("the labels are not unique and ascending" if most == 1 else "the labels do not ascend")
+    held = np.bincount(labels)
+    if rows and most is not None and held.max() > most:
+        raise MessageError(f"class {held.argmax()} has {held.max()} components, at most {most} were agreed")
+
+
+def _check_counts(counts: np.ndarray, rows: int) -> None:
+    if counts.dtype != np.int64 or counts.shape != (rows,):
+        raise MessageError(f"the class counts are not {rows} int64 numbers")
+    # so that no sum of counts can overflow and come out as another number
+    if rows and (counts.min() < 1 or counts.max() > np.iinfo(np.int32).max):
+        raise MessageError(f"a class count lies outside 1 to {np.iinfo(np.int32).max}")
+
+
+def encode_answers(answers: Answers) -> ArrayRecord:
+    """The ensemble's answers: probabilities as float16, and which test set they are of."""
+    probabilities = answers.probabilities.detach().cpu().to(torch.float16).numpy()
+    fingerprint = np.array([answers.fingerprint], dtype=np.uint64)
+    return ArrayRecord({"probabilities": Array(probabilities), "fingerprint": Array(fingerprint)})
+
+
+def decode_answers(record: ArrayRecord, shared: SharedLabels) -> Tensor:
+    """Check received answers and give their probabilities, (n, K) float16 as they came.
+
+    Raises:
+        MessageError: names what is wrong: fields, dtype, shape, another test set, no probabilities.
+    """
+    if set(record) != {"probabilities", "fingerprint"}:
+        raise MessageError(f"it holds the arrays {sorted(record)} where ['fingerprint', 'probabilities'] belong")
+    fingerprint, values = _read("fingerprint", record["fingerprint"]), _read("probabilities", record["probabilities"])
+    if fingerprint.dtype != np.uint64 or fingerprint.shape != (1,) or int(fingerprint[0]) != shared.fingerprint:
+        raise MessageError(
+            "it is of another shared test set than the server's; give client and server the same rows in the same order"
+        )
+    agreed = (len(shared.labels), shared.num_classes)
+    if values.dtype != np.float16 or values.shape != agreed:
+        raise MessageError(
+            f"its probabilities are {values.dtype} of shape {values.shape}, float16 of {agreed} were agreed"
+        )
+    probabilities = torch.from_numpy(values)
+    # a comparison with NaN is false
+    if not bool(((probabilities >= 0) & (probabilities <= 1)).all()):
+        raise MessageError("a probability of it lies outside 0 to 1")
+    if not bool(((probabilities.sum(dim=1, dtype=torch.float64) - 1).abs() <= SUM_TOLERANCE).all()):
+        raise MessageError("the probabilities of a row of it do not add up to 1")
+    return probabilities
+
+
+def payload_bytes(records: RecordDict) -> int:
+    """Bytes of prototype values alone, as they came: whatever the arrays declare, and whether or not they decode."""
+    arrays = records.get("payload")
+    if not isinstance(arrays, ArrayRecord):
+        return 0
+    return sum(_value_bytes(array.data) for name, array in arrays.items() if name not in BESIDE)
+
+
+def _value_bytes(data: bytes) -> int:
+    """What follows the header of an .npy file."""
+    return max(0, len(data) - NPY - int.from_bytes(data[NPY - 2 : NPY], "little"))

@@ -1,0 +1,67 @@
+"""Who holds which classes: counted where this machine dealt the rows, else what the roster tells."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from data.client_data import cached_partition_labels
+from federation.data_spec import data_spec
+from federation.settings import home
+from reports import page
+from reports.results import Results
+
+FILE = "partition.json"
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """`counts` (clients, K): rows held if `exact`, else 1 where a client has training rows of the class."""
+
+    class_names: Sequence[str]
+    counts: Sequence[Sequence[int]]
+    exact: bool
+
+
+def holdings(results: Results) -> Holdings:
+    """From partition.json in the run's folder, which is written here; it is what a copied folder has."""
+    found = _written(results) or _counted(results)
+    if found is None:
+        return _present(results)
+    content = {"classes": list(found.class_names), "counts": [list(row) for row in found.counts]}
+    page.write(results.folder / FILE, json.dumps(content) + "\n")
+    return found
+
+
+def _written(results: Results) -> Holdings | None:
+    try:
+        content = json.loads((results.folder / FILE).read_text("utf-8"))
+        return _if_true(results, content["classes"], np.array(content["counts"], dtype=np.int64))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _counted(results: Results) -> Holdings | None:
+    """In deployment every site has data of its own, of which the cache here knows nothing; and what it happens to hold
+    is not theirs."""
+    found = cached_partition_labels(data_spec(results.run.settings, len(results.roster)), home() / "cache")
+    return None if found is None else _if_true(results, found[1], found[0])
+
+
+def _if_true(results: Results, class_names: Sequence[str], counts: np.ndarray) -> Holdings | None:
+    """None unless the counts are of these clients: their numbers of rows, and a row of each class that they train."""
+    rows = [sum(client["rows"][:3]) for client in results.roster]
+    shape = (len(rows), len(results.class_names))
+    if counts.shape != shape or list(class_names) != results.class_names or counts.sum(axis=1).tolist() != rows:
+        return None
+    if any(not counts[index, client["classes"]].all() for index, client in enumerate(results.roster)):
+        return None
+    return Holdings(list(class_names), counts.tolist(), exact=True)
+
+
+def _present(results: Results) -> Holdings:
+    present = np.zeros((len(results.roster), len(results.class_names)), dtype=np.int64)
+    for index, client in enumerate(results.roster):
+        present[index, client["classes"]] = 1
+    return Holdings(results.class_names, present.tolist(), exact=False)

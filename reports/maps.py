@@ -1,0 +1,234 @@
+"""The pictures of a run that show data and prototypes: who holds what, how far prototypes lie apart, where they lie."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reports import canvas
+from reports.canvas import COLOURS, GRID, INK, MARKERS
+from reports.holdings import Holdings
+from reports.page import printable
+from reports.pictures import Picture, dots, plain_numbers, whole_rounds
+from reports.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+MOST_NUMBERED = 20  # clients and classes up to which a cell tells its number
+MOST_NAMED = 32  # classes, or clients, that have their names along an axis
+MOST_IN_LEGEND = 20
+MOST_POINTS = 2000  # of local prototypes on the map
+Array = NDArray[np.float64]
+
+
+def heat_map(results: Results, holdings: Holdings) -> Picture:
+    """Clients × classes: how many rows each holds, or whether it holds any."""
+    return partition_map(holdings, [client["domain"] for client in results.roster])
+
+
+def partition_map(holdings: Holdings, domains: Sequence[str]) -> Picture:
+    """Clients × classes, and each client's domain, "" where it has none of its own."""
+    with _partition(holdings, domains) as drawn:
+        svg = canvas.svg(drawn)
+    counts = np.asarray(holdings.counts)
+    held = (counts > 0).sum(axis=1)
+    of_all = f"{len(counts)} clients and {len(counts.T)} classes; a client holds {held.min()} to {held.max()} of them"
+    caption = (
+        "Rows of each class that a client holds (training, validation and test), on a scale of orders; empty where it "
+        "has none."
+        if holdings.exact
+        else "Filled: the client has training rows of the class. How many, only it knows."
+    )
+    return Picture("partition", svg, f"Partition: {of_all}.", caption, wide=True)
+
+
+def partition_png(holdings: Holdings, domains: Sequence[str]) -> bytes:
+    """What `partition_map` draws, as a PNG file."""
+    with _partition(holdings, domains) as drawn:
+        return canvas.png(drawn)
+
+
+@contextmanager
+def _partition(holdings: Holdings, domains: Sequence[str]) -> "Iterator[Figure]":
+    counts = np.asarray(holdings.counts)
+    clients, classes = counts.shape
+    height = min(8.0, max(2.4, 1.3 + (0.22 if clients <= MOST_NAMED else 0.07) * clients))
+    with canvas.figure((canvas.WHOLE[0], height)) as drawn:
+        axes = drawn.add_subplot()
+        _draw_cells(axes, counts, holdings.exact)
+        names = [printable(name, 14) for name in holdings.class_names]
+        if classes <= MOST_NAMED:
+            long = sum(map(len, names)) > 110
+            axes.set_xticks(range(classes), names, rotation=45 if long else 0, ha="right" if long else "center")
+        else:
+            whole_rounds(axes)
+        if clients <= MOST_NAMED:
+            words = [printable(domain, 14) for domain in domains]
+            axes.set_yticks(range(clients), [f"{i} {name}".strip() for i, name in enumerate(words)])
+        axes.set(xlabel="class", ylabel="client")
+        axes.grid(visible=False)
+        yield drawn
+
+
+def _draw_cells(axes: "Axes", counts: "NDArray[np.int64]", exact: bool) -> None:
+    from matplotlib.colors import ListedColormap, LogNorm
+
+    shown = np.ma.masked_equal(counts, 0)
+    clients, classes = counts.shape
+    if not exact:
+        axes.imshow(shown, aspect="auto", interpolation="none", cmap=ListedColormap([COLOURS[0]]))
+        return
+    scale = LogNorm(1, max(2, counts.max()))
+    image = axes.imshow(shown, aspect="auto", interpolation="none", cmap=canvas.COLOUR_MAP, norm=scale)
+    bar = axes.figure.colorbar(image, ax=axes, pad=0.01, fraction=0.04)
+    plain_numbers(bar.ax.yaxis)
+    bar.set_label("rows")
+    bar.outline.set_visible(False)
+    if clients > MOST_NUMBERED or classes > MOST_NUMBERED:
+        return
+    for client, label in zip(*np.nonzero(counts), strict=True):
+        number = counts[client, label]
+        # of its own colour: it must not turn with the reader's colour scheme, since the cell does not
+        colour = "#fdfdfd" if scale(number) < 0.6 else "#101010"
+        axes.text(label, client, f"{number}", ha="center", va="center", fontsize=8, color=colour)
+
+
+def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Picture | str:
+    """Pairwise distances and angles of the global prototypes, beside the largest that there could be."""
+    found = [
+        (line["round"], line["server"]["separation"])
+        for line in results.lines
+        if "separation" in line.get("server", {})
+    ]
+    if not found:
+        return f"Distances of global prototypes: {_why_none(results, tensors)}."
+    rounds = [number for number, _ in found]
+    with canvas.figure(canvas.WHOLE) as drawn:
+        for place, (kind, unit) in enumerate((("distance", "Euclidean distance"), ("angle", "angle (degrees)")), 1):
+            axes = drawn.add_subplot(1, 2, place)
+            # the bound is broad and faint: where the others reach it, they lie on it
+            for name, colour, style, width, label in (
+                ("bound", GRID, "-", 7.0, "bound: the largest minimum that there could be"),
+                ("mean", COLOURS[0], "-", 1.8, "mean of all pairs"),
+                ("min", COLOURS[1], (0, (4, 1.5)), 1.8, "nearest pair"),
+            ):
+                values = [np.nan if each[f"{kind}_{name}"] is None else each[f"{kind}_{name}"] for _, each in found]
+                (curve,) = axes.plot(rounds, values, color=colour, linestyle=style, linewidth=width, label=label)
+                curve.set(
+                    marker=dots(rounds) if name != "bound" or len(rounds) == 1 else "", markersize=max(3.5, width)
+                )
+            axes.set(xlabel="round", ylabel=unit)
+            # there are no angles where all prototypes but one are zero, and no height where all lie in one place
+            if 0 < axes.dataLim.ymax < np.inf:
+                axes.set_ylim(0, 1.08 * axes.dataLim.ymax)
+            whole_rounds(axes)
+        drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        svg = canvas.svg(drawn)
+    last = found[-1][1]
+    told = (
+        f"nearest pair {last['distance_min']:.3g}, mean {last['distance_mean']:.3g}, bound {last['distance_bound']:.3g}"
+    )
+    caption = (
+        f"Pairwise distances and angles of the {last['classes']} global prototypes, as targets: where the nearest pair "
+        "comes near 0, two classes are pulled to one place. Bound: √(2K/(K−1)) times the root mean square of their "
+        "norms, and arccos(−1/(K−1)); only a simplex reaches it (K ≤ d + 1)."
+    )
+    return Picture("separation", svg, f"Distances of global prototypes at the end: {told}.", caption, wide=True)
+
+
+def _why_none(results: Results, tensors: "dict[str, Tensor]") -> str:
+    name, receives = results.run.settings.strategy, results.run.method.receives
+    if receives is None:
+        return f"{name} has none; nothing is exchanged"
+    if receives != "prototypes":
+        return f"{name} sends {receives} down, which have no one distance"
+    if tensors and "global/labels" not in tensors:
+        return f"{name} gives each client prototypes of its own"
+    return "no round has any; the server had fewer than two, or too many to measure, or did not record them yet"
+
+
+def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]) -> Picture | str:
+    """Global and local prototypes of the last round with uploads, in the plane."""
+    if not tensors:
+        reason = "nothing is exchanged" if results.run.method.receives is None else "no round's uploads were kept"
+        return f"Map of prototypes: {reason}."
+    empty = np.empty(0, dtype=np.int64)
+    labels = [tensors[f"{side}/labels"].numpy() if f"{side}/labels" in tensors else empty for side in _SIDES]
+    vectors = [tensors[f"{side}/vectors"].double().numpy() for side in _SIDES if f"{side}/vectors" in tensors]
+    points, axis_names = in_plane(np.concatenate(vectors))
+    ours, theirs = points[: len(labels[0])], points[len(labels[0]) :]
+    step = -(-len(theirs) // MOST_POINTS) if len(theirs) else 1
+    classes = sorted(set(labels[0].tolist()) | set(labels[1].tolist()))
+    size = 110 if len(classes) <= MOST_NAMED else 40
+    with canvas.figure((canvas.WHOLE[0], 5.4)) as drawn:
+        axes = drawn.add_subplot()
+        names, large = [printable(results.class_names[label], 22) for label in classes], []
+        for label in classes:
+            colour, marker = COLOURS[label % 6], MARKERS[(label // 6 + label) % len(MARKERS)]
+            mine, own = theirs[::step][labels[1][::step] == label], ours[labels[0] == label]
+            if vectors[0].shape[1] == 2:
+                for end in own:
+                    axes.plot([0, end[0]], [0, end[1]], "--", color=colour, linewidth=1.1)
+            axes.scatter(mine[:, 0], mine[:, 1], s=26, color=colour, marker=marker, alpha=0.7, linewidths=0)
+            large.append(axes.scatter(own[:, 0], own[:, 1], s=size, color=colour, marker=marker, zorder=3))
+            large[-1].set(edgecolor=INK, linewidths=1.2 if size > 50 else 0.6)
+            if len(classes) > MOST_IN_LEGEND:
+                for x, y in own:
+                    axes.annotate(
+                        printable(results.class_names[label], 12),
+                        (x, y),
+                        (5, 5),
+                        textcoords="offset points",
+                        fontsize=7.5,
+                    )
+        axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
+        axes.set_aspect("equal", adjustable="datalim")
+        if len(classes) <= MOST_IN_LEGEND:
+            # by pairs: a label that begins with "_" would be left out
+            drawn.legend(large, names, loc="outside right upper", title="class")
+        svg = canvas.svg(drawn)
+    alt = f"Map of {len(ours)} global and {len(theirs)} local prototypes of {len(classes)} classes in the plane."
+    return Picture("prototypes", svg, alt, _map_caption(results, about, ours, step), wide=True)
+
+
+_SIDES = ("global", "local")
+
+
+def _map_caption(results: Results, about: dict[str, int], ours: Array, step: int) -> str:
+    left_out = about.get("left_out", 0)
+    sentences = [
+        f"Prototypes of round {about.get('round', '?')}: small, those of {about.get('clients', 0) - left_out} clients "
+        + ("as they came up, on the targets' scale" if about.get("scaled") else "as they came up"),
+        "; large, the global ones that came of them, as targets."
+        if len(ours)
+        else f"; {results.run.settings.strategy} has no global ones that all clients share.",
+    ]
+    if results.run.method.receives == "mixtures":
+        sentences.append(" Of a mixture they are the means of its components.")
+    if step > 1:
+        sentences.append(f" Of the small ones one in {step} is drawn.")
+    if left_out:
+        sentences.append(f" Those of {left_out} further clients were not kept, since all would take too much room.")
+    return "".join(sentences)
+
+
+def in_plane(vectors: Array) -> tuple[Array, tuple[str, str]]:
+    """Points (n, d) in two dimensions, and what the axes are: two features as they are, else the two first principal
+    components with their share of the variance; each component's largest entry is positive."""
+    d = vectors.shape[1]
+    if d == 2:
+        return vectors, ("feature 1", "feature 2")
+    centred = vectors - vectors.mean(axis=0)
+    values, components = np.linalg.eigh(centred.T @ centred)
+    order = [d - 1, d - 2]
+    chosen = components[:, order]
+    chosen = chosen * np.sign(chosen[np.abs(chosen).argmax(axis=0), [0, 1]])
+    total = max(float(values.sum()), np.finfo(np.float64).tiny)
+    shares = [100 * max(0.0, float(values[index])) / total for index in order]
+    names = [f"{which} principal component ({s:.0f} %)" for which, s in zip(("first", "second"), shares, strict=True)]
+    return centred @ chosen, (names[0], names[1])

@@ -1,0 +1,284 @@
+"""The pictures of a run that are curves and columns: accuracy, bytes, architectures, time."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reports import canvas
+from reports.canvas import COLOURS, INK, SOFT
+from reports.page import printable
+from reports.results import Results
+from runs.lines import readable_size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FEW_POINTS = 30  # up to which a curve shows its points
+FEW_ROUNDS = 60  # up to which rounds are columns
+MOST_MODELS = 24
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing, in words for those who do not see it, and what is to be said under it.
+
+    `name` is its file's in the run's folder `pictures`, without the ending.
+    """
+
+    name: str
+    svg: str
+    alt: str
+    caption: str
+    wide: bool = False
+
+
+Maker = Callable[[Results], Picture | str]  # a picture, or the sentence why there is none
+
+
+def accuracy_over_rounds(results: Results) -> Picture | str:
+    """The primary rule's mean, spread and worst client over rounds; the floor; which round was selected."""
+    means = results.of_rule("mean")
+    if not means:
+        return f"Accuracy over rounds: no evaluation by the rule {results.rule} came in."
+    rounds, mean = _columns(means)
+    std, worst = _columns(results.of_rule("std"))[1], _columns(results.of_rule("worst"))[1]
+    with canvas.figure() as drawn:
+        axes = drawn.add_subplot()
+        low, high = ([min(100.0, max(0.0, m + sign * s)) for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
+        axes.fill_between(rounds, low, high, color=COLOURS[0], alpha=0.18, linewidth=0, label="± 1 std over clients")
+        axes.plot(rounds, mean, color=COLOURS[0], marker=dots(rounds), markersize=3.5, label="mean of all rows")
+        axes.plot(rounds, worst, color=COLOURS[1], linewidth=1.3, linestyle=(0, (4, 1.5)), label="worst client")
+        if results.floor:
+            axes.plot(*_columns(results.floor), color=SOFT, linewidth=1.3, linestyle=":", label="majority class")
+        _draw_ensemble(axes, results)
+        chosen = _draw_selected(axes, results, dict(means))
+        axes.set(xlabel="round", ylabel="test accuracy (%)")
+        whole_rounds(axes)
+        drawn.legend(loc="outside lower center", ncols=3)
+        svg = canvas.svg(drawn)
+    alt = (
+        f"Test accuracy by {results.rule} over rounds {rounds[0]} to {rounds[-1]}: mean from {mean[0]:.1f} % to "
+        f"{mean[-1]:.1f} %, worst client {worst[-1]:.1f} % at the end{chosen}."
+    )
+    caption = f"Test accuracy by {results.rule}, of the models that each round left (0: untrained ones)."
+    return Picture("accuracy-rounds", svg, alt, caption)
+
+
+def _draw_ensemble(axes: "Axes", results: Results) -> None:
+    asked = [line["ensemble"] for line in results.lines if "ensemble" in line]
+    if asked:
+        points = _columns([(each["of_round"], each["accuracy"]) for each in asked])
+        axes.plot(*points, color=COLOURS[2], marker="^", markersize=4, linewidth=1.3, label="ensemble")
+
+
+def _draw_selected(axes: "Axes", results: Results, means: dict[int, float]) -> str:
+    """Mark the round that validation selected; in words for the alternative text."""
+    headline = results.summary["headline"]
+    of_round = headline.get("of_round")
+    if headline.get("figure") != "selected" or of_round not in means:
+        return ""
+    axes.plot(
+        [of_round],
+        [100 * means[of_round]],
+        color=INK,
+        marker="o",
+        markersize=8,
+        markerfacecolor="none",
+        linestyle="none",
+        label=f"selected (round {of_round})",
+    )
+    return f"; validation selects round {of_round} with {100 * means[of_round]:.1f} %"
+
+
+def accuracy_over_bytes(results: Results) -> Picture | str:
+    """The primary rule's mean over what had crossed by then, as payload and on the wire."""
+    means = results.of_rule("mean")
+    curves = []
+    for label, colour, style, sent in (
+        ("payload: prototype values", COLOURS[0], "-", sent_by(results, "payload")),
+        ("wire: whole messages, without evaluation's figures", COLOURS[1], (0, (4, 1.5)), sent_by(results, "wire")),
+    ):
+        # before anything has crossed there is no place on a scale of orders
+        points = [(sent[of_round] / 1e6, 100 * mean) for of_round, mean in means if sent.get(of_round, 0) > 0]
+        if points:
+            curves.append((label, colour, style, points))
+    if not curves:
+        return "Accuracy over bytes: nothing crossed before an evaluation."
+    with canvas.figure() as drawn:
+        axes = drawn.add_subplot()
+        for label, colour, style, points in curves:
+            xs, ys = zip(*points, strict=True)
+            axes.plot(xs, ys, color=colour, linestyle=style, marker=dots(xs), markersize=3.5, label=label)
+        every = [x for *_, points in curves for x, _ in points]
+        if max(every) > 10 * min(every):
+            axes.set_xscale("log")
+        plain_numbers(axes.xaxis)
+        axes.set(xlabel="sent since the start, up and down (MB)", ylabel="test accuracy (%)")
+        drawn.legend(loc="outside lower center", ncols=1)
+        svg = canvas.svg(drawn)
+    last = curves[0][3][-1]
+    alt = f"Test accuracy over megabytes sent: {last[1]:.1f} % after {readable_size(round(last[0] * 1e6))}."
+    caption = f"The same mean accuracy by {results.rule}, over what all clients and the server had sent by then."
+    return Picture("accuracy-bytes", svg, alt, caption)
+
+
+def sent_by(results: Results, kind: str) -> dict[int, int]:
+    """Bytes of training that had crossed, both ways, when a round ended: `payload`, or `wire` without what evaluation
+    adds to a reply."""
+    total, sent = 0, {0: 0}
+    for line in results.lines:
+        if line.get("final"):
+            continue
+        sizes = line["bytes"]
+        total += sizes[f"{kind}_up"] + sizes[f"{kind}_down"]
+        total -= sizes["evaluation_wire_up"] if kind == "wire" else 0
+        sent[line["round"]] = total
+    return sent
+
+
+def accuracy_by_model(results: Results) -> Picture | str:
+    """Every client's accuracy at the end, by its architecture."""
+    title = "Accuracy by architecture"
+    last = next((line for line in reversed(results.lines) if line.get("evaluation")), None)
+    models = {str(client["partition"]): printable(client["model"], 28) or "?" for client in results.roster}
+    found: dict[str, list[float]] = {}
+    for partition, client in last["clients"].items() if last else ():
+        accuracy = client.get("evaluation", {}).get(results.rule, [None])[0]
+        if accuracy is not None and partition in models:
+            found.setdefault(models[partition], []).append(100 * accuracy)
+    if not found or last is None:
+        return f"{title}: no client was evaluated by the rule {results.rule}."
+    names = sorted(found)[:MOST_MODELS]
+    with canvas.figure() as drawn:
+        axes = drawn.add_subplot()
+        for place, name in enumerate(names):
+            _draw_strip(axes, place, sorted(found[name]))
+        long = max(map(len, names)) * len(names) > 60
+        axes.set_xticks(range(len(names)), names, rotation=30 if long else 0, ha="right" if long else "center")
+        axes.set(xlim=(-0.6, len(names) - 0.4), ylabel="test accuracy (%)", xlabel="architecture")
+        axes.grid(visible=False, axis="x")
+        svg = canvas.svg(drawn)
+    told = "; ".join(f"{name} {_middle(sorted(found[name])):.1f} %" for name in names)
+    more = f" Only the first {MOST_MODELS} of {len(found)} architectures are drawn." if len(found) > MOST_MODELS else ""
+    number = sum(map(len, found.values()))
+    caption = (
+        f"Each dot is one of {number} clients, after round {last['evaluation']['of_round']}; bars are medians, "
+        f"boxes the middle half of five clients or more.{more}"
+    )
+    return Picture("accuracy-models", svg, f"Median test accuracy by architecture: {told}.", caption)
+
+
+def _draw_strip(axes: "Axes", place: int, values: Sequence[float]) -> None:
+    if len(values) >= 5:
+        axes.boxplot(
+            [values],
+            positions=[place],
+            widths=0.5,
+            showfliers=False,
+            whis=(0, 100),
+            boxprops={"color": SOFT},
+            whiskerprops={"color": SOFT},
+            capprops={"color": SOFT},
+            medianprops={"color": COLOURS[1], "linewidth": 2},
+            manage_ticks=False,
+        )
+    else:
+        axes.hlines(_middle(values), place - 0.25, place + 0.25, color=COLOURS[1], linewidth=2)
+    # side by side in a fixed order: the golden ratio spreads any number of them
+    shifts = [0.4 * ((index * 0.618034) % 1 - 0.5) for index in range(len(values))]
+    size = 22 if len(values) <= 50 else 8
+    axes.scatter([place + s for s in shifts], values, s=size, color=COLOURS[0], alpha=0.75, linewidths=0)
+
+
+def time_by_part(results: Results) -> Picture | str:
+    """Where the rounds' seconds went."""
+    lines = [line for line in results.lines if not line.get("final")]
+    if not lines:
+        return "Time by part: no round was finished."
+    at_a_time = clients_at_a_time(lines)
+    parts = [_parts(line["time"], at_a_time) for line in lines]
+    rounds = [line["round"] for line in lines]
+    with canvas.figure() as drawn:
+        axes = drawn.add_subplot()
+        base = [0.0] * len(parts)
+        for (name, colour), values in zip(PARTS, zip(*parts, strict=True), strict=True):
+            top = [below + value for below, value in zip(base, values, strict=True)]
+            if len(rounds) <= FEW_ROUNDS:
+                axes.bar(rounds, values, bottom=base, color=colour, width=0.85, label=name)
+            else:
+                axes.fill_between(rounds, base, top, color=colour, linewidth=0, step="mid", label=name)
+            base = top
+        axes.set(xlabel="round", ylabel="seconds", xlim=(rounds[0] - 0.6, rounds[-1] + 0.6))
+        axes.grid(visible=False, axis="x")
+        whole_rounds(axes)
+        drawn.legend(loc="outside lower center", ncols=2)
+        svg = canvas.svg(drawn)
+    totals = [math.fsum(values) for values in zip(*parts, strict=True)]
+    told = ", ".join(f"{name} {seconds:.1f} s" for (name, _), seconds in zip(PARTS, totals, strict=True))
+    caption = "Seconds of the wall clock by round. " + (
+        f"Clients worked several at a time; their seconds are divided by {at_a_time}, the least number with which they "
+        "fit into the rounds."
+        if at_a_time > 1
+        else "The rest is messages, starting processes and waiting."
+    )
+    return Picture("time", svg, f"Seconds in all: {told}.", caption)
+
+
+PARTS = (
+    ("clients train", COLOURS[0]),
+    ("clients evaluate", COLOURS[4]),
+    ("server", COLOURS[1]),
+    ("messages and waiting", COLOURS[6]),
+)
+
+
+def clients_at_a_time(lines: Sequence[Any]) -> int:
+    """The least number of clients at a time with which their seconds fit into every round."""
+    busy = [
+        sum(_working(line["time"])) / left
+        for line in lines
+        if (left := line["time"]["round"] - line["time"].get("server", 0.0)) > 0
+    ]
+    return max(1, math.ceil(max(busy, default=1.0) - 1e-6))
+
+
+def _parts(time: Any, at_a_time: int) -> tuple[float, float, float, float]:
+    train, evaluate = (seconds / at_a_time for seconds in _working(time))
+    server = time.get("server", 0.0)
+    return train, evaluate, server, max(0.0, time["round"] - server - train - evaluate)
+
+
+def _working(time: Any) -> tuple[float, float]:
+    return math.fsum(time.get("train", {}).values()), math.fsum(time.get("evaluate", {}).values())
+
+
+def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    """Rounds, and accuracies in percent."""
+    return [of_round for of_round, _ in points], [100 * value for _, value in points]
+
+
+def dots(points: Sequence[Any]) -> str:
+    """The marker of a curve: none where there are too many points to tell apart."""
+    return "o" if len(points) <= FEW_POINTS else ""
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The median of ascending values."""
+    half = len(values) // 2
+    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
+
+
+def plain_numbers(axis: Any) -> None:
+    """10 and 100 rather than powers, also where the scale is of orders."""
+    from matplotlib.ticker import NullFormatter
+
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def whole_rounds(axes: "Axes") -> None:
+    """Whole numbers along the lower axis."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))

@@ -1,0 +1,302 @@
+"""The run's report: report.html, one file that needs no other, and its pictures as files beside it.
+
+All of it comes from the run's folder, so that it can be made again anywhere (`protosphere report`). The same folder
+gives the same bytes.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from federation.seeds import limited_threads
+from federation.settings import shown
+from federation.words import class_words, one_class
+from reports import page
+from reports.holdings import Holdings, holdings
+from reports.maps import MOST_NAMED, heat_map, prototype_map, separation_over_rounds
+from reports.page import Html, paragraph, section
+from reports.pictures import (
+    Picture,
+    accuracy_by_model,
+    accuracy_over_bytes,
+    accuracy_over_rounds,
+    time_by_part,
+)
+from reports.results import Results, read_results
+from runs.folder import RunFolder
+from runs.lines import readable_size
+from strategies import known_settings
+
+log = logging.getLogger("protosphere")
+
+NAME = "report.html"
+PICTURES = "pictures"
+MOST_CLIENTS = 50
+FIGURES = ("selected", "best", "client-best", "last-5", "final")
+# of a training line: its words, and what it means
+MEANINGS = {
+    "gradient_ratio": (
+        "gradient ratio",
+        "what the method adds to the loss, beside the cross-entropy: the one's gradient on the features over the "
+        "other's, by their lengths, in a client's first batch. 0: nothing is added; far below 1: the exchange can "
+        "hardly change what is learnt; far above 1: it drowns the task",
+    ),
+    "target_norm": ("target norm", "mean length of the prototypes that clients got as targets; 0: they got none"),
+    "prototype_norm": (
+        "prototype norm",
+        "mean length of a client's own prototypes (the means of its features) after training; towards 0 the features "
+        "collapse, and far from the target norm the pull is strong or cannot reach its targets",
+    ),
+}
+# how and where it ran, which is no part of what was asked for
+NOT_SHOWN = frozenset({"results-dir", "resume"})
+
+
+def write_report(folder: Path) -> Path:
+    """Write `report.html` and `pictures/*.svg` of a run into its folder, finished or cut after a round or more.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        SettingError: what read_results raises, or the folder cannot be read.
+        OSError: it cannot be written.
+    """
+    # a link has another name than the run
+    folder = folder.resolve()
+    results = read_results(folder)
+    # the number of threads would change the map's last digits
+    with limited_threads(1):
+        held = holdings(results)
+        tensors, about = RunFolder(folder).prototypes()
+        drawn: dict[str, list[Picture | str]] = {
+            "Accuracy": [make(results) for make in (accuracy_over_rounds, accuracy_over_bytes, accuracy_by_model)],
+            "Clients and their data": [heat_map(results, held)],
+            "Prototypes": [separation_over_rounds(results, tensors), prototype_map(results, tensors, about)],
+            "Time and bytes": [time_by_part(results)],
+        }
+    _write_pictures(folder, [each for group in drawn.values() for each in group if isinstance(each, Picture)])
+    return page.write(folder / NAME, _page(results, held, drawn))
+
+
+def leave_report(folder: Path) -> None:
+    """Write the report at the end of a run, which it must not fail: what goes wrong is one line of warning."""
+    try:
+        write_report(folder)
+    except Exception as error:
+        words = page.printable(f"{type(error).__name__}: {error}", 300)
+        log.warning("warning: the report could not be written (%s); `protosphere report` tries again", words)
+
+
+def _write_pictures(folder: Path, pictures: Sequence[Picture]) -> None:
+    place = folder / PICTURES
+    place.mkdir(exist_ok=True)
+    wanted = {f"{picture.name}.svg" for picture in pictures}
+    for old in place.glob("*.svg"):
+        if old.name not in wanted:
+            old.unlink()
+    for picture in pictures:
+        page.write(place / f"{picture.name}.svg", picture.svg)
+
+
+def _page(results: Results, held: Holdings, drawn: Mapping[str, Sequence[Picture | str]]) -> str:
+    summary, settings = results.summary, results.run.settings
+    beside = {"Accuracy": [_rules(results)], "Time and bytes": [_bytes(summary)]}
+    below = {
+        "Accuracy": [*_domains(summary), *_ensemble(summary)],
+        "Clients and their data": [*_classes(results), _roster(results)],
+        "Prototypes": [*_figures(results)],
+    }
+    parts: list[Html] = [_cards(results)]
+    if not results.finished:
+        rounds = summary["rounds"]
+        parts.insert(0, paragraph(f"This run has not come to its end: all here is of its first {rounds} rounds."))
+    parts += [
+        section(title, *_gallery(pictures, beside.get(title, [])), *below.get(title, []))
+        for title, pictures in drawn.items()
+    ]
+    parts += [*_failures(results), _settings(results)]
+    lead = (
+        f"{len(results.roster)} clients, {len(results.class_names)} classes, {summary['rounds']} of {settings.rounds} "
+        f"rounds, partition {settings.partition}, seed {settings.seed}, prediction by {results.rule}"
+    )
+    versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
+    foot = f"Protosphere's report of {results.folder.name}. Made with {versions}."
+    return page.page(f"{settings.strategy} on {settings.dataset}", parts, lead=lead, foot=foot)
+
+
+def _gallery(pictures: Sequence[Picture | str], beside: Sequence[Html]) -> Iterator[Html]:
+    """The pictures, with what stands beside them; then why others are missing."""
+    framed = [page.picture(p.svg, p.alt, p.caption, p.wide) for p in pictures if isinstance(p, Picture)]
+    if framed or beside:
+        yield page.gallery(*framed, *beside)
+    yield from (paragraph(each, class_="note") for each in pictures if isinstance(each, str))
+
+
+def _cards(results: Results) -> Html:
+    summary = results.summary
+    headline, sizes = summary["headline"], summary["bytes"]
+    of_round = headline.get("of_round")
+    where = f", after round {of_round}" if of_round is not None else ""
+    worst = dict(results.of_rule("worst")).get(of_round)
+    payload, wire = (sizes[f"{kind}_up"] + sizes[f"{kind}_down"] for kind in ("payload", "wire"))
+    ups, downs = readable_size(sizes["payload_up"]), readable_size(sizes["payload_down"])
+    return page.cards(
+        [
+            ("test accuracy", _percent(headline.get("accuracy")), f"{headline.get('figure')}{where}"),
+            ("worst client", _percent(worst), "in the same round"),
+            ("majority class", _percent(summary["floor"].get("majority-class")), "the floor: its most frequent class"),
+            ("payload", readable_size(payload), f"{ups} up, {downs} down"),
+            ("on the wire", readable_size(wire), "all of the messages"),
+            ("time", _duration(summary["seconds"]), f"{summary['rounds']} rounds and the evaluation"),
+        ]
+    )
+
+
+def _rules(results: Results) -> Html:
+    rules = results.summary["rules"]
+    every = any("all-classes" in values for values in rules.values())
+    figures = (*FIGURES, "all-classes") if every else FIGURES
+    rows = [
+        [rule + " *" * (rule == results.rule), *(_in_percent(values.get(name)) for name in figures)]
+        for rule, values in rules.items()
+    ]
+    told = paragraph(
+        "selected: at the round with the best validation accuracy. As the papers choose, on the test rows themselves: "
+        "best round, every client's own best, the mean of the last five evaluations of trained models, the final one.",
+        class_="note",
+    )
+    caption = "Test accuracy in % by prediction rule (* the method's own, or the one asked for)"
+    return page.element("div", page.table(["rule", *figures], rows, caption), told)
+
+
+def _domains(summary: Mapping[str, Any]) -> Iterator[Html]:
+    domains = summary.get("domains", {})
+    if domains:
+        rules = list(dict.fromkeys(rule for found in domains.values() for rule in found))
+        rows = [[name, *(_in_percent(found.get(rule)) for rule in rules)] for name, found in domains.items()]
+        yield page.table(["domain", *rules], rows, "Test accuracy in % by domain, in the headline's round")
+
+
+def _ensemble(summary: Mapping[str, Any]) -> Iterator[Html]:
+    ensemble = summary.get("ensemble")
+    if ensemble:
+        names = ("best", "last-5", "final")
+        size = readable_size(summary["bytes"].get("ensemble_wire_up", 0))
+        rows = [
+            ["all clients together", *(_in_percent(ensemble.get(name)) for name in names), ensemble.get("rows"), size]
+        ]
+        yield page.table(
+            ["ensemble", *names, "rows", "answers"],
+            rows,
+            "Accuracy in % of the mean of all clients' class probabilities",
+        )
+
+
+def _classes(results: Results) -> Iterator[Html]:
+    """What the classes are called where a picture has room for their numbers alone; and where one alone misleads."""
+    names = results.class_names
+    if len(names) > MOST_NAMED:
+        told = ", ".join(f"{label} {page.printable(name, 40)}" for label, name in enumerate(names))
+        yield page.details(f"the {len(names)} classes by number", paragraph(told))
+    if alone := one_class({client["partition"]: client["classes"] for client in results.roster}, names):
+        yield paragraph(f"Mind: {alone}.")
+
+
+def _figures(results: Results) -> Iterator[Html]:
+    """The figures of training that say whether the exchange could change anything, each with what it means."""
+    found = [line["training"] for line in results.lines if line.get("training", {}).get("loss")]
+    rows = [
+        [words, *(f"{each[name]:.3g}" for each in (found[0], found[-1])), meaning]
+        for name, (words, meaning) in MEANINGS.items()
+        if any(each.get(name) for each in found) and all(each.get(name) is not None for each in found)
+    ]
+    if rows:
+        head = ["figure", "first round", "last round", "what it says"]
+        yield page.table(head, rows, "Of training, the mean over clients", words=(0, 3))
+
+
+def _roster(results: Results) -> Html:
+    domains = any(client["domain"] for client in results.roster)
+    evaluated = [line["clients"] for line in results.lines if line.get("evaluation")]
+    last = evaluated[-1] if evaluated else {}
+    rows = []
+    for client in results.roster[:MOST_CLIENTS]:
+        found = last.get(str(client["partition"]), {}).get("evaluation", {})
+        row = [client["partition"], page.printable(client["model"], 60), *(client["rows"] + [0, 0, 0])[:3]]
+        row += [page.printable(class_words(client["classes"], results.class_names), 120)]
+        row += [_in_percent(found.get(results.rule, [None])[0])]
+        rows.append(row + ([page.printable(client["domain"], 40)] if domains else []))
+    head = ["client", "model", "training", "validation", "test", "classes", "accuracy"] + ["domain"] * domains
+    more = len(results.roster) - MOST_CLIENTS
+    caption = "Clients: rows, classes among the training rows, last test accuracy in %" + (
+        f"; the first {MOST_CLIENTS}, {more} more are in roster.json" if more > 0 else ""
+    )
+    disclosed = sorted({page.printable(str(item)) for client in results.roster for item in client.get("discloses", [])})
+    learnt = paragraph(f"The server learnt of each client: {', '.join(disclosed)}.", class_="note") if disclosed else ""
+    table = page.table(head, rows, caption, words=(0, 1, 5, 7))
+    return page.Html((page.details(f"{len(results.roster)} clients", table) if len(rows) > 12 else table) + learnt)
+
+
+def _bytes(summary: Mapping[str, Any]) -> Html:
+    sizes = summary["bytes"]
+    kinds = (
+        ("payload: prototype values alone", "payload"),
+        ("wire: the messages of training", "wire"),
+        ("of that, evaluation's figures", "evaluation_wire"),
+        ("messages for evaluation alone", "evaluate_only_wire"),
+        ("the ensemble's answers", "ensemble_wire"),
+    )
+    rows = [
+        [name, *(readable_size(sizes[key]) if (key := f"{kind}_{way}") in sizes else None for way in ("up", "down"))]
+        for name, kind in kinds
+        if any(sizes.get(f"{kind}_{way}") for way in ("up", "down")) or kind in ("payload", "wire")
+    ]
+    return page.table(["sent in all", "up", "down"], rows, "Bytes, from the clients and to them")
+
+
+def _failures(results: Results) -> Iterator[Html]:
+    failures = sorted(results.summary["failures"].items(), key=lambda entry: -entry[1]["rounds"])
+    if failures:
+        rows = [
+            [f"client {partition}", found["rounds"], found["last_round"], page.printable(str(found["last"]), 300)]
+            for partition, found in failures[:MOST_CLIENTS]
+        ]
+        head = ["", "rounds", "last in round", "why, the last time"]
+        more = len(failures) - MOST_CLIENTS
+        rest = [paragraph(f"And {more} more clients; metrics.jsonl tells.", class_="note")] if more > 0 else []
+        yield section("Problems", page.table(head, rows, "Clients that did not answer as asked", (0, 3)), *rest)
+
+
+def _settings(results: Results) -> Html:
+    defaults = known_settings()
+    written = {name: value for name, value in results.settings.items() if name not in NOT_SHOWN}
+    changed = [
+        [_code(name), _code(shown(value)), _code(shown(defaults.get(name)))]
+        for name, value in written.items()
+        if value != defaults.get(name)
+    ]
+    every = [[_code(name), _code(shown(value))] for name, value in written.items()]
+    head = ["setting", "value", "default"]
+    table = page.table(head, changed, "Set for this run", (0, 1, 2)) if changed else paragraph("All at their defaults.")
+    return section("Settings", table, page.details("all settings", page.table(head[:2], every, words=(0, 1))))
+
+
+def _code(words: str) -> Html:
+    return page.element("code", words)
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
+def _percent(value: float | None) -> str | None:
+    return None if value is None else f"{100 * value:.1f} %"
+
+
+def _in_percent(value: float | None) -> str | None:
+    return None if value is None else f"{100 * value:.1f}"

@@ -1,0 +1,143 @@
+"""A run's folder as its report reads it: checked, and whole also where the run was cut."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
+
+from federation.settings import SettingError, shown
+from runs.figures import MAJORITY
+from runs.folder import FORMAT, RunFolder
+from runs.lines import summarise
+from strategies import Run, read_settings
+
+Line = Mapping[str, Any]
+OF_A_LINE = {"round": int, "bytes": dict, "problems": dict, "clients": dict, "time": dict}
+OF_A_CLIENT = {"partition": int, "model": str, "classes": list, "class_names": list, "rows": list, "domain": str}
+OF_A_SUMMARY = {
+    "status": str,
+    "rounds": int,
+    "clients": int,
+    "headline": dict,
+    "floor": dict,
+    "rules": dict,
+    "bytes": dict,
+    "failures": dict,
+    "seconds": float,
+    "versions": dict,
+}
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a run left.
+
+    Attributes:
+        folder: where. run: its settings, checked. settings: as they were written.
+        roster: the clients in partition order, as roster.json holds them. lines: of metrics.jsonl.
+        summary: of the whole run, or of the rounds that there are.
+        finished: whether the run came to its end.
+    """
+
+    folder: Path
+    run: Run
+    settings: Mapping[str, Any]
+    roster: Sequence[Mapping[str, Any]]
+    lines: Sequence[Line]
+    summary: Mapping[str, Any]
+    finished: bool
+
+    @property
+    def rule(self) -> str:
+        """The primary prediction rule."""
+        return self.run.inference
+
+    @cached_property
+    def evaluations(self) -> list[Line]:
+        """Every evaluation that has the primary rule, in order of the rounds: of_round, rules, domains."""
+        found = [line["evaluation"] for line in self.lines if "evaluation" in line]
+        return [each for each in found if each["rules"].get(self.rule, {}).get("test")]
+
+    @cached_property
+    def class_names(self) -> list[str]:
+        """K names in label order."""
+        return list(self.roster[0]["class_names"])
+
+    def of_rule(self, what: str, rule: str = "") -> list[tuple[int, float]]:
+        """(of_round, figure) of the test rows by the primary rule, or by another: mean, std, worst."""
+        tests = [(each["of_round"], each["rules"].get(rule or self.rule, {}).get("test")) for each in self.evaluations]
+        return [(of_round, test[what]) for of_round, test in tests if test]
+
+    @property
+    def floor(self) -> list[tuple[int, float]]:
+        """(of_round, accuracy) of always answering a client's most frequent class."""
+        return self.of_rule("mean", MAJORITY)
+
+
+def read_results(folder: Path) -> Results:
+    """Read a run's folder.
+
+    Raises:
+        SettingError: there is no such folder, no round of a run in it, or another version wrote it.
+    """
+    if not folder.is_dir():
+        raise SettingError(f"{folder} is no folder; give the folder of a run, or `latest`.")
+    if (folder / "comparison.json").exists():
+        raise SettingError(f"{folder} is a comparison; `protosphere compare --resume {folder}` writes its report anew.")
+    if not (folder / "metrics.jsonl").exists() or not (folder / "settings.json").exists():
+        raise SettingError(
+            f"{folder} holds no run of which a round was finished (settings.json and metrics.jsonl are to be there); "
+            "give the folder that `protosphere run` names at its end."
+        )
+    record = RunFolder(folder)
+    settings, lines, roster = record.settings(), record.lines(), record.roster()
+    written = _summary(folder)
+    versions = (written or {}).get("versions")
+    version = str(versions.get("protosphere", "")) if isinstance(versions, dict) else ""
+    if written is not None and written.get("format", FORMAT) != FORMAT:
+        _refuse(folder, f"its format is {shown(written['format'])}, and this program's {FORMAT}", version)
+    if not lines or not roster:
+        raise SettingError(f"{folder} holds no finished round; let the run finish one first.")
+    try:
+        run = read_settings(settings)
+    except SettingError as error:
+        _refuse(folder, f"settings.json: {str(error).rstrip('.')}", version)
+    for number, line in enumerate(lines, start=1):
+        _hold(folder, f"line {number} of metrics.jsonl", line, OF_A_LINE, version)
+    for entry in roster:
+        _hold(folder, "roster.json", entry, OF_A_CLIENT, version)
+    if written is not None:
+        _hold(folder, "summary.json", written, OF_A_SUMMARY, version)
+    summary = written or summarise(run, settings, lines, len(roster)) | {"status": "not finished"}
+    return Results(folder, run, settings, roster, lines, summary, written is not None)
+
+
+def _summary(folder: Path) -> dict[str, Any] | None:
+    """None where the run did not come to its end."""
+    path = folder / "summary.json"
+    try:
+        found = json.loads(path.read_text("utf-8")) if path.exists() else None
+    except (OSError, ValueError) as error:
+        raise SettingError(
+            f"{path} cannot be read ({error}); take it away, and the rounds alone are reported."
+        ) from None
+    if found is not None and not isinstance(found, dict):
+        raise SettingError(f"{path} holds no summary; take it away, and the rounds alone are reported.")
+    return found
+
+
+def _hold(folder: Path, where: str, found: Any, wanted: Mapping[str, type], version: str) -> None:
+    if not isinstance(found, dict):
+        _refuse(folder, f"{where} holds something else", version)
+    for name, kind in wanted.items():
+        if not isinstance(found.get(name), (int, float) if kind is float else kind):
+            _refuse(folder, f"{where} has no `{name}` as it should", version)
+
+
+def _refuse(folder: Path, why: str, version: str) -> NoReturn:
+    by = f"by Protosphere {version}" if version and version != "unknown" else "by an unknown version"
+    raise SettingError(
+        f"{folder} was not written by this version of Protosphere but {by} ({why}); make its report with that version."
+    )

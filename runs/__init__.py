@@ -1,0 +1,1 @@
+"""What a run leaves: its folder, its lines and figures, snapshots of prototypes, its status, live sinks."""

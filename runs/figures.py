@@ -1,0 +1,168 @@
+"""From what clients report to the figures of a round and of a run."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from federation.wire.payloads import Evaluation, TrainingFigures
+
+MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
+SPLITS = ("test", "validation", "all-classes")
+MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
+
+
+def over_clients(evaluations: Mapping[int, Evaluation]) -> dict[str, dict[str, Any]]:
+    """Accuracy by rule and split, over clients.
+
+    Args:
+        evaluations: by partition id.
+
+    Returns:
+        rule -> split -> mean (weighted by rows), plain_mean, std (over clients), worst, worst_tenth (mean of
+        the worst tenth, one client at least), clients and rows covered. A split without rows is missing. `all-classes`
+        are the test rows of the classes that a client lacks as well, where it is tested on them.
+    """
+    rules = sorted({rule for evaluation in evaluations.values() for rule in evaluation.correct})
+    figures: dict[str, dict[str, Any]] = {}
+    for rule in rules:
+        figures[rule] = {}
+        for index, split in enumerate(SPLITS):
+            counts = [
+                (evaluation.correct[rule][index], evaluation.rows[index])
+                for _, evaluation in sorted(evaluations.items())
+                if rule in evaluation.correct and any(evaluation.rows[index : index + 1])
+            ]
+            if counts:
+                figures[rule][split] = _spread(counts)
+    return figures
+
+
+def _spread(counts: Sequence[tuple[int, int]]) -> dict[str, float | int]:
+    accuracies = sorted(right / rows for right, rows in counts)
+    plain_mean = math.fsum(accuracies) / len(accuracies)
+    tenth = accuracies[: max(1, len(accuracies) // 10)]
+    total = sum(rows for _, rows in counts)
+    return {
+        "mean": sum(right for right, _ in counts) / total,
+        "plain_mean": plain_mean,
+        "std": math.sqrt(math.fsum((a - plain_mean) ** 2 for a in accuracies) / len(accuracies)),
+        "worst": accuracies[0],
+        "worst_tenth": math.fsum(tenth) / len(tenth),
+        "clients": len(counts),
+        "rows": total,
+    }
+
+
+def of_client(evaluation: Evaluation) -> dict[str, Any]:
+    """One client's accuracies: rule -> one for each of `SPLITS` that it reports, None where it has no such rows."""
+    return {
+        rule: [right / rows if rows else None for right, rows in zip(counts, evaluation.rows, strict=True)]
+        for rule, counts in evaluation.correct.items()
+    } | {"rows": list(evaluation.rows)}
+
+
+def over_trainings(trainings: Mapping[int, TrainingFigures]) -> dict[str, Any]:
+    """Mean of the clients' training figures: parts of the loss by rows, the rest plainly over clients."""
+    ordered = [figures for _, figures in sorted(trainings.items())]
+    if not ordered:
+        return {}
+    names = list(dict.fromkeys(name for figures in ordered for name in figures.parts))
+    loss = {}
+    for name in names:
+        having = [figures for figures in ordered if name in figures.parts]
+        rows = sum(figures.rows for figures in having)
+        loss[name] = math.fsum(figures.parts[name] * figures.rows for figures in having) / rows
+    means = {name: math.fsum(getattr(figures, name) for figures in ordered) / len(ordered) for name in MEANS}
+    return {"loss": loss, **means}
+
+
+def headlines(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
+    """The run's figures by rule, from the lines of metrics.jsonl.
+
+    Returns:
+        rule -> selected (test mean at the evaluation with the best validation mean; None without validation
+        rows) and selected_round; and, chosen on the test set as the papers do: best (highest test mean over all
+        evaluations, TinyProto's), client-best (mean of every client's own best, ProtoNorm's), last-5 (mean of
+        the last five evaluations of trained models, or of as many as there are, FedPAGR's; None before one), final;
+        and where clients are tested on the classes that they lack, too, all-classes (of the last evaluation).
+    """
+    evaluations = [line["evaluation"] for line in lines if line.get("evaluation", {}).get("rules")]
+    clients = [line["clients"] for line in lines if line.get("evaluation", {}).get("rules")]
+    rules = dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"])
+    return {rule: _headline(rule, evaluations, clients) for rule in rules}
+
+
+def ensemble_headline(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
+    """`ensemble`: accuracy of the clients' mean class probabilities on the shared test set, as best, last-5 (mean
+    of the last five times of trained models, FedPAGR's) and final, with the number of rows; nothing where it was never
+    asked for."""
+    measured = [line["ensemble"] for line in lines if "ensemble" in line]
+    if not measured:
+        return {}
+    accuracies = [ensemble["accuracy"] for ensemble in measured]
+    return {
+        "ensemble": {
+            "best": max(accuracies),
+            "last-5": _last_five([(ensemble["of_round"], ensemble["accuracy"]) for ensemble in measured]),
+            "final": accuracies[-1],
+            "rows": measured[-1]["rows"],
+        }
+    }
+
+
+def _last_five(accuracies: Sequence[tuple[int, float]]) -> float | None:
+    """The mean of the last five, each with the round that its models are of: round 0 has trained nothing."""
+    trained = [accuracy for of_round, accuracy in accuracies if of_round > 0][-5:]
+    return math.fsum(trained) / len(trained) if trained else None
+
+
+def by_domain(evaluation: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """`domains`: the test accuracy of one evaluation, domain -> rule -> mean over its clients, weighted by rows;
+    nothing where no client says its domain."""
+    found = {
+        domain: {rule: splits["test"]["mean"] for rule, splits in rules.items() if "test" in splits}
+        for domain, rules in evaluation.get("domains", {}).items()
+    }
+    return {"domains": found} if found else {}
+
+
+def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | str]]:
+    """Which clients did not answer as asked: partition -> in how many rounds (the evaluation that ends a run counts as
+    one), the last of them, and why."""
+    found: dict[str, dict[str, int | str]] = {}
+    for line in lines:
+        for partition, problem in line["problems"].items():
+            before = found.get(partition, {"rounds": 0})
+            found[partition] = {"rounds": int(before["rounds"]) + 1, "last_round": line["round"], "last": problem}
+    return dict(sorted(found.items(), key=lambda entry: int(entry[0])))
+
+
+def _headline(
+    rule: str, evaluations: Sequence[Mapping[str, Any]], clients: Sequence[Mapping[str, Any]]
+) -> dict[str, float | int | None]:
+    rounds = [(e["of_round"], e["rules"][rule]) for e in evaluations if e["rules"].get(rule, {}).get("test")]
+    if not rounds:
+        return dict.fromkeys(("selected", "selected_round", "best", "client-best", "last-5", "final"))
+    tests = [figures["test"]["mean"] for _, figures in rounds]
+    selected = max(
+        (entry for entry in rounds if "validation" in entry[1]),
+        key=lambda entry: entry[1]["validation"]["mean"],
+        default=None,
+    )
+    own_best: dict[str, float] = {}
+    for line in clients:
+        for partition, client in line.items():
+            accuracy = client.get("evaluation", {}).get(rule, [None])[0]
+            if accuracy is not None:
+                own_best[partition] = max(accuracy, own_best.get(partition, 0.0))
+    figures = {
+        "selected": selected[1]["test"]["mean"] if selected else None,
+        "selected_round": selected[0] if selected else None,
+        "best": max(tests),
+        "client-best": math.fsum(own_best.values()) / len(own_best),
+        "last-5": _last_five([(of_round, figures["test"]["mean"]) for of_round, figures in rounds]),
+        "final": tests[-1],
+    }
+    if "all-classes" in rounds[-1][1]:
+        figures["all-classes"] = rounds[-1][1]["all-classes"]["mean"]
+    return figures

@@ -1,0 +1,241 @@
+"""From a round's replies to its line of metrics.jsonl, the line on the console, and the run's summary.
+
+All but what stands under `time` is the same to the bit for the same settings and seed.
+"""
+
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from federation.wire.codec import Codec
+from federation.wire.payloads import Evaluation, Identity
+from federation.words import class_words, one_class
+from runs import figures
+from runs.folder import FORMAT
+from strategies import Run
+from strategies.rounds.exchange import Bytes, Reply
+
+Line = dict[str, Any]
+
+
+def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) -> list[str]:
+    """What is about to run: the task, what crosses, each client, what the server learns."""
+    settings = run.settings
+    lines = [
+        f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {codec.num_classes} classes, "
+        f"d = {codec.dim}, {settings.rounds} rounds, prediction by {run.inference}"
+    ]
+    if run.method.sends and (codec.masked or codec.wire_dtype != "float32"):
+        lines.append(f"  of each prototype {codec.width} of {codec.dim} values cross, as {codec.wire_dtype}")
+    lines.append("  the clients, with their rows for training + validation + test:")
+    for partition, identity in sorted(identities.items()):
+        train, validation, test = identity.rows[:3]
+        domain = f" ({identity.domain})" if identity.domain else ""
+        able = "" if train else ": it has no training row and takes part in evaluation only"
+        lines.append(
+            f"  client {partition}{domain}: {identity.model} ({identity.parameters:,} parameters), {train} + "
+            f"{validation} + {test} rows, {class_words(identity.classes, identity.class_names)}{able}"
+        )
+    disclosed = sorted({item for identity in identities.values() for item in identity.discloses})
+    lines += [f"  the server learns of each client: {', '.join(disclosed)}", f"  {LEGEND}"]
+    held = {partition: identity.classes for partition, identity in identities.items()}
+    alone = one_class(held, next(iter(identities.values())).class_names)
+    return [*lines, *([f"warning: {alone}"] if alone else [])]
+
+
+def training_line(
+    server_round: int, replies: Sequence[Reply], sent: Mapping[int, Bytes], server: Mapping[str, Any]
+) -> Line:
+    """What a round's training came to: over clients, by client, in bytes."""
+    asked = [reply for reply in replies if reply.trains]
+    trainings = {r.partition: r.report.training for r in asked if r.report and r.report.training}
+    clients: Line = {}
+    for partition, training in sorted(trainings.items()):
+        values = {name: getattr(training, name) for name in ("rows", "steps", *figures.MEANS)}
+        clients[str(partition)] = {"training": {"loss": training.parts, **values}}
+    return {
+        "round": server_round,
+        "training": {
+            "asked": len(asked),
+            "valid": sum(reply.valid for reply in asked),
+            "dropped": sum(reply.dropped for reply in asked),
+            **figures.over_trainings(trainings),
+        },
+        "server": dict(server),
+        **_exchange(replies, sent),
+        "clients": clients,
+    }
+
+
+def final_line(server_round: int, replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
+    """The line of the evaluation that ends a run."""
+    return {"round": server_round, "final": True, **_exchange(replies, sent), "clients": {}}
+
+
+def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
+    """Payload and wire both ways, evaluate-only messages apart; and what went wrong, by client."""
+    sums: Line = {}
+    sizes = {reply.partition: _apart(reply.size, sent[reply.partition]) for reply in replies}
+    for prefix, trains in (("", True), ("evaluate_only_", False)):
+        mine = [reply.partition for reply in replies if reply.trains == trains]
+        up = sum((sizes[partition] for partition in mine), Bytes())
+        down = sum((sent[partition] for partition in mine), Bytes())
+        sums |= {
+            f"{prefix}payload_up": up.payload,
+            f"{prefix}payload_down": down.payload,
+            f"{prefix}wire_up": up.wire,
+            f"{prefix}wire_down": down.wire,
+            f"{prefix}evaluation_wire_up": up.evaluation,
+        }
+    sums["ensemble_wire_up"] = sum(size.ensemble for size in sizes.values())
+    sums["ensemble_wire_down"] = sum(sent[partition].ensemble for partition in sizes)
+    return {"bytes": sums, "problems": {str(r.partition): r.problems for r in replies if r.problems}}
+
+
+def _apart(size: Bytes, sent: Bytes) -> Bytes:
+    """A reply's size; all of it is the ensemble's if the message was sent for the ensemble alone."""
+    return Bytes(ensemble=size.wire + size.ensemble) if sent.ensemble else size
+
+
+def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
+    """The evaluations that arrived, by partition."""
+    return {r.partition: r.report.evaluation for r in replies if r.report and r.report.evaluation}
+
+
+def add_evaluation(
+    line: Line, replies: Sequence[Reply], of_round: int, identities: Mapping[int, Identity] | None = None
+) -> None:
+    """Put the evaluation that rode along into the line: it is of the models that `of_round` left. Where clients say
+    their domain, it is there by domain as well."""
+    found = evaluations(replies)
+    if not found:
+        return
+    line["evaluation"] = {"of_round": of_round, "rules": figures.over_clients(found)}
+    domain_of = {partition: identities[partition].domain for partition in found} if identities else {}
+    domains = sorted(set(domain_of.values()) - {""})
+    if domains:
+        line["evaluation"]["domains"] = {
+            domain: figures.over_clients({p: each for p, each in found.items() if domain_of[p] == domain})
+            for domain in domains
+        }
+    for partition, evaluation in sorted(found.items()):
+        line["clients"].setdefault(str(partition), {})["evaluation"] = figures.of_client(evaluation)
+
+
+def times(replies: Sequence[Reply], seconds: float) -> Line:
+    """Seconds of the round, and by client of training, evaluation and everything between message and reply."""
+    reports = {str(r.partition): r.report for r in replies if r.report is not None}
+    return {
+        "round": seconds,
+        "train": {p: report.training.seconds for p, report in reports.items() if report.training},
+        "evaluate": {p: report.evaluation.seconds for p, report in reports.items() if report.evaluation},
+        "client": {p: report.seconds for p, report in reports.items()},
+    }
+
+
+def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -> str:
+    """One line a round, as `LEGEND` says, of 100 characters at most up to round 999.
+
+    Args:
+        seconds: wall seconds of this process's rounds so far, the newest last.
+    """
+    final = line.get("final", False)
+    width = len(str(rounds))
+    parts = ["final evaluation" if final else f"round {line['round']:>{width}}/{rounds}"]
+    test = line.get("evaluation", {}).get("rules", {}).get(rule, {}).get("test")
+    ensemble = f"ensemble {100 * line['ensemble']['accuracy']:5.1f}" if "ensemble" in line else ""
+    if test:
+        beside = ", ".join(filter(None, (f"worst {100 * test['worst']:5.1f}", ensemble)))
+        parts.append(f"after {line['evaluation']['of_round']:>{width}}: {100 * test['mean']:5.1f} % ({beside})")
+    elif ensemble:
+        parts.append(f"after {line['ensemble']['of_round']:>{width}}: {ensemble} %")
+    prefix = "evaluate_only_" if final else ""
+    parts += [_sizes(*(line["bytes"][f"{prefix}payload_{way}"] for way in ("up", "down"))), _brief(seconds[-1])]
+    if not final:
+        # the first round pays for starting the workers: it says little about the others
+        usual = seconds[1:] or seconds
+        parts.append(f"{_brief((rounds - line['round']) * sum(usual) / len(usual))} left")
+    return " | ".join(parts)
+
+
+LEGEND = "a line a round: test accuracy after the round before (the worst client's), payload up/down, time"
+
+
+def readable_size(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
+
+
+def _sizes(*counts: int) -> str:
+    """Bytes in one unit for all, of two digits or three."""
+    scale, unit = next(((s, u) for s, u in ((1e9, "GB"), (1e6, "MB")) if max(counts) >= 0.9995 * s), (1e3, "kB"))
+    return f"{'/'.join(_digits(count / scale) for count in counts)} {unit}"
+
+
+def _brief(seconds: float) -> str:
+    """A duration in one unit."""
+    units = ((1.0, "s", 999.5), (60.0, "min", 99.5), (3600.0, "h", 99.5))
+    size, unit = next(((s, u) for s, u, most in units if seconds / s < most), (86400.0, "d"))
+    return f"{_digits(seconds / size)} {unit}"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
+
+
+def own_version() -> str:
+    """This program's version; None is known of a checkout that is not installed."""
+    try:
+        return version("protosphere")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clients: int) -> Line:
+    """The run's outcome, from its lines alone, so that a resumed run has the same."""
+    rules = figures.headlines(lines)
+    primary = rules.get(run.inference, {})
+    figure = "selected" if primary.get("selected") is not None else "final"
+    # the floor beside the headline is of the same evaluation, so of the same clients
+    every = [line["evaluation"] for line in lines if "evaluation" in line]
+    measured = [evaluation for evaluation in every if evaluation["rules"].get(run.inference, {}).get("test")]
+    chosen = primary.get("selected_round") if figure == "selected" else (measured[-1]["of_round"] if measured else None)
+    evaluation: Line = next((evaluation for evaluation in measured if evaluation["of_round"] == chosen), {})
+    shown: Line = evaluation.get("rules", {})
+    covered = shown.get(run.inference, {}).get("test", {})
+    sizes: Line = {}
+    for line in lines:
+        for name, value in line["bytes"].items():
+            sizes[name] = sizes.get(name, 0) + value
+    return {
+        "format": FORMAT,
+        "status": "completed",
+        "strategy": run.settings.strategy,
+        "dataset": run.settings.dataset,
+        "seed": run.settings.seed,
+        "clients": clients,
+        "rounds": sum(not line.get("final", False) for line in lines),
+        "headline": {
+            "rule": run.inference,
+            "figure": figure,
+            "accuracy": primary.get(figure),
+            "of_round": chosen,
+            "clients": covered.get("clients"),
+            "rows": covered.get("rows"),
+        },
+        "floor": {figures.MAJORITY: shown.get(figures.MAJORITY, {}).get("test", {}).get("mean")},
+        "rules": {rule: values for rule, values in rules.items() if rule != figures.MAJORITY},
+        **figures.by_domain(evaluation),
+        **figures.ensemble_headline(lines),
+        "bytes": sizes,
+        "problems": sum(len(line["problems"]) for line in lines),
+        "failures": figures.failures(lines),
+        "seconds": sum(line["time"]["round"] for line in lines),
+        "settings": dict(settings),
+        "versions": {
+            "protosphere": own_version(),
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("flwr", "torch", "numpy", "safetensors")},
+        },
+    }

@@ -1,0 +1,1 @@
+"""A trained client outside its run: predictions, exports."""

@@ -1,0 +1,355 @@
+"""A trained client as its store has it, without the data that it was trained on; and what it says of new inputs."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, softmax
+
+from client_app.evaluation import ROWS_AT_ONCE, features_of, rule_scores
+from client_app.store import Store, StoreError
+from data import DataError
+from data.client_data import InputTransform, Rows, TokenTransform, Transform
+from data.images import resized
+from federation.seeds import derive, limited_threads
+from federation.settings import SettingError
+from federation.wire.payloads import Payload
+from models import build, seed_name
+from models.text import Tokens
+from strategies import Run, read_settings
+from strategies.contract import ClientState, Objective
+
+FORMAT = 1  # of client.json
+PARTS = {"partition": int, "model": str, "class_names": list, "input": dict, "rule": str, "settings": dict}
+PIXEL = 255  # full scale of an image's channel
+# The rules whose scores are log-probabilities, up to a constant of each input.
+WITH_PROBABILITIES = ("classifier", "discriminant")
+
+
+def describe(run: Run, partition: int, model: str, class_names: Sequence[str], transform: Transform) -> dict[str, Any]:
+    """client.json: all but tensors that a client is rebuilt from."""
+    own = {
+        f"{prefix}.{name.replace('_', '-')}": value
+        for prefix, kind in run.method.settings.items()
+        for name, value in asdict(run.options[kind]).items()
+    }
+    return {
+        "format": FORMAT,
+        "partition": partition,
+        "strategy": run.settings.strategy,
+        "model": model,
+        "feature_dim": run.settings.feature_dim,
+        "class_names": list(class_names),
+        "input": transform.to_dict(),
+        "rule": run.inference,
+        "settings": run.settings.model_dump(by_alias=True) | own,
+    }
+
+
+def new_state(
+    objective: Objective, model: str, input_shape: tuple[int, ...], partition: int, device: torch.device
+) -> ClientState:
+    """The seeded initial model of a client: the same for all of one architecture with `shared-init`.
+
+    Raises:
+        ModelError: the model cannot be built.
+    """
+    settings = objective.settings
+    whose = () if settings.shared_init else (partition,)
+    seed = derive(settings.seed, "model", seed_name(model), *whose)
+    activation = settings.feature_activation
+    network = build(model, input_shape, settings.feature_dim, objective.num_classes, seed, activation)
+    return ClientState(objective.build(network, seed).to(device))
+
+
+def lay_out(objective: Objective, state: ClientState, received: Payload | None, device: torch.device) -> None:
+    """Make what was received, with the constants that came with it, the state's targets."""
+    targets = objective.targets(state, received)
+    state.targets = None if targets is None else targets.to(device=device)
+    state.table = None if state.targets is None else state.targets.table(objective.num_classes)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A client to predict with.
+
+    Attributes:
+        run, partition: the names of the folders that its store lies in.
+        made_in: the round that left its state.
+        rule: its own, by the run's settings; it may lack what that takes.
+        tokens: makes token ids of texts; None for a model that takes none.
+        notices: what was amiss in the store, a sentence each.
+    """
+
+    run: str
+    partition: int
+    model: str
+    class_names: tuple[str, ...]
+    rule: str
+    made_in: int
+    objective: Objective
+    state: ClientState
+    transform: Transform
+    device: torch.device
+    tokens: Tokens | None = None
+    notices: tuple[str, ...] = ()
+
+    def rules(self) -> tuple[str, ...]:
+        """The rules that this client can apply."""
+        nothing = torch.zeros(0, self.objective.settings.feature_dim, device=self.device)
+        return tuple(rule_scores(self.objective, self.state, nothing))
+
+    def chosen(self, rule: str = "") -> str:
+        """The rule of that name, or the client's own for "".
+
+        Raises:
+            SettingError: there is none of that name, or this client lacks what it takes.
+        """
+        wanted, ready = rule or self.rule, self.rules()
+        if wanted not in ready:
+            raise SettingError(
+                f"rule {wanted!r} cannot be applied by client {self.partition} of run "
+                f"{self.run}; it can apply {', '.join(ready)}: name one with --rule."
+            )
+        return wanted
+
+    @torch.no_grad()
+    def scores(self, rule: str, inputs: Tensor) -> Tensor:
+        """Of inputs (n, ...) as stored: (n, K), higher is better; -inf where the rule does not know a class."""
+        rows = Rows(inputs.to(self.device), torch.zeros(len(inputs), dtype=torch.int64))
+        with limited_threads(self.objective.settings.threads):
+            z = features_of(self.objective, self.state, rows, self.transform)
+            return rule_scores(self.objective, self.state, z)[rule]
+
+
+def open_trained(folder: Path, device: str = "auto") -> Trained:
+    """The client whose store is `folder`, PROTOSPHERE_HOME/clients/<run>/<partition>.
+
+    If its newest state is damaged the one before is taken, and `notices` says so.
+
+    Raises:
+        StoreError: it is no such folder, was written by another version, or holds no state that can be used.
+        SettingError: a device that is not there. ModelError: the model cannot be built here.
+    """
+    about = _description(folder)
+    run = read_settings(about["settings"])
+    names = tuple(about["class_names"])
+    objective = run.method.objective(run.settings, run.options, len(names))
+    place, transform = _device(device), _transform(folder, about["input"])
+    tokens = Tokens(about["model"], run.settings.max_tokens) if isinstance(transform, TokenTransform) else None
+    store, notices = Store(folder), []
+    state = new_state(objective, about["model"], transform.shape, about["partition"], place)
+    made_in, problems = _load_newest(store, state, place)
+    notices += [f"{problem} Going on with the state of round {made_in}." for problem in problems]
+    try:
+        received, state.constants = store.load_received()
+    except StoreError as error:
+        received = None
+        notices.append(f"{error} Going on without what the server sent last.")
+    lay_out(objective, state, received, place)
+    state.module.eval()
+    home = folder.absolute()
+    return Trained(
+        run=home.parent.name,
+        partition=about["partition"],
+        model=about["model"],
+        class_names=names,
+        rule=about["rule"],
+        made_in=made_in,
+        objective=objective,
+        state=state,
+        transform=transform,
+        device=place,
+        tokens=tokens,
+        notices=tuple(notices),
+    )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a client says of one input.
+
+    Attributes:
+        source: the file, or the text itself.
+        problem: why there is no answer, in a sentence; all that follows is empty then.
+        label: of the class that the rule answers. runner_up: the second, None where the rule knows no other class.
+        score, runner_up_score: by the rule; higher is better.
+        confidence: the class's probability, None for a rule that has none.
+    """
+
+    source: str
+    problem: str = ""
+    label: int = -1
+    score: float = -torch.inf
+    confidence: float | None = None
+    runner_up: int | None = None
+    runner_up_score: float | None = None
+
+
+def predict(trained: Trained, rule: str, files: Sequence[Path], texts: Sequence[str] = ()) -> Iterator[Answer]:
+    """An answer a file and a text, in that order; files that cannot be read are told in their answers.
+
+    Raises:
+        SettingError: at once, for inputs that the client's model does not take.
+    """
+    _refuse_unfit(trained, files, texts)
+    sources: list[Path | str] = [*files, *texts]
+    starts = range(0, len(sources), ROWS_AT_ONCE)
+    return chain.from_iterable(_answers(trained, rule, sources[start : start + ROWS_AT_ONCE]) for start in starts)
+
+
+def _refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str]) -> None:
+    shape = trained.transform.shape
+    if trained.tokens is None and len(shape) == 1:
+        raise SettingError(
+            f"this client's model takes no images but rows of {shape[0]} numbers; `protosphere export` writes a "
+            "program that takes those."
+        )
+    if trained.tokens is None and texts:
+        raise SettingError(f"this client's model {trained.model!r} reads images; give it files instead of --text.")
+    if not files and not texts:
+        raise SettingError("there is nothing to classify; name a file at least.")
+
+
+def _answers(trained: Trained, rule: str, sources: Sequence[Path | str]) -> Iterator[Answer]:
+    read: list[Tensor | str] = []
+    for source in sources:
+        try:
+            read.append(_tokens(trained.tokens, source) if trained.tokens else _image(trained.transform, source))
+        except DataError as error:
+            read.append(str(error))
+    inputs = [each for each in read if isinstance(each, Tensor)]
+    judged = iter(_judged(trained, rule, torch.stack(inputs)) if inputs else [])
+    for source, each in zip(sources, read, strict=True):
+        name = str(source)
+        yield Answer(name, each) if isinstance(each, str) else replace(next(judged), source=name)
+
+
+def _judged(trained: Trained, rule: str, inputs: Tensor) -> list[Answer]:
+    scores = trained.scores(rule, inputs).double().cpu()
+    best = scores.argmax(dim=1, keepdim=True)
+    others = scores.scatter(1, best, -torch.inf)
+    second = others.argmax(dim=1, keepdim=True)
+    shares = softmax(scores, dim=1).gather(1, best) if rule in WITH_PROBABILITIES else torch.full(best.shape, torch.nan)
+    columns = (best, scores.gather(1, best), shares, second, others.gather(1, second))
+    return [
+        Answer(
+            "",
+            label=label,
+            score=score,
+            confidence=None if math.isnan(share) else share,
+            runner_up=None if math.isinf(next_score) else runner_up,
+            runner_up_score=None if math.isinf(next_score) else next_score,
+        )
+        for label, score, share, runner_up, next_score in zip(*(c.flatten().tolist() for c in columns), strict=True)
+    ]
+
+
+def _image(transform: Transform, source: Path | str) -> Tensor:
+    """An image file as the training images are stored: (C, H, W) uint8 of their full scale.
+
+    Raises:
+        DataError: it cannot be read, or has more than 8 bits a channel.
+    """
+    assert isinstance(transform, InputTransform)
+    channels, height, width = transform.shape
+    try:
+        with Image.open(source) as image:
+            mode = image.mode
+            pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    except Exception as error:
+        # what is broken in an image shows in exceptions of every kind
+        raise DataError(f"{source} is no readable image ({type(error).__name__}: {error}).") from error
+    if mode == "F" or mode.startswith("I"):
+        raise DataError(f"{source} has pixels of mode {mode}, but images must have 8 bits a channel: convert it first.")
+    pixels = resized(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1), height, width)
+    return torch.from_numpy(np.rint(pixels * (transform.scale / PIXEL)).astype(np.uint8))
+
+
+def _tokens(tokens: Tokens, source: Path | str) -> Tensor:
+    """A text, or a file's, as ids (L,).
+
+    Raises:
+        DataError: the file cannot be read as UTF-8, or there is no text.
+    """
+    try:
+        text = source.read_text("utf-8") if isinstance(source, Path) else source
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{source} is no readable text ({error}): write it in UTF-8.") from None
+    if not text.strip():
+        raise DataError(f"{source if isinstance(source, Path) else '--text'} has no text: give it one.")
+    return tokens([text])[0]
+
+
+def _load_newest(store: Store, state: ClientState, device: torch.device) -> tuple[int, list[str]]:
+    """Fill a state from the newest generation that is whole: its round, and what is wrong with the newer ones."""
+    problems: list[str] = []
+    for stamp in store.generations():
+        try:
+            store.load_into(state, stamp, device)
+            return stamp[0], problems
+        except StoreError as error:
+            problems.append(str(error))
+    if problems:
+        raise StoreError(" ".join(problems))
+    raise StoreError(
+        f"{store.folder} describes a client but holds no state (round-*.safetensors) of it; bring it back from a copy, "
+        "or start a new run."
+    )
+
+
+def _description(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise StoreError(f"there is no folder {folder}; a client's is PROTOSPHERE_HOME/clients/<run>/<partition>.")
+    if not (folder / "client.json").exists():
+        clients = sorted(
+            (path.parent.name for path in folder.glob("*/client.json")), key=lambda name: (len(name), name)
+        )
+        if clients:
+            some = ", ".join(clients[:10]) + (f" and {len(clients) - 10} more" if len(clients) > 10 else "")
+            raise StoreError(f"{folder} is the folder of a run; name that of one of its clients in it: {some}.")
+        raise StoreError(
+            f"{folder} is no client's folder, since it holds no client.json; a client's is "
+            "PROTOSPHERE_HOME/clients/<run>/<partition>."
+        )
+    about = Store(folder).description()
+    if about.get("format") != FORMAT:
+        raise StoreError(
+            f"{folder / 'client.json'} has format {about.get('format', 0)!r}, and this version of protosphere reads "
+            f"format {FORMAT}; use the version that trained the client, or train it anew."
+        )
+    wrong = [name for name, kind in PARTS.items() if not isinstance(about.get(name), kind)]
+    if wrong:
+        raise StoreError(f"{folder / 'client.json'} lacks {', '.join(wrong)}; bring it back from a copy.")
+    return about
+
+
+def _transform(folder: Path, stored: Mapping[str, Any]) -> Transform:
+    try:
+        if "tokenizer" in stored:
+            return TokenTransform(stored["tokenizer"], (int(stored["shape"][0]),))
+        return InputTransform.from_dict(dict(stored))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise StoreError(
+            f"{folder / 'client.json'} does not say what the model's inputs are ({type(error).__name__}: {error}); "
+            "bring it back from a copy."
+        ) from None
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        # torch's words for a name that it does not know or a device that is not there; a build without CUDA asserts
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise SettingError(f'device "{name}" cannot be used here ({reason}); use "auto" or "cpu".') from None
+    return device

@@ -1,0 +1,308 @@
+"""One round's messages: push them all, pull the replies until the round may close, check each."""
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from data.shared_set import SharedLabels
+from federation.wire.codec import Codec, CodecError
+from federation.wire.messages import MessageError, decode_report, encode_instruction, wire_bytes
+from federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
+from federation.wire.payloads import Identity, Instruction, Payload, Report
+from federation.words import class_word
+from strategies.rounds.replies import is_simulated, pulled
+
+POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
+LATE = "no reply in time"
+UNSENT = "Flower took no message for its node: the SuperNode has left"
+LONGEST_PROBLEM = 300  # characters; the words are a client's
+ACTOR_DIED = 0  # Flower's code when a simulation worker is gone; elsewhere any client may send it
+
+
+class RunError(RuntimeError):
+    """The run cannot go on; the message is one sentence for a person."""
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Sizes of one message or a sum of them: prototype values alone, and the serialised records.
+
+    `evaluation` is the part of `wire` that the evaluation's figures take; `ensemble`, the answers for the shared test
+    set, is no part of it.
+    """
+
+    payload: int = 0
+    wire: int = 0
+    evaluation: int = 0
+    ensemble: int = 0
+
+    def __add__(self, other: "Bytes") -> "Bytes":
+        return Bytes(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one client answered.
+
+    Attributes:
+        trains: whether it was asked to train (else to evaluate only).
+        report: the decoded reply with its checked upload; None when the whole reply is unusable.
+        problem: why the reply, or its upload, was dropped; empty when all is well.
+        dropped: whether its upload was refused, or was missing where one was due.
+        message: as it arrived; None when nothing did.
+        probabilities: its checked answers for the ensemble, (n, K) float16.
+        refused: why those were dropped; that spoils nothing else of the reply.
+    """
+
+    partition: int
+    trains: bool
+    report: Report | None = None
+    problem: str = ""
+    dropped: bool = False
+    size: Bytes = field(default_factory=Bytes)
+    message: Message | None = None
+    probabilities: Tensor | None = None
+    refused: str = ""
+
+    @property
+    def problems(self) -> str:
+        """All that was wrong with it, in words."""
+        return "; ".join(filter(None, (self.problem, self.refused)))
+
+    @property
+    def valid(self) -> bool:
+        """Whether it counts towards `min-replies`."""
+        return self.report is not None and not self.problem
+
+
+def exchange(
+    grid: Grid,
+    messages: Sequence[Message],
+    partitions: Sequence[int],
+    *,
+    round_number: int,
+    limits: Limits,
+    min_replies: int,
+    timeout: float,
+    patience: float,
+    not_waited_for: Iterable[int] = (),
+    roster: Mapping[int, Identity] | None = None,
+    shared: SharedLabels | None = None,
+    units: Mapping[int, float] | None = None,
+) -> list[Reply]:
+    """Send one message a client and collect the replies, in partition order.
+
+    The round closes when `min_replies` valid train replies are there (0: when every train reply is), or after
+    `timeout` seconds. Evaluate-only replies never decide that; when training has closed they get as long as
+    training took, and `patience` seconds at least, counted anew from each arrival: so the figures do not depend
+    on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead). Where
+    nobody trains they get `timeout`. A train reply that comes while others are waited for still counts.
+    What a reply says of its rows is held against the `roster`, if there is one: weights in means come from it.
+    Answers for the ensemble are legal where `shared` says what was to be predicted. The norms of a client's upload are
+    measured in `units` (1 where it has none).
+
+    Raises:
+        RunError: when a simulation worker died, or Flower refused the messages.
+    """
+    check = partial(
+        _contained,
+        simulated=is_simulated(grid),
+        round_number=round_number,
+        limits=limits,
+        roster=roster or {},
+        shared=shared,
+        units=units or {},
+    )
+    asked = [(p, m.metadata.message_type == MessageType.TRAIN) for p, m in zip(partitions, messages, strict=True)]
+    ids: list[str | None] = list(grid.push_messages(messages))
+    if len(ids) != len(asked):
+        raise RunError(
+            f"Flower took {len(ids)} of the {len(asked)} messages of round {round_number}; its log above says why."
+        )
+    # in place of an id Flower gives None for a node that has left
+    pending = {message_id: whom for message_id, whom in zip(ids, asked, strict=True) if message_id}
+    replies = [Reply(*whom, problem=UNSENT) for message_id, whom in zip(ids, asked, strict=True) if not message_id]
+    ignored = set(not_waited_for)
+    start = arrival = time.monotonic()
+    closed_after: float | None = None
+    trained = any(trains for _, trains in pending.values())
+    pause = POLL[0]
+    while pending:
+        arrived = [
+            check(message, *pending.pop(message_id))
+            for message_id, message in pulled(grid, list(pending))
+            if message_id in pending
+        ]
+        replies += arrived
+        now = time.monotonic()
+        if arrived:
+            arrival, pause = now, POLL[0]
+        waiting = [trains for partition, trains in pending.values() if partition not in ignored or trains]
+        if closed_after is None:
+            valid = sum(reply.valid for reply in replies if reply.trains)
+            if not any(waiting) or 0 < min_replies <= valid or now - start > timeout:
+                closed_after = now - start
+        if closed_after is not None:
+            if not any(not trains for trains in waiting):
+                break
+            allowed = max(patience, closed_after if trained else timeout)
+            if now - arrival > allowed or now - start > timeout + patience:
+                break
+        if not arrived:
+            time.sleep(pause)
+            pause = min(1.5 * pause, POLL[1])
+    replies += [Reply(partition, trains, problem=LATE) for partition, trains in pending.values()]
+    return sorted(replies, key=lambda reply: reply.partition)
+
+
+def encoded(instruction: Instruction, codec: Codec) -> RecordDict:
+    """An instruction as it goes down.
+
+    Raises:
+        RunError: the number format cannot hold what the round before made.
+    """
+    try:
+        return encode_instruction(instruction, codec)
+    except CodecError as error:
+        raise RunError(f"round {instruction.round}: {error} A run keeps its settings: start a new one.") from None
+
+
+def _contained(message: Message | str, partition: int, trains: bool, *, simulated: bool, **checks: Any) -> Reply:
+    """The checked reply. Whatever a client's bytes make fail is that client's failure, and nobody else's."""
+    if isinstance(message, str):
+        return Reply(partition, trains, problem=message)
+    if simulated and message.has_error() and message.error.code == ACTOR_DIED:
+        raise RunError(
+            f"the process of client {partition} died in round {checks['round_number']} (out of memory?); the "
+            "simulation cannot replace it. Resume the run with fewer clients at a time (`--cpus-per-client`)."
+        )
+    try:
+        return _reply(message, partition, trains, **checks)
+    # Flower leaves some of a record's parts unread until they are asked for
+    except Exception as error:
+        return Reply(partition, trains, problem=f"its reply cannot be used ({type(error).__name__})", message=message)
+
+
+def _reply(
+    message: Message,
+    partition: int,
+    trains: bool,
+    round_number: int,
+    limits: Limits,
+    roster: Mapping[int, Identity],
+    shared: SharedLabels | None,
+    units: Mapping[int, float],
+) -> Reply:
+    own = replace(limits, max_norm=limits.max_norm * units.get(partition, 1.0))
+    reply = _checked(message, partition, trains, round_number, own)
+    if reply.report is not None:
+        reply = _with_answers(reply, message.content.array_records.get("ensemble"), shared)
+    if reply.report is not None and partition in roster:
+        reply = _held_against(roster[partition], reply)
+    problem, refused = (_one_line(words) if words else "" for words in (reply.problem, reply.refused))
+    return replace(reply, message=message, problem=problem, refused=refused)
+
+
+def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits) -> Reply:
+    if message.has_error():
+        return Reply(partition, trains, problem=_last_line(message.error.reason or "unknown error"))
+    records = message.content
+    whole, wire = wire_bytes(records), wire_bytes(records, without=("ensemble",))
+    size = Bytes(payload_bytes(records), wire, ensemble=whole - wire)
+    try:
+        report, upload = decode_report(records, limits.codec)
+        if (report.partition, report.round) != (partition, round_number):
+            raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
+        if report.evaluation is not None:
+            size = replace(size, evaluation=wire - wire_bytes(records, without=("evaluation", "ensemble")))
+    except MessageError as error:
+        return Reply(partition, trains, problem=str(error), dropped=trains and "payload" in records, size=size)
+    try:
+        return _with_upload(Reply(partition, trains, report, report.problem, size=size), upload, limits)
+    except MessageError as error:
+        return Reply(partition, trains, report, f"upload dropped: {error}", dropped=True, size=size)
+
+
+def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits) -> Reply:
+    assert reply.report is not None
+    if not reply.trains or reply.problem:
+        if upload is not None:
+            raise MessageError("nothing was to be uploaded here")
+        return reply
+    if limits.kind is None:
+        if upload is not None:
+            raise MessageError("no upload was due in this round")
+        return reply
+    if upload is None:
+        raise MessageError("the prototypes are missing")
+    return replace(reply, report=replace(reply.report, payload=decode_payload(upload, limits)))
+
+
+def _with_answers(reply: Reply, answers: ArrayRecord | None, shared: SharedLabels | None) -> Reply:
+    """Answers that cannot be used are dropped by themselves."""
+    if answers is None:
+        return replace(reply, refused=reply.report.remark if reply.report else "")
+    if shared is None:
+        return replace(reply, refused="ensemble answer dropped: nobody asked for one")
+    try:
+        return replace(reply, probabilities=decode_answers(answers, shared))
+    except MessageError as error:
+        return replace(reply, refused=f"ensemble answer dropped: {error}")
+
+
+def _held_against(identity: Identity, reply: Reply) -> Reply:
+    """Drop a reply that claims other rows than the client said it has: a forged number would weigh in every mean."""
+    report = reply.report
+    assert report is not None
+    train, validation, test, *all_classes = identity.rows
+    evaluation, training, payload = report.evaluation, report.training, report.payload
+    # those of all classes come with the last evaluation alone
+    if evaluation is not None and evaluation.rows not in ((test, validation), (test, validation, *all_classes)):
+        claim = f"{evaluation.rows} test and validation rows, not {(test, validation, *all_classes)}"
+    elif training is not None and training.rows != train:
+        claim = f"{training.rows} training rows, not {train}"
+    elif payload is not None and payload.counts is not None and _rows_counted(payload) != train:
+        claim = f"class counts that do not add up to its {train} training rows"
+    elif payload is not None and not len(payload.labels):
+        problem = f"upload dropped: it holds no class, though the client has {train} training rows"
+        return replace(reply, report=replace(report, payload=None), problem=problem, dropped=True)
+    elif payload is not None and (foreign := set(payload.labels.tolist()) - set(identity.classes)):
+        held = class_word(min(foreign), identity.class_names)
+        problem = f"upload dropped: it holds {held}, of which the client has no training row"
+        return replace(reply, report=replace(report, payload=None), problem=problem, dropped=True)
+    else:
+        return reply
+    report = replace(report, evaluation=None, training=None, payload=None)
+    dropped = reply.dropped or payload is not None
+    problem = f"reply dropped: it claims {claim}"
+    return replace(reply, report=report, problem=problem, dropped=dropped, probabilities=None)
+
+
+def _rows_counted(payload: Payload) -> int:
+    """The rows that the counts speak of; a mixture repeats a class's count for each component."""
+    assert payload.counts is not None
+    first = torch.ones_like(payload.labels, dtype=torch.bool)
+    first[1:] = payload.labels[1:] != payload.labels[:-1]
+    return int(payload.counts[first].sum())
+
+
+def _last_line(reason: str) -> str:
+    """The error itself: the last line of a traceback (simulation) or the whole reason (deployment), without colour
+    codes and without Flower's own words around it."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", reason).strip()
+    last = plain.splitlines()[-1] if plain else "unknown error"
+    return last.partition("ClientAppException occurred. Message: ")[2].removesuffix("'>") or last
+
+
+def _one_line(problem: str) -> str:
+    """A client's words made fit for a line of the log: no line of its own, no control codes, no novel."""
+    words = " ".join("".join(c if c.isprintable() else " " for c in problem).split()) or "unknown error"
+    return words if len(words) <= LONGEST_PROBLEM else words[:LONGEST_PROBLEM] + " ..."

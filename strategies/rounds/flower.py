@@ -1,0 +1,397 @@
+"""What all methods share on the server: sampling, messages, checks, bytes, evaluation, checkpoints, resume.
+
+A method overrides `aggregate`, rarely more.
+"""
+
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from data.shared_set import SharedLabels
+from federation.roster import Roster, refuse_changes, refuse_other_codecs, refuse_too_few
+from federation.seeds import limited_threads
+from federation.wire.codec import Codec, codec_of
+from federation.wire.messages import wire_bytes
+from federation.wire.parts import Limits, payload_bytes
+from federation.wire.payloads import Instruction, Payload
+from runs import figures
+from runs.folder import RunFolder
+from runs.lines import (
+    add_evaluation,
+    console_line,
+    evaluations,
+    final_line,
+    opening_lines,
+    summarise,
+    times,
+    training_line,
+)
+from runs.snapshot import separation_of
+from strategies import Run
+from strategies.outcome import EVERYONE, Outcome, State
+from strategies.rounds.checkpoint import restore, save
+from strategies.rounds.ensemble import score, shared_test_set
+from strategies.rounds.exchange import LATE, Bytes, Reply, encoded, exchange
+from strategies.rounds.outliers import Outliers
+from strategies.rounds.sampling import sampled
+from strategies.rounds.watch import (
+    collapse,
+    is_infinite,
+    mean_norm,
+    refuse_more_failures,
+    refuse_non_finite,
+    refuse_other_rounds,
+    warn_of_problems,
+)
+
+log = logging.getLogger("protosphere")
+
+
+class PrototypeStrategy(Strategy):
+    """A Flower strategy over prototypes instead of weights.
+
+    One message a client and round: on arrival a client evaluates what it left in the last round, then trains,
+    then uploads. Clients that are not sampled evaluate only (`evaluate-clients = "all"`).
+    """
+
+    def __init__(self, run: Run, folder: RunFolder):
+        self.run = run
+        self.settings = run.settings
+        self.folder = folder
+        self.roster = Roster(run.settings)
+        self.codec: Codec  # known when the clients are: see `_meet`
+        self.shared: SharedLabels | None = None  # of the ensemble
+        self.state: State = {}
+        self.downloads: Mapping[int, Payload] = {}
+        self.last_round = 0
+        self.failed_in_a_row = 0
+        self.first_norm: float | None = None
+        self.outliers = Outliers()
+        self.token = ""  # the run's, read when it starts
+        self.constants: Mapping[str, float] = {}
+        self.timeout = run.settings.round_timeout
+        self._rounds = run.settings.rounds
+        self._silent: set[int] = set()
+        self.trained: dict[int, int] = {}
+        self._sent: dict[int, Bytes] = {}
+        self._replies: dict[int, Reply] = {}
+        self._figures: dict[str, Any] = {}
+        self.uploads: Mapping[int, Payload] = {}
+        self._round_seconds: list[float] = []
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return self.codec.num_classes
+
+    @property
+    def dim(self) -> int:
+        """d."""
+        return self.codec.dim
+
+    # --- what a method overrides ------------------------------------------------------------------
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """What the vectors that go down, and those that come up, are multiplied by to be, or lie beside, targets."""
+        return 1.0, 1.0
+
+    @property
+    def target_norm(self) -> float:
+        """The norm of the targets where the method sets it, whatever comes up; 0 where they are made of uploads."""
+        return 0.0
+
+    def unit(self, partition: int) -> float:
+        """What the norms of a client's upload are measured in: its number of rows where it sends sums over them."""
+        return 1.0
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """Refuse, before round 1, a K or d that the method cannot work with (raise SettingError)."""
+
+    def derive_constants(self) -> Mapping[str, float]:
+        """Numbers to work out once for the run, from the roster; every message carries them to the clients."""
+        return {}
+
+    def uploads_due(self, server_round: int) -> bool:
+        """Whether the clients that train in this round upload; in every round by default."""
+        return self.run.method.sends is not None
+
+    def downloads_for(self, server_round: int, trains: bool) -> Mapping[int, Payload]:
+        """What goes down in this round, to those who train or to the others: by default what the last round made."""
+        return self.downloads
+
+    def feature_norm(self, uploads: Mapping[int, Any]) -> float | None:
+        """The scale of the feature space, watched for collapse; None where the uploads do not tell it."""
+        return mean_norm(uploads)
+
+    def begin(self) -> Outcome:
+        """What the server has, and sends in round 1, before anything was uploaded; nothing by default."""
+        return Outcome({}, {})
+
+    @abstractmethod
+    def aggregate(self, uploads: Mapping[int, Any], state: State, server_round: int) -> Outcome:
+        """From the round's uploads, by partition in ascending order, to the next round's downloads."""
+
+    # --- the run ------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run all rounds. `num_rounds` and `timeout` default to the settings `rounds` and `round-timeout`.
+
+        Raises:
+            SettingError: what cannot work with these clients, or on resume with the rounds already run.
+            RosterError: the clients do not fit together, or are not those of the run to resume.
+            RunError: the run cannot go on; its last finished round can be resumed.
+            ValueError: an argument that has no meaning here: there are no global weights.
+        """
+        if initial_arrays or train_config or evaluate_config or evaluate_fn:
+            raise ValueError("a prototype strategy has no global weights and reads its settings from the run")
+        rounds = self._rounds = num_rounds or self.settings.rounds
+        refuse_other_rounds(self.run, self.folder, rounds)
+        self.timeout = timeout or self.settings.round_timeout
+        result = Result()
+        self.token = self.folder.token
+        if self.settings.resume:
+            restore(self, rounds)
+        self.roster.gather(grid)
+        self._meet()
+        self.folder.set_rounds(rounds)
+        self.summary()
+        for server_round in range(self.last_round + 1, rounds + 1):
+            self._round(grid, server_round, rounds, result)
+        self._final_evaluation(grid, rounds, result)
+        lines = self.folder.lines()
+        self.folder.write_summary(summarise(self.run, self.folder.settings(), lines, len(self.roster.nodes)))
+        return result
+
+    def _round(self, grid: Grid, server_round: int, rounds: int, result: Result) -> None:
+        began = time.monotonic()
+        self.roster.refresh(grid)
+        train = list(self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid))
+        evaluate = list(self.configure_evaluate(server_round, ArrayRecord(), ConfigRecord(), grid))
+        replies = self._exchange(grid, train + evaluate, server_round)
+        warn_of_problems(replies, server_round)
+        if any(reply.trains and not reply.valid for reply in replies):
+            # a round that failed over a full disk is not the clients' failure, and must not count
+            self.folder.refuse_full_disk()
+        server_began = time.monotonic()
+        self._figures = {}
+        _, metrics = self.aggregate_train(server_round, _messages_of(r for r in replies if r.trains))
+        if metrics:
+            result.train_metrics_clientapp[server_round] = metrics
+        # also where the upload was refused: the client's store has moved on
+        self.trained |= {r.partition: server_round for r in replies if r.trains and r.report and r.report.training}
+        valid = sum(reply.valid for reply in replies if reply.trains)
+        self.failed_in_a_row = 0 if valid >= max(1, self.settings.min_replies) else self.failed_in_a_row + 1
+        line = training_line(server_round, replies, self._sent, self._figures)
+        line["time"] = {"server": time.monotonic() - server_began}
+        self._close(line, replies, server_round - 1, rounds, began, result)
+        self.last_round = server_round
+        self._checkpoint()
+        refuse_more_failures(self.failed_in_a_row, self.settings.max_failed_rounds, line["problems"])
+
+    def _final_evaluation(self, grid: Grid, rounds: int, result: Result) -> None:
+        began = time.monotonic()
+        self.roster.refresh(grid)
+        everyone = self.settings.evaluate_clients == "all"
+        asked = sorted(self.roster.nodes) if everyone else self.sample(rounds)
+        messages = self._messages(asked, MessageType.EVALUATE, rounds + 1, True)
+        if self._ensemble_due(rounds + 1):
+            rest = [partition for partition in sorted(self.roster.nodes) if partition not in asked]
+            messages += self._messages(rest, MessageType.EVALUATE, rounds + 1, False)
+        replies = self._exchange(grid, messages, rounds + 1)
+        warn_of_problems(replies, rounds + 1)
+        line = final_line(rounds + 1, replies, self._sent)
+        self._close(line, replies, rounds, rounds, began, result)
+
+    def _close(
+        self,
+        line: dict[str, Any],
+        replies: Sequence[Reply],
+        of_round: int,
+        rounds: int,
+        began: float,
+        result: Result,
+    ) -> None:
+        """Add the evaluation that rode along, write the line, say it."""
+        add_evaluation(line, replies, of_round, self.roster.identities)
+        answers = {reply.partition: reply.probabilities for reply in replies if reply.probabilities is not None}
+        if answers and self.shared is not None:
+            with limited_threads(self.settings.server_threads):
+                line["ensemble"] = {"of_round": of_round, **score(answers, self.shared)}
+        metrics = self.aggregate_evaluate(of_round, _messages_of(replies))
+        if metrics is not None:
+            result.evaluate_metrics_clientapp[of_round] = metrics
+        line["time"] = line.get("time", {}) | times(replies, time.monotonic() - began)
+        self.folder.append(line)
+        self._round_seconds.append(line["time"]["round"])
+        log.info(console_line(line, rounds, self.run.inference, self._round_seconds))
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages to the sampled clients, who train (and evaluate on arrival when it is due)."""
+        due = (server_round - 1) % self.settings.evaluate_every == 0
+        return self._messages(self.sample(server_round), MessageType.TRAIN, server_round, due)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Evaluate-only messages to the clients that are not sampled, when evaluation or the ensemble is due."""
+        due = (server_round - 1) % self.settings.evaluate_every == 0 and self.settings.evaluate_clients == "all"
+        if not due and not self._ensemble_due(server_round):
+            return []
+        sampled = set(self.sample(server_round))
+        rest = [partition for partition in sorted(self.roster.nodes) if partition not in sampled]
+        return self._messages(rest, MessageType.EVALUATE, server_round, due)
+
+    def _ensemble_due(self, server_round: int) -> bool:
+        """In every n-th round from the first on, and after the last."""
+        every = self.settings.ensemble_every
+        return every > 0 and ((server_round - 1) % every == 0 or server_round == self._rounds + 1)
+
+    def sample(self, server_round: int) -> list[int]:
+        """Partition ids that train in this round."""
+        return sampled(self.settings, self.roster.identities, server_round)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate the checked uploads of a round; the result stays on the server as the next downloads."""
+        uploads = {
+            reply.partition: reply.report.payload
+            for reply in self._read(replies)
+            if reply.report and reply.report.payload is not None
+        }
+        if not uploads:
+            return None, None
+        with limited_threads(self.settings.server_threads):
+            outcome = self.aggregate(uploads, self.state, server_round)
+            norm = self.feature_norm(uploads)
+        trained_towards = self.scales[0] * (mean_norm(self.downloads) or 0.0)
+        watched = self.outliers.warnings(uploads, self._units(), norm, trained_towards)
+        refuse_non_finite(outcome.downloads, server_round, self.roster.class_word)
+        self.state, self.downloads, self.uploads = outcome.state, outcome.downloads, uploads
+        recorded = {**outcome.figures, "prototype_norm": norm, **separation_of(outcome.downloads, self.scales[0])}
+        # JSON has no infinity, which an energy may be
+        self._figures = {name: None if is_infinite(value) else value for name, value in recorded.items()}
+        self.first_norm = norm if self.first_norm is None else self.first_norm
+        for warning in (*outcome.warnings, *collapse(norm, self.first_norm), *watched):
+            log.warning("warning: round %d: %s", server_round, warning)
+        numbers: dict[str, Any] = {
+            name: value for name, value in self._figures.items() if isinstance(value, int | float)
+        }
+        return None, MetricRecord(numbers)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Mean test accuracy of the primary rule over the clients that evaluated."""
+        rules = figures.over_clients(evaluations(self._read(replies)))
+        accuracy = rules.get(self.run.inference, {}).get("test", {}).get("mean")
+        return None if accuracy is None else MetricRecord({"accuracy": accuracy})
+
+    def summary(self) -> None:
+        """Say what is about to run."""
+        for line in opening_lines(self.run, self.roster.identities, self.codec):
+            log.info(line)
+
+    # --- messages -----------------------------------------------------------------------------------
+
+    def _messages(
+        self, partitions: Sequence[int], message_type: str, server_round: int, evaluate: bool
+    ) -> list[Message]:
+        messages = []
+        made: dict[tuple[int, int], Any] = {}
+        downloads = self.downloads_for(server_round, message_type == MessageType.TRAIN)
+        for partition in partitions:
+            key = partition if partition in downloads else EVERYONE
+            trained = self.trained.get(partition, 0)
+            if (key, trained) not in made:
+                payload = downloads.get(key)
+                ensemble = self._ensemble_due(server_round)
+                due = (server_round, evaluate, payload, trained, self.constants, ensemble)
+                records = encoded(Instruction(self.folder.name, *due, self.token), self.codec)
+                wire = wire_bytes(records)
+                # a message that is sent for the ensemble alone is no part of training's bytes, nor of evaluation's
+                apart = message_type == MessageType.EVALUATE and not evaluate
+                size = Bytes(ensemble=wire) if apart else Bytes(payload_bytes(records), wire)
+                made[key, trained] = records, size
+            records, size = made[key, trained]
+            self._sent[partition] = size
+            node = self.roster.nodes[partition]
+            messages.append(Message(records, node, message_type, ttl=self.timeout + 60))
+        return messages
+
+    def _exchange(self, grid: Grid, messages: Sequence[Message], server_round: int) -> list[Reply]:
+        of_node = {node: partition for partition, node in self.roster.nodes.items()}
+        replies = exchange(
+            grid,
+            messages,
+            [of_node[message.metadata.dst_node_id] for message in messages],
+            round_number=server_round,
+            limits=self._limits(server_round),
+            min_replies=self.settings.min_replies,
+            timeout=self.timeout,
+            patience=self.settings.query_timeout,
+            not_waited_for=self._silent,
+            roster=self.roster.identities,
+            shared=self.shared if self._ensemble_due(server_round) else None,
+            units=self._units(),
+        )
+        replies = self.outliers.without_long(replies, self._units(), self.settings.max_norm_ratio, 2 * self.target_norm)
+        self._silent = {reply.partition for reply in replies if not reply.trains and reply.problem == LATE}
+        self._replies = {id(reply.message): reply for reply in replies if reply.message is not None}
+        return replies
+
+    def _units(self) -> dict[int, float]:
+        return {partition: self.unit(partition) for partition in self.roster.identities}
+
+    def _limits(self, server_round: int) -> Limits:
+        method, options = self.run.method, self.run.options
+        kind = method.sends if self.uploads_due(server_round) else None
+        most, counts = self.settings.max_prototype_norm, method.sends_counts(options)
+        return Limits(self.codec, most, counts, kind, method.components(options))
+
+    def _read(self, replies: Iterable[Message]) -> list[Reply]:
+        """The checked form of reply messages, in partition order; the round's own are checked already."""
+        return sorted((self._replies[id(message)] for message in replies), key=lambda reply: reply.partition)
+
+    def _checkpoint(self) -> None:
+        save(self)
+
+    # --- the start ----------------------------------------------------------------------------------
+
+    def _meet(self) -> None:
+        """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
+        identity = next(iter(self.roster.identities.values()))
+        self.codec = codec_of(self.settings, len(identity.class_names), identity.feature_dim)
+        refuse_other_codecs(self.roster.identities, self.codec)
+        refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
+        self.check(self.num_classes, self.dim)
+        self.shared = shared_test_set(self.settings, identity.partitions, self.num_classes)
+        if self.settings.resume:
+            refuse_changes(self.folder.roster(), self.roster.as_json())
+            self.folder.truncate(self.last_round)
+            log.info("resuming after round %d", self.last_round)
+        else:
+            self.constants = self.derive_constants()
+            beginning = self.begin()
+            self.state, self.downloads = beginning.state, beginning.downloads
+        self.folder.write_roster(self.roster.as_json())
+
+
+def _messages_of(replies: Iterable[Reply]) -> list[Message]:
+    return [reply.message for reply in replies if reply.message is not None]

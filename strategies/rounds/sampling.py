@@ -1,0 +1,22 @@
+"""Which clients train in a round."""
+
+from collections.abc import Mapping
+
+import torch
+
+from federation.seeds import generator
+from federation.settings import Settings
+from federation.wire.payloads import Identity
+
+
+def sampled(settings: Settings, identities: Mapping[int, Identity], server_round: int) -> list[int]:
+    """Partition ids that train in this round: round(rho M) of the M clients with training rows, `min-train-clients` at
+    least.
+
+    Drawn from the stream (seed, round, "sample"), so neither node ids nor earlier rounds matter.
+    """
+    able = [p for p, identity in sorted(identities.items()) if identity.rows[0]]
+    wanted = int(settings.fraction_train * len(able) + 0.5)
+    wanted = min(len(able), max(wanted, settings.min_train_clients))
+    order = torch.randperm(len(able), generator=generator(settings.seed, "round", server_round, "sample"))
+    return sorted(able[index] for index in order[:wanted].tolist())

@@ -1,0 +1,102 @@
+"""What the server keeps an eye on: features that collapse, prototypes that are not finite, clients with problems."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from federation.settings import SettingError
+from federation.wire.payloads import Payload, to_tensors
+from prototypes.aggregation import aggregate
+from prototypes.prototype_set import PrototypeSet
+from runs.folder import RunFolder
+from strategies import Run
+from strategies.rounds.exchange import Reply, RunError
+
+log = logging.getLogger("protosphere")
+
+
+def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
+    """Mean Euclidean norm of the class means of the uploads: the scale of the feature space."""
+    sets = [p if isinstance(p, PrototypeSet) else p.class_means() for p in uploads.values()]
+    if not any(len(prototypes) for prototypes in sets):
+        return None
+    return float(aggregate(sets, "mean").vectors.double().norm(dim=1).mean())
+
+
+def collapse(norm: float | None, first: float | None) -> list[str]:
+    """A sentence when the mean norm has fallen below a third of the first round with uploads."""
+    if norm is None or first is None or norm >= first / 3:
+        return []
+    return [
+        f"the mean norm of the prototypes has fallen from {first:.3g} in the first round with uploads to "
+        f"{norm:.3g}: the features collapse; where the loss pulls them to prototypes, lower `prototype-weight` or "
+        "spread the targets out"
+    ]
+
+
+def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int, class_word: Callable[[int], str]) -> None:
+    """Stop before prototypes go down that are not finite.
+
+    Args:
+        class_word: names a class for people.
+
+    Raises:
+        RunError: names the round and the class.
+    """
+    for payload in downloads.values():
+        for values in to_tensors(payload).values():
+            bad = ~values.reshape(len(payload.labels), -1).isfinite().all(dim=1)
+            if bad.any():
+                raise RunError(
+                    f"round {server_round}: the global prototype of {class_word(int(payload.labels[bad][0]))} is not "
+                    "finite; start a new run with a lower `learning-rate` or a smaller scale of the method."
+                )
+
+
+def is_infinite(value: object) -> bool:
+    """Whether JSON could not hold the figure."""
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def warn_of_problems(replies: Sequence[Reply], server_round: int) -> None:
+    """Say which clients did not answer as asked, and why."""
+    for reply in replies:
+        if reply.problems:
+            log.warning("warning: round %d, client %d: %s", server_round, reply.partition, reply.problems)
+
+
+def refuse_more_failures(in_a_row: int, most: int, problems: Mapping[str, str]) -> None:
+    """Stop after too many rounds without enough valid replies.
+
+    Args:
+        problems: of the last round, by client.
+
+    Raises:
+        RunError: names the first of them.
+    """
+    if in_a_row < most:
+        return
+    said = [f"client {p}: {words.removeprefix(f'client {p}: ')}" for p, words in problems.items()]
+    said = said or ["no reply at all"]
+    others = f" (and {len(said) - 1} more like it)" if len(said) > 1 else ""
+    raise RunError(
+        f"{in_a_row} rounds in a row ended without enough valid replies, the last with: {said[0].rstrip('.')}{others}. "
+        "Mend that and resume, or start a new run with other settings."
+    )
+
+
+def refuse_other_rounds(run: Run, folder: RunFolder, rounds: int) -> None:
+    """Stop where a method's rounds depend on how many there are, and these are others than the run was started for.
+
+    Raises:
+        SettingError: names both numbers.
+    """
+    settings = run.settings
+    planned = folder.settings()["rounds"] if settings.resume else settings.rounds
+    # clients read the setting, whatever the server was told
+    for asked in (rounds, settings.rounds) if run.method.fixed_rounds else ():
+        if asked != planned:
+            raise SettingError(
+                f"setting `rounds` is {asked}, but the run was started for {planned}, and what `{settings.strategy}` "
+                "does in a round depends on that; give the old value, or start anew."
+            )
