@@ -13,6 +13,7 @@ from flwr.app import Context
 
 from client_app.evaluation import DivergenceError, evaluate, measure, predict
 from client_app.site import NodeConfig, specs, text
+from client_app.state import describe, lay_out, new_state
 from client_app.store import Stamp, Store, StoreError, token_digest
 from client_app.told import simulated, told
 from client_app.trainer import mean_norm, train
@@ -27,7 +28,6 @@ from federation.wire.payloads import Answers, Identity, Instruction, Report
 from models import ModelError, model_for, reads_text, told_name
 from models.text import Tokens
 from prototypes.prototype_set import PrototypeSet
-from serving.predict import describe, lay_out, new_state
 from strategies import Run, read_settings
 from strategies.contract import ClientState
 

@@ -18,8 +18,8 @@ from federation.wire.checks import plain
 from federation.wire.codec import REMEDY, Codec
 from federation.wire.messages import MessageError, decode_identity
 from federation.wire.payloads import Identity
+from federation.wire.replies import pulled
 from federation.words import class_word
-from strategies.rounds.replies import pulled
 
 log = logging.getLogger("protosphere")
 

@@ -110,7 +110,9 @@ def read_results(folder: Path) -> Results:
         _hold(folder, "roster.json", entry, OF_A_CLIENT, version)
     if written is not None:
         _hold(folder, "summary.json", written, OF_A_SUMMARY, version)
-    summary = written or summarise(run, settings, lines, len(roster)) | {"status": "not finished"}
+    summary = written or summarise(run.settings, run.inference, settings, lines, len(roster)) | {
+        "status": "not finished"
+    }
     return Results(folder, run, settings, roster, lines, summary, written is not None)
 
 

@@ -8,40 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from federation.wire.codec import Codec
+from federation.settings import Settings
 from federation.wire.payloads import Evaluation, Identity
-from federation.words import class_words, one_class
 from runs import figures
 from runs.folder import FORMAT
-from strategies import Run
-from strategies.rounds.exchange import Bytes, Reply
+from runs.round import Bytes, Reply
 
 Line = dict[str, Any]
-
-
-def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) -> list[str]:
-    """What is about to run: the task, what crosses, each client, what the server learns."""
-    settings = run.settings
-    lines = [
-        f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {codec.num_classes} classes, "
-        f"d = {codec.dim}, {settings.rounds} rounds, prediction by {run.inference}"
-    ]
-    if run.method.sends and (codec.masked or codec.wire_dtype != "float32"):
-        lines.append(f"  of each prototype {codec.width} of {codec.dim} values cross, as {codec.wire_dtype}")
-    lines.append("  the clients, with their rows for training + validation + test:")
-    for partition, identity in sorted(identities.items()):
-        train, validation, test = identity.rows[:3]
-        domain = f" ({identity.domain})" if identity.domain else ""
-        able = "" if train else ": it has no training row and takes part in evaluation only"
-        lines.append(
-            f"  client {partition}{domain}: {identity.model} ({identity.parameters:,} parameters), {train} + "
-            f"{validation} + {test} rows, {class_words(identity.classes, identity.class_names)}{able}"
-        )
-    disclosed = sorted({item for identity in identities.values() for item in identity.discloses})
-    lines += [f"  the server learns of each client: {', '.join(disclosed)}", f"  {LEGEND}"]
-    held = {partition: identity.classes for partition, identity in identities.items()}
-    alone = one_class(held, next(iter(identities.values())).class_names)
-    return [*lines, *([f"warning: {alone}"] if alone else [])]
 
 
 def training_line(
@@ -192,18 +165,22 @@ def own_version() -> str:
         return "unknown"
 
 
-def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clients: int) -> Line:
-    """The run's outcome, from its lines alone, so that a resumed run has the same."""
+def summarise(settings: Settings, rule: str, written: Mapping[str, Any], lines: Sequence[Line], clients: int) -> Line:
+    """The run's outcome, from its lines alone, so that a resumed run has the same.
+
+    Args:
+        rule: the primary prediction rule. written: the settings as the run's folder holds them.
+    """
     rules = figures.headlines(lines)
-    primary = rules.get(run.inference, {})
+    primary = rules.get(rule, {})
     figure = "selected" if primary.get("selected") is not None else "final"
     # the floor beside the headline is of the same evaluation, so of the same clients
     every = [line["evaluation"] for line in lines if "evaluation" in line]
-    measured = [evaluation for evaluation in every if evaluation["rules"].get(run.inference, {}).get("test")]
+    measured = [evaluation for evaluation in every if evaluation["rules"].get(rule, {}).get("test")]
     chosen = primary.get("selected_round") if figure == "selected" else (measured[-1]["of_round"] if measured else None)
     evaluation: Line = next((evaluation for evaluation in measured if evaluation["of_round"] == chosen), {})
     shown: Line = evaluation.get("rules", {})
-    covered = shown.get(run.inference, {}).get("test", {})
+    covered = shown.get(rule, {}).get("test", {})
     sizes: Line = {}
     for line in lines:
         for name, value in line["bytes"].items():
@@ -211,13 +188,13 @@ def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clie
     return {
         "format": FORMAT,
         "status": "completed",
-        "strategy": run.settings.strategy,
-        "dataset": run.settings.dataset,
-        "seed": run.settings.seed,
+        "strategy": settings.strategy,
+        "dataset": settings.dataset,
+        "seed": settings.seed,
         "clients": clients,
         "rounds": sum(not line.get("final", False) for line in lines),
         "headline": {
-            "rule": run.inference,
+            "rule": rule,
             "figure": figure,
             "accuracy": primary.get(figure),
             "of_round": chosen,
@@ -232,7 +209,7 @@ def summarise(run: Run, settings: Mapping[str, Any], lines: Sequence[Line], clie
         "problems": sum(len(line["problems"]) for line in lines),
         "failures": figures.failures(lines),
         "seconds": sum(line["time"]["round"] for line in lines),
-        "settings": dict(settings),
+        "settings": dict(written),
         "versions": {
             "protosphere": own_version(),
             "python": platform.python_version(),

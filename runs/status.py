@@ -5,13 +5,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from federation.settings import SettingError
+from federation.settings import SettingError, Settings
 from runs.folder import RunFolder
-from strategies import Run
 
 
 @contextmanager
-def status(run: Run, folder: RunFolder) -> Iterator[None]:
+def status(settings: Settings, rule: str, folder: RunFolder) -> Iterator[None]:
     """Keep the folder's status.json while the run inside is on.
 
     It has `state` ("starting": no round is finished yet, "running", "completed", "failed"), `round` (the last finished
@@ -23,14 +22,14 @@ def status(run: Run, folder: RunFolder) -> Iterator[None]:
     told: dict[str, Any] = {
         "state": "starting",
         "round": 0,
-        "rounds": run.settings.rounds,
+        "rounds": settings.rounds,
         "folder": str(folder.path),
         "headline": None,
         "seconds": 0.0,
         "problem": "",
     }
     # a resume that is refused leaves a folder as it was
-    begun = not run.settings.resume
+    begun = not settings.resume
 
     def tell(**news: Any) -> None:
         told.update(news, seconds=time.monotonic() - began)
@@ -40,7 +39,7 @@ def status(run: Run, folder: RunFolder) -> Iterator[None]:
         nonlocal begun
         begun = True
         evaluation = line.get("evaluation", {})
-        test = evaluation.get("rules", {}).get(run.inference, {}).get("test")
+        test = evaluation.get("rules", {}).get(rule, {}).get("test")
         news = {"headline": {"accuracy": test["mean"], "of_round": evaluation["of_round"]}} if test else {}
         # the line that ends a run is of no round
         tell(state="running", round=line["round"] - bool(line.get("final")), **news)

@@ -13,9 +13,10 @@ from federation.settings import SettingError, refuse_relative_paths
 from reports.report import leave_report
 from runs.folder import RunFolder
 from runs.live import live, refuse_missing
+from runs.round import RunError
 from runs.status import status
 from strategies import known_settings, read_settings, refuse_foreign
-from strategies.rounds.exchange import RunError
+from strategies.rounds.flower import PrototypeStrategy
 
 USER_ERRORS = (SettingError, RosterError, RunError)
 PREFIX = "[protosphere] "  # marks our lines in Flower's stream
@@ -88,8 +89,8 @@ def _run(grid: Grid, context: Context) -> None:
     with folder.held():
         log.info("%s%s", RESULTS, folder.path)
         try:
-            with live(run.settings, folder), status(run, folder):
-                run.method.strategy(run, folder).start(grid)
+            with live(run.settings, folder), status(run.settings, run.inference, folder):
+                PrototypeStrategy(run, folder).start(grid)
         except (SettingError, RosterError):
             folder.discard_unless_begun()
             raise

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,66 +13,21 @@ from PIL import Image
 from torch import Tensor, softmax
 
 from client_app.evaluation import ROWS_AT_ONCE, features_of, rule_scores
+from client_app.state import FORMAT, lay_out, new_state
 from client_app.store import Store, StoreError
 from data import DataError
 from data.client_data import InputTransform, Rows, TokenTransform, Transform
 from data.images import resized
-from federation.seeds import derive, limited_threads
+from federation.seeds import limited_threads
 from federation.settings import SettingError
-from federation.wire.payloads import Payload
-from models import build, seed_name
 from models.text import Tokens
-from strategies import Run, read_settings
+from strategies import read_settings
 from strategies.contract import ClientState, Objective
 
-FORMAT = 1  # of client.json
 PARTS = {"partition": int, "model": str, "class_names": list, "input": dict, "rule": str, "settings": dict}
 PIXEL = 255  # full scale of an image's channel
 # The rules whose scores are log-probabilities, up to a constant of each input.
 WITH_PROBABILITIES = ("classifier", "discriminant")
-
-
-def describe(run: Run, partition: int, model: str, class_names: Sequence[str], transform: Transform) -> dict[str, Any]:
-    """client.json: all but tensors that a client is rebuilt from."""
-    own = {
-        f"{prefix}.{name.replace('_', '-')}": value
-        for prefix, kind in run.method.settings.items()
-        for name, value in asdict(run.options[kind]).items()
-    }
-    return {
-        "format": FORMAT,
-        "partition": partition,
-        "strategy": run.settings.strategy,
-        "model": model,
-        "feature_dim": run.settings.feature_dim,
-        "class_names": list(class_names),
-        "input": transform.to_dict(),
-        "rule": run.inference,
-        "settings": run.settings.model_dump(by_alias=True) | own,
-    }
-
-
-def new_state(
-    objective: Objective, model: str, input_shape: tuple[int, ...], partition: int, device: torch.device
-) -> ClientState:
-    """The seeded initial model of a client: the same for all of one architecture with `shared-init`.
-
-    Raises:
-        ModelError: the model cannot be built.
-    """
-    settings = objective.settings
-    whose = () if settings.shared_init else (partition,)
-    seed = derive(settings.seed, "model", seed_name(model), *whose)
-    activation = settings.feature_activation
-    network = build(model, input_shape, settings.feature_dim, objective.num_classes, seed, activation)
-    return ClientState(objective.build(network, seed).to(device))
-
-
-def lay_out(objective: Objective, state: ClientState, received: Payload | None, device: torch.device) -> None:
-    """Make what was received, with the constants that came with it, the state's targets."""
-    targets = objective.targets(state, received)
-    state.targets = None if targets is None else targets.to(device=device)
-    state.table = None if state.targets is None else state.targets.table(objective.num_classes)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,14 @@ imported only when asked for, since a deployment starts a process a message."""
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from federation.settings import Scalar, SettingError, Settings, check, nearest, refuse_unknown, shown
 from strategies.contract import Method, Options
+
+if TYPE_CHECKING:
+    from runs.folder import RunFolder
+    from strategies.rounds.flower import PrototypeStrategy
 
 METHODS = {
     "fedproto": "strategies.fedproto",
@@ -81,6 +85,27 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
             "it with true, or choose an aggregation without them."
         )
     return Run(settings, method, options)
+
+
+def strategy(run_config: Mapping[str, Scalar], folder: "RunFolder | None" = None) -> "PrototypeStrategy":
+    """A method as Flower knows methods: a `flwr.serverapp.strategy.Strategy`, for `start(grid)` in any ServerApp.
+
+    Args:
+        run_config: the run's settings by name; `strategy` names the method.
+        folder: where the run is kept; a new one under `results-dir`, or the one to resume, unless it is given.
+
+    Raises:
+        SettingError: one sentence on the first setting that cannot be used.
+    """
+    # a client, which loads its method in every message, needs none of these
+    from runs.folder import RunFolder
+    from strategies.rounds.flower import PrototypeStrategy
+
+    run = read_settings(run_config)
+    if folder is None:
+        opened = RunFolder.resume if run.settings.resume else RunFolder.create
+        folder = opened(run.settings, known_settings() | dict(run_config))
+    return PrototypeStrategy(run, folder)
 
 
 def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:

@@ -1,12 +1,13 @@
-"""A method is two halves in one file: a Flower strategy (server) and an Objective (client).
+"""A method is two halves in one file: a ServerHalf and an Objective (client).
 
-The Objective tells the one training loop what is special about the method. Its defaults are plain local
-training with the prototypes of section 0 of the methods page: a method overrides what its paper changes.
+The server half makes the next round's downloads of a round's uploads; strategies/rounds runs the rounds around it. The
+Objective tells the one training loop what is special about the method. Its defaults are plain local training with the
+prototypes of section 0 of the methods page: a method overrides what its paper changes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -14,17 +15,20 @@ from torch import Tensor, nn
 from torch.nn.functional import softmax
 
 from federation.settings import RULES, STRICT, Settings
-from federation.wire.payloads import Payload
+from federation.wire.codec import Codec
+from federation.wire.payloads import EVERYONE as EVERYONE
+from federation.wire.payloads import Identity, Payload
+from federation.words import class_word
 from models.split import SplitModel
+from prototypes.aggregation import aggregate
 from prototypes.losses import prototype_pull
 from prototypes.prototype_set import PrototypeSet
-
-if TYPE_CHECKING:
-    from strategies.rounds.flower import PrototypeStrategy
 
 # A method's settings: a frozen dataclass, checked like the shared ones, with the prefix of its setting names.
 method_settings = pydantic_dataclass(frozen=True, kw_only=True, config=STRICT)
 T = TypeVar("T")
+State = dict[str, Tensor]
+Figure = float | int | str | None
 
 
 @dataclass(frozen=True)
@@ -190,11 +194,125 @@ class PullObjective(Objective):
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What a method makes of a round's uploads.
+
+    Attributes:
+        state: its tensors, kept across rounds, in checkpoints and on resume.
+        downloads: partition -> payload of the next round; under `EVERYONE` that of all who have none of their own.
+        figures: what to record beside the round, by name.
+        warnings: sentences for the person who watches.
+    """
+
+    state: State
+    downloads: Mapping[int, Payload]
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+
+
+class ServerHalf:
+    """The server half of a method: plain values in and out. A method overrides `aggregate`, rarely more.
+
+    Attributes:
+        settings, options: the run's.
+        codec: K, d and how vectors are written. identities: partition -> who the client said it is. constants: what
+            `derive_constants` gave when the run began. All known from `meet` on.
+    """
+
+    codec: Codec
+
+    def __init__(self, settings: Settings, options: Options):
+        self.settings = settings
+        self.options = options
+        self.identities: Mapping[int, Identity] = {}
+        self.constants: Mapping[str, float] = {}
+
+    def meet(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
+        """Take what is known once the clients are; refuse a K or d that the method cannot work with.
+
+        Raises:
+            SettingError: of `check`.
+        """
+        self.codec, self.identities = codec, identities
+        self.check(codec.num_classes, codec.dim)
+
+    @property
+    def num_classes(self) -> int:
+        """K."""
+        return self.codec.num_classes
+
+    @property
+    def dim(self) -> int:
+        """d."""
+        return self.codec.dim
+
+    def class_word(self, label: int) -> str:
+        """A class by its name, for people."""
+        identity = next(iter(self.identities.values()), None)
+        return class_word(label, identity.class_names if identity else ())
+
+    # --- what a method overrides ----------------------------------------------------------------------
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """What the vectors that go down, and those that come up, are multiplied by to be, or lie beside, targets."""
+        return 1.0, 1.0
+
+    @property
+    def target_norm(self) -> float:
+        """The norm of the targets where the method sets it, whatever comes up; 0 where they are made of uploads."""
+        return 0.0
+
+    def unit(self, partition: int) -> float:
+        """What the norms of a client's upload are measured in: its number of rows where it sends sums over them."""
+        return 1.0
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """Refuse, before round 1, a K or d that the method cannot work with (raise SettingError)."""
+
+    def notices(self) -> Sequence[str]:
+        """Sentences for the person who starts the run, where a setting does less than its name says."""
+        return ()
+
+    def derive_constants(self) -> Mapping[str, float]:
+        """Numbers to work out once for the run, from the clients' identities; every message carries them."""
+        return {}
+
+    def begin(self) -> Outcome:
+        """What the server has, and sends in round 1, before anything was uploaded; nothing by default."""
+        return Outcome({}, {})
+
+    def uploads_due(self, server_round: int) -> bool:
+        """Whether the clients that train in this round upload; in every round by default."""
+        return True
+
+    def downloads_due(self, server_round: int, trains: bool) -> bool:
+        """Whether what the last round made goes down in this one, to those who train or to the others."""
+        return True
+
+    def aggregate(self, uploads: Mapping[int, Any], state: State, server_round: int) -> Outcome:
+        """From the round's uploads, by partition in ascending order, to the next round's downloads."""
+        raise NotImplementedError(f"{type(self).__name__} is sent uploads, but does not aggregate them")
+
+    def feature_norm(self, uploads: Mapping[int, Any]) -> float | None:
+        """The scale of the feature space, watched for collapse; None where the uploads do not tell it."""
+        return mean_norm(uploads)
+
+
+def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
+    """Mean Euclidean norm of the class means of the uploads: the scale of the feature space."""
+    sets = [p if isinstance(p, PrototypeSet) else p.class_means() for p in uploads.values()]
+    if not any(len(prototypes) for prototypes in sets):
+        return None
+    return float(aggregate(sets, "mean").vectors.double().norm(dim=1).mean())
+
+
+@dataclass(frozen=True)
 class Method:
     """One row of the registry.
 
     Attributes:
-        strategy, objective: the two halves.
+        server, objective: the two halves.
         settings: prefix of the setting names -> the dataclass that checks them.
         sends, receives: payload kind (federation.wire.payloads.PAYLOADS) up and down; None for nothing.
         exchanges: whether anything is sent and received at all, under these options.
@@ -206,7 +324,7 @@ class Method:
         fixed_rounds: whether a resumed run must keep its `rounds`, since its loss or its schedule depends on them.
     """
 
-    strategy: "type[PrototypeStrategy]"
+    server: type[ServerHalf]
     objective: type[Objective]
     settings: Mapping[str, type] = field(default_factory=dict)
     sends: str | None = "prototypes"
@@ -218,3 +336,18 @@ class Method:
     inference: str = "local-prototypes"
     rules: tuple[str, ...] = RULES
     fixed_rounds: bool = False
+
+
+def as_state(prototypes: PrototypeSet) -> State:
+    """A prototype set as a method's state; the labels and vectors alone."""
+    return {"labels": prototypes.labels, "vectors": prototypes.vectors}
+
+
+def remembered(state: State) -> PrototypeSet:
+    """Inverse of `as_state`."""
+    return PrototypeSet(state["labels"], state["vectors"])
+
+
+def carried_on(state: State, fresh: PrototypeSet) -> PrototypeSet:
+    """This round's prototypes, and the remembered ones of the classes that nobody reported."""
+    return remembered(state).updated_by(fresh) if state else fresh

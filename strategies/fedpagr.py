@@ -13,8 +13,7 @@ The paper's "beta = 0" removes the terms of beta: that is `fedpagr.alignment = f
 none). Under masks rows are made unit vectors again on arrival.
 """
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -28,11 +27,21 @@ from prototypes.losses import entropy_spread, prototype_contrast
 from prototypes.prototype_set import PrototypeSet
 from prototypes.refinement import class_sums, mean_directions, refine
 from strategies.consensus import ConsensusObjective
-from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, remembered
-from strategies.rounds.flower import PrototypeStrategy
-
-log = logging.getLogger("protosphere")
+from strategies.contract import (
+    EVERYONE,
+    Batch,
+    ClientState,
+    Figure,
+    Loss,
+    Method,
+    Outcome,
+    Phase,
+    ServerHalf,
+    State,
+    as_state,
+    method_settings,
+    remembered,
+)
 
 
 def _temperature(value: float) -> float:
@@ -103,7 +112,7 @@ class FedPAGRObjective(ConsensusObjective):
         return None if state.prototypes is None else state.prototypes.without_counts().on_sphere()
 
 
-class FedPAGR(PrototypeStrategy):
+class FedPAGR(ServerHalf):
     """Server half."""
 
     def begin(self) -> Outcome:
@@ -114,7 +123,7 @@ class FedPAGR(PrototypeStrategy):
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Eq. 3, then the refinement (Eq. 4-7)."""
-        options = self.run.options[FedPAGRSettings]
+        options = self.options[FedPAGRSettings]
         previous = remembered(state)
         sums, counts = class_sums(list(uploads.values()), self.num_classes)
         refined = refine(
@@ -135,17 +144,14 @@ class FedPAGR(PrototypeStrategy):
         """None: on the sphere nothing collapses to shorter features."""
         return None
 
-    def summary(self) -> None:
-        """Say, too, when masks leave nothing to separate."""
-        super().summary()
-        if self.codec.masked and self.num_classes * self.codec.width <= self.dim:
-            log.warning(
-                "warning: %d classes of %d values fit into d = %d without overlap: every two prototypes are "
-                "perpendicular as they arrive, and the separation does nothing",
-                self.num_classes,
-                self.codec.width,
-                self.dim,
-            )
+    def notices(self) -> Sequence[str]:
+        """Say when masks leave nothing to separate."""
+        if not self.codec.masked or self.num_classes * self.codec.width > self.dim:
+            return ()
+        return (
+            f"{self.num_classes} classes of {self.codec.width} values fit into d = {self.dim} without overlap: every "
+            "two prototypes are perpendicular as they arrive, and the separation does nothing",
+        )
 
 
 def _outcome(prototypes: PrototypeSet, figures: Mapping[str, Figure] | None = None) -> Outcome:
@@ -153,7 +159,7 @@ def _outcome(prototypes: PrototypeSet, figures: Mapping[str, Figure] | None = No
 
 
 METHOD = Method(
-    strategy=FedPAGR,
+    server=FedPAGR,
     objective=FedPAGRObjective,
     settings={"fedpagr": FedPAGRSettings},
     inference="global-prototypes",

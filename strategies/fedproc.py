@@ -18,9 +18,20 @@ from prototypes.aggregation import aggregate
 from prototypes.losses import prototype_contrast
 from prototypes.prototype_set import PrototypeSet
 from strategies.consensus import ConsensusObjective
-from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.outcome import EVERYONE, Outcome, State, as_state, carried_on
-from strategies.rounds.flower import PrototypeStrategy
+from strategies.contract import (
+    EVERYONE,
+    Batch,
+    ClientState,
+    Loss,
+    Method,
+    Outcome,
+    Phase,
+    ServerHalf,
+    State,
+    as_state,
+    carried_on,
+    method_settings,
+)
 
 
 @method_settings
@@ -64,7 +75,7 @@ class FedProcObjective(ConsensusObjective):
         return None if state.prototypes is None else state.prototypes.without_counts()
 
 
-class FedProc(PrototypeStrategy):
+class FedProc(ServerHalf):
     """Server half: the class-wise mean; a class that nobody reported keeps its prototype."""
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
@@ -85,7 +96,7 @@ def _within_sphere(uploads: Mapping[int, PrototypeSet]) -> dict[int, PrototypeSe
 
 
 METHOD = Method(
-    strategy=FedProc,
+    server=FedProc,
     objective=FedProcObjective,
     settings={"fedproc": FedProcSettings},
     inference="classifier",

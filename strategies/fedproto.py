@@ -17,9 +17,19 @@ from pydantic import Field
 
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import ClientState, Method, Options, PullObjective, method_settings
-from strategies.outcome import EVERYONE, Outcome, State, as_state, carried_on
-from strategies.rounds.flower import PrototypeStrategy
+from strategies.contract import (
+    EVERYONE,
+    ClientState,
+    Method,
+    Options,
+    Outcome,
+    PullObjective,
+    ServerHalf,
+    State,
+    as_state,
+    carried_on,
+    method_settings,
+)
 
 
 @method_settings
@@ -43,12 +53,12 @@ class FedProtoObjective(PullObjective):
         return state.prototypes if sends_counts(self.options) else super().upload(state, round_number)
 
 
-class FedProto(PrototypeStrategy):
+class FedProto(ServerHalf):
     """Server half: the class-wise mean; a class that nobody reported keeps its prototype."""
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Class-wise aggregation by `fedproto.aggregation`."""
-        options = self.run.options[FedProtoSettings]
+        options = self.options[FedProtoSettings]
         fresh = aggregate(list(uploads.values()), options.aggregation, trim=options.trim)
         prototypes = carried_on(state, fresh)
         return Outcome(as_state(prototypes), {EVERYONE: prototypes})
@@ -60,7 +70,7 @@ def sends_counts(options: Options) -> bool:
 
 
 METHOD = Method(
-    strategy=FedProto,
+    server=FedProto,
     objective=FedProtoObjective,
     settings={"fedproto": FedProtoSettings},
     sends_counts=sends_counts,

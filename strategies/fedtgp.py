@@ -22,10 +22,8 @@ from models.optimiser_state import optimiser_tensors, restore_optimiser
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
 from prototypes.trainable import TrainablePrototypes, adaptive_margin, collapsed_loss, train_prototypes
-from strategies.contract import Method, PullObjective, method_settings
-from strategies.outcome import EVERYONE, Figure, Outcome, State
-from strategies.rounds.exchange import RunError
-from strategies.rounds.flower import PrototypeStrategy
+from runs.round import RunError
+from strategies.contract import EVERYONE, Figure, Method, Outcome, PullObjective, ServerHalf, State, method_settings
 
 
 @method_settings
@@ -47,12 +45,12 @@ class FedTGPSettings:
     server_momentum: Share = 0.0
 
 
-class FedTGP(PrototypeStrategy):
+class FedTGP(ServerHalf):
     """Server half: the trainable prototypes."""
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """One round of contrastive training on everything that was uploaded."""
-        options = self.run.options[FedTGPSettings]
+        options = self.options[FedTGPSettings]
         module, optimiser = self._trainee(state)
         vectors = torch.cat([upload.vectors for upload in uploads.values()])
         labels = torch.cat([upload.labels for upload in uploads.values()])
@@ -89,7 +87,7 @@ class FedTGP(PrototypeStrategy):
 
     def _trainee(self, state: State) -> tuple[TrainablePrototypes, torch.optim.SGD]:
         """Module and optimiser as the last round left them, or as they start."""
-        options = self.run.options[FedTGPSettings]
+        options = self.options[FedTGPSettings]
         module = TrainablePrototypes(self.num_classes, self.dim, derive(self.settings.seed, "fedtgp"))
         optimiser = torch.optim.SGD(
             module.parameters(), lr=options.server_learning_rate, momentum=options.server_momentum
@@ -104,4 +102,4 @@ def _part(state: State, prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
-METHOD = Method(strategy=FedTGP, objective=PullObjective, settings={"fedtgp": FedTGPSettings})
+METHOD = Method(server=FedTGP, objective=PullObjective, settings={"fedtgp": FedTGPSettings})

@@ -17,8 +17,7 @@ from federation.seeds import derive, generator
 from federation.settings import Positive
 from prototypes.alignment import align
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import ClientState, Method, PullObjective, method_settings
-from strategies.local import Local
+from strategies.contract import ClientState, Method, PullObjective, ServerHalf, method_settings
 
 
 @method_settings
@@ -54,4 +53,6 @@ def seeded_frame(num_classes: int, dim: int, seed: int) -> PrototypeSet:
     return PrototypeSet(torch.arange(num_classes), points.float())
 
 
-METHOD = Method(strategy=Local, objective=FrameObjective, settings={"frame": FrameSettings}, sends=None, receives=None)
+METHOD = Method(
+    server=ServerHalf, objective=FrameObjective, settings={"frame": FrameSettings}, sends=None, receives=None
+)

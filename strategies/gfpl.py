@@ -20,7 +20,6 @@ the feature spaces of others. The retrained classifier gets those pseudo-feature
 class; with mixtures fitted by the client's own extractor, which no federation can have, it gets four in five.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
@@ -40,11 +39,20 @@ from prototypes.fusion import fuse
 from prototypes.losses import dot_regression
 from prototypes.mixture import fit_class_mixtures, sample
 from prototypes.mixture_set import MixtureSet
-from strategies.contract import Batch, ClientState, Loss, Method, Objective, Options, Phase, method_settings
-from strategies.outcome import EVERYONE, Outcome, State
-from strategies.rounds.flower import PrototypeStrategy
-
-log = logging.getLogger("protosphere")
+from strategies.contract import (
+    EVERYONE,
+    Batch,
+    ClientState,
+    Loss,
+    Method,
+    Objective,
+    Options,
+    Outcome,
+    Phase,
+    ServerHalf,
+    State,
+    method_settings,
+)
 
 RETRAIN = "retrain"
 # Weights are shares of n_ij rows, which are not to leave: as coarse as this, n of them are 1/16 wrong together at most.
@@ -152,12 +160,12 @@ class GFPLObjective(Objective):
         return {"etf": state.module.project(z) @ state.module.frame.T}
 
 
-class GFPL(PrototypeStrategy):
+class GFPL(ServerHalf):
     """Server half."""
 
     def check(self, num_classes: int, dim: int) -> None:
         """The frame needs d >= K >= 2; mixtures have a wire form of their own."""
-        options, settings = self.run.options[GFPLSettings], self.settings
+        options, settings = self.options[GFPLSettings], self.settings
         if options.dual_classifier:
             _refuse_few_dimensions(num_classes, dim)
         elif settings.inference == "etf":
@@ -171,30 +179,28 @@ class GFPL(PrototypeStrategy):
                 'take them out (0 and "float32").'
             )
 
-    def begin(self) -> Outcome:
-        """Nothing; but say so where the run is too short for any mixture to be used."""
-        options, rounds = self.run.options[GFPLSettings], self.settings.rounds
-        if exchanges(self.run.options) and not options.exchanges(options.first_due, rounds):
-            log.warning(
-                "warning: no mixture of this run is ever used: the first would go up in round %d and be used in the "
-                "round after, but `rounds` is %d; lower `gfpl.first-exchange` or `gfpl.exchange-every`, or raise "
-                "`rounds`",
-                options.first_due,
-                rounds,
-            )
-        return super().begin()
+    def notices(self) -> Sequence[str]:
+        """Say when the run is too short for any mixture to be used."""
+        options, rounds = self.options[GFPLSettings], self.settings.rounds
+        if not exchanges(self.options) or options.exchanges(options.first_due, rounds):
+            return ()
+        return (
+            f"no mixture of this run is ever used: the first would go up in round {options.first_due} and be used in "
+            f"the round after, but `rounds` is {rounds}; lower `gfpl.first-exchange` or `gfpl.exchange-every`, or "
+            "raise `rounds`",
+        )
 
     def uploads_due(self, server_round: int) -> bool:
         """In exchange rounds only."""
-        return self.run.options[GFPLSettings].exchanges(server_round, self.settings.rounds)
+        return self.options[GFPLSettings].exchanges(server_round, self.settings.rounds)
 
-    def downloads_for(self, server_round: int, trains: bool) -> Mapping[int, Payload]:
+    def downloads_due(self, server_round: int, trains: bool) -> bool:
         """To those who train in the round after an exchange."""
-        return self.downloads if trains and self.uploads_due(server_round - 1) else {}
+        return trains and self.uploads_due(server_round - 1)
 
     def aggregate(self, uploads: Mapping[int, MixtureSet], state: State, server_round: int) -> Outcome:
         """Algorithm 1; a class that nobody uploaded keeps its mixture."""
-        options = self.run.options[GFPLSettings]
+        options = self.options[GFPLSettings]
         fused = fuse(uploads, options.threshold, options.threshold_per_dimension, options.weighting)
         figures = {"components_before": sum(map(len, uploads.values())), "components_after": len(fused)}
         known = from_tensors(state) if state else None
@@ -235,7 +241,7 @@ def _discloses(options: Options) -> Sequence[str]:
 
 
 METHOD = Method(
-    strategy=GFPL,
+    server=GFPL,
     objective=GFPLObjective,
     settings={"gfpl": GFPLSettings},
     sends="mixtures",

@@ -4,25 +4,11 @@ Each client trains its private model on its own rows with cross-entropy; its pro
 Nothing goes up or down but the figures that every method reports.
 """
 
-from collections.abc import Mapping
-
 from federation.settings import RULES
-from federation.wire.payloads import Payload
-from strategies.contract import Method, Objective
-from strategies.outcome import Outcome, State
-from strategies.rounds.flower import PrototypeStrategy
-
-
-class Local(PrototypeStrategy):
-    """Server half: samples, evaluates and records like any other."""
-
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
-        """Nothing was uploaded; nothing goes down."""
-        return Outcome(state, {})
-
+from strategies.contract import Method, Objective, ServerHalf
 
 METHOD = Method(
-    strategy=Local,
+    server=ServerHalf,
     objective=Objective,
     sends=None,
     receives=None,

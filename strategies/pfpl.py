@@ -26,9 +26,7 @@ from pydantic import Field
 from prototypes.aggregation import aggregate
 from prototypes.personalisation import personalise, weight_within
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import Method, PullObjective, method_settings
-from strategies.outcome import EVERYONE, Figure, Outcome, State
-from strategies.rounds.flower import PrototypeStrategy
+from strategies.contract import EVERYONE, Figure, Method, Outcome, PullObjective, ServerHalf, State, method_settings
 
 
 @method_settings
@@ -44,15 +42,15 @@ class PFPLSettings:
     weighting: Literal["similarity", "distance"] = "similarity"
 
 
-class PFPL(PrototypeStrategy):
+class PFPL(ServerHalf):
     """Server half: the latest prototypes of every client, and for each its own mixture of them."""
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Eq. 4 for every client that ever uploaded; the plain mean for the others."""
-        options = self.run.options[PFPLSettings]
+        options = self.options[PFPLSettings]
         latest = dict(sorted((_remembered(state) | {p: each for p, each in uploads.items() if len(each)}).items()))
         if not latest:
-            return Outcome(state, self.downloads)
+            return Outcome(state, {})
         if options.alpha == 1:
             return Outcome(_as_state(latest), latest)
         own = personalise(latest, options.alpha, options.weighting)
@@ -61,7 +59,7 @@ class PFPL(PrototypeStrategy):
 
     def _figures_of(self, latest: Mapping[int, PrototypeSet], weighting: str) -> dict[str, Figure]:
         """How far the weights keep to a client's own domain, where clients have one."""
-        domains = {p: who.domain for p, who in self.roster.identities.items() if who.domain}
+        domains = {p: who.domain for p, who in self.identities.items() if who.domain}
         within = weight_within(latest, domains, weighting) if domains else None
         return {} if within is None else {"own_domain_weight": within[0], "own_domain_weight_if_alike": within[1]}
 
@@ -85,4 +83,4 @@ def _remembered(state: State) -> dict[int, PrototypeSet]:
     return dict(zip(clients.tolist(), map(PrototypeSet, labels, vectors), strict=True))
 
 
-METHOD = Method(strategy=PFPL, objective=PullObjective, settings={"pfpl": PFPLSettings}, inference="classifier")
+METHOD = Method(server=PFPL, objective=PullObjective, settings={"pfpl": PFPLSettings}, inference="classifier")

@@ -26,9 +26,19 @@ from prototypes.aggregation import aggregate
 from prototypes.alignment import Alignment, align
 from prototypes.prototype_set import PrototypeSet
 from prototypes.sphere import directions as unit_directions
-from strategies.contract import ClientState, Method, PullObjective, method_settings
-from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, carried_on
-from strategies.rounds.flower import PrototypeStrategy
+from strategies.contract import (
+    EVERYONE,
+    ClientState,
+    Figure,
+    Method,
+    Outcome,
+    PullObjective,
+    ServerHalf,
+    State,
+    as_state,
+    carried_on,
+    method_settings,
+)
 
 
 @method_settings
@@ -64,22 +74,22 @@ class ProtoNormObjective(PullObjective):
         return received.with_vectors(self.options[ProtoNormSettings].gamma * received.vectors)
 
 
-class ProtoNorm(PrototypeStrategy):
+class ProtoNorm(ServerHalf):
     """Server half: mean, direction, alignment."""
 
     @property
     def scales(self) -> tuple[float, float]:
         """γ, of the unit vectors that go down."""
-        return self.run.options[ProtoNormSettings].gamma, 1.0
+        return self.options[ProtoNormSettings].gamma, 1.0
 
     @property
     def target_norm(self) -> float:
         """γ."""
-        return self.run.options[ProtoNormSettings].gamma
+        return self.options[ProtoNormSettings].gamma
 
     def check(self, num_classes: int, dim: int) -> None:
         """A simplex of K points needs K <= d + 1."""
-        if self.run.options[ProtoNormSettings].alignment == "simplex" and num_classes > dim + 1:
+        if self.options[ProtoNormSettings].alignment == "simplex" and num_classes > dim + 1:
             raise SettingError(
                 f"`protonorm.alignment` is simplex, which needs `feature-dim` of {num_classes - 1} at least for "
                 f"{num_classes} classes (it is {dim}); raise it, or choose riesz."
@@ -89,7 +99,7 @@ class ProtoNorm(PrototypeStrategy):
         """Algorithm 1 on the directions of all classes ever reported."""
         fresh = aggregate(list(uploads.values()), "mean")
         directions = carried_on(state, fresh)
-        options = self.run.options[ProtoNormSettings]
+        options = self.options[ProtoNormSettings]
         seed = derive(self.settings.seed, "round", server_round, "alignment")
         figures: Mapping[str, Figure] = {}
         if options.alignment == "none":
@@ -107,8 +117,7 @@ class ProtoNorm(PrototypeStrategy):
             )
             points, directionless, figures = alignment.points, alignment.directionless, _figures(alignment)
         warnings = [
-            f"the prototype of {self.roster.class_word(label)} is zero (are all its features dead?); it got a random "
-            "direction"
+            f"the prototype of {self.class_word(label)} is zero (are all its features dead?); it got a random direction"
             for label in directions.labels[list(directionless)].tolist()
         ]
         aligned = directions.with_vectors(points)
@@ -135,7 +144,7 @@ def _figures(alignment: Alignment) -> dict[str, Figure]:
 
 
 METHOD = Method(
-    strategy=ProtoNorm,
+    server=ProtoNorm,
     objective=ProtoNormObjective,
     settings={"protonorm": ProtoNormSettings},
 )

@@ -18,9 +18,8 @@ number of images of a class. Uploads are rounded to 16 significant bits, since a
 """
 
 import json
-import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 import torch
@@ -32,14 +31,23 @@ from federation.wire.payloads import Identity
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
 from prototypes.quantisation import to_significant_bits
-from strategies.contract import ClientState, Method, Options, PullObjective, method_settings
+from strategies.contract import (
+    EVERYONE,
+    ClientState,
+    Figure,
+    Method,
+    Options,
+    Outcome,
+    PullObjective,
+    ServerHalf,
+    State,
+    as_state,
+    carried_on,
+    method_settings,
+)
 from strategies.fedtgp import FedTGP, FedTGPSettings
-from strategies.outcome import EVERYONE, Figure, Outcome, State, as_state, carried_on
-from strategies.rounds.flower import PrototypeStrategy
 
 UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n
-
-log = logging.getLogger("protosphere")
 
 
 @method_settings
@@ -103,17 +111,17 @@ class TinyProtoFPObjective(TinyProtoObjective):
         return received.with_vectors(mu * received.vectors)
 
 
-class TinyProto(PrototypeStrategy):
+class TinyProto(ServerHalf):
     """What both servers share: mu, worked out once, and the factor |N_j|."""
 
     target: float  # norm of a target over that of the count-weighted mean prototype, on average, where mu is left at 0
 
     def derive_constants(self) -> Mapping[str, float]:
         """mu, with the mean number of images from the roster."""
-        options = self.run.options[TinyProtoSettings]
+        options = self.options[TinyProtoSettings]
         if not options.scaling:
             return {}
-        return {"mu": options.mu or self.target / mean_class_count(self.roster.identities, options.sum)}
+        return {"mu": options.mu or self.target / mean_class_count(self.identities, options.sum)}
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -122,28 +130,27 @@ class TinyProto(PrototypeStrategy):
 
     def unit(self, partition: int) -> float:
         """n_i: no n_ij p_ij is longer than n_i of its p_ij."""
-        return float(self.roster.identities[partition].rows[0] or 1) if _scales(self.run.options) else 1.0
+        return float(self.identities[partition].rows[0] or 1) if _scales(self.options) else 1.0
 
     def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
         """Mean norm of p over images, sum ||n_ij p_ij|| / sum n_i: it does not depend on who was sampled."""
-        if not _scales(self.run.options):
+        if not _scales(self.options):
             return super().feature_norm(uploads)
         total = math.fsum(float(upload.vectors.double().norm(dim=1).sum()) for upload in uploads.values())
         return total / self._images(uploads)
 
-    def summary(self) -> None:
-        """Say, too, when nothing is sparse."""
-        super().summary()
-        if not self.codec.masked:
-            log.warning(
-                "warning: `sparsity-dim` is %d: prototypes cross whole, without TinyProto's masks; the paper sends 50 "
-                "values of 500",
-                self.settings.sparsity_dim,
-            )
+    def notices(self) -> Sequence[str]:
+        """Say when nothing is sparse."""
+        if self.codec.masked:
+            return ()
+        return (
+            f"`sparsity-dim` is {self.settings.sparsity_dim}: prototypes cross whole, without TinyProto's masks; the "
+            "paper sends 50 values of 500",
+        )
 
     def summed(self, uploads: Mapping[int, PrototypeSet], vectors: PrototypeSet) -> PrototypeSet:
         """Vectors of a class times |N_j|, the number of this round's uploads that hold it, where `sum` asks for it."""
-        if not self.run.options[TinyProtoSettings].sum:
+        if not self.options[TinyProtoSettings].sum:
             return vectors
         held = holders(uploads.values(), self.num_classes)[vectors.labels]
         return vectors.with_vectors(held.unsqueeze(1) * vectors.vectors)
@@ -162,7 +169,7 @@ class TinyProto(PrototypeStrategy):
 
     def _images(self, uploads: Mapping[int, PrototypeSet]) -> int:
         """Training images of the clients that uploaded."""
-        return sum(self.roster.identities[partition].rows[0] for partition in uploads)
+        return sum(self.identities[partition].rows[0] for partition in uploads)
 
 
 class TinyProtoFP(TinyProto):
@@ -221,13 +228,13 @@ def _discloses(options: Options) -> tuple[str, ...]:
 
 
 FP = Method(
-    strategy=TinyProtoFP,
+    server=TinyProtoFP,
     objective=TinyProtoFPObjective,
     settings={"tinyproto": TinyProtoSettings},
     discloses=_discloses,
 )
 FT = Method(
-    strategy=TinyProtoFT,
+    server=TinyProtoFT,
     objective=TinyProtoObjective,
     settings={"tinyproto": TinyProtoSettings, "fedtgp": FedTGPSettings},
     discloses=_discloses,

@@ -49,7 +49,7 @@ def check(run: Run, clients: int, folder: Path | None = None) -> None:
         data = open_data(spec, cache)
         assignment(spec, data, cache)
         shared_test_set(settings, clients, len(data.class_names))
-        run.method.strategy(run, RunFolder(folder)).check(len(data.class_names), settings.feature_dim)
+        run.method.server(run.settings, run.options).check(len(data.class_names), settings.feature_dim)
         for name in names:
             refuse_other_inputs(data, reads_text(name))
             _refuse_unfit(name, data, settings)

@@ -13,6 +13,7 @@ from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
 
 Payload = PrototypeSet | MixtureSet
+EVERYONE = -1  # the key of a download that is the same for all
 PAYLOADS: dict[str, type[PrototypeSet] | type[MixtureSet]] = {"prototypes": PrototypeSet, "mixtures": MixtureSet}
 
 

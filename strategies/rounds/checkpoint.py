@@ -1,11 +1,13 @@
 """What a strategy keeps of a finished round, so that a resumed run goes on as if it had never been cut."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from federation.wire.payloads import Payload, from_tensors, to_tensors
 from runs.snapshot import snapshot
-from strategies.outcome import pack, unpack
+from strategies.contract import State
 from strategies.rounds.outliers import Outliers
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 def save(strategy: "PrototypeStrategy") -> None:
     """Write the round's checkpoint; before it, for the report, the prototypes that came and went."""
     if strategy.uploads:
-        tensors, counts = snapshot(strategy.uploads, strategy.downloads, *strategy.scales)
+        tensors, counts = snapshot(strategy.uploads, strategy.downloads, *strategy.half.scales)
         strategy.folder.save_prototypes(tensors, {"round": strategy.last_round, **counts})
         strategy.uploads = {}
     strategy.folder.save_checkpoint(pack(strategy.state, strategy.downloads), _meta(strategy))
@@ -26,7 +28,7 @@ def _meta(strategy: "PrototypeStrategy") -> dict[str, Any]:
         "round": strategy.last_round,
         "first_norm": strategy.first_norm,
         "outliers": strategy.outliers.as_json(),
-        "constants": dict(strategy.constants),
+        "constants": dict(strategy.half.constants),
         "trained": {str(partition): made_in for partition, made_in in sorted(strategy.trained.items())},
     }
 
@@ -43,6 +45,28 @@ def restore(strategy: "PrototypeStrategy", rounds: int) -> None:
     strategy.folder.refuse_fewer_rounds(rounds, strategy.last_round)
     strategy.first_norm = meta["first_norm"]
     strategy.outliers = Outliers.from_json(meta["outliers"])
-    strategy.constants = meta["constants"]
+    strategy.half.constants = meta["constants"]
     strategy.trained = {int(partition): made_in for partition, made_in in meta["trained"].items()}
     strategy.state, strategy.downloads = unpack(tensors)
+
+
+def pack(state: State, downloads: Mapping[int, Payload]) -> dict[str, Tensor]:
+    """State and downloads as named tensors, for the checkpoint."""
+    tensors = {f"state/{name}": tensor for name, tensor in state.items()}
+    for key, payload in downloads.items():
+        tensors |= {f"download/{key}/{name}": tensor for name, tensor in to_tensors(payload).items()}
+    return tensors
+
+
+def unpack(tensors: Mapping[str, Tensor]) -> tuple[State, dict[int, Payload]]:
+    """Inverse of `pack`."""
+    state: State = {}
+    parts: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind == "state":
+            state[rest] = tensor
+        else:
+            key, _, part = rest.partition("/")
+            parts.setdefault(int(key), {})[part] = tensor
+    return state, {key: from_tensors(found) for key, found in parts.items()}

@@ -3,84 +3,28 @@
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
-from torch import Tensor
 
 from data.shared_set import SharedLabels
 from federation.wire.codec import Codec, CodecError
 from federation.wire.messages import MessageError, decode_report, encode_instruction, wire_bytes
 from federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
-from federation.wire.payloads import Identity, Instruction, Payload, Report
+from federation.wire.payloads import Identity, Instruction, Payload
+from federation.wire.replies import is_simulated, pulled
 from federation.words import class_word
-from strategies.rounds.replies import is_simulated, pulled
+from runs.round import Bytes, Reply, RunError
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
 LATE = "no reply in time"
 UNSENT = "Flower took no message for its node: the SuperNode has left"
 LONGEST_PROBLEM = 300  # characters; the words are a client's
 ACTOR_DIED = 0  # Flower's code when a simulation worker is gone; elsewhere any client may send it
-
-
-class RunError(RuntimeError):
-    """The run cannot go on; the message is one sentence for a person."""
-
-
-@dataclass(frozen=True)
-class Bytes:
-    """Sizes of one message or a sum of them: prototype values alone, and the serialised records.
-
-    `evaluation` is the part of `wire` that the evaluation's figures take; `ensemble`, the answers for the shared test
-    set, is no part of it.
-    """
-
-    payload: int = 0
-    wire: int = 0
-    evaluation: int = 0
-    ensemble: int = 0
-
-    def __add__(self, other: "Bytes") -> "Bytes":
-        return Bytes(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What one client answered.
-
-    Attributes:
-        trains: whether it was asked to train (else to evaluate only).
-        report: the decoded reply with its checked upload; None when the whole reply is unusable.
-        problem: why the reply, or its upload, was dropped; empty when all is well.
-        dropped: whether its upload was refused, or was missing where one was due.
-        message: as it arrived; None when nothing did.
-        probabilities: its checked answers for the ensemble, (n, K) float16.
-        refused: why those were dropped; that spoils nothing else of the reply.
-    """
-
-    partition: int
-    trains: bool
-    report: Report | None = None
-    problem: str = ""
-    dropped: bool = False
-    size: Bytes = field(default_factory=Bytes)
-    message: Message | None = None
-    probabilities: Tensor | None = None
-    refused: str = ""
-
-    @property
-    def problems(self) -> str:
-        """All that was wrong with it, in words."""
-        return "; ".join(filter(None, (self.problem, self.refused)))
-
-    @property
-    def valid(self) -> bool:
-        """Whether it counts towards `min-replies`."""
-        return self.report is not None and not self.problem
 
 
 def exchange(

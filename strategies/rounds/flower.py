@@ -1,11 +1,11 @@
-"""What all methods share on the server: sampling, messages, checks, bytes, evaluation, checkpoints, resume.
+"""The one Flower strategy: it runs the rounds around a method's server half.
 
-A method overrides `aggregate`, rarely more.
+Sampling, messages, checks, bytes, evaluation, checkpoints and resume are here and beside here; what is made of uploads
+is the method's.
 """
 
 import logging
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +19,7 @@ from federation.seeds import limited_threads
 from federation.wire.codec import Codec, codec_of
 from federation.wire.messages import wire_bytes
 from federation.wire.parts import Limits, payload_bytes
-from federation.wire.payloads import Instruction, Payload
+from federation.wire.payloads import EVERYONE, Instruction, Payload
 from runs import figures
 from runs.folder import RunFolder
 from runs.lines import (
@@ -27,23 +27,23 @@ from runs.lines import (
     console_line,
     evaluations,
     final_line,
-    opening_lines,
     summarise,
     times,
     training_line,
 )
+from runs.round import Bytes, Reply
 from runs.snapshot import separation_of
 from strategies import Run
-from strategies.outcome import EVERYONE, Outcome, State
+from strategies.contract import ServerHalf, State, mean_norm
 from strategies.rounds.checkpoint import restore, save
 from strategies.rounds.ensemble import score, shared_test_set
-from strategies.rounds.exchange import LATE, Bytes, Reply, encoded, exchange
+from strategies.rounds.exchange import LATE, encoded, exchange
+from strategies.rounds.opening import opening_lines
 from strategies.rounds.outliers import Outliers
 from strategies.rounds.sampling import sampled
 from strategies.rounds.watch import (
     collapse,
     is_infinite,
-    mean_norm,
     refuse_more_failures,
     refuse_non_finite,
     refuse_other_rounds,
@@ -54,7 +54,7 @@ log = logging.getLogger("protosphere")
 
 
 class PrototypeStrategy(Strategy):
-    """A Flower strategy over prototypes instead of weights.
+    """A Flower strategy over prototypes instead of weights, of any method.
 
     One message a client and round: on arrival a client evaluates what it left in the last round, then trains,
     then uploads. Clients that are not sampled evaluate only (`evaluate-clients = "all"`).
@@ -63,6 +63,7 @@ class PrototypeStrategy(Strategy):
     def __init__(self, run: Run, folder: RunFolder):
         self.run = run
         self.settings = run.settings
+        self.half: ServerHalf = run.method.server(run.settings, run.options)
         self.folder = folder
         self.roster = Roster(run.settings)
         self.codec: Codec  # known when the clients are: see `_meet`
@@ -74,69 +75,16 @@ class PrototypeStrategy(Strategy):
         self.first_norm: float | None = None
         self.outliers = Outliers()
         self.token = ""  # the run's, read when it starts
-        self.constants: Mapping[str, float] = {}
         self.timeout = run.settings.round_timeout
         self._rounds = run.settings.rounds
         self._silent: set[int] = set()
         self.trained: dict[int, int] = {}
+        self._units: Mapping[int, float] = {}  # of the norms of uploads
         self._sent: dict[int, Bytes] = {}
         self._replies: dict[int, Reply] = {}
         self._figures: dict[str, Any] = {}
         self.uploads: Mapping[int, Payload] = {}
         self._round_seconds: list[float] = []
-
-    @property
-    def num_classes(self) -> int:
-        """K."""
-        return self.codec.num_classes
-
-    @property
-    def dim(self) -> int:
-        """d."""
-        return self.codec.dim
-
-    # --- what a method overrides ------------------------------------------------------------------
-
-    @property
-    def scales(self) -> tuple[float, float]:
-        """What the vectors that go down, and those that come up, are multiplied by to be, or lie beside, targets."""
-        return 1.0, 1.0
-
-    @property
-    def target_norm(self) -> float:
-        """The norm of the targets where the method sets it, whatever comes up; 0 where they are made of uploads."""
-        return 0.0
-
-    def unit(self, partition: int) -> float:
-        """What the norms of a client's upload are measured in: its number of rows where it sends sums over them."""
-        return 1.0
-
-    def check(self, num_classes: int, dim: int) -> None:
-        """Refuse, before round 1, a K or d that the method cannot work with (raise SettingError)."""
-
-    def derive_constants(self) -> Mapping[str, float]:
-        """Numbers to work out once for the run, from the roster; every message carries them to the clients."""
-        return {}
-
-    def uploads_due(self, server_round: int) -> bool:
-        """Whether the clients that train in this round upload; in every round by default."""
-        return self.run.method.sends is not None
-
-    def downloads_for(self, server_round: int, trains: bool) -> Mapping[int, Payload]:
-        """What goes down in this round, to those who train or to the others: by default what the last round made."""
-        return self.downloads
-
-    def feature_norm(self, uploads: Mapping[int, Any]) -> float | None:
-        """The scale of the feature space, watched for collapse; None where the uploads do not tell it."""
-        return mean_norm(uploads)
-
-    def begin(self) -> Outcome:
-        """What the server has, and sends in round 1, before anything was uploaded; nothing by default."""
-        return Outcome({}, {})
-
-    @abstractmethod
-    def aggregate(self, uploads: Mapping[int, Any], state: State, server_round: int) -> Outcome:
-        """From the round's uploads, by partition in ascending order, to the next round's downloads."""
 
     # --- the run ------------------------------------------------------------------------------------
 
@@ -175,7 +123,9 @@ class PrototypeStrategy(Strategy):
             self._round(grid, server_round, rounds, result)
         self._final_evaluation(grid, rounds, result)
         lines = self.folder.lines()
-        self.folder.write_summary(summarise(self.run, self.folder.settings(), lines, len(self.roster.nodes)))
+        self.folder.write_summary(
+            summarise(self.settings, self.run.inference, self.folder.settings(), lines, len(self.roster.nodes))
+        )
         return result
 
     def _round(self, grid: Grid, server_round: int, rounds: int, result: Result) -> None:
@@ -280,13 +230,13 @@ class PrototypeStrategy(Strategy):
         if not uploads:
             return None, None
         with limited_threads(self.settings.server_threads):
-            outcome = self.aggregate(uploads, self.state, server_round)
-            norm = self.feature_norm(uploads)
-        trained_towards = self.scales[0] * (mean_norm(self.downloads) or 0.0)
-        watched = self.outliers.warnings(uploads, self._units(), norm, trained_towards)
-        refuse_non_finite(outcome.downloads, server_round, self.roster.class_word)
+            outcome = self.half.aggregate(uploads, self.state, server_round)
+            norm = self.half.feature_norm(uploads)
+        trained_towards = self.half.scales[0] * (mean_norm(self.downloads) or 0.0)
+        watched = self.outliers.warnings(uploads, self._units, norm, trained_towards)
+        refuse_non_finite(outcome.downloads, server_round, self.half.class_word)
         self.state, self.downloads, self.uploads = outcome.state, outcome.downloads, uploads
-        recorded = {**outcome.figures, "prototype_norm": norm, **separation_of(outcome.downloads, self.scales[0])}
+        recorded = {**outcome.figures, "prototype_norm": norm, **separation_of(outcome.downloads, self.half.scales[0])}
         # JSON has no infinity, which an energy may be
         self._figures = {name: None if is_infinite(value) else value for name, value in recorded.items()}
         self.first_norm = norm if self.first_norm is None else self.first_norm
@@ -307,6 +257,8 @@ class PrototypeStrategy(Strategy):
         """Say what is about to run."""
         for line in opening_lines(self.run, self.roster.identities, self.codec):
             log.info(line)
+        for notice in self.half.notices():
+            log.warning("warning: %s", notice)
 
     # --- messages -----------------------------------------------------------------------------------
 
@@ -315,15 +267,16 @@ class PrototypeStrategy(Strategy):
     ) -> list[Message]:
         messages = []
         made: dict[tuple[int, int], Any] = {}
-        downloads = self.downloads_for(server_round, message_type == MessageType.TRAIN)
+        due = self.half.downloads_due(server_round, message_type == MessageType.TRAIN)
+        downloads = self.downloads if due else {}
         for partition in partitions:
             key = partition if partition in downloads else EVERYONE
             trained = self.trained.get(partition, 0)
             if (key, trained) not in made:
                 payload = downloads.get(key)
                 ensemble = self._ensemble_due(server_round)
-                due = (server_round, evaluate, payload, trained, self.constants, ensemble)
-                records = encoded(Instruction(self.folder.name, *due, self.token), self.codec)
+                asked = (server_round, evaluate, payload, trained, self.half.constants, ensemble)
+                records = encoded(Instruction(self.folder.name, *asked, self.token), self.codec)
                 wire = wire_bytes(records)
                 # a message that is sent for the ensemble alone is no part of training's bytes, nor of evaluation's
                 apart = message_type == MessageType.EVALUATE and not evaluate
@@ -349,19 +302,18 @@ class PrototypeStrategy(Strategy):
             not_waited_for=self._silent,
             roster=self.roster.identities,
             shared=self.shared if self._ensemble_due(server_round) else None,
-            units=self._units(),
+            units=self._units,
         )
-        replies = self.outliers.without_long(replies, self._units(), self.settings.max_norm_ratio, 2 * self.target_norm)
+        replies = self.outliers.without_long(
+            replies, self._units, self.settings.max_norm_ratio, 2 * self.half.target_norm
+        )
         self._silent = {reply.partition for reply in replies if not reply.trains and reply.problem == LATE}
         self._replies = {id(reply.message): reply for reply in replies if reply.message is not None}
         return replies
 
-    def _units(self) -> dict[int, float]:
-        return {partition: self.unit(partition) for partition in self.roster.identities}
-
     def _limits(self, server_round: int) -> Limits:
         method, options = self.run.method, self.run.options
-        kind = method.sends if self.uploads_due(server_round) else None
+        kind = method.sends if self.half.uploads_due(server_round) else None
         most, counts = self.settings.max_prototype_norm, method.sends_counts(options)
         return Limits(self.codec, most, counts, kind, method.components(options))
 
@@ -380,15 +332,16 @@ class PrototypeStrategy(Strategy):
         self.codec = codec_of(self.settings, len(identity.class_names), identity.feature_dim)
         refuse_other_codecs(self.roster.identities, self.codec)
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
-        self.check(self.num_classes, self.dim)
-        self.shared = shared_test_set(self.settings, identity.partitions, self.num_classes)
+        self.half.meet(self.codec, self.roster.identities)
+        self._units = {partition: self.half.unit(partition) for partition in self.roster.identities}
+        self.shared = shared_test_set(self.settings, identity.partitions, self.codec.num_classes)
         if self.settings.resume:
             refuse_changes(self.folder.roster(), self.roster.as_json())
             self.folder.truncate(self.last_round)
             log.info("resuming after round %d", self.last_round)
         else:
-            self.constants = self.derive_constants()
-            beginning = self.begin()
+            self.half.constants = self.half.derive_constants()
+            beginning = self.half.begin()
             self.state, self.downloads = beginning.state, beginning.downloads
         self.folder.write_roster(self.roster.as_json())
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from federation.wire.payloads import Payload
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
-from strategies.rounds.exchange import Reply
+from runs.round import Reply
 
 REMEMBERED = 5  # rounds
 FEW = 3  # below so many uploads, or holders of a class, nobody can say which of them is the odd one

@@ -6,21 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from federation.settings import SettingError
 from federation.wire.payloads import Payload, to_tensors
-from prototypes.aggregation import aggregate
-from prototypes.prototype_set import PrototypeSet
 from runs.folder import RunFolder
+from runs.round import Reply, RunError
 from strategies import Run
-from strategies.rounds.exchange import Reply, RunError
 
 log = logging.getLogger("protosphere")
-
-
-def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
-    """Mean Euclidean norm of the class means of the uploads: the scale of the feature space."""
-    sets = [p if isinstance(p, PrototypeSet) else p.class_means() for p in uploads.values()]
-    if not any(len(prototypes) for prototypes in sets):
-        return None
-    return float(aggregate(sets, "mean").vectors.double().norm(dim=1).mean())
 
 
 def collapse(norm: float | None, first: float | None) -> list[str]:

@@ -16,8 +16,8 @@ from experiments.runtime import grid as local_grid
 from experiments.runtime import launch as launching
 from experiments.runtime.launch import Outcome, RunInterrupted
 from federation.settings import SettingError
+from runs.round import RunError
 from strategies import known_settings
-from strategies.rounds.exchange import RunError
 
 ROOT = Path(launching.__file__).resolve().parents[2]
 QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'

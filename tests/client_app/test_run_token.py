@@ -9,7 +9,7 @@ from client_app.store import Store, StoreError
 from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
 from runs.folder import RunFolder
-from strategies.rounds.exchange import RunError
+from runs.round import RunError
 
 
 def stores(home, folder):

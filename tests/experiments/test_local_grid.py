@@ -11,8 +11,8 @@ from federation.settings import SettingError
 from federation.wire.codec import Codec
 from federation.wire.messages import decode_identity, decode_report, encode_instruction
 from federation.wire.payloads import Instruction
+from runs.round import RunError
 from strategies import known_settings
-from strategies.rounds.exchange import RunError
 
 CODEC = Codec(10, 8)  # the digits, in features as wide as `grids` sets them
 

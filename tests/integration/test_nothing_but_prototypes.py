@@ -17,7 +17,7 @@ from data.client_data import Rows
 from experiments.runtime.grid import LocalGrid
 from prototypes.masks import class_masks
 from strategies import METHODS, load_method, read_settings
-from strategies.rounds.flower import PrototypeStrategy
+from strategies.contract import ServerHalf
 
 # a feature-dim that is no other number of these runs; K of the digits
 DIM, CLASSES, CLIENTS = 23, 10, 4
@@ -230,7 +230,7 @@ def check_answers(record):
 
 def begins(run):
     """Whether the method has prototypes of all classes before anything was uploaded."""
-    return run.method.strategy.begin is not PrototypeStrategy.begin
+    return run.method.server.begin is not ServerHalf.begin
 
 
 def exchanges(run):

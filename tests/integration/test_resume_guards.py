@@ -8,7 +8,7 @@ from flwr.app import MetricRecord
 from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
 from runs.folder import RunFolder
-from strategies.rounds.exchange import RunError
+from runs.round import RunError
 
 LIAR = 1
 

@@ -11,8 +11,8 @@ from data.client_data import Rows
 from experiments.runtime.grid import LocalGrid
 from federation.settings import RULES, SettingError
 from runs.folder import RunFolder
+from runs.round import RunError
 from strategies import METHODS, load_method
-from strategies.rounds.exchange import RunError
 
 SPARSE = {"sparsity-dim": 5, "wire-dtype": "int8"}
 # the codec is of prototype vectors: what sends mixtures refuses it

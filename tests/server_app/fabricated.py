@@ -37,7 +37,8 @@ def fabricate(folder: Path, clients=4, classes=5, rounds=3, dim=6, finished=True
     }
     record.save_prototypes(tensors, {"round": rounds, "clients": clients, "left_out": 0})
     if finished:
-        record.write_summary(summarise(read_settings(config), config, lines, clients))
+        run = read_settings(config)
+        record.write_summary(summarise(run.settings, run.inference, config, lines, clients))
     return folder
 
 

@@ -13,8 +13,8 @@ from reports.page import page, printable, table
 from reports.report import leave_report, write_report
 from runs.figures import MEANS
 from runs.folder import FORMAT, RunFolder
+from runs.round import RunError
 from server_app import app as app_module
-from strategies.rounds.exchange import RunError
 from tests.server_app.fabricated import fabricate
 
 VOID = {"meta", "link", "img"}

@@ -20,6 +20,7 @@ from prototypes.prototype_set import PrototypeSet
 from runs.folder import RunFolder
 from strategies import known_settings, read_settings
 from strategies.rounds import exchange as exchange_module
+from strategies.rounds.flower import PrototypeStrategy
 
 CLASSES, DIM = 4, 3
 CODEC = Codec(CLASSES, DIM)
@@ -195,7 +196,7 @@ class Federation:
         config |= settings or {}
         run = read_settings(config)
         opened = RunFolder.resume if run.settings.resume else RunFolder.create
-        self.strategy = run.method.strategy(run, opened(run.settings, config))
+        self.strategy = PrototypeStrategy(run, opened(run.settings, config))
         self.strategy.result = self.strategy.start(self.grid, **arguments)
         return self.strategy
 
@@ -254,10 +255,10 @@ def halves():
     def make(settings, num_classes, dim):
         config = known_settings() | {"feature-dim": dim} | settings
         run = read_settings(config)
-        strategy = run.method.strategy(run, RunFolder.create(run.settings, config))
-        strategy.codec = codec_of(run.settings, num_classes, dim)
+        server = run.method.server(run.settings, run.options)
+        server.codec = codec_of(run.settings, num_classes, dim)
         objective = run.method.objective(run.settings, run.options, num_classes)
-        return SimpleNamespace(strategy=strategy, objective=objective, run=run)
+        return SimpleNamespace(server=server, objective=objective, run=run)
 
     return make
 

@@ -12,10 +12,10 @@ from flwr.app import Error
 
 from federation.wire.codec import Codec
 from prototypes.prototype_set import PrototypeSet
+from runs.round import RunError
 from strategies import load_method
-from strategies.outcome import EVERYONE, Outcome, pack, unpack
-from strategies.rounds.exchange import RunError
-from strategies.rounds.flower import PrototypeStrategy
+from strategies.contract import EVERYONE, Outcome, ServerHalf
+from strategies.rounds.checkpoint import pack, unpack
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -210,7 +210,7 @@ def test_a_round_without_a_single_upload_keeps_all_prototypes(federation):
 
 def test_uploads_reach_the_method_in_partition_order(federation, monkeypatch):
     order = []
-    method = load_method("fedproto").strategy
+    method = load_method("fedproto").server
     inner = method.aggregate
 
     def spy(self, uploads, state, server_round):
@@ -236,7 +236,7 @@ def test_the_order_of_replies_changes_no_bit(federation):
         assert all(torch.equal(tensors[name], others[name]) for name in tensors)
 
 
-class Broken(PrototypeStrategy):
+class Broken(ServerHalf):
     """Makes a prototype that is not finite in round 2, and figures that JSON does not know."""
 
     def aggregate(self, uploads, state, server_round):
@@ -249,7 +249,7 @@ class Broken(PrototypeStrategy):
 
 def broken(monkeypatch):
     method = load_method("fedproto")
-    monkeypatch.setattr("strategies.load_method", lambda name: replace(method, strategy=Broken))
+    monkeypatch.setattr("strategies.load_method", lambda name: replace(method, server=Broken))
 
 
 def test_a_global_prototype_that_is_not_finite_ends_the_run_before_it_is_sent(federation, monkeypatch):

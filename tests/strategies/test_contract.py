@@ -4,20 +4,23 @@ import ast
 import inspect
 import json
 import logging
+import re
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import Result, Strategy
 
+import strategies
+from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
 from federation.wire.codec import Codec
 from prototypes.masks import class_masks
 from runs.lines import LEGEND
-from strategies import METHODS, load_method
-from strategies.rounds.flower import PrototypeStrategy
+from strategies import METHODS, known_settings, load_method
+from strategies.contract import ServerHalf
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,15 +30,27 @@ def lines_of(strategy):
 
 
 def test_strategies_keep_flowers_contract():
-    theirs = inspect.signature(Strategy.start).parameters
     for name in METHODS:
-        strategy = load_method(name).strategy
-        assert issubclass(strategy, Strategy)
-        assert not inspect.isabstract(strategy)
-        assert list(inspect.signature(strategy.start).parameters) == list(theirs)
-        for method in ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate", "summary"):
+        strategy = strategies.strategy({"strategy": name})
+        assert isinstance(strategy, Strategy)
+        for method in ("start", *Strategy.__abstractmethods__):
             expected = inspect.signature(getattr(Strategy, method)).parameters
-            assert list(inspect.signature(getattr(strategy, method)).parameters) == list(expected)
+            assert list(inspect.signature(getattr(type(strategy), method)).parameters) == list(expected)
+
+
+def test_the_lines_of_docs_flower_md_run_in_a_server_app_of_ones_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path))
+    lines = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "flower.md").read_text(), re.DOTALL)[1]
+    assert len([line for line in lines.splitlines() if line]) <= 10
+    own = {}
+    exec(compile(lines, "docs/flower.md", "exec"), own)
+    config = known_settings() | {"strategy": "fedproto", "models": "tiny_perceptron", "max-samples": 400, "clients": 3}
+    nodes = [{"partition-id": number, "num-partitions": 3} for number in range(3)]
+    grid = LocalGrid(config, nodes)
+    own["app"](grid, Context(1, 1, {}, RecordDict(), config))
+    assert re.search(r"2: *\{ *'accuracy'", capsys.readouterr().out)
+    (folder,) = (tmp_path / "results").iterdir()
+    assert json.loads((folder / "summary.json").read_text())["rounds"] == 2
 
 
 def test_start_returns_flowers_result(federation):
@@ -77,7 +92,7 @@ def test_arguments_without_a_meaning_are_refused(federation, arguments):
 
 
 def test_a_method_can_refuse_classes_and_width_before_training(federation, monkeypatch):
-    method = load_method("fedproto").strategy
+    method = load_method("fedproto").server
 
     def check(self, num_classes, dim):
         raise SettingError(f"K = {num_classes}, d = {dim}")
@@ -113,7 +128,7 @@ def test_what_crosses_of_a_prototype_is_told_where_it_is_not_all(federation, say
 def test_every_method_works_with_every_codec_by_settings_alone(federation, monkeypatch, name, codec):
     """It aggregates what the masks let through, and no array of size d is in any message."""
     seen = []
-    strategy = load_method(name).strategy
+    strategy = load_method(name).server
     whole = strategy.aggregate
 
     def spy(self, uploads, state, server_round):
@@ -126,7 +141,7 @@ def test_every_method_works_with_every_codec_by_settings_alone(federation, monke
     assert [line["training"]["valid"] for line in lines_of(run)[:3]] == [3, 3, 3]
     masks = class_masks(4, codec.dim, codec.ones, codec.seed)
     downloads = [instruction.payload for *_, instruction in group.asked if instruction.payload is not None]
-    in_round_1 = 3 if strategy.begin is not PrototypeStrategy.begin else 0
+    in_round_1 = 3 if strategy.begin is not ServerHalf.begin else 0
     assert [number for _, number, _, instruction in group.asked if instruction.payload is not None].count(
         1
     ) == in_round_1

@@ -14,7 +14,8 @@ from federation.wire.messages import wire_bytes
 from federation.wire.parts import Limits
 from federation.wire.payloads import Evaluation, Report, TrainingFigures
 from prototypes.prototype_set import PrototypeSet
-from strategies.rounds.exchange import LATE, POLL, UNSENT, Bytes, RunError, exchange
+from runs.round import Bytes, RunError
+from strategies.rounds.exchange import LATE, POLL, UNSENT, exchange
 
 CODEC = Codec(num_classes=4, dim=3)
 LIMITS = Limits(CODEC, max_norm=1e6)

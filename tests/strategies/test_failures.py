@@ -14,9 +14,10 @@ from federation.roster import RosterError
 from federation.settings import SettingError
 from federation.wire.codec import Codec
 from federation.wire.messages import encode_report
+from runs.round import RunError
 from strategies import load_method
-from strategies.outcome import EVERYONE
-from strategies.rounds.exchange import LATE, RunError
+from strategies.contract import EVERYONE
+from strategies.rounds.exchange import LATE
 
 
 def lines_of(strategy):
@@ -200,7 +201,7 @@ def test_a_client_whose_prototype_does_not_fit_loses_its_upload_and_nothing_else
 
 
 def test_a_global_prototype_that_does_not_fit_ends_the_run_by_round_and_class(federation, monkeypatch):
-    strategy = load_method("fedproto").strategy
+    strategy = load_method("fedproto").server
     whole = strategy.aggregate
 
     def grown(self, uploads, state, server_round):

@@ -25,8 +25,8 @@ from prototypes.nearest import nearest_scores
 from prototypes.prototype_set import PrototypeSet
 from prototypes.refinement import class_sums, mean_directions, refine
 from runs.folder import RunFolder
-from strategies.contract import Batch, ClientState, Phase
-from strategies.outcome import EVERYONE, as_state, pack, unpack
+from strategies.contract import EVERYONE, Batch, ClientState, Phase, as_state
+from strategies.rounds.checkpoint import pack, unpack
 
 K, D = 5, 8
 FEDPAGR = {"strategy": "fedpagr"}
@@ -69,10 +69,10 @@ def across(payload, codec):
 
 def test_it_begins_with_seeded_unit_vectors_of_all_classes(halves):
     torch.manual_seed(1)
-    first = halves(FEDPAGR, K, D).strategy.begin()
+    first = halves(FEDPAGR, K, D).server.begin()
     torch.manual_seed(2)
-    again = halves(FEDPAGR, K, D).strategy.begin()
-    other = halves(FEDPAGR | {"seed": 1}, K, D).strategy.begin()
+    again = halves(FEDPAGR, K, D).server.begin()
+    other = halves(FEDPAGR | {"seed": 1}, K, D).server.begin()
     assert set(first.downloads) == {EVERYONE}
     begun = first.downloads[EVERYONE]
     assert begun.labels.tolist() == list(range(K))
@@ -87,7 +87,7 @@ def test_it_begins_with_seeded_unit_vectors_of_all_classes(halves):
 
 
 def test_the_vectors_it_begins_with_favour_no_direction(halves):
-    vectors = halves(FEDPAGR, 3000, 3).strategy.begin().downloads[EVERYONE].vectors
+    vectors = halves(FEDPAGR, 3000, 3).server.begin().downloads[EVERYONE].vectors
     assert float(vectors.mean(dim=0).norm()) < 0.05
     torch.testing.assert_close(vectors.T @ vectors / 3000, torch.eye(3) / 3, rtol=0, atol=0.03)
 
@@ -99,7 +99,7 @@ def test_round_1_has_targets_which_the_checkpoint_keeps_until_somebody_uploads(f
     settings = FEDPAGR | {"fraction-train": 0.5}
     group = federation(4, tamper=silent)
     strategy = group.start(settings | {"rounds": 1})
-    begun = halves(settings, 4, 3).strategy.begin().downloads[EVERYONE]
+    begun = halves(settings, 4, 3).server.begin().downloads[EVERYONE]
     # trained or evaluated only, in round 1 and after it
     assert {(number, kind) for _, number, kind, _ in group.asked} == {(1, "train"), (1, "evaluate"), (2, "evaluate")}
     for *_, instruction in group.asked:
@@ -181,7 +181,7 @@ PAPER = {
 
 @pytest.mark.parametrize("options", [{}, OTHER_SERVER], ids=["paper", "other"])
 def test_two_rounds_are_the_papers_written_out(halves, options):
-    strategy = halves(FEDPAGR | options, K, D).strategy
+    strategy = halves(FEDPAGR | options, K, D).server
     state, expected = strategy.begin().state, strategy.begin().state["vectors"]
     for number in (1, 2):
         sets = uploads(number)
@@ -206,7 +206,7 @@ def test_two_rounds_are_the_papers_written_out(halves, options):
 
 
 def test_the_step_is_the_functions_of_the_floor_below_to_the_bit(halves):
-    strategy = halves(FEDPAGR | OTHER_SERVER, K, D).strategy
+    strategy = halves(FEDPAGR | OTHER_SERVER, K, D).server
     begun, sets = strategy.begin(), uploads()
     sums, counts = class_sums(list(sets.values()), K)
     assert counts.tolist() == [4, 4, 4, 4, 0]
@@ -229,7 +229,7 @@ def test_the_step_is_the_functions_of_the_floor_below_to_the_bit(halves):
 @pytest.mark.parametrize("nothing", [{"fedpagr.separation-weight": 0.0}, {"fedpagr.steps": 0}], ids=["lambda", "T"])
 def test_without_separation_or_steps_there_are_the_normalised_means(halves, nothing):
     """The means agree best already; and a class never reported stays where it began."""
-    strategy = halves(FEDPAGR | nothing, K, D).strategy
+    strategy = halves(FEDPAGR | nothing, K, D).server
     begun = strategy.begin()
     outcome, means = strategy.aggregate(uploads(), begun.state, 1), naive_means(uploads(), begun.state["vectors"])
     np.testing.assert_allclose(outcome.state["vectors"], means, rtol=0, atol=1e-6)
@@ -240,7 +240,7 @@ def test_without_separation_or_steps_there_are_the_normalised_means(halves, noth
 
 def test_a_class_never_reported_moves_for_the_separation_alone(halves):
     """Those that come too near to it push it away; one at a distance stays."""
-    strategy = halves(FEDPAGR, 3, 2).strategy
+    strategy = halves(FEDPAGR, 3, 2).server
     begun = PrototypeSet(torch.arange(3), torch.tensor([[1.0, 0.0], [0.8, 0.6], [-1.0, 0.0]]))
     sets = {0: PrototypeSet(torch.tensor([0]), torch.tensor([[1.0, 0.0]]))}
     after = strategy.aggregate(sets, as_state(begun), 1).state["vectors"]
@@ -249,7 +249,7 @@ def test_a_class_never_reported_moves_for_the_separation_alone(halves):
 
 
 def test_neither_the_length_of_an_upload_nor_a_row_of_zeros_matters(halves):
-    strategy, sets = halves(FEDPAGR, K, D).strategy, uploads()
+    strategy, sets = halves(FEDPAGR, K, D).server, uploads()
     state = strategy.begin().state
     usual = strategy.aggregate(sets, state, 1).state["vectors"]
     units = {p: each.on_sphere() for p, each in sets.items()}
@@ -534,7 +534,7 @@ def test_the_cosine_rule_is_the_methods_own(run):
 @pytest.mark.parametrize("wire_dtype", ["float32", "int8"])
 @pytest.mark.parametrize("ones", [1, 3])
 def test_masked_rows_are_unit_vectors_again_at_the_client(halves, ones, wire_dtype):
-    codec = halves(FEDPAGR | {"sparsity-dim": ones, "wire-dtype": wire_dtype}, K, D).strategy.codec
+    codec = halves(FEDPAGR | {"sparsity-dim": ones, "wire-dtype": wire_dtype}, K, D).server.codec
     came = across(prototypes(7), codec)
     assert float(came.vectors.norm(dim=1).min()) < 0.9
     _, state = client_half(halves, received=came)

@@ -13,8 +13,7 @@ from federation.settings import SettingError
 from federation.wire.parts import Limits, decode_payload, encode_payload
 from models import build
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import Batch, ClientState, Phase
-from strategies.outcome import EVERYONE
+from strategies.contract import EVERYONE, Batch, ClientState, Phase
 
 K, D = 5, 8
 FEDPROC = {"strategy": "fedproc"}
@@ -114,7 +113,7 @@ def test_clients_use_directions(halves):
 
 @pytest.mark.parametrize("wire_dtype", ["float32", "int8"])
 def test_masked_rows_are_unit_vectors_again_at_the_client(halves, wire_dtype):
-    codec = halves(FEDPROC | {"sparsity-dim": 3, "wire-dtype": wire_dtype}, K, D).strategy.codec
+    codec = halves(FEDPROC | {"sparsity-dim": 3, "wire-dtype": wire_dtype}, K, D).server.codec
     came = decode_payload(encode_payload(received((0, 1, 3)), codec), Limits(codec, 1e6))
     _, state = client_half(halves, {}, came)
     torch.testing.assert_close(state.table[0].norm(dim=1), torch.tensor([1.0, 1, 0, 1, 0]))
@@ -147,7 +146,7 @@ def short(labels, rng, length=None):
 
 def test_the_server_takes_means_and_keeps_what_nobody_reported(halves):
     """Of means of unit vectors, which are no longer than 1."""
-    strategy = halves(FEDPROC, K, D).strategy
+    strategy = halves(FEDPROC, K, D).server
     assert not strategy.begin().downloads
     rng = np.random.default_rng(3)
     held = {1: {0: (0, 1), 1: (1, 2), 2: (1,)}, 2: {0: (0, 2), 3: (0,)}}
@@ -166,7 +165,7 @@ def test_the_server_takes_means_and_keeps_what_nobody_reported(halves):
 @pytest.mark.parametrize("length", [1.5, 40.0, 1e6])
 def test_an_upload_longer_than_any_mean_of_unit_vectors_counts_as_one_of_length_1(halves, length):
     """Row by row: what is no longer, a zero vector too, is taken as it came, and nobody's upload is changed."""
-    strategy, rng = halves(FEDPROC, K, D).strategy, np.random.default_rng(7)
+    strategy, rng = halves(FEDPROC, K, D).server, np.random.default_rng(7)
     sent = short((0, 1, 2, 3), rng).vectors
     sent[1] = length * sent[1] / sent[1].norm()
     sent[2] = 0
@@ -180,7 +179,7 @@ def test_an_upload_longer_than_any_mean_of_unit_vectors_counts_as_one_of_length_
 
 def test_nor_does_its_norm_pass_for_the_scale_of_the_features(halves):
     """The mean norm is watched for collapse: a claim of 1e6 in round 1 must not make honest rounds look like one."""
-    strategy = halves(FEDPROC, K, D).strategy
+    strategy = halves(FEDPROC, K, D).server
     unit = PrototypeSet(torch.tensor([0]), torch.eye(D)[:1])
     assert strategy.feature_norm({0: unit.with_vectors(0.8 * unit.vectors)}) == pytest.approx(0.8)
     assert strategy.feature_norm({0: unit, 1: unit.with_vectors(1e6 * unit.vectors)}) == pytest.approx(1.0)
@@ -188,7 +187,7 @@ def test_nor_does_its_norm_pass_for_the_scale_of_the_features(halves):
 
 def test_no_client_outweighs_nine_others(halves):
     """The ten vectors of a class have one weight each; by its norm the tenth would decide alone."""
-    strategy, rng = halves(FEDPROC, K, D).strategy, np.random.default_rng(8)
+    strategy, rng = halves(FEDPROC, K, D).server, np.random.default_rng(8)
     direction = short((0,), rng, 1.0).vectors
     honest = {p: PrototypeSet(torch.tensor([0]), length * direction) for p, length in enumerate(np.linspace(0.5, 1, 9))}
     hostile = PrototypeSet(torch.tensor([0]), -1e6 * direction)

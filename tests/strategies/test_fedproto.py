@@ -14,8 +14,7 @@ from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
 from models import build
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import Batch, ClientState, Phase
-from strategies.outcome import EVERYONE, as_state
+from strategies.contract import EVERYONE, Batch, ClientState, Phase, as_state
 
 K, D = 6, 4
 ALLOWED = {"strategy": "fedproto", "disclose-class-counts": True}
@@ -77,7 +76,7 @@ NAIVE = {"mean": mean, "weighted": weighted, "median": median, "trimmed-mean": t
 @pytest.mark.parametrize("how", NAIVE)
 def test_aggregation_is_the_plain_loops(halves, how):
     sets = uploads()
-    strategy = halves(ALLOWED | {"fedproto.aggregation": how, "fedproto.trim": 0.3}, K, D).strategy
+    strategy = halves(ALLOWED | {"fedproto.aggregation": how, "fedproto.trim": 0.3}, K, D).server
     outcome = strategy.aggregate(sets, {}, 1)
     download = outcome.downloads[EVERYONE]
     assert set(outcome.downloads) == {EVERYONE}
@@ -91,7 +90,7 @@ def test_aggregation_is_the_plain_loops(halves, how):
 
 @pytest.mark.parametrize("how", NAIVE)
 def test_a_class_nobody_reports_keeps_its_prototype(halves, how):
-    strategy = halves(ALLOWED | {"fedproto.aggregation": how}, K, D).strategy
+    strategy = halves(ALLOWED | {"fedproto.aggregation": how}, K, D).server
     first = strategy.aggregate(uploads(0), {}, 1)
     second = strategy.aggregate(uploads(1, leave_out=(2, 4)), first.state, 2)
     old, new = first.downloads[EVERYONE], second.downloads[EVERYONE]
@@ -104,7 +103,7 @@ def test_one_client_s_lie_moves_the_robust_centres_little(halves):
     sets = uploads()
     lying = dict(sets) | {0: replace(sets[0], vectors=torch.full_like(sets[0].vectors, 1e5))}
     for how in NAIVE:
-        strategy = halves(ALLOWED | {"fedproto.aggregation": how, "fedproto.trim": 0.3}, K, D).strategy
+        strategy = halves(ALLOWED | {"fedproto.aggregation": how, "fedproto.trim": 0.3}, K, D).server
         honest, moved = (strategy.aggregate(s, {}, 1).downloads[EVERYONE].vectors for s in (sets, lying))
         shift = (moved - honest).norm(dim=1).max()
         assert (shift > 1e3) == (how in ("mean", "weighted"))
@@ -218,7 +217,7 @@ def test_without_targets_there_is_no_pull(halves):
 
 
 def test_state_is_what_a_checkpoint_needs(halves):
-    strategy = halves({"strategy": "fedproto"}, K, D).strategy
+    strategy = halves({"strategy": "fedproto"}, K, D).server
     outcome = strategy.aggregate(uploads(), {}, 1)
     expected = as_state(outcome.downloads[EVERYONE])
     assert outcome.state.keys() == expected.keys()

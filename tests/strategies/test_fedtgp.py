@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load, save
 
 from client_app import client as client_module
 from experiments.runtime.grid import LocalGrid
@@ -13,9 +14,9 @@ from federation.settings import SettingError
 from prototypes.prototype_set import PrototypeSet
 from prototypes.trainable import TrainablePrototypes
 from runs.folder import RunFolder
-from strategies.contract import ClientState
-from strategies.outcome import EVERYONE, pack, unpack
-from strategies.rounds.exchange import RunError
+from runs.round import RunError
+from strategies.contract import EVERYONE, ClientState
+from strategies.rounds.checkpoint import pack, unpack
 
 K, D = 6, 8
 QUICK = {"strategy": "fedtgp", "fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4}
@@ -35,7 +36,7 @@ def uploads(seed=0, clients=5, classes=(0, 1, 2, 4)):
 
 
 def strategy_of(halves, settings=None, num_classes=K):
-    return halves(QUICK | (settings or {}), num_classes, D).strategy
+    return halves(QUICK | (settings or {}), num_classes, D).server
 
 
 def after_two_rounds(strategy):
@@ -214,8 +215,7 @@ def test_the_same_seed_gives_the_same_bits(halves):
 def test_the_state_survives_the_checkpoint_to_the_bit(halves, settings):
     strategy = strategy_of(halves, settings)
     first = strategy.aggregate(uploads(0), {}, 1)
-    strategy.folder.save_checkpoint(pack(first.state, first.downloads), {"round": 1})
-    tensors, _ = strategy.folder.load_checkpoint()
+    tensors = load(save(pack(first.state, first.downloads)))
     state, downloads = unpack(tensors)
     assert same(state, first.state)
     assert torch.equal(downloads[EVERYONE].vectors, first.downloads[EVERYONE].vectors)

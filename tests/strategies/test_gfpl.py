@@ -25,9 +25,9 @@ from prototypes.fusion import fuse
 from prototypes.mixture_set import MixtureSet
 from runs.folder import RunFolder
 from strategies import gfpl, read_settings
-from strategies.contract import Batch, ClientState, Phase
+from strategies.contract import EVERYONE, Batch, ClientState, Phase
 from strategies.gfpl import GFPLObjective, GFPLSettings
-from strategies.outcome import EVERYONE, pack, unpack
+from strategies.rounds.checkpoint import pack, unpack
 
 K, D = 4, 6
 GFPL = {"strategy": "gfpl"}
@@ -230,7 +230,7 @@ def test_exchange_rounds_are_those_from_t1_on_that_s_divides_but_not_the_last(fi
 
 
 def test_the_server_sends_what_fusion_makes_and_tells_the_components(halves):
-    strategy = halves(GFPL | {"gfpl.threshold": 1.3}, K, D).strategy
+    strategy = halves(GFPL | {"gfpl.threshold": 1.3}, K, D).server
     uploads = {p: mixtures([0, 0, p], seed=p) for p in (1, 2, 3)}
     outcome = strategy.aggregate(uploads, {}, 10)
     expected = fuse(uploads, 1.3, True, "uniform")
@@ -251,7 +251,7 @@ def test_the_server_sends_what_fusion_makes_and_tells_the_components(halves):
     ("threshold", "after"), [(0.0, 9), (1e9, 4)], ids=["nothing fuses", "one component a class is left"]
 )
 def test_the_threshold_is_a_setting(halves, threshold, after):
-    strategy = halves(GFPL | {"gfpl.threshold": threshold}, K, D).strategy
+    strategy = halves(GFPL | {"gfpl.threshold": threshold}, K, D).server
     uploads = {p: mixtures([0, 0, p], seed=p) for p in (1, 2, 3)}
     assert strategy.aggregate(uploads, {}, 10).figures["components_after"] == after
 
@@ -265,14 +265,14 @@ def test_the_threshold_is_divided_by_d_unless_the_paper_is_followed(halves):
     for per_dimension in (True, False):
         for threshold in (0.39, 0.41, 2.39, 2.41):
             settings = {"gfpl.threshold": threshold, "gfpl.threshold-per-dimension": per_dimension}
-            strategy = halves(GFPL | settings, K, D).strategy
+            strategy = halves(GFPL | settings, K, D).server
             found[per_dimension, threshold] = strategy.aggregate({0: sent}, {}, 10).figures["components_after"]
     assert [found[True, t] for t in (0.39, 0.41, 2.39, 2.41)] == [2, 1, 1, 1]
     assert [found[False, t] for t in (0.39, 0.41, 2.39, 2.41)] == [2, 2, 2, 1]
 
 
 def test_a_class_that_nobody_uploaded_keeps_its_mixture(halves):
-    strategy = halves(GFPL | {"gfpl.threshold": 0.0}, K, D).strategy
+    strategy = halves(GFPL | {"gfpl.threshold": 0.0}, K, D).server
     first = strategy.aggregate({0: mixtures([0, 0, 2], seed=1), 1: mixtures([2, 3], seed=2)}, {}, 10)
     second = strategy.aggregate({1: mixtures([1, 3, 3, 3], seed=3)}, first.state, 20)
     before, after = first.downloads[EVERYONE], second.downloads[EVERYONE]
@@ -291,7 +291,7 @@ def test_by_samples_a_component_weighs_as_many_samples_as_it_stands_for(halves):
     uploads = {0: mixtures([0, 0, 1], seed=1, counts={0: 30, 1: 2}), 1: mixtures([0], seed=2, counts={0: 10})}
     for settings, expected in ((SAMPLES, [0.375, 0.375, 0.25]), ({}, [0.25, 0.25, 0.5])):
         sets = uploads if settings else {p: each.without_counts() for p, each in uploads.items()}
-        strategy = halves(GFPL | {"gfpl.threshold": 0.0} | settings, K, D).strategy
+        strategy = halves(GFPL | {"gfpl.threshold": 0.0} | settings, K, D).server
         sent = strategy.aggregate(sets, {}, 10).downloads[EVERYONE]
         found = {round(float(mean[0]), 4): float(w) for mean, w in zip(sent.means[:3], sent.weights[:3], strict=True)}
         rows = [*uploads[0].means[:2, 0].tolist(), float(uploads[1].means[0, 0])]
@@ -367,9 +367,8 @@ NEVER = "no mixture of this run is ever used"
         ({"rounds": 10, "gfpl.pseudo-features": 0}, None),
     ],
 )
-def test_a_run_that_never_uses_a_mixture_says_so_once_at_the_start(halves, say, settings, first):
-    halves(GFPL | settings, K, D).strategy.begin()
-    said = [line for line in say() if NEVER in line]
+def test_a_run_that_never_uses_a_mixture_says_so_once_at_the_start(halves, settings, first):
+    said = [line for line in halves(GFPL | settings, K, D).server.notices() if NEVER in line]
     if first is None:
         assert not said
         return
@@ -387,24 +386,24 @@ def test_a_run_shows_that_warning(run, rounds, times):
 @pytest.mark.parametrize(("classes", "dim"), [(7, 6), (100, 99)])
 def test_a_frame_that_does_not_fit_is_refused_in_one_sentence(halves, classes, dim):
     with pytest.raises(SettingError) as caught:
-        halves(GFPL, classes, dim).strategy.check(classes, dim)
+        halves(GFPL, classes, dim).server.check(classes, dim)
     sentence = str(caught.value)
     assert sentence.startswith(f"setting `feature-dim` is {dim}, but the fixed frame of `gfpl` needs as many")
     assert f"({classes})" in sentence
     assert sentence.count(". ") == 0
-    halves(GFPL, 6, 6).strategy.check(6, 6)
-    halves(GFPL | SINGLE, classes, dim).strategy.check(classes, dim)
+    halves(GFPL, 6, 6).server.check(6, 6)
+    halves(GFPL | SINGLE, classes, dim).server.check(classes, dim)
 
 
 def test_a_frame_of_one_class_is_refused_with_what_helps(halves):
     """More dimensions would not."""
     with pytest.raises(SettingError) as caught:
-        halves(GFPL, 1, D).strategy.check(1, D)
+        halves(GFPL, 1, D).server.check(1, D)
     assert str(caught.value) == (
         "setting `gfpl.dual-classifier` is true, but its fixed frame needs 2 classes or more and the data have 1; set "
         "it to false."
     )
-    halves(GFPL | SINGLE, 1, D).strategy.check(1, D)
+    halves(GFPL | SINGLE, 1, D).server.check(1, D)
 
 
 @pytest.mark.parametrize("codec", [{"sparsity-dim": 3}, {"wire-dtype": "int8"}, {"wire-dtype": "float16"}])

@@ -8,7 +8,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 
 from experiments.runtime.grid import LocalGrid
-from strategies.rounds.exchange import RunError
+from runs.round import RunError
 
 LIAR = 2
 

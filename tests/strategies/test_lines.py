@@ -8,8 +8,9 @@ import pytest
 from federation.wire.payloads import Evaluation, Report, TrainingFigures
 from runs.figures import MAJORITY
 from runs.lines import add_evaluation, console_line, final_line, summarise, times, training_line
+from runs.round import Bytes, Reply
 from strategies import read_settings
-from strategies.rounds.exchange import LATE, Bytes, Reply
+from strategies.rounds.exchange import LATE
 
 
 def evaluation(right, validation=1):
@@ -232,7 +233,7 @@ def summary_of(tests=(1, 6, 9, 5), validations=(0, 3, 2, 3), **settings):
     run = read_settings({"inference": "classifier", "strategy": "fedproto", "seed": 7} | settings)
     lines = run_of(tests, validations)
     lines[1]["problems"] = {"2": LATE}
-    return summarise(run, {"rounds": 3}, lines, 1)
+    return summarise(run.settings, run.inference, {"rounds": 3}, lines, 1)
 
 
 def test_the_summary():
@@ -261,11 +262,11 @@ def test_the_summary():
 def test_the_summary_names_those_that_failed():
     run = read_settings({"inference": "classifier", "strategy": "fedproto"})
     lines = run_of((1, 6, 9, 5), (0, 3, 2, 3))
-    assert summarise(run, {}, lines, 1)["failures"] == {}
+    assert summarise(run.settings, run.inference, {}, lines, 1)["failures"] == {}
     lines[0]["problems"] = {"10": "ValueError: boom", "2": LATE}
     lines[2]["problems"] = {"10": "upload dropped: a vector holds NaN"}
     lines[3]["problems"] = {"10": LATE}
-    summary = summarise(run, {}, lines, 1)
+    summary = summarise(run.settings, run.inference, {}, lines, 1)
     assert summary["problems"] == 4
     assert summary["failures"] == {
         "2": {"rounds": 1, "last_round": 1, "last": LATE},
@@ -286,7 +287,7 @@ def test_without_validation_rows_the_headline_is_the_final_and_says_so():
     for line in lines:
         for rule in line["evaluation"]["rules"].values():
             del rule["validation"]
-    summary = summarise(run, {}, lines, 1)
+    summary = summarise(run.settings, run.inference, {}, lines, 1)
     headline = {"rule": "classifier", "figure": "final", "accuracy": 0.5, "of_round": 3, "clients": 1, "rows": 10}
     assert summary["headline"] == headline
     assert summary["rules"]["classifier"]["selected"] is None
@@ -295,7 +296,7 @@ def test_without_validation_rows_the_headline_is_the_final_and_says_so():
 def test_a_run_without_any_evaluation_has_a_summary_all_the_same():
     line = final_line(2, [Reply(0, False, problem=LATE)], SENT)
     line["time"] = {"round": 1.0}
-    summary = summarise(read_settings({}), {}, [line], 1)
+    summary = summarise(read_settings({}).settings, read_settings({}).inference, {}, [line], 1)
     assert summary["headline"]["accuracy"] is None
     assert summary["headline"]["of_round"] is None
     assert summary["floor"] == {MAJORITY: None}
@@ -305,11 +306,14 @@ def test_a_run_without_any_evaluation_has_a_summary_all_the_same():
 def test_the_summary_has_the_ensemble_where_it_was_measured():
     run = read_settings({"inference": "classifier", "strategy": "fedproto"})
     lines = run_of((1, 6, 9, 5), (0, 3, 2, 3))
-    assert "ensemble" not in summarise(run, {}, lines, 1)
+    assert "ensemble" not in summarise(run.settings, run.inference, {}, lines, 1)
     for index, accuracy in ((0, 0.25), (2, 0.5), (3, 0.375)):
         lines[index]["ensemble"] = {"of_round": index, "accuracy": accuracy, "clients": 1, "rows": 8}
         lines[index]["bytes"]["ensemble_wire_up"] = 40 + index
-    summary = summarise(run, {}, lines, 1)
+    summary = summarise(run.settings, run.inference, {}, lines, 1)
     assert summary["ensemble"] == {"best": 0.5, "last-5": (0.5 + 0.375) / 2, "final": 0.375, "rows": 8}
     assert summary["bytes"]["ensemble_wire_up"] == 125
-    assert summary["rules"].keys() == summarise(run, {}, run_of((1, 6, 9, 5), (0, 3, 2, 3)), 1)["rules"].keys()
+    assert (
+        summary["rules"].keys()
+        == summarise(run.settings, run.inference, {}, run_of((1, 6, 9, 5), (0, 3, 2, 3)), 1)["rules"].keys()
+    )

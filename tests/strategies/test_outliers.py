@@ -14,8 +14,8 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from experiments.runtime.grid import LocalGrid
 from federation.wire.payloads import Report
 from prototypes.prototype_set import PrototypeSet
+from runs.round import Reply, RunError
 from strategies import METHODS, load_method
-from strategies.rounds.exchange import Reply, RunError
 from strategies.rounds.outliers import Outliers
 
 LIAR = 1

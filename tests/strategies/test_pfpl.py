@@ -14,8 +14,8 @@ from models import build
 from prototypes.aggregation import aggregate
 from prototypes.personalisation import personalise
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import Batch, ClientState, Phase
-from strategies.outcome import EVERYONE, pack, unpack
+from strategies.contract import EVERYONE, Batch, ClientState, Phase
+from strategies.rounds.checkpoint import pack, unpack
 
 K, D = 6, 4
 PFPL = {"strategy": "pfpl"}
@@ -39,7 +39,7 @@ def summary_of(run):
 
 @pytest.mark.parametrize("weighting", ["similarity", "distance"])
 def test_every_client_gets_its_own_mixture_and_strangers_the_mean(halves, weighting):
-    strategy = halves(PFPL | {"pfpl.alpha": 0.3, "pfpl.weighting": weighting}, K, D).strategy
+    strategy = halves(PFPL | {"pfpl.alpha": 0.3, "pfpl.weighting": weighting}, K, D).server
     sets = {2: upload([0, 1], 1), 5: upload([1, 4], 2), 7: upload([1], 3)}
     outcome = strategy.aggregate(sets, {}, 1)
     assert set(outcome.downloads) == {EVERYONE, 2, 5, 7}
@@ -49,7 +49,7 @@ def test_every_client_gets_its_own_mixture_and_strangers_the_mean(halves, weight
 
 
 def test_the_latest_prototypes_of_those_not_sampled_still_count(halves):
-    strategy = halves(PFPL, K, D).strategy
+    strategy = halves(PFPL, K, D).server
     first = {p: upload([0, 1, 2], p) for p in (0, 1, 2)}
     second = {1: upload([1, 2], 11), 3: upload([2, 3], 13)}
     state = strategy.aggregate(first, {}, 1).state
@@ -64,7 +64,7 @@ def test_the_latest_prototypes_of_those_not_sampled_still_count(halves):
 
 
 def test_state_is_no_larger_than_one_set_a_client_and_survives_a_checkpoint(halves):
-    strategy = halves(PFPL, K, D).strategy
+    strategy = halves(PFPL, K, D).server
     outcome = strategy.aggregate({p: upload([0, 3, 5], p) for p in range(4)}, {}, 1)
     for number in range(2, 6):
         outcome = strategy.aggregate({number % 4: upload([0, 3, 5], 10 * number)}, outcome.state, number)
@@ -76,7 +76,7 @@ def test_state_is_no_larger_than_one_set_a_client_and_survives_a_checkpoint(halv
 
 
 def test_an_upload_without_classes_replaces_nothing(halves):
-    strategy = halves(PFPL, K, D).strategy
+    strategy = halves(PFPL, K, D).server
     first = {p: upload([0, 1], p) for p in (0, 1)}
     outcome = strategy.aggregate(first, {}, 1)
     silent = strategy.aggregate({0: PrototypeSet.empty(D), 4: PrototypeSet.empty(D)}, outcome.state, 2)
@@ -86,7 +86,7 @@ def test_an_upload_without_classes_replaces_nothing(halves):
 
 
 def test_alpha_of_one_sends_each_client_its_own_prototypes_back(halves):
-    strategy = halves(PFPL | {"pfpl.alpha": 1.0}, K, D).strategy
+    strategy = halves(PFPL | {"pfpl.alpha": 1.0}, K, D).server
     sets = {p: upload([0, 1, 2], p) for p in range(5)}
     outcome = strategy.aggregate(sets, {}, 1)
     assert all(same(outcome.downloads[p], sets[p]) for p in sets)

@@ -12,8 +12,7 @@ from federation.seeds import derive
 from federation.settings import SettingError
 from prototypes.alignment import align, riesz_energy
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import ClientState
-from strategies.outcome import EVERYONE
+from strategies.contract import EVERYONE, ClientState
 
 
 def uploads(classes, dim, clients=3, seed=0):
@@ -30,7 +29,7 @@ def mean_of(sets):
 
 def made(halves, settings, sets, num_classes, dim, state=None, server_round=1):
     both = halves({"strategy": "protonorm"} | settings, num_classes, dim)
-    outcome = both.strategy.aggregate(sets, state or {}, server_round)
+    outcome = both.server.aggregate(sets, state or {}, server_round)
     return outcome, outcome.downloads[EVERYONE]
 
 

@@ -11,15 +11,14 @@ import pytest
 from federation.settings import RULES, SettingError, Settings, shown
 from federation.wire.payloads import PAYLOADS
 from strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign
-from strategies.contract import Objective
+from strategies.contract import Objective, ServerHalf
 from strategies.fedproto import FedProtoSettings
 from strategies.protonorm import ProtoNormSettings
-from strategies.rounds.flower import PrototypeStrategy
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = {name.replace("_", "-") for name in Settings.model_fields}
 OWN = sorted(known_settings().keys() - SHARED)
-BUILDS_ON = {"strategies.tinyproto": {"strategies.fedtgp"}, "strategies.frame": {"strategies.local"}}
+BUILDS_ON = {"strategies.tinyproto": {"strategies.fedtgp"}}
 
 
 def module_of(name):
@@ -53,7 +52,7 @@ def everything(**changes):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_of_the_registry_is_whole(name):
     method = load_method(name)
-    assert issubclass(method.strategy, PrototypeStrategy)
+    assert issubclass(method.server, ServerHalf)
     assert issubclass(method.objective, Objective)
     assert method.sends in (None, *PAYLOADS)
     assert method.receives in (None, *PAYLOADS)

@@ -12,9 +12,9 @@ from federation.roster import RosterError
 from federation.settings import SettingError
 from federation.wire.codec import Codec
 from runs.folder import RunFolder
+from runs.round import RunError
 from strategies import load_method
-from strategies.outcome import pack
-from strategies.rounds.exchange import RunError
+from strategies.rounds.checkpoint import pack
 
 CONSTANTS = {"mu": 0.1 + 0.2, "other": -1e-300}
 
@@ -77,11 +77,11 @@ def test_cut_and_resumed_is_the_same_as_whole(federation, settings):
 
 
 def test_constants_are_worked_out_once_and_sent_with_every_message_also_after_a_resume(federation, monkeypatch):
-    strategy = load_method("fedproto").strategy
+    strategy = load_method("fedproto").server
     rosters = []
 
     def derive(self):
-        rosters.append(sorted(self.roster.identities))
+        rosters.append(sorted(self.identities))
         return dict(CONSTANTS)
 
     def again(self):

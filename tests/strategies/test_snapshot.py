@@ -8,7 +8,7 @@ from prototypes.prototype_set import PrototypeSet
 from runs import snapshot as snapshot_module
 from runs.folder import RunFolder
 from runs.snapshot import separation_of, snapshot
-from strategies.outcome import EVERYONE
+from strategies.contract import EVERYONE
 
 
 def prototypes(labels, first):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load, save
 
 from client_app import client as client_module
 from experiments.runtime.grid import LocalGrid
@@ -14,8 +15,8 @@ from federation.wire.parts import Limits, decode_payload, encode_payload
 from federation.wire.payloads import Identity, Instruction
 from prototypes.prototype_set import PrototypeSet
 from runs.folder import RunFolder
-from strategies.contract import ClientState
-from strategies.outcome import EVERYONE, pack, unpack
+from strategies.contract import EVERYONE, ClientState
+from strategies.rounds.checkpoint import pack, unpack
 from strategies.tinyproto import mean_class_count
 
 K, D = 5, 9
@@ -51,9 +52,9 @@ def both_halves(halves, strategy, settings=None, mu=None):
     own = QUICK if strategy in ("tinyproto-ft", "fedtgp") else {}
     made = halves({"strategy": strategy} | own | (settings or {}), K, D)
     if mu is not None and strategy in BOTH:
-        made.strategy.constants = {"mu": mu}
+        made.server.constants = {"mu": mu}
     # as many rows as `local_prototypes` counts
-    made.strategy.roster.identities = {
+    made.server.identities = {
         p: identity(p, int(each.counts.sum()), tuple(each.labels.tolist())) for p, each in local_prototypes().items()
     }
     return made
@@ -85,7 +86,7 @@ def test_the_upload_is_scaled_by_the_counts_and_does_not_hold_them(halves, strat
     assert torch.equal(own.vectors, before)
     made = both_halves(halves, strategy)
     assert not made.run.method.sends_counts(made.run.options)
-    assert set(encode_payload(sent, made.strategy.codec)) == {"labels", "vectors"}
+    assert set(encode_payload(sent, made.server.codec)) == {"labels", "vectors"}
 
 
 @pytest.mark.parametrize("strategy", BOTH)
@@ -96,7 +97,7 @@ def test_without_scaling_the_upload_is_the_prototypes(halves, strategy):
     assert sent.counts is None
     assert torch.equal(sent.vectors, own.vectors)
     assert made.run.method.discloses(made.run.options) == ()
-    assert made.strategy.derive_constants() == {}
+    assert made.server.derive_constants() == {}
 
 
 @pytest.mark.parametrize("strategy", BOTH)
@@ -112,9 +113,9 @@ def test_fp_s_target_is_mu_times_the_mean_of_what_was_scaled(halves, ones):
     """Eq. 10 and 11 by a loop over clients, classes and dimensions; K s <= d for s = 1 alone."""
     mu, own = 0.0123, local_prototypes()
     made = both_halves(halves, "tinyproto-fp", {"sparsity-dim": ones}, mu)
-    codec = made.strategy.codec
+    codec = made.server.codec
     uploads = {p: across(uploaded(made.objective, prototypes), codec) for p, prototypes in own.items()}
-    outcome = made.strategy.aggregate(uploads, {}, 1)
+    outcome = made.server.aggregate(uploads, {}, 1)
     received = across(outcome.downloads[EVERYONE], codec)
     targets = made.objective.targets(ClientState(torch.nn.Identity(), constants={"mu": mu}), received)
     assert targets.labels.tolist() == [0, 1, 2, 3]
@@ -142,7 +143,7 @@ def test_fp_without_scaling_takes_what_it_received(halves):
 
 
 def test_fp_keeps_a_class_that_nobody_reports(halves):
-    strategy = both_halves(halves, "tinyproto-fp", mu=0.1).strategy
+    strategy = both_halves(halves, "tinyproto-fp", mu=0.1).server
     first = strategy.aggregate(local_prototypes(0), {}, 1)
     rest = {1: PrototypeSet(torch.tensor([0, 2]), torch.eye(2, D))}
     second = strategy.aggregate(rest, first.state, 2)
@@ -154,7 +155,7 @@ def test_fp_keeps_a_class_that_nobody_reports(halves):
 
 def test_fp_neither_minds_who_is_which_partition_nor_how_classes_are_called(halves):
     own = local_prototypes()
-    strategy = both_halves(halves, "tinyproto-fp", mu=0.1).strategy
+    strategy = both_halves(halves, "tinyproto-fp", mu=0.1).server
     usual = strategy.aggregate(own, {}, 1).downloads[EVERYONE]
     moved = strategy.aggregate({p: own[3 - p] for p in range(4)}, {}, 1).downloads[EVERYONE]
     torch.testing.assert_close(moved.vectors, usual.vectors, rtol=1e-6, atol=1e-6)
@@ -174,12 +175,12 @@ def test_fp_neither_minds_who_is_which_partition_nor_how_classes_are_called(halv
 def test_ft_multiplies_by_mu_and_then_is_fedtgp(halves, ones):
     mu = 0.0123
     made = both_halves(halves, "tinyproto-ft", {"sparsity-dim": ones}, mu)
-    reference = both_halves(halves, "fedtgp", {"sparsity-dim": ones}).strategy
+    reference = both_halves(halves, "fedtgp", {"sparsity-dim": ones}).server
     state, reference_state = {}, {}
     for server_round in (1, 2):
         own = local_prototypes(server_round)
-        uploads = {p: across(uploaded(made.objective, each), made.strategy.codec) for p, each in own.items()}
-        outcome = made.strategy.aggregate(uploads, state, server_round)
+        uploads = {p: across(uploaded(made.objective, each), made.server.codec) for p, each in own.items()}
+        outcome = made.server.aggregate(uploads, state, server_round)
         scaled = {p: PrototypeSet(each.labels, mu * each.vectors) for p, each in uploads.items()}
         expected = reference.aggregate(scaled, reference_state, server_round)
         state, reference_state = outcome.state, expected.state
@@ -192,18 +193,17 @@ def test_ft_multiplies_by_mu_and_then_is_fedtgp(halves, ones):
         unscaled = reference.aggregate(uploads, {}, server_round).downloads[EVERYONE]
         assert not torch.equal(unscaled.vectors, download.vectors)
     # and the client takes what it receives
-    received = across(download, made.strategy.codec)
+    received = across(download, made.server.codec)
     targets = made.objective.targets(ClientState(torch.nn.Identity(), constants={"mu": mu}), received)
     assert torch.equal(targets.vectors, received.vectors)
-    kept = made.strategy.codec.masks[download.labels] if ones else torch.ones(len(download), D, dtype=torch.bool)
+    kept = made.server.codec.masks[download.labels] if ones else torch.ones(len(download), D, dtype=torch.bool)
     assert torch.equal(received.vectors, torch.where(kept, download.vectors, 0.0))
 
 
 def test_ft_s_state_survives_the_checkpoint(halves):
-    strategy = both_halves(halves, "tinyproto-ft", {"fedtgp.server-momentum": 0.9}, mu=0.01).strategy
+    strategy = both_halves(halves, "tinyproto-ft", {"fedtgp.server-momentum": 0.9}, mu=0.01).server
     first = strategy.aggregate(local_prototypes(0), {}, 1)
-    strategy.folder.save_checkpoint(pack(first.state, first.downloads), {"round": 1})
-    state, _ = unpack(strategy.folder.load_checkpoint()[0])
+    state, _ = unpack(load(save(pack(first.state, first.downloads))))
     assert same(state, first.state)
     assert any(name.startswith("optimiser/") for name in state)
 
@@ -237,19 +237,19 @@ def test_without_scaling_a_run_is_its_base_s_to_the_bit(run, metrics, strategy, 
 @pytest.mark.parametrize("strategy", BOTH)
 def test_mu_comes_from_the_roster_where_none_is_given(halves, strategy):
     identities = {0: identity(0, 100, (0, 1)), 1: identity(1, 45, (1, 2, 4)), 2: identity(2, 0, ())}
-    made = both_halves(halves, strategy).strategy
-    made.roster.identities = identities
+    made = both_halves(halves, strategy).server
+    made.identities = identities
     assert mean_class_count(identities, of_all=False) == 145 / 5
     assert mean_class_count(identities, of_all=True) == 145 / 4
     assert made.derive_constants() == {"mu": pytest.approx(TARGET[strategy] * 5 / 145, rel=1e-12)}
     # who is which partition does not matter
-    made.roster.identities = {0: identities[2], 1: identities[0], 2: identities[1]}
+    made.identities = {0: identities[2], 1: identities[0], 2: identities[1]}
     assert made.derive_constants() == {"mu": pytest.approx(TARGET[strategy] * 5 / 145, rel=1e-12)}
-    summed = both_halves(halves, strategy, {"tinyproto.sum": True}).strategy
-    summed.roster.identities = identities
+    summed = both_halves(halves, strategy, {"tinyproto.sum": True}).server
+    summed.identities = identities
     assert summed.derive_constants() == {"mu": pytest.approx(TARGET[strategy] * 4 / 145, rel=1e-12)}
-    given = both_halves(halves, strategy, {"tinyproto.mu": 0.002}).strategy
-    given.roster.identities = identities
+    given = both_halves(halves, strategy, {"tinyproto.mu": 0.002}).server
+    given.identities = identities
     assert given.derive_constants() == {"mu": 0.002}
 
 
@@ -259,7 +259,7 @@ def test_the_ratio_of_target_to_count_weighted_mean_is_told(halves, summed):
     own, mu = local_prototypes(), 0.0123
     made = both_halves(halves, "tinyproto-fp", {"tinyproto.sum": summed}, mu)
     uploads = {p: uploaded(made.objective, each) for p, each in own.items()}
-    outcome = made.strategy.aggregate(uploads, {}, 1)
+    outcome = made.server.aggregate(uploads, {}, 1)
     norms, sums, images = [], [], []
     for label in range(4):
         held = [
@@ -289,7 +289,7 @@ def test_the_sum_is_the_mean_times_the_holders(halves, strategy):
     held = [sum(label in each.labels for each in own.values()) for label in range(4)]
     assert len(set(held)) > 1
     if strategy == "tinyproto-fp":
-        found, plain = (made.strategy.aggregate(uploads, {}, 1).downloads[EVERYONE] for made in (one, other))
+        found, plain = (made.server.aggregate(uploads, {}, 1).downloads[EVERYONE] for made in (one, other))
         for row, number in enumerate(held):
             torch.testing.assert_close(found.vectors[row], number * plain.vectors[row])
         return
@@ -297,7 +297,7 @@ def test_the_sum_is_the_mean_times_the_holders(halves, strategy):
         p: each.with_vectors(torch.tensor([held[label] for label in each.labels.tolist()]).unsqueeze(1) * each.vectors)
         for p, each in uploads.items()
     }
-    found, expected = one.strategy.aggregate(uploads, {}, 1), other.strategy.aggregate(times, {}, 1)
+    found, expected = one.server.aggregate(uploads, {}, 1), other.server.aggregate(times, {}, 1)
     assert same(found.state, expected.state)
 
 
@@ -413,9 +413,9 @@ def test_a_client_tells_the_norm_of_what_it_uploads_and_no_other(run, strategy, 
 
 def test_the_watched_norm_is_a_mean_over_images_whoever_was_sampled(halves):
     """All features have norm 5: so has what is watched, for every set of clients, though n p has other norms."""
-    strategy = both_halves(halves, "tinyproto-fp").strategy
+    strategy = both_halves(halves, "tinyproto-fp").server
     counts = {0: (3, 40), 1: (500,), 2: (1, 2)}
-    strategy.roster.identities = {p: identity(p, sum(n), range(len(n))) for p, n in counts.items()}
+    strategy.identities = {p: identity(p, sum(n), range(len(n))) for p, n in counts.items()}
     vector = torch.tensor([3.0, 4.0] + [0.0] * (D - 2))
     uploads = {
         p: PrototypeSet(torch.arange(len(n)), torch.tensor(n, dtype=torch.float32).unsqueeze(1) * vector)
@@ -423,7 +423,7 @@ def test_the_watched_norm_is_a_mean_over_images_whoever_was_sampled(halves):
     }
     for sampled in ({0}, {1}, {2}, {0, 2}, {0, 1, 2}):
         assert strategy.feature_norm({p: uploads[p] for p in sampled}) == pytest.approx(5)
-    unscaled = both_halves(halves, "tinyproto-fp", {"tinyproto.scaling": False}).strategy
+    unscaled = both_halves(halves, "tinyproto-fp", {"tinyproto.scaling": False}).server
     assert unscaled.feature_norm({1: PrototypeSet(torch.tensor([0]), vector.unsqueeze(0))}) == 5
 
 
@@ -525,6 +525,6 @@ def test_what_scaling_discloses_is_said(run, scaling):
 
 def test_an_instruction_tells_the_client_mu(halves):
     """Through the wire, whatever the number: a float, to the bit."""
-    codec = both_halves(halves, "tinyproto-fp", {"sparsity-dim": 2}).strategy.codec
+    codec = both_halves(halves, "tinyproto-fp", {"sparsity-dim": 2}).server.codec
     sent = Instruction("run", 3, True, None, 2, {"mu": 0.9 / 29.123456789})
     assert decode_instruction(encode_instruction(sent, codec), Limits(codec, 1e6)).constants == sent.constants

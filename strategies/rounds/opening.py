@@ -1,0 +1,34 @@
+"""What is said before round 1: the task, what crosses, the clients, what the server learns of them."""
+
+from collections.abc import Mapping
+
+from federation.wire.codec import Codec
+from federation.wire.payloads import Identity
+from federation.words import class_words, one_class
+from runs.lines import LEGEND
+from strategies import Run
+
+
+def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) -> list[str]:
+    """What is about to run: the task, what crosses, each client, what the server learns."""
+    settings = run.settings
+    lines = [
+        f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {codec.num_classes} classes, "
+        f"d = {codec.dim}, {settings.rounds} rounds, prediction by {run.inference}"
+    ]
+    if run.method.sends and (codec.masked or codec.wire_dtype != "float32"):
+        lines.append(f"  of each prototype {codec.width} of {codec.dim} values cross, as {codec.wire_dtype}")
+    lines.append("  the clients, with their rows for training + validation + test:")
+    for partition, identity in sorted(identities.items()):
+        train, validation, test = identity.rows[:3]
+        domain = f" ({identity.domain})" if identity.domain else ""
+        able = "" if train else ": it has no training row and takes part in evaluation only"
+        lines.append(
+            f"  client {partition}{domain}: {identity.model} ({identity.parameters:,} parameters), {train} + "
+            f"{validation} + {test} rows, {class_words(identity.classes, identity.class_names)}{able}"
+        )
+    disclosed = sorted({item for identity in identities.values() for item in identity.discloses})
+    lines += [f"  the server learns of each client: {', '.join(disclosed)}", f"  {LEGEND}"]
+    held = {partition: identity.classes for partition, identity in identities.items()}
+    alone = one_class(held, next(iter(identities.values())).class_names)
+    return [*lines, *([f"warning: {alone}"] if alone else [])]
