@@ -1,5 +1,6 @@
 """One client of one run: its settings, data, model and store put together, and what it does with a message."""
 
+import json
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -21,13 +22,15 @@ from data import DataError
 from data.client_data import client_data
 from data.shared_set import refuse_unfit, shared_rows
 from federation.seeds import seed_process
-from federation.settings import SettingError, device_name, home
+from federation.settings import RECEIVED, SettingError, device_name, home
 from federation.wire.codec import codec_of
 from federation.wire.parts import Limits
 from federation.wire.payloads import Answers, Identity, Instruction, Report
+from federation.wire.weights import layout_lines
 from models import ModelError, model_for, reads_text, told_name
 from models.text import Tokens
 from prototypes.prototype_set import PrototypeSet
+from prototypes.weights import Layout
 from strategies import Run, read_settings
 from strategies.contract import ClientState
 
@@ -36,6 +39,7 @@ CACHE_BYTES = 1 << 30
 
 # The states that this process used last. Workers share no memory and clients move between them, so an entry counts
 # only while its stamp is that of the store's newest generation.
+_layouts: dict[str, dict[str, Layout]] = {}
 _states: OrderedDict[tuple[str, int, torch.device], tuple[Stamp, ClientState]] = OrderedDict()
 
 
@@ -87,12 +91,8 @@ class Client:
         if self.settings.ensemble_every:
             refuse_unfit(self.shared, self.partition, self.own_data)
             discloses.append("its class probabilities for every row of the shared test set")
-        if self.run.method.sends and self.run.method.exchanges(self.run.options):
-            part = f" ({self.codec.width} of their {self.codec.dim} values)" if self.codec.masked else ""
-            discloses.append(f"{self.run.method.sends} of its classes{part}")
-        if self.run.method.sends_counts(self.run.options):
-            discloses.append("its class counts")
-        discloses += self.run.method.discloses(self.run.options)
+        masked = f" ({self.codec.width} of their {self.codec.dim} values)" if self.codec.masked else ""
+        discloses += self.run.exchange.said(masked)
         if self.domain:
             discloses.append("its domain")
         all_classes = [] if data.unheld is None else [len(data.test) + data.unheld.count]
@@ -108,13 +108,20 @@ class Client:
             rows=(len(data.train), len(data.validation), len(data.test), *all_classes),
             discloses=tuple(discloses),
             codec=self.codec.fingerprint,
+            layouts=tuple(line for part, layout in self._layouts().items() for line in layout_lines(part, layout)),
         )
 
     def limits(self) -> Limits:
         """What a download must keep to."""
-        kind = self.run.method.receives
-        # a global mixture has the components of all clients
-        return Limits(self.codec, self.settings.max_prototype_norm, kind=kind, components=None)
+        return Limits(self.codec, self.settings.max_prototype_norm, self.run.exchange.down, self._layouts)
+
+    def _layouts(self) -> dict[str, Layout]:
+        """Of the parts of weights that it shares: of its model as it was built, which training does not change."""
+        asked = json.dumps([self.run.settings.model_dump(), self.model, self.partition, self.device.type], default=str)
+        if asked not in _layouts:
+            shared = self.objective.shared(self._new_state().module) if self.run.exchange.weights else {}
+            _layouts[asked] = {part: weights.layout for part, weights in shared.items()}
+        return _layouts[asked]
 
     def evaluate(self, instruction: Instruction) -> Report:
         """Evaluate the model as the last round left it, with what was just received."""
@@ -166,12 +173,13 @@ class Client:
         state.constants = dict(instruction.constants)
         self._lay_out(state, instruction)
         last = instruction.round > self.settings.rounds
-        evaluation = evaluate(self.objective, state, self.data, last) if instruction.evaluate else None
+        arrived = self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
+        evaluation = evaluate(self.objective, state, self.data, last, arrived) if instruction.evaluate else None
         report = Report(self.partition, instruction.round, evaluation=evaluation)
         if not instruction.ensemble:
             return report
         try:
-            return replace(report, answers=self._answers(state))
+            return replace(report, answers=self._answers(arrived or state))
         except USER_ERRORS as error:
             # a measurement that fails must not cost a round of training
             return replace(report, remark=f"no ensemble answer: {told(error, self.node)}")

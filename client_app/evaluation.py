@@ -7,6 +7,7 @@ from torch import Tensor
 
 from data import ToldError
 from data.client_data import ClientData, Rows, Transform
+from federation.settings import RECEIVED
 from federation.wire.payloads import Evaluation
 from prototypes.discriminant import discriminant_scores, pooled_covariance
 from prototypes.nearest import nearest_scores
@@ -41,20 +42,31 @@ def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
 
 
 @torch.no_grad()
-def evaluate(objective: Objective, state: ClientState, data: ClientData, last: bool = False) -> Evaluation:
+def evaluate(
+    objective: Objective, state: ClientState, data: ClientData, last: bool = False, arrived: ClientState | None = None
+) -> Evaluation:
     """How many test and validation rows each rule gets right; and `last` of a run, where the partition asks for it,
-    test rows of all classes."""
+    test rows of all classes.
+
+    Args:
+        arrived: the client with what has just come, whose classifier is the rule `received`; None without that rule.
+    """
     began = time.perf_counter()
     splits = [data.test, data.validation]
     if last and data.unheld is not None:
         splits.append(data.unheld.read())
     right = [_right(objective, state, rows, data.transform) for rows in splits]
+    if arrived is not None:
+        for rows, counts in zip(splits, right, strict=True):
+            if len(rows):
+                z = features_of(objective, arrived, rows, data.transform)
+                counts[RECEIVED] = (objective.logits(arrived, z).argmax(dim=1) == rows.labels).sum()
     names = list(dict.fromkeys(rule for counts in right for rule in counts))
     # one transfer for all rules: a wait per rule would stall the device
-    counts = [torch.stack([split[rule] for rule in names]).tolist() if split else [0] * len(names) for split in right]
-    rows = [len(split) for split in splits]
-    correct = {rule: _reported([split[index] for split in counts]) for index, rule in enumerate(names)}
-    return Evaluation(_reported(rows), correct, time.perf_counter() - began)
+    counted = [torch.stack([split[rule] for rule in names]).tolist() if split else [0] * len(names) for split in right]
+    numbers = [len(split) for split in splits]
+    correct = {rule: _reported([split[index] for split in counted]) for index, rule in enumerate(names)}
+    return Evaluation(_reported(numbers), correct, time.perf_counter() - began)
 
 
 def _reported(numbers: list[int]) -> tuple[int, ...]:

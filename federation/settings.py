@@ -70,6 +70,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 NotEmpty = Annotated[str, AfterValidator(_not_empty)]
 
 RULES = ("local-prototypes", "global-prototypes", "classifier", "discriminant")
+RECEIVED = "received"  # the rule of methods that share weights: the classifier of what has just come
 
 
 class SettingError(ToldError):
@@ -125,6 +126,7 @@ class Settings(BaseModel):
     prototype_weight: NotNegative = 10.0
     prototype_loss: Literal["mse", "l2", "l2-squared"] = "mse"
 
+    share_buffers: Literal["average", "own"] = "average"
     sparsity_dim: Count = 0
     wire_dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
 

@@ -142,11 +142,11 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
 
 
 def _why_none(results: Results, tensors: "dict[str, Tensor]") -> str:
-    name, receives = results.run.settings.strategy, results.run.method.receives
-    if receives is None:
+    name, receives = results.run.settings.strategy, [spec.kind for spec in results.run.exchange.down]
+    if not receives:
         return f"{name} has none; nothing is exchanged"
-    if receives != "prototypes":
-        return f"{name} sends {receives} down, which have no one distance"
+    if "prototypes" not in receives:
+        return f"{name} sends {' and '.join(receives)} down, which have no one distance"
     if tensors and "global/labels" not in tensors:
         return f"{name} gives each client prototypes of its own"
     return "no round has any; the server had fewer than two, or too many to measure, or did not record them yet"
@@ -155,7 +155,7 @@ def _why_none(results: Results, tensors: "dict[str, Tensor]") -> str:
 def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]) -> Picture | str:
     """Global and local prototypes of the last round with uploads, in the plane."""
     if not tensors:
-        reason = "nothing is exchanged" if results.run.method.receives is None else "no round's uploads were kept"
+        reason = "nothing is exchanged" if not results.run.exchange.down else "no round's uploads were kept"
         return f"Map of prototypes: {reason}."
     empty = np.empty(0, dtype=np.int64)
     labels = [tensors[f"{side}/labels"].numpy() if f"{side}/labels" in tensors else empty for side in _SIDES]
@@ -208,7 +208,7 @@ def _map_caption(results: Results, about: dict[str, int], ours: Array, step: int
         if len(ours)
         else f"; {results.run.settings.strategy} has no global ones that all clients share.",
     ]
-    if results.run.method.receives == "mixtures":
+    if "mixtures" in results.run.exchange.kinds():
         sentences.append(" Of a mixture they are the means of its components.")
     if step > 1:
         sentences.append(f" Of the small ones one in {step} is drawn.")

@@ -1,8 +1,8 @@
 """What a round leaves of each client: its reply, and how many bytes crossed."""
 
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 
-from flwr.app import Message
 from torch import Tensor
 
 from federation.wire.payloads import Report
@@ -38,9 +38,9 @@ class Reply:
         report: the decoded reply with its checked upload; None when the whole reply is unusable.
         problem: why the reply, or its upload, was dropped; empty when all is well.
         dropped: whether its upload was refused, or was missing where one was due.
-        message: as it arrived; None when nothing did.
         probabilities: its checked answers for the ensemble, (n, K) float16.
         refused: why those were dropped; that spoils nothing else of the reply.
+        waits: of an upload that waits in a file to be added up, the norms of its tensors by name.
     """
 
     partition: int
@@ -49,9 +49,9 @@ class Reply:
     problem: str = ""
     dropped: bool = False
     size: Bytes = field(default_factory=Bytes)
-    message: Message | None = None
     probabilities: Tensor | None = None
     refused: str = ""
+    waits: Mapping[str, float] | None = None
 
     @property
     def problems(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from federation.wire.payloads import EVERYONE, Payload
+from federation.wire.payloads import EVERYONE, ClassVectors, Payload, class_vectors
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
 from prototypes.separation import separation
@@ -39,7 +39,8 @@ def snapshot(
     """
     kept: list[tuple[int, Tensor, Tensor]] = []
     room = MOST_VALUES
-    for partition, upload in sorted(uploads.items()):
+    shown = {p: part for p, upload in sorted(uploads.items()) if (part := class_vectors(upload)) is not None}
+    for partition, upload in shown.items():
         vectors = upload_scale * _vectors(upload)
         room -= vectors.numel()
         if room < 0:
@@ -56,14 +57,14 @@ def snapshot(
             "local/labels": torch.cat([labels for _, labels, _ in kept]),
             "local/vectors": torch.cat([vectors for _, _, vectors in kept]),
         }
-    about = {"clients": len(uploads), "left_out": len(uploads) - len(kept)}
+    about = {"clients": len(shown), "left_out": len(shown) - len(kept)}
     return tensors, about | ({"scaled": 1} if upload_scale != 1 else {})
 
 
-def _common(downloads: Mapping[int, Payload]) -> Payload | None:
+def _common(downloads: Mapping[int, Payload]) -> ClassVectors | None:
     """What all clients get alike."""
-    return downloads[EVERYONE] if set(downloads) == {EVERYONE} else None
+    return class_vectors(downloads[EVERYONE]) if set(downloads) == {EVERYONE} else None
 
 
-def _vectors(payload: Payload) -> Tensor:
+def _vectors(payload: ClassVectors) -> Tensor:
     return payload.means if isinstance(payload, MixtureSet) else payload.vectors

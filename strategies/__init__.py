@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from federation.settings import Scalar, SettingError, Settings, check, nearest, refuse_unknown, shown
-from strategies.contract import Method, Options
+from strategies.contract import Exchange, Method, Options
 
 if TYPE_CHECKING:
     from runs.folder import RunFolder
@@ -25,6 +25,9 @@ METHODS = {
     "pfpl": "strategies.pfpl",
     "local": "strategies.local",
     "frame": "strategies.frame",
+    "fedavg": "strategies.fedavg",
+    "lg-fedavg": "strategies.lg_fedavg",
+    "fedper": "strategies.fedper",
 }
 
 
@@ -35,6 +38,11 @@ class Run:
     settings: Settings
     method: Method
     options: Options
+
+    @property
+    def exchange(self) -> Exchange:
+        """The parts of the method's messages."""
+        return self.method.exchange(self.options)
 
     @property
     def inference(self) -> str:
@@ -79,7 +87,8 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
         refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _names(kind)))
         own[kind] = check(kind, values, f"{prefix}.")
     options = Options(own)
-    if method.sends_counts(options) and not settings.disclose_class_counts:
+    _refuse_unobeyed(settings, method.exchange(options))
+    if method.exchange(options).counts and not settings.disclose_class_counts:
         raise SettingError(
             f"setting `disclose-class-counts` is false, but `{settings.strategy}` as set uploads class counts; allow "
             "it with true, or choose an aggregation without them."
@@ -106,6 +115,27 @@ def strategy(run_config: Mapping[str, Scalar], folder: "RunFolder | None" = None
         opened = RunFolder.resume if run.settings.resume else RunFolder.create
         folder = opened(run.settings, known_settings() | dict(run_config))
     return PrototypeStrategy(run, folder)
+
+
+def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:
+    """Refuse a setting of the wire that no part of the messages obeys: reported and ignored it would mislead.
+
+    Raises:
+        SettingError: names the setting and the kinds of parts.
+    """
+    kinds = exchange.kinds()
+    widths = {spec.classwise for spec in (*exchange.up, *exchange.down) if spec.kind == "prototypes"}
+    sent = " and ".join(sorted(kinds))
+    if kinds and settings.sparsity_dim and False not in widths:
+        raise SettingError(
+            f"setting `sparsity-dim` is {settings.sparsity_dim}, which masks prototype vectors, but "
+            f"`{settings.strategy}` sends {sent}; take it out (0)."
+        )
+    if kinds == {"mixtures"} and settings.wire_dtype != "float32":
+        raise SettingError(
+            f"setting `wire-dtype` is {shown(settings.wire_dtype)}, which says how prototype vectors and weights "
+            f'cross, but `{settings.strategy}` sends {sent}; take it out ("float32").'
+        )
 
 
 def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:

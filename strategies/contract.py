@@ -17,18 +17,25 @@ from torch.nn.functional import softmax
 from federation.settings import RULES, STRICT, Settings
 from federation.wire.codec import Codec
 from federation.wire.payloads import EVERYONE as EVERYONE
-from federation.wire.payloads import Identity, Payload
+from federation.wire.payloads import Identity, Payload, class_vectors
+from federation.wire.specs import MIXTURES as MIXTURES
+from federation.wire.specs import NOTHING as NOTHING
+from federation.wire.specs import PROTOTYPES as PROTOTYPES
+from federation.wire.specs import Exchange as Exchange
+from federation.wire.specs import Spec as Spec
 from federation.words import class_word
 from models.split import SplitModel
 from prototypes.aggregation import aggregate
 from prototypes.losses import prototype_pull
 from prototypes.prototype_set import PrototypeSet
+from prototypes.weights import Weights
 
 # A method's settings: a frozen dataclass, checked like the shared ones, with the prefix of its setting names.
 method_settings = pydantic_dataclass(frozen=True, kw_only=True, config=STRICT)
 T = TypeVar("T")
 State = dict[str, Tensor]
 Figure = float | int | str | None
+Sums = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,8 @@ class Objective:
     def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
         """What was received, as prediction and loss measure the distance to it. Changes nothing: evaluation on
         arrival uses it with the model as the last round left it."""
-        return received if isinstance(received, PrototypeSet) else None
+        prototypes = None if received is None else class_vectors(received)
+        return prototypes if isinstance(prototypes, PrototypeSet) else None
 
     def download_unit(self, constants: Mapping[str, float]) -> float:
         """What the norms of a download are measured in, from the run's constants."""
@@ -171,6 +179,14 @@ class Objective:
         """What leaves the client after training; nothing by default."""
         return None
 
+    def shared(self, module: nn.Module) -> Mapping[str, Weights]:
+        """The parts of weights that cross, as they are in the module; none by default."""
+        return {}
+
+    def arrived(self, state: ClientState, received: Payload | None) -> ClientState:
+        """The client as it would predict with what has just come, judged by the rule `received`; changes nothing."""
+        return state
+
     def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
         """Prediction rules beyond the common four: rule -> (n, K)."""
         return {}
@@ -200,6 +216,7 @@ class Outcome:
     Attributes:
         state: its tensors, kept across rounds, in checkpoints and on resume.
         downloads: partition -> payload of the next round; under `EVERYONE` that of all who have none of their own.
+        keeps: whether downloads of the last round stay that are not made anew.
         figures: what to record beside the round, by name.
         warnings: sentences for the person who watches.
     """
@@ -208,6 +225,7 @@ class Outcome:
     downloads: Mapping[int, Payload]
     figures: Mapping[str, Figure] = field(default_factory=dict)
     warnings: Sequence[str] = ()
+    keeps: bool = False
 
 
 class ServerHalf:
@@ -282,6 +300,10 @@ class ServerHalf:
         """What the server has, and sends in round 1, before anything was uploaded; nothing by default."""
         return Outcome({}, {})
 
+    def address(self, partition: int, downloads: Mapping[int, Payload]) -> int:
+        """The key of a client's download: its own where it has one, else that for everyone."""
+        return partition if partition in downloads else EVERYONE
+
     def uploads_due(self, server_round: int) -> bool:
         """Whether the clients that train in this round upload; in every round by default."""
         return True
@@ -294,6 +316,18 @@ class ServerHalf:
         """From the round's uploads, by partition in ascending order, to the next round's downloads."""
         raise NotImplementedError(f"{type(self).__name__} is sent uploads, but does not aggregate them")
 
+    def group(self, partition: int) -> int:
+        """Of a method of sums: with whose uploads a client's is added up, by the lowest partition among them."""
+        return 0
+
+    def contribution(self, upload: Any, identity: Identity) -> Sums:
+        """Of a method of sums: what an upload adds to its group's, float64 tensors of the same shapes for all."""
+        raise NotImplementedError(f"{type(self).__name__} is sent uploads to be added up, but says not what of them")
+
+    def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:
+        """Of a method of sums: from each group's total to the next round's downloads."""
+        raise NotImplementedError(f"{type(self).__name__} is sent uploads to be added up, but does not finish them")
+
     def feature_norm(self, uploads: Mapping[int, Any]) -> float | None:
         """The scale of the feature space, watched for collapse; None where the uploads do not tell it."""
         return mean_norm(uploads)
@@ -301,7 +335,8 @@ class ServerHalf:
 
 def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
     """Mean Euclidean norm of the class means of the uploads: the scale of the feature space."""
-    sets = [p if isinstance(p, PrototypeSet) else p.class_means() for p in uploads.values()]
+    found = [part for upload in uploads.values() if (part := class_vectors(upload)) is not None]
+    sets = [part if isinstance(part, PrototypeSet) else part.class_means() for part in found]
     if not any(len(prototypes) for prototypes in sets):
         return None
     return float(aggregate(sets, "mean").vectors.double().norm(dim=1).mean())
@@ -314,11 +349,7 @@ class Method:
     Attributes:
         server, objective: the two halves.
         settings: prefix of the setting names -> the dataclass that checks them.
-        sends, receives: payload kind (federation.wire.payloads.PAYLOADS) up and down; None for nothing.
-        exchanges: whether anything is sent and received at all, under these options.
-        sends_counts: whether class counts go up with the prototypes, under these options.
-        components: the most components of a class that a client uploads in a mixture, under these options.
-        discloses: what else the server can learn from the uploads, in words, under these options.
+        exchange: the parts of its messages, under these options.
         inference: the method's own rule, for `inference = "auto"`.
         rules: all rules that it reports.
         fixed_rounds: whether a resumed run must keep its `rounds`, since its loss or its schedule depends on them.
@@ -327,12 +358,7 @@ class Method:
     server: type[ServerHalf]
     objective: type[Objective]
     settings: Mapping[str, type] = field(default_factory=dict)
-    sends: str | None = "prototypes"
-    receives: str | None = "prototypes"
-    exchanges: Callable[[Options], bool] = lambda options: True
-    sends_counts: Callable[[Options], bool] = lambda options: False
-    components: Callable[[Options], int] = lambda options: 1
-    discloses: Callable[[Options], Sequence[str]] = lambda options: ()
+    exchange: Callable[[Options], Exchange] = lambda options: Exchange()
     inference: str = "local-prototypes"
     rules: tuple[str, ...] = RULES
     fixed_rounds: bool = False

@@ -20,11 +20,13 @@ from prototypes.prototype_set import PrototypeSet
 from strategies.contract import (
     EVERYONE,
     ClientState,
+    Exchange,
     Method,
     Options,
     Outcome,
     PullObjective,
     ServerHalf,
+    Spec,
     State,
     as_state,
     carried_on,
@@ -73,5 +75,5 @@ METHOD = Method(
     server=FedProto,
     objective=FedProtoObjective,
     settings={"fedproto": FedProtoSettings},
-    sends_counts=sends_counts,
+    exchange=lambda options: Exchange(up=(Spec("prototypes", counts=sends_counts(options)),)),
 )

@@ -17,7 +17,7 @@ from federation.seeds import derive, generator
 from federation.settings import Positive
 from prototypes.alignment import align
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import ClientState, Method, PullObjective, ServerHalf, method_settings
+from strategies.contract import NOTHING, ClientState, Method, PullObjective, ServerHalf, method_settings
 
 
 @method_settings
@@ -54,5 +54,8 @@ def seeded_frame(num_classes: int, dim: int, seed: int) -> PrototypeSet:
 
 
 METHOD = Method(
-    server=ServerHalf, objective=FrameObjective, settings={"frame": FrameSettings}, sends=None, receives=None
+    server=ServerHalf,
+    objective=FrameObjective,
+    settings={"frame": FrameSettings},
+    exchange=lambda options: NOTHING,
 )

@@ -41,8 +41,11 @@ from prototypes.mixture import fit_class_mixtures, sample
 from prototypes.mixture_set import MixtureSet
 from strategies.contract import (
     EVERYONE,
+    MIXTURES,
+    NOTHING,
     Batch,
     ClientState,
+    Exchange,
     Loss,
     Method,
     Objective,
@@ -50,6 +53,7 @@ from strategies.contract import (
     Outcome,
     Phase,
     ServerHalf,
+    Spec,
     State,
     method_settings,
 )
@@ -173,11 +177,6 @@ class GFPL(ServerHalf):
                 'setting `inference` is "etf", but without `gfpl.dual-classifier` there is no frame to predict with; '
                 'use "classifier".'
             )
-        if settings.sparsity_dim or settings.wire_dtype != "float32":
-            raise SettingError(
-                "settings `sparsity-dim` and `wire-dtype` say how prototype vectors cross, but `gfpl` sends mixtures; "
-                'take them out (0 and "float32").'
-            )
 
     def notices(self) -> Sequence[str]:
         """Say when the run is too short for any mixture to be used."""
@@ -231,25 +230,21 @@ def sends_counts(options: Options) -> bool:
     return exchanges(options) and options[GFPLSettings].weighting == "samples"
 
 
-def _discloses(options: Options) -> Sequence[str]:
+def _exchange(options: Options) -> Exchange:
     if not exchanges(options):
-        return []
-    most = options[GFPLSettings].components
+        return NOTHING
+    most, counts = options[GFPLSettings].components, sends_counts(options)
     rows = f"the features of single rows: of each in a class of {most} or fewer, of an outlier in a larger one"
     about = "by its components' numbers and weights about how many rows a class has, if few"
-    return [rows] if sends_counts(options) else [rows, about]
+    up = Spec("mixtures", counts=counts, components=most)
+    return Exchange((up,), (MIXTURES,), (rows,) if counts else (rows, about))
 
 
 METHOD = Method(
     server=GFPL,
     objective=GFPLObjective,
     settings={"gfpl": GFPLSettings},
-    sends="mixtures",
-    receives="mixtures",
-    sends_counts=sends_counts,
-    exchanges=exchanges,
-    discloses=_discloses,
-    components=lambda options: options[GFPLSettings].components,
+    exchange=_exchange,
     inference="classifier",
     rules=("local-prototypes", "classifier", "discriminant", "etf"),
     fixed_rounds=True,

@@ -5,12 +5,11 @@ Nothing goes up or down but the figures that every method reports.
 """
 
 from federation.settings import RULES
-from strategies.contract import Method, Objective, ServerHalf
+from strategies.contract import NOTHING, Method, Objective, ServerHalf
 
 METHOD = Method(
     server=ServerHalf,
     objective=Objective,
-    sends=None,
-    receives=None,
+    exchange=lambda options: NOTHING,
     rules=tuple(rule for rule in RULES if rule != "global-prototypes"),
 )

@@ -34,6 +34,7 @@ from prototypes.quantisation import to_significant_bits
 from strategies.contract import (
     EVERYONE,
     ClientState,
+    Exchange,
     Figure,
     Method,
     Options,
@@ -223,19 +224,20 @@ def _scales(options: Options) -> bool:
     return options[TinyProtoSettings].scaling
 
 
-def _discloses(options: Options) -> tuple[str, ...]:
-    return ("by the norms of its uploads about how many rows each class has",) if _scales(options) else ()
+def _exchange(options: Options) -> Exchange:
+    about = ("by the norms of its uploads about how many rows each class has",) if _scales(options) else ()
+    return Exchange(discloses=about)
 
 
 FP = Method(
     server=TinyProtoFP,
     objective=TinyProtoFPObjective,
     settings={"tinyproto": TinyProtoSettings},
-    discloses=_discloses,
+    exchange=_exchange,
 )
 FT = Method(
     server=TinyProtoFT,
     objective=TinyProtoObjective,
     settings={"tinyproto": TinyProtoSettings, "fedtgp": FedTGPSettings},
-    discloses=_discloses,
+    exchange=_exchange,
 )

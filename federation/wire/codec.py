@@ -2,7 +2,7 @@
 method). Both ends derive it from their settings alone; each message carries its fingerprint."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -48,6 +48,10 @@ class Codec:
     def width(self) -> int:
         """Values of a prototype on the wire: s, or d without masks."""
         return self.ones if self.masked else self.dim
+
+    def of_width(self, width: int) -> "Codec":
+        """The codec of vectors of another width than d, such as class-wise outputs: without masks, which are of d."""
+        return self if width == self.dim else replace(self, dim=width, ones=0)
 
     @property
     def masks(self) -> Tensor:

@@ -4,11 +4,11 @@ Every message holds at most these records, and a test fails on any other:
 
     instruction  ConfigRecord  run and its token, round, evaluate, trained, payload kind,
                                constants, codec, ensemble                                      down
-    payload      ArrayRecord   labels, vectors, scales, counts (arrays.py)                     both ways
+    payload      ArrayRecord   <part>.<field>, see parts.py                                    both ways
     report       ConfigRecord  partition, round, problem, remark, names of parts, codec        up
     training     MetricRecord  counts, figures, parts                                          up
     evaluation   MetricRecord  rows, seconds, [test, validation, all classes] by rule          up
-    ensemble     ArrayRecord   class probabilities for the shared test set (arrays.py)         up, where asked for
+    ensemble     ArrayRecord   class probabilities for the shared test set (parts.py)          up, where asked for
     identity     ConfigRecord  see payloads.Identity                                           up, once
 """
 
@@ -33,7 +33,8 @@ from federation.wire.checks import (
 from federation.wire.checks import RECORDS as RECORDS
 from federation.wire.codec import Codec
 from federation.wire.parts import Limits, decode_payload, encode_answers, encode_payload
-from federation.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures, kind_of
+from federation.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures, parts_of
+from federation.wire.weights import read_layouts
 
 MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
 FIGURES = ("gradient_ratio", "target_norm", "prototype_norm")
@@ -57,7 +58,7 @@ def encode_instruction(instruction: Instruction, codec: Codec) -> RecordDict:
             "evaluate": instruction.evaluate,
             "ensemble": instruction.ensemble,
             "trained": instruction.trained,
-            "payload": "" if payload is None else kind_of(payload),
+            "payload": "" if payload is None else ",".join(parts_of(payload)),
             "constants": list(instruction.constants),
             "values": list(instruction.constants.values()),
             "codec": codec.fingerprint,
@@ -88,7 +89,7 @@ def decode_instruction(
     )
     limits.codec.refuse_other(header["codec"])
     kind, arrays = header["payload"], records.array_records.get("payload")
-    if kind not in ("", limits.kind) or bool(kind) != (arrays is not None):
+    if kind not in ("", ",".join(spec.name for spec in limits.specs)) or bool(kind) != (arrays is not None):
         raise MessageError(f"the payload kind {kind!r} was not agreed on, or does not go with the arrays that came")
     constants = _constants(header["constants"], header["values"])
     own = replace(limits, max_norm=limits.max_norm * unit(constants))
@@ -250,7 +251,7 @@ def decode_identity(records: RecordDict) -> Identity:
         MessageError: when a field is missing, of another type, or no such thing as it should be.
     """
     check_records(records, "identity")
-    lists = dict.fromkeys(("class_names", "classes", "rows", "discloses"), list)
+    lists = dict.fromkeys(("class_names", "classes", "rows", "discloses", "layouts"), list)
     scalars = dict.fromkeys(("partition", "partitions", "parameters", "feature_dim"), int)
     values = config_values(records, "identity", **scalars, **lists, model=str, domain=str, problem=str, codec=str)
     for name in ("partitions", "parameters", "feature_dim"):
@@ -273,6 +274,7 @@ def decode_identity(records: RecordDict) -> Identity:
         raise MessageError(f"the identity has {rows} rows, fewer test rows of all classes than of its own")
     for name in ("model", "domain", "problem", "codec", "class_names", "discloses"):
         check_texts(name, values[name] if isinstance(values[name], list) else [values[name]])
+    read_layouts(values["layouts"])
     whole: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     return Identity(**whole)
 

@@ -1,6 +1,7 @@
 """A payload <-> one ArrayRecord, by the run's codec; what a received one must keep to; and its bytes."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -11,15 +12,19 @@ from torch import Tensor
 
 from data.shared_set import SharedLabels
 from federation.wire.checks import MessageError, check_norms
-from federation.wire.codec import Codec
+from federation.wire.codec import Codec, CodecError
 from federation.wire.mixtures import MIXTURE_VALUES, checked_mixtures, mixture_arrays
-from federation.wire.payloads import Answers, Payload
+from federation.wire.payloads import Answers, Part, Parts, Payload, parts_of
+from federation.wire.specs import PROTOTYPES, Spec
+from federation.wire.weights import checked_weights, weight_arrays, weight_fields
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
+from prototypes.quantisation import QuantisationError
+from prototypes.weights import Layout, Weights
 
 # NumPy has no bfloat16: its bits travel as whole numbers
 STORED = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
-BESIDE = ("labels", "scales", "counts")  # no prototype values: they count as wire, not as payload
+BESIDE = ("labels", "scales", "counts", "value_scales")  # no prototype values: they count as wire, not as payload
 SUM_TOLERANCE = 0.01  # float16 rounds each of K probabilities to 11 bits, or to 6e-8 where they are small
 FLOAT32_ROUNDING = 1e-5
 NPY = 10  # bytes of an .npy file before its header: magic, version, the header's length
@@ -32,36 +37,49 @@ class Limits:
     Attributes:
         codec: K, d and how vectors are written.
         max_norm: largest Euclidean norm of a vector as it comes. Absolute, so that a hostile majority cannot move it.
-        counts: whether class counts must be there (True) or must not (False).
-        kind: the payload kind that may come; None: none may.
-        components: the most components of a class in a mixture; None: any number.
+        specs: the parts that must come; none: nothing may.
+        layouts: asked when weights come, part -> layout.
     """
 
     codec: Codec
     max_norm: float
-    counts: bool = False
-    kind: str | None = "prototypes"
-    components: int | None = 1
+    specs: tuple[Spec, ...] = (PROTOTYPES,)
+    layouts: Callable[[], Mapping[str, Layout]] = dict
 
 
 def encode_payload(payload: Payload, codec: Codec) -> ArrayRecord:
-    """A payload as one ArrayRecord: an array a field, never an array a class (440 bytes each).
+    """A payload as one ArrayRecord: an array `<part>.<field>`, or `<field>` of a part that stands for itself; never an
+    array a class or a tensor (440 bytes each).
 
     Raises:
         CodecError: a value that the number format cannot hold.
     """
-    labels = payload.labels.cpu().numpy()
-    arrays = {"labels": labels.astype(_label_dtype(labels))}
-    if isinstance(payload, MixtureSet):
-        arrays |= mixture_arrays(payload)
+    arrays = {
+        (f"{name}.{field}" if isinstance(payload, Parts) else field): array
+        for name, part in parts_of(payload).items()
+        for field, array in _part_arrays(part, codec).items()
+    }
+    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
+
+
+def _part_arrays(part: Part, codec: Codec) -> dict[str, np.ndarray]:
+    if isinstance(part, Weights):
+        try:
+            return weight_arrays(part, codec.wire_dtype)
+        except QuantisationError as error:
+            raise CodecError(f"weights cannot be sent: {error}") from None
+    labels = part.labels.cpu().numpy()
+    arrays: dict[str, np.ndarray] = {"labels": labels.astype(_label_dtype(labels))}
+    if isinstance(part, MixtureSet):
+        arrays |= mixture_arrays(part)
     else:
-        values, scales = codec.write(payload.to(device="cpu"))
+        values, scales = codec.of_width(part.vectors.shape[1]).write(part.to(device="cpu"))
         arrays["vectors"] = values.detach().numpy()
         if scales is not None:
             arrays["scales"] = scales.detach().numpy()
-    if payload.counts is not None:
-        arrays["counts"] = payload.counts.cpu().numpy()
-    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
+    if part.counts is not None:
+        arrays["counts"] = part.counts.cpu().numpy()
+    return arrays
 
 
 def _label_dtype(labels: np.ndarray) -> type[np.signedinteger]:
@@ -75,21 +93,49 @@ def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
         MessageError: names what is wrong: fields, dtype, rank, size, label, a value or scale that is not finite, a
             negative scale, a norm; of mixtures also a variance, a weight, too many components.
     """
-    codec = limits.codec
-    mixtures = limits.kind == "mixtures"
-    scaled = codec.wire_dtype == "int8" and not mixtures
-    expected = {"labels"} | ({"scales"} if scaled else set()) | ({"counts"} if limits.counts else set())
-    expected |= set(MIXTURE_VALUES) if mixtures else {"vectors"}
+    alone = len(limits.specs) == 1 and limits.specs[0].alone
+    whole = {
+        (spec.name, field): field if alone else f"{spec.name}.{field}"
+        for spec in limits.specs
+        for field in _fields(spec, limits.codec)
+    }
+    expected = set(whole.values())
     if set(record) != expected:
         raise MessageError(f"the payload holds the arrays {sorted(record)} where {sorted(expected)} belong")
-    arrays = {name: _read(name, record[name]) for name in sorted(expected)}
-    most = limits.components if mixtures else 1
+    parts: dict[str, Part] = {}
+    for spec in limits.specs:
+        names = {field: whole[spec.name, field] for field in _fields(spec, limits.codec)}
+        arrays = {field: _read(name, record[name]) for field, name in names.items()}
+        parts[spec.name] = _decode_part(arrays, spec, limits)
+    first = next(iter(parts.values()))
+    return first if alone and not isinstance(first, Weights) else Parts(parts)
+
+
+def _fields(spec: Spec, codec: Codec) -> list[str]:
+    """The arrays of a part, in the order of their names."""
+    if spec.kind == "weights":
+        return sorted(weight_fields(codec.wire_dtype))
+    mixtures = spec.kind == "mixtures"
+    scaled = codec.wire_dtype == "int8" and not mixtures
+    fields = {"labels", *(["scales"] if scaled else []), *(["counts"] if spec.counts else [])}
+    return sorted(fields | (set(MIXTURE_VALUES) if mixtures else {"vectors"}))
+
+
+def _decode_part(arrays: dict[str, np.ndarray], spec: Spec, limits: Limits) -> Part:
+    codec = limits.codec.of_width(limits.codec.num_classes) if spec.classwise else limits.codec
+    if spec.kind == "weights":
+        layout = limits.layouts().get(spec.name)
+        if layout is None:
+            raise MessageError(f"weights of `{spec.name}` came without an agreed layout")
+        return checked_weights(arrays, layout, codec.wire_dtype, limits.max_norm)
+    mixtures = spec.kind == "mixtures"
+    most = spec.components if mixtures else 1
     rows = arrays["labels"].size if mixtures else _check_shape(arrays["vectors"], codec)
     _check_labels(arrays["labels"], rows, codec.num_classes, most)
     labels = torch.from_numpy(arrays["labels"].astype(np.int64))
-    if limits.counts:
+    if spec.counts:
         _check_counts(arrays["counts"], rows)
-    counts = torch.from_numpy(arrays["counts"]) if limits.counts else None
+    counts = torch.from_numpy(arrays["counts"]) if spec.counts else None
     if mixtures:
         # of a download, whose components have no agreed number: the server has rounded it to float32
         most_norm = limits.max_norm * (1 + FLOAT32_ROUNDING if most is None else 1)
@@ -196,7 +242,7 @@ def payload_bytes(records: RecordDict) -> int:
     arrays = records.get("payload")
     if not isinstance(arrays, ArrayRecord):
         return 0
-    return sum(_value_bytes(array.data) for name, array in arrays.items() if name not in BESIDE)
+    return sum(_value_bytes(array.data) for name, array in arrays.items() if name.rpartition(".")[2] not in BESIDE)
 
 
 def _value_bytes(data: bytes) -> int:

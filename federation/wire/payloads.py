@@ -1,7 +1,7 @@
 """The values that cross the wire, as plain dataclasses; messages.py gives them their wire form.
 
-A method may declare the payload kinds of `PAYLOADS` and nothing else: that is how "nothing but prototypes
-leaves a client" can be tested for every method at once.
+A method may declare parts of the kinds of specs.py and nothing else: that is how "nothing but prototypes leaves a
+client" can be tested for every method that promises it.
 """
 
 from collections.abc import Mapping
@@ -11,26 +11,76 @@ import torch
 
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
+from prototypes.weights import Weights
 
-Payload = PrototypeSet | MixtureSet
+ClassVectors = PrototypeSet | MixtureSet
+Part = ClassVectors | Weights
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A payload of several parts, or of one that has a name of its own: name -> part."""
+
+    parts: Mapping[str, Part]
+
+    def __getitem__(self, name: str) -> Part:
+        return self.parts[name]
+
+
+# prototypes, or mixtures, that cross alone stand for themselves
+Payload = ClassVectors | Parts
 EVERYONE = -1  # the key of a download that is the same for all
-PAYLOADS: dict[str, type[PrototypeSet] | type[MixtureSet]] = {"prototypes": PrototypeSet, "mixtures": MixtureSet}
 
 
-def kind_of(payload: Payload) -> str:
-    """The wire name of a payload's type."""
-    return next(name for name, kind in PAYLOADS.items() if isinstance(payload, kind))
+def kind_of(part: Part) -> str:
+    """The wire name of a part's type."""
+    if isinstance(part, Weights):
+        return "weights"
+    return "mixtures" if isinstance(part, MixtureSet) else "prototypes"
+
+
+def parts_of(payload: Payload) -> dict[str, Part]:
+    """The parts by name; one that stands for itself has that of its kind."""
+    return dict(payload.parts) if isinstance(payload, Parts) else {kind_of(payload): payload}
+
+
+def class_vectors(payload: Payload) -> ClassVectors | None:
+    """The prototypes or mixtures among the parts, if any."""
+    found = (part for part in parts_of(payload).values() if not isinstance(part, Weights))
+    return next(found, None)
 
 
 def to_tensors(payload: Payload) -> dict[str, torch.Tensor]:
-    """The payload's tensors by field name, for the wire and for checkpoints."""
-    tensors = {entry.name: getattr(payload, entry.name) for entry in fields(payload)}
+    """The payload's tensors by name, for checkpoints and stores."""
+    if isinstance(payload, Parts):
+        named = {name: (kind_of(part), part_tensors(part)) for name, part in payload.parts.items()}
+        return {f"part/{n}/{kind}/{f}": tensor for n, (kind, found) in named.items() for f, tensor in found.items()}
+    return part_tensors(payload)
+
+
+def part_tensors(part: Part) -> dict[str, torch.Tensor]:
+    """A part's tensors by field, or of weights by their names."""
+    if isinstance(part, Weights):
+        return dict(part.tensors)
+    tensors = {entry.name: getattr(part, entry.name) for entry in fields(part)}
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
-def from_tensors(tensors: dict[str, torch.Tensor]) -> Payload:
+def from_tensors(tensors: Mapping[str, torch.Tensor]) -> Payload:
     """Inverse of `to_tensors`."""
-    return MixtureSet(**tensors) if "means" in tensors else PrototypeSet(**tensors)
+    if not any(name.startswith("part/") for name in tensors):
+        return MixtureSet(**tensors) if "means" in tensors else PrototypeSet(**tensors)
+    found: dict[str, tuple[str, dict[str, torch.Tensor]]] = {}
+    for name, tensor in tensors.items():
+        _, part, kind, entry = name.split("/", 3)
+        found.setdefault(part, (kind, {}))[1][entry] = tensor
+    return Parts({part: _part(kind, each) for part, (kind, each) in found.items()})
+
+
+def _part(kind: str, tensors: dict[str, torch.Tensor]) -> Part:
+    if kind == "weights":
+        return Weights(tensors)
+    return MixtureSet(**tensors) if kind == "mixtures" else PrototypeSet(**tensors)
 
 
 @dataclass(frozen=True)
@@ -143,6 +193,7 @@ class Identity:
         codec: fingerprint of the codec that it derived.
         problem: one sentence when the client cannot take part.
         domain: the one of the data set's domains that its rows come from; "" if there is none to name.
+        layouts: the layout of each part of weights that it shares, a line a tensor.
     """
 
     partition: int
@@ -157,3 +208,4 @@ class Identity:
     codec: str = ""
     problem: str = ""
     domain: str = ""
+    layouts: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,8 +15,9 @@ from data.shared_set import SharedLabels
 from federation.wire.codec import Codec, CodecError
 from federation.wire.messages import MessageError, decode_report, encode_instruction, wire_bytes
 from federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
-from federation.wire.payloads import Identity, Instruction, Payload
+from federation.wire.payloads import ClassVectors, Identity, Instruction, Payload, class_vectors, parts_of
 from federation.wire.replies import is_simulated, pulled
+from federation.wire.weights import norms_of, read_layouts
 from federation.words import class_word
 from runs.round import Bytes, Reply, RunError
 
@@ -33,14 +34,11 @@ def exchange(
     partitions: Sequence[int],
     *,
     round_number: int,
-    limits: Limits,
     min_replies: int,
     timeout: float,
     patience: float,
     not_waited_for: Iterable[int] = (),
-    roster: Mapping[int, Identity] | None = None,
-    shared: SharedLabels | None = None,
-    units: Mapping[int, float] | None = None,
+    **checks: Any,
 ) -> list[Reply]:
     """Send one message a client and collect the replies, in partition order.
 
@@ -49,22 +47,12 @@ def exchange(
     training took, and `patience` seconds at least, counted anew from each arrival: so the figures do not depend
     on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead). Where
     nobody trains they get `timeout`. A train reply that comes while others are waited for still counts.
-    What a reply says of its rows is held against the `roster`, if there is one: weights in means come from it.
-    Answers for the ensemble are legal where `shared` says what was to be predicted. The norms of a client's upload are
-    measured in `units` (1 where it has none).
+    Each reply is checked when it comes (`checked_reply`, with `checks`).
 
     Raises:
         RunError: when a simulation worker died, or Flower refused the messages.
     """
-    check = partial(
-        _contained,
-        simulated=is_simulated(grid),
-        round_number=round_number,
-        limits=limits,
-        roster=roster or {},
-        shared=shared,
-        units=units or {},
-    )
+    simulated = is_simulated(grid)
     asked = [(p, m.metadata.message_type == MessageType.TRAIN) for p, m in zip(partitions, messages, strict=True)]
     ids: list[str | None] = list(grid.push_messages(messages))
     if len(ids) != len(asked):
@@ -81,7 +69,7 @@ def exchange(
     pause = POLL[0]
     while pending:
         arrived = [
-            check(message, *pending.pop(message_id))
+            checked_reply(message, *pending.pop(message_id), simulated=simulated, round_number=round_number, **checks)
             for message_id, message in pulled(grid, list(pending))
             if message_id in pending
         ]
@@ -119,20 +107,42 @@ def encoded(instruction: Instruction, codec: Codec) -> RecordDict:
         raise RunError(f"round {instruction.round}: {error} A run keeps its settings: start a new one.") from None
 
 
-def _contained(message: Message | str, partition: int, trains: bool, *, simulated: bool, **checks: Any) -> Reply:
-    """The checked reply. Whatever a client's bytes make fail is that client's failure, and nobody else's."""
+def checked_reply(
+    message: Message | str,
+    partition: int,
+    trains: bool,
+    *,
+    simulated: bool,
+    round_number: int,
+    limits: Limits,
+    roster: Mapping[int, Identity] | None = None,
+    shared: SharedLabels | None = None,
+    units: Mapping[int, float] | None = None,
+    keep: Callable[[int, Payload], None] | None = None,
+) -> Reply:
+    """A reply as a value. Whatever a client's bytes make fail is that client's failure, and nobody else's.
+
+    Args:
+        roster: what a reply says of its rows is held against it, if there is one: weights in means come from it.
+        shared: what the ensemble was to predict; without it no answers are legal.
+        units: what the norms of a client's upload are measured in (1 where it has none).
+        keep: takes uploads that are only added up.
+
+    Raises:
+        RunError: a simulation worker died.
+    """
     if isinstance(message, str):
         return Reply(partition, trains, problem=message)
     if simulated and message.has_error() and message.error.code == ACTOR_DIED:
         raise RunError(
-            f"the process of client {partition} died in round {checks['round_number']} (out of memory?); the "
+            f"the process of client {partition} died in round {round_number} (out of memory?); the "
             "simulation cannot replace it. Resume the run with fewer clients at a time (`--cpus-per-client`)."
         )
     try:
-        return _reply(message, partition, trains, **checks)
+        return _reply(message, partition, trains, round_number, limits, roster or {}, shared, units or {}, keep)
     # Flower leaves some of a record's parts unread until they are asked for
     except Exception as error:
-        return Reply(partition, trains, problem=f"its reply cannot be used ({type(error).__name__})", message=message)
+        return Reply(partition, trains, problem=f"its reply cannot be used ({type(error).__name__})")
 
 
 def _reply(
@@ -144,15 +154,24 @@ def _reply(
     roster: Mapping[int, Identity],
     shared: SharedLabels | None,
     units: Mapping[int, float],
+    keep: Callable[[int, Payload], None] | None,
 ) -> Reply:
     own = replace(limits, max_norm=limits.max_norm * units.get(partition, 1.0))
+    if partition in roster:
+        own = replace(own, layouts=partial(read_layouts, roster[partition].layouts))
     reply = _checked(message, partition, trains, round_number, own)
     if reply.report is not None:
         reply = _with_answers(reply, message.content.array_records.get("ensemble"), shared)
     if reply.report is not None and partition in roster:
         reply = _held_against(roster[partition], reply)
     problem, refused = (_one_line(words) if words else "" for words in (reply.problem, reply.refused))
-    return replace(reply, message=message, problem=problem, refused=refused)
+    reply = replace(reply, problem=problem, refused=refused)
+    if keep is None or reply.report is None or reply.report.payload is None:
+        return reply
+    # what is only added up waits elsewhere; of its values there stay the norms
+    keep(partition, reply.report.payload)
+    norms = {name: norm for part in parts_of(reply.report.payload).values() for name, norm in norms_of(part).items()}
+    return replace(reply, report=replace(reply.report, payload=None), waits=norms)
 
 
 def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits) -> Reply:
@@ -181,12 +200,12 @@ def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits) -> Re
         if upload is not None:
             raise MessageError("nothing was to be uploaded here")
         return reply
-    if limits.kind is None:
+    if not limits.specs:
         if upload is not None:
             raise MessageError("no upload was due in this round")
         return reply
     if upload is None:
-        raise MessageError("the prototypes are missing")
+        raise MessageError("the upload is missing")
     return replace(reply, report=replace(reply.report, payload=decode_payload(upload, limits)))
 
 
@@ -207,7 +226,8 @@ def _held_against(identity: Identity, reply: Reply) -> Reply:
     report = reply.report
     assert report is not None
     train, validation, test, *all_classes = identity.rows
-    evaluation, training, payload = report.evaluation, report.training, report.payload
+    evaluation, training = report.evaluation, report.training
+    payload = None if report.payload is None else class_vectors(report.payload)
     # those of all classes come with the last evaluation alone
     if evaluation is not None and evaluation.rows not in ((test, validation), (test, validation, *all_classes)):
         claim = f"{evaluation.rows} test and validation rows, not {(test, validation, *all_classes)}"
@@ -225,12 +245,12 @@ def _held_against(identity: Identity, reply: Reply) -> Reply:
     else:
         return reply
     report = replace(report, evaluation=None, training=None, payload=None)
-    dropped = reply.dropped or payload is not None
+    dropped = reply.dropped or (reply.report is not None and reply.report.payload is not None)
     problem = f"reply dropped: it claims {claim}"
     return replace(reply, report=report, problem=problem, dropped=dropped, probabilities=None)
 
 
-def _rows_counted(payload: Payload) -> int:
+def _rows_counted(payload: ClassVectors) -> int:
     """The rows that the counts speak of; a mixture repeats a class's count for each component."""
     assert payload.counts is not None
     first = torch.ones_like(payload.labels, dtype=torch.bool)

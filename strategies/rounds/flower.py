@@ -19,7 +19,7 @@ from federation.seeds import limited_threads
 from federation.wire.codec import Codec, codec_of
 from federation.wire.messages import wire_bytes
 from federation.wire.parts import Limits, payload_bytes
-from federation.wire.payloads import EVERYONE, Instruction, Payload
+from federation.wire.payloads import Instruction, Payload
 from runs import figures
 from runs.folder import RunFolder
 from runs.lines import (
@@ -37,10 +37,11 @@ from strategies import Run
 from strategies.contract import ServerHalf, State, mean_norm
 from strategies.rounds.checkpoint import restore, save
 from strategies.rounds.ensemble import score, shared_test_set
-from strategies.rounds.exchange import LATE, encoded, exchange
+from strategies.rounds.exchange import LATE, checked_reply, encoded, exchange
 from strategies.rounds.opening import opening_lines
-from strategies.rounds.outliers import Outliers
+from strategies.rounds.outliers import Outliers, without_heavy
 from strategies.rounds.sampling import sampled
+from strategies.rounds.sums import Scratch, added_up
 from strategies.rounds.watch import (
     collapse,
     is_infinite,
@@ -77,11 +78,11 @@ class PrototypeStrategy(Strategy):
         self.token = ""  # the run's, read when it starts
         self.timeout = run.settings.round_timeout
         self._rounds = run.settings.rounds
+        self._scratch = Scratch(folder.path)
         self._silent: set[int] = set()
         self.trained: dict[int, int] = {}
         self._units: Mapping[int, float] = {}  # of the norms of uploads
         self._sent: dict[int, Bytes] = {}
-        self._replies: dict[int, Reply] = {}
         self._figures: dict[str, Any] = {}
         self.uploads: Mapping[int, Payload] = {}
         self._round_seconds: list[float] = []
@@ -130,6 +131,7 @@ class PrototypeStrategy(Strategy):
 
     def _round(self, grid: Grid, server_round: int, rounds: int, result: Result) -> None:
         began = time.monotonic()
+        self._scratch.clear()
         self.roster.refresh(grid)
         train = list(self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid))
         evaluate = list(self.configure_evaluate(server_round, ArrayRecord(), ConfigRecord(), grid))
@@ -140,13 +142,14 @@ class PrototypeStrategy(Strategy):
             self.folder.refuse_full_disk()
         server_began = time.monotonic()
         self._figures = {}
-        _, metrics = self.aggregate_train(server_round, _messages_of(r for r in replies if r.trains))
+        metrics = self._aggregate(server_round, [reply for reply in replies if reply.trains])
         if metrics:
             result.train_metrics_clientapp[server_round] = metrics
         # also where the upload was refused: the client's store has moved on
         self.trained |= {r.partition: server_round for r in replies if r.trains and r.report and r.report.training}
         valid = sum(reply.valid for reply in replies if reply.trains)
         self.failed_in_a_row = 0 if valid >= max(1, self.settings.min_replies) else self.failed_in_a_row + 1
+        self._scratch.clear()
         line = training_line(server_round, replies, self._sent, self._figures)
         line["time"] = {"server": time.monotonic() - server_began}
         self._close(line, replies, server_round - 1, rounds, began, result)
@@ -183,7 +186,7 @@ class PrototypeStrategy(Strategy):
         if answers and self.shared is not None:
             with limited_threads(self.settings.server_threads):
                 line["ensemble"] = {"of_round": of_round, **score(answers, self.shared)}
-        metrics = self.aggregate_evaluate(of_round, _messages_of(replies))
+        metrics = self._accuracy(replies)
         if metrics is not None:
             result.evaluate_metrics_clientapp[of_round] = metrics
         line["time"] = line.get("time", {}) | times(replies, time.monotonic() - began)
@@ -221,21 +224,30 @@ class PrototypeStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate the checked uploads of a round; the result stays on the server as the next downloads."""
+        """Check replies and aggregate their uploads; the result stays on the server as the next downloads."""
+        return None, self._aggregate(server_round, self._read(replies, server_round, True))
+
+    def _aggregate(self, server_round: int, replies: Sequence[Reply]) -> MetricRecord | None:
         uploads = {
             reply.partition: reply.report.payload
-            for reply in self._read(replies)
+            for reply in replies
             if reply.report and reply.report.payload is not None
         }
-        if not uploads:
-            return None, None
+        waiting = [reply.partition for reply in replies if reply.waits is not None]
+        if not uploads and not waiting:
+            return None
         with limited_threads(self.settings.server_threads):
-            outcome = self.half.aggregate(uploads, self.state, server_round)
+            if waiting:
+                totals = added_up(self.half, self._scratch, waiting, self.roster.identities)
+                outcome = self.half.finish(totals, self.state, server_round)
+            else:
+                outcome = self.half.aggregate(uploads, self.state, server_round)
             norm = self.half.feature_norm(uploads)
         trained_towards = self.half.scales[0] * (mean_norm(self.downloads) or 0.0)
         watched = self.outliers.warnings(uploads, self._units, norm, trained_towards)
         refuse_non_finite(outcome.downloads, server_round, self.half.class_word)
-        self.state, self.downloads, self.uploads = outcome.state, outcome.downloads, uploads
+        kept = self.downloads if outcome.keeps else {}
+        self.state, self.downloads, self.uploads = outcome.state, {**kept, **outcome.downloads}, uploads
         recorded = {**outcome.figures, "prototype_norm": norm, **separation_of(outcome.downloads, self.half.scales[0])}
         # JSON has no infinity, which an energy may be
         self._figures = {name: None if is_infinite(value) else value for name, value in recorded.items()}
@@ -245,11 +257,14 @@ class PrototypeStrategy(Strategy):
         numbers: dict[str, Any] = {
             name: value for name, value in self._figures.items() if isinstance(value, int | float)
         }
-        return None, MetricRecord(numbers)
+        return MetricRecord(numbers)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Mean test accuracy of the primary rule over the clients that evaluated."""
-        rules = figures.over_clients(evaluations(self._read(replies)))
+        """Check replies; mean test accuracy of the primary rule over the clients that evaluated."""
+        return self._accuracy(self._read(replies, server_round, False))
+
+    def _accuracy(self, replies: Sequence[Reply]) -> MetricRecord | None:
+        rules = figures.over_clients(evaluations(replies))
         accuracy = rules.get(self.run.inference, {}).get("test", {}).get("mean")
         return None if accuracy is None else MetricRecord({"accuracy": accuracy})
 
@@ -270,7 +285,7 @@ class PrototypeStrategy(Strategy):
         due = self.half.downloads_due(server_round, message_type == MessageType.TRAIN)
         downloads = self.downloads if due else {}
         for partition in partitions:
-            key = partition if partition in downloads else EVERYONE
+            key = self.half.address(partition, downloads)
             trained = self.trained.get(partition, 0)
             if (key, trained) not in made:
                 payload = downloads.get(key)
@@ -294,32 +309,43 @@ class PrototypeStrategy(Strategy):
             grid,
             messages,
             [of_node[message.metadata.dst_node_id] for message in messages],
-            round_number=server_round,
-            limits=self._limits(server_round),
             min_replies=self.settings.min_replies,
             timeout=self.timeout,
             patience=self.settings.query_timeout,
             not_waited_for=self._silent,
-            roster=self.roster.identities,
-            shared=self.shared if self._ensemble_due(server_round) else None,
-            units=self._units,
+            **self._checks(server_round),
         )
         replies = self.outliers.without_long(
             replies, self._units, self.settings.max_norm_ratio, 2 * self.half.target_norm
         )
+        replies = without_heavy(replies, self.half.group, self.settings.max_norm_ratio)
         self._silent = {reply.partition for reply in replies if not reply.trains and reply.problem == LATE}
-        self._replies = {id(reply.message): reply for reply in replies if reply.message is not None}
         return replies
 
     def _limits(self, server_round: int) -> Limits:
-        method, options = self.run.method, self.run.options
-        kind = method.sends if self.half.uploads_due(server_round) else None
-        most, counts = self.settings.max_prototype_norm, method.sends_counts(options)
-        return Limits(self.codec, most, counts, kind, method.components(options))
+        specs = self.run.exchange.up if self.half.uploads_due(server_round) else ()
+        return Limits(self.codec, self.settings.max_prototype_norm, specs)
 
-    def _read(self, replies: Iterable[Message]) -> list[Reply]:
-        """The checked form of reply messages, in partition order; the round's own are checked already."""
-        return sorted((self._replies[id(message)] for message in replies), key=lambda reply: reply.partition)
+    def _read(self, replies: Iterable[Message], server_round: int, trains: bool) -> list[Reply]:
+        """Replies that somebody else has collected, checked like ours."""
+        of_node = {node: partition for partition, node in self.roster.nodes.items()}
+        how = self._checks(server_round)
+        checked = [
+            checked_reply(message, of_node[message.metadata.src_node_id], trains, simulated=False, **how)
+            for message in replies
+        ]
+        return sorted(checked, key=lambda reply: reply.partition)
+
+    def _checks(self, server_round: int) -> dict[str, Any]:
+        """What a reply of this round must keep to."""
+        return {
+            "round_number": server_round,
+            "limits": self._limits(server_round),
+            "roster": self.roster.identities,
+            "shared": self.shared if self._ensemble_due(server_round) else None,
+            "units": self._units,
+            "keep": self._scratch.put if self.run.exchange.sums else None,
+        }
 
     def _checkpoint(self) -> None:
         save(self)
@@ -344,7 +370,3 @@ class PrototypeStrategy(Strategy):
             beginning = self.half.begin()
             self.state, self.downloads = beginning.state, beginning.downloads
         self.folder.write_roster(self.roster.as_json())
-
-
-def _messages_of(replies: Iterable[Reply]) -> list[Message]:
-    return [reply.message for reply in replies if reply.message is not None]

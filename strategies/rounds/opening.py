@@ -16,7 +16,7 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
         f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {codec.num_classes} classes, "
         f"d = {codec.dim}, {settings.rounds} rounds, prediction by {run.inference}"
     ]
-    if run.method.sends and (codec.masked or codec.wire_dtype != "float32"):
+    if "prototypes" in run.exchange.kinds() and (codec.masked or codec.wire_dtype != "float32"):
         lines.append(f"  of each prototype {codec.width} of {codec.dim} values cross, as {codec.wire_dtype}")
     lines.append("  the clients, with their rows for training + validation + test:")
     for partition, identity in sorted(identities.items()):

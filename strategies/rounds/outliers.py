@@ -1,15 +1,15 @@
 """Uploads that do not fit beside the others: too long, pointing away, or of a sudden longer than the last. A mean has
 no defence of its own against one client among many."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from statistics import median, median_low
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from federation.wire.payloads import Payload
+from federation.wire.payloads import Payload, class_vectors
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
 from runs.round import Reply
@@ -29,29 +29,29 @@ class Outliers:
     """What is remembered of the last rounds; it is part of the checkpoint, so that a resumed run judges alike.
 
     Attributes:
-        lengths: of each round the median over its uploads of their longest vector's norm, in the clients' units.
+        lengths: client -> norm of the longest vector of its newest upload, in its unit.
         norms: of each round the mean norm of the prototypes.
         away: client -> rounds in a row, of those in which it uploaded, in which its prototypes pointed away.
     """
 
-    lengths: list[float] = field(default_factory=list)
+    lengths: dict[int, float] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
     away: dict[int, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return asdict(self) | {"away": {str(partition): rounds for partition, rounds in sorted(self.away.items())}}
+        return {"norms": self.norms, **{name: _keys(getattr(self, name), str) for name in ("lengths", "away")}}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Outliers":
         """Inverse of `as_json`."""
-        return cls(kept["lengths"], kept["norms"], {int(p): rounds for p, rounds in kept["away"].items()})
+        return cls(_keys(kept["lengths"], int), kept["norms"], _keys(kept["away"], int))
 
     def without_long(
         self, replies: Sequence[Reply], units: Mapping[int, float], ratio: float, allowed: float
     ) -> list[Reply]:
-        """Drop the uploads with a vector longer than `ratio` times the median of the round's uploads; where those are
-        fewer than three, of the last rounds.
+        """Drop the uploads with a vector longer than `ratio` times the median over all clients that have uploaded, of
+        each the newest; where those are fewer than three nobody can say which is the odd one, and none is dropped.
 
         Args:
             units: by partition, what its norms are measured in (1 where it is missing).
@@ -63,13 +63,12 @@ class Outliers:
             for reply in replies
             if reply.report and reply.report.payload is not None
         }
-        usual = median(found.values()) if len(found) >= FEW else median(self.lengths) if self.lengths else 0.0
+        # of every client the newest, dropped ones too: where all features grow, the measure grows with them
+        self.lengths |= found
+        usual = median(self.lengths.values()) if len(self.lengths) >= FEW else 0.0
         most = max(ratio * usual, allowed)
         # zero prototypes, as of dead features, are no measure for others
         long = {partition for partition, norm in found.items() if usual > 0 and norm > most}
-        kept = [norm for partition, norm in found.items() if partition not in long]
-        if kept:
-            self.lengths = [*self.lengths, median_low(kept)][-REMEMBERED:]
         return [
             _dropped(reply, found[reply.partition], usual, ratio) if reply.partition in long else reply
             for reply in replies
@@ -104,7 +103,8 @@ class Outliers:
         ]
 
     def _pointing_away(self, uploads: Mapping[int, Payload]) -> list[str]:
-        sets = {partition: upload for partition, upload in uploads.items() if isinstance(upload, PrototypeSet)}
+        found = {partition: class_vectors(upload) for partition, upload in uploads.items()}
+        sets = {partition: each for partition, each in found.items() if isinstance(each, PrototypeSet)}
         for partition, share in _away(sets).items():
             self.away[partition] = self.away.get(partition, 0) + 1 if share > 0.5 else 0
         return [
@@ -115,9 +115,42 @@ class Outliers:
         ]
 
 
-def _longest(upload: Payload) -> float:
+def without_heavy(replies: Sequence[Reply], group: Callable[[int], int], ratio: float) -> list[Reply]:
+    """Drop the uploads of weights with a tensor whose norm is more than `ratio` times the median of that tensor over
+    its group's uploads of the round, where those are three or more."""
+    groups: dict[int, list[Reply]] = {}
+    for reply in replies:
+        if reply.waits:
+            groups.setdefault(group(reply.partition), []).append(reply)
+    heavy: dict[int, tuple[str, float, float]] = {}
+    for members in groups.values():
+        if len(members) < FEW:
+            continue
+        for name in members[0].waits or ():
+            usual = median((each.waits or {})[name] for each in members)
+            for each in members:
+                norm = (each.waits or {})[name]
+                if usual > 0 and norm > ratio * usual:
+                    heavy.setdefault(each.partition, (name, norm, usual))
+    return [_heavy(reply, *heavy[reply.partition], ratio) if reply.partition in heavy else reply for reply in replies]
+
+
+def _heavy(reply: Reply, name: str, norm: float, usual: float, ratio: float) -> Reply:
+    problem = (
+        f"upload dropped: its tensor `{name}` has norm {norm:.3g}, {norm / usual:.3g} times the usual {usual:.3g} of a "
+        f"round's uploads (`max-norm-ratio` is {ratio:g})"
+    )
+    return replace(reply, waits=None, problem=problem, dropped=True)
+
+
+def _keys(values: Mapping[Any, Any], kind: Callable[[Any], Any]) -> dict[Any, Any]:
+    return {kind(key): value for key, value in sorted(values.items())}
+
+
+def _longest(payload: Payload) -> float:
     """Norm of the longest vector; of a mixture's component that of a draw, in the mean square."""
-    if not len(upload):
+    upload = class_vectors(payload)
+    if upload is None or not len(upload):
         return 0.0
     if isinstance(upload, MixtureSet):
         squares = upload.means.double().square().sum(dim=1) + upload.variances.double().sum(dim=1)

@@ -5,7 +5,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from federation.settings import SettingError
-from federation.wire.payloads import Payload, to_tensors
+from federation.wire.payloads import Payload, part_tensors, parts_of
+from prototypes.weights import Weights
 from runs.folder import RunFolder
 from runs.round import Reply, RunError
 from strategies import Run
@@ -25,7 +26,7 @@ def collapse(norm: float | None, first: float | None) -> list[str]:
 
 
 def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int, class_word: Callable[[int], str]) -> None:
-    """Stop before prototypes go down that are not finite.
+    """Stop before prototypes or weights go down that are not finite.
 
     Args:
         class_word: names a class for people.
@@ -33,14 +34,19 @@ def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int, class
     Raises:
         RunError: names the round and the class.
     """
-    for payload in downloads.values():
-        for values in to_tensors(payload).values():
-            bad = ~values.reshape(len(payload.labels), -1).isfinite().all(dim=1)
-            if bad.any():
-                raise RunError(
-                    f"round {server_round}: the global prototype of {class_word(int(payload.labels[bad][0]))} is not "
-                    "finite; start a new run with a lower `learning-rate` or a smaller scale of the method."
-                )
+    for part in (part for payload in downloads.values() for part in parts_of(payload).values()):
+        for name, values in part_tensors(part).items():
+            if bool(values.isfinite().all()):
+                continue
+            if isinstance(part, Weights):
+                what = f"averaged weight `{name}`"
+            else:
+                bad = ~values.reshape(len(part.labels), -1).isfinite().all(dim=1)
+                what = f"global prototype of {class_word(int(part.labels[bad][0]))}"
+            raise RunError(
+                f"round {server_round}: the {what} is not finite; start a new run with a lower `learning-rate` or a "
+                "smaller scale of the method."
+            )
 
 
 def is_infinite(value: object) -> bool:

@@ -16,6 +16,7 @@ from federation.wire.codec import Codec, CodecError, codec_of
 from federation.wire.messages import encode_instruction, encode_report, wire_bytes
 from federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
 from federation.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
+from federation.wire.specs import Spec
 from prototypes.masks import class_masks
 from prototypes.prototype_set import PrototypeSet
 
@@ -60,11 +61,15 @@ def allowed_error(values, wire_dtype):
 
 
 @pytest.mark.parametrize("counted", [False, True])
+def counted_as(counted):
+    return (Spec("prototypes", counts=counted),)
+
+
 @pytest.mark.parametrize("labels", [range(K), (0, 2, 5, 7), (4,)], ids=["all", "some", "one"])
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_what_the_masks_let_through_crosses_within_the_format_and_all_else_is_zero(codec, labels, counted, crossed):
     sent = prototypes(labels, codec.dim, counted)
-    back = decode_payload(crossed(encode_payload(sent, codec)), Limits(codec, 1e6, counts=counted))
+    back = decode_payload(crossed(encode_payload(sent, codec)), Limits(codec, 1e6, counted_as(counted)))
     assert back.labels.tolist() == list(labels)
     assert back.vectors.dtype == torch.float32
     assert back.vectors.shape == (len(labels), codec.dim)
@@ -80,7 +85,7 @@ def test_what_the_masks_let_through_crosses_within_the_format_and_all_else_is_ze
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_the_empty_set_crosses(codec, counted, crossed):
     sent = prototypes((), codec.dim, counted)
-    back = decode_payload(crossed(encode_payload(sent, codec)), Limits(codec, 1e6, counts=counted))
+    back = decode_payload(crossed(encode_payload(sent, codec)), Limits(codec, 1e6, counted_as(counted)))
     assert (len(back), back.vectors.shape) == (0, (0, codec.dim))
     assert (back.counts is None) != counted
 

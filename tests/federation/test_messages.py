@@ -15,12 +15,13 @@ from federation.wire.codec import Codec
 from federation.wire.messages import RECORDS, decode_identity, decode_instruction, encode_identity, wire_bytes
 from federation.wire.parts import Limits, decode_payload, payload_bytes
 from federation.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures
+from federation.wire.specs import Spec
 from prototypes.prototype_set import PrototypeSet
 
 K, D = 6, 4
 CODEC = Codec(K, D)
 LIMITS = Limits(CODEC, max_norm=100.0)
-COUNTED = Limits(CODEC, max_norm=100.0, counts=True)
+COUNTED = Limits(CODEC, max_norm=100.0, specs=(Spec("prototypes", counts=True),))
 encode_payload = partial(arrays.encode_payload, codec=CODEC)
 encode_instruction = partial(messages.encode_instruction, codec=CODEC)
 encode_report = partial(messages.encode_report, codec=CODEC)
@@ -229,7 +230,7 @@ def test_bad_instructions(records, named, refused):
 
 @pytest.mark.parametrize("kind", [None, "mixtures"])
 def test_a_payload_of_a_kind_that_was_not_agreed(kind, refused):
-    limits = replace(LIMITS, kind=kind)
+    limits = replace(LIMITS, specs=(Spec(kind),) if kind else ())
     sent = encode_instruction(Instruction("run", 1, True, prototypes()))
     assert "payload kind 'prototypes' was not agreed on" in refused(decode_instruction, sent, limits)
     # where nothing comes, nothing need be agreed

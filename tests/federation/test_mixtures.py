@@ -11,16 +11,17 @@ from flwr.app import Array, ArrayRecord
 from federation.wire.codec import Codec
 from federation.wire.messages import decode_instruction, encode_instruction, encode_report, wire_bytes
 from federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
-from federation.wire.payloads import PAYLOADS, Instruction, Report, from_tensors, kind_of, to_tensors
+from federation.wire.payloads import Instruction, Report, from_tensors, kind_of, to_tensors
+from federation.wire.specs import Spec
 from prototypes.fusion import fuse
 from prototypes.mixture import fit_class_mixtures
 from prototypes.mixture_set import MixtureSet
 
 K, D, N = 6, 4, 3
 CODEC = Codec(K, D)
-UP = Limits(CODEC, max_norm=100.0, kind="mixtures", components=N)
-COUNTED = replace(UP, counts=True)
-DOWN = replace(UP, components=None)
+UP = Limits(CODEC, max_norm=100.0, specs=(Spec("mixtures", components=N),))
+COUNTED = replace(UP, specs=(Spec("mixtures", components=N, counts=True),))
+DOWN = replace(UP, specs=(Spec("mixtures", components=None),))
 TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -76,7 +77,6 @@ def test_mixtures_cross_unchanged(sent, limits, crossed):
 
 
 def test_mixtures_as_tensors_and_back():
-    assert PAYLOADS["mixtures"] is MixtureSet
     for sent in (mixtures(), mixtures(counts=(4, 4, 1, 9, 9, 9)), MixtureSet.empty(D)):
         assert kind_of(sent) == "mixtures"
         assert same(from_tensors(to_tensors(sent)), sent)
@@ -215,7 +215,7 @@ def test_weights_may_be_off_by_rounding_alone():
 
 @pytest.mark.parametrize(("agreed", "sent"), [(2, 3), (3, 4), (4, 60)])
 def test_a_component_more_than_agreed_is_refused_and_of_downloads_no_number_is(agreed, sent, refused):
-    limits = replace(UP, components=agreed)
+    limits = replace(UP, specs=(Spec("mixtures", components=agreed),))
     labels = (1,) * agreed + (4,) * sent
     reason = refused(decode_payload, encode_payload(mixtures(labels), CODEC), limits)
     assert f"class 4 has {sent} components, at most {agreed} were agreed" in reason
@@ -225,7 +225,7 @@ def test_a_component_more_than_agreed_is_refused_and_of_downloads_no_number_is(a
 
 
 def test_where_one_component_was_agreed_two_are_refused(refused):
-    limits = replace(UP, components=1)
+    limits = replace(UP, specs=(Spec("mixtures"),))
     assert "not unique" in refused(decode_payload, encode_payload(mixtures((1, 4, 4)), CODEC), limits)
     assert len(decode_payload(encode_payload(mixtures((1, 4)), CODEC), limits)) == 2
 
@@ -251,7 +251,7 @@ def test_bad_counts_are_refused(counts, said, refused):
 def test_a_kind_is_not_read_as_the_other(refused):
     """Neither end takes mixtures for prototypes, whatever the message says that it holds."""
     down = encode_instruction(Instruction("run", 2, True, mixtures()), CODEC)
-    reason = refused(decode_instruction, down, replace(DOWN, kind="prototypes"))
+    reason = refused(decode_instruction, down, replace(DOWN, specs=(Spec("prototypes"),)))
     assert "the payload kind 'mixtures' was not agreed on" in reason
     assert "['labels', 'vectors'] belong" in refused(decode_payload, down["payload"], Limits(CODEC, 100.0))
     plain = ArrayRecord({"labels": Array(np.zeros(1, np.int16)), "vectors": Array(np.ones((1, D), np.float32))})

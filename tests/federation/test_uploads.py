@@ -10,11 +10,12 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from federation.wire.codec import Codec
 from federation.wire.messages import MessageError
 from federation.wire.parts import STORED, Limits, decode_payload, payload_bytes
+from federation.wire.specs import Spec
 
 K, D = 6, 4
 LIMITS = Limits(Codec(K, D), max_norm=100.0)
 INT8 = Limits(Codec(K, D, wire_dtype="int8"), max_norm=100.0)
-COUNTED = Limits(Codec(K, D), max_norm=100.0, counts=True)
+COUNTED = Limits(Codec(K, D), max_norm=100.0, specs=(Spec("prototypes", counts=True),))
 
 
 def record(labels=None, vectors=None, **more):

@@ -27,7 +27,9 @@ ENSEMBLE = {"ensemble-every": 2}
 EXCHANGE, AFTER = 2, 3
 MIXTURES = {"gfpl.first-exchange": 2, "gfpl.exchange-every": 2}
 SAMPLES = {"gfpl.weighting": "samples", "disclose-class-counts": True}
-SENDING = [name for name in METHODS if load_method(name).sends == "prototypes"]
+SENDING = [name for name in METHODS if "prototypes" in read_settings({"strategy": name}).exchange.kinds()]
+# of the others docs and roster say what they send
+PROMISED = [name for name in METHODS if not read_settings({"strategy": name}).exchange.weights]
 # the values that cross with s = 2 have disjoint masks (K s <= d), those with s = 5 have not
 CODECS = [
     {"sparsity-dim": 2},
@@ -37,7 +39,7 @@ CODECS = [
     {"wire-dtype": "int8"},
 ]
 CASES = [
-    *((name, {}) for name in METHODS),
+    *((name, {}) for name in PROMISED),
     ("fedproto", WEIGHTED),
     ("fedproto", WEIGHTED | CODECS[1]),
     *((name, codec) for name in SENDING for codec in CODECS),
@@ -82,6 +84,7 @@ HEADERS = {
     },
     "report": {"partition", "round", "problem", "remark", "seconds", "parts", "codec"},
     "identity": {
+        "layouts",
         "partition",
         "partitions",
         "model",
@@ -92,6 +95,7 @@ HEADERS = {
         "domain",
         "rows",
         "discloses",
+        "layouts",
         "problem",
         "codec",
     },
@@ -189,6 +193,11 @@ def check_payload(record, kind, run, counts, most):
     return labels.tolist()
 
 
+def kind_of(specs):
+    """Of the one part; None for nothing."""
+    return specs[0].kind if specs else None
+
+
 def check_scalars(record, kind, names, longest):
     """Fields of known names that hold a number, some words, or a few of them."""
     assert isinstance(record, kind)
@@ -235,7 +244,7 @@ def begins(run):
 
 def exchanges(run):
     """Whether the run has an exchange at all: GFPL's ablation has none, and `local` sends nothing."""
-    return run.method.sends is not None and getattr(gfpl_of(run), "pseudo_features", 1) > 0
+    return bool(run.exchange.up)
 
 
 def gfpl_of(run):
@@ -252,12 +261,11 @@ def is_due_down(run, kind, number):
     """Whether a message of this round carries what the method sends down."""
     if gfpl_of(run) is not None:
         return exchanges(run) and kind == MessageType.TRAIN and number == AFTER
-    return run.method.receives is not None and (number > 1 or begins(run))
+    return bool(run.exchange.down) and (number > 1 or begins(run))
 
 
 def test_what_goes_down_is_what_the_method_declares(recorded):
     run, folder, down, _ = recorded
-    method = run.method
     assert {kind for kind, _ in down} == {MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE}
     with_payload = 0
     for kind, records in down:
@@ -276,20 +284,20 @@ def test_what_goes_down_is_what_the_method_declares(recorded):
             assert header["payload"] == ""
             continue
         assert set(records) == {"instruction", "payload"}
-        assert header["payload"] == method.receives
+        assert header["payload"] == kind_of(run.exchange.down)
         # two clients upload in GFPL's exchange
-        most = 2 * COMPONENTS * CLASSES if method.receives == "mixtures" else CLASSES
-        check_payload(records["payload"], method.receives, run, counts=False, most=most)
+        most = 2 * COMPONENTS * CLASSES if kind_of(run.exchange.down) == "mixtures" else CLASSES
+        check_payload(records["payload"], kind_of(run.exchange.down), run, counts=False, most=most)
         with_payload += 1
     if gfpl_of(run) is not None:
         assert with_payload == (CLIENTS // 2 if exchanges(run) else 0)
         return
-    assert with_payload == (0 if method.receives is None else (5 if begins(run) else 4) * CLIENTS)
+    assert with_payload == (0 if not run.exchange.down else (5 if begins(run) else 4) * CLIENTS)
 
 
 def test_what_goes_up_is_what_the_method_declares(recorded):
     run, folder, _, up = recorded
-    method, counts = run.method, run.method.sends_counts(run.options)
+    counts = run.exchange.counts
     classes, uploads, answers = classes_of(folder), 0, 0
     for kind, records in up:
         if kind == MessageType.QUERY:
@@ -303,7 +311,7 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
             continue
         # no list is as long as a client's classes but the loss's parts, which are named
         parts = {"cross-entropy", *PARTS.get(run.settings.strategy, ("prototype-pull",)), "loss"}
-        parts |= {f"retrain-{part}" for part in parts} if method.sends == "mixtures" else set()
+        parts |= {f"retrain-{part}" for part in parts} if kind_of(run.exchange.up) == "mixtures" else set()
         check_scalars(records["report"], ConfigRecord, HEADERS["report"], longest=len(parts))
         assert set(records["report"]["parts"]) <= parts
         assert re.fullmatch(fingerprint_of(run.settings), records["report"]["codec"])
@@ -324,10 +332,10 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
         check_scalars(records["evaluation"], MetricRecord, rules | {"rows", "seconds"}, longest=2)
         if "payload" in records:
             held = classes[records["report"]["partition"]]
-            most = (COMPONENTS if method.sends == "mixtures" else 1) * len(held)
-            labels = check_payload(records["payload"], method.sends, run, counts, most=most)
+            most = (COMPONENTS if kind_of(run.exchange.up) == "mixtures" else 1) * len(held)
+            labels = check_payload(records["payload"], kind_of(run.exchange.up), run, counts, most=most)
             assert labels == sorted(labels)
-            assert (sorted(set(labels)) if method.sends == "mixtures" else labels) == held
+            assert (sorted(set(labels)) if kind_of(run.exchange.up) == "mixtures" else labels) == held
             uploads += 1
     assert uploads == sum(is_due_up(run, number) for number in range(1, 5)) * CLIENTS // 2
     # rounds 1 and 3 and the end; before anything was received FedProc can predict no class
@@ -369,8 +377,8 @@ def test_what_goes_up_is_small_beside_weights_and_samples(recorded):
         numbers = [value for record in records.metric_records.values() for value in record.values()]
         scalars = sum(len(value) if isinstance(value, list) else 1 for value in numbers)
         # retraining has a loss and parts of its own
-        assert scalars <= 24 + (3 if run.method.sends == "mixtures" else 0)
-        rows, beside = (COMPONENTS, COMPONENT) if run.method.sends == "mixtures" else (1, width)
+        assert scalars <= 24 + (3 if kind_of(run.exchange.up) == "mixtures" else 0)
+        rows, beside = (COMPONENTS, COMPONENT) if kind_of(run.exchange.up) == "mixtures" else (1, width)
         assert values <= len(client["classes"]) * rows * (beside + 3)
         assert 20 * (values + scalars) < client["parameters"]
 
@@ -391,7 +399,7 @@ def decoded(payload, wire_dtype):
 def test_an_upload_is_the_prototypes_that_the_client_keeps(recorded):
     """Under the masks, in the number format; times the counts where the method scales, or of length 1."""
     run, folder, _, up = recorded
-    if run.method.sends != "prototypes":
+    if kind_of(run.exchange.up) != "prototypes":
         return
     ones, newest = run.settings.sparsity_dim, {}
     for kind, records in up:
@@ -416,7 +424,7 @@ def test_an_upload_is_the_prototypes_that_the_client_keeps(recorded):
         error = error + np.abs(whole) * rounding
         assert (np.abs(values - whole) <= error).all()
         assert np.abs(whole).max() > 0
-        if run.method.sends_counts(run.options):
+        if run.exchange.counts:
             assert np.array_equal(payload["counts"].numpy(), counts)
 
 
@@ -427,7 +435,7 @@ def test_the_payload_is_the_formulas_to_the_byte(recorded):
     if gfpl_of(run) is not None:
         return  # below
     classes, known = classes_of(folder), set(range(CLASSES)) if begins(run) else set()
-    sends, receives = run.method.sends is not None, run.method.receives is not None
+    sends, receives = bool(run.exchange.up), bool(run.exchange.down)
     row, sizes = (run.settings.sparsity_dim or DIM) * BYTES[run.settings.wire_dtype], []
     uploaded = set()
 
@@ -503,10 +511,10 @@ def test_an_upload_of_mixtures_is_of_the_features_whose_means_the_client_keeps(r
             own = payload["labels"] == label
             assert payload["weights"][own].sum() == pytest.approx(1, abs=1e-6)
             # where counts stay, weights are rounded to shares of 1/(16 n), which moves the mean that much
-            apart = 0 if run.method.sends_counts(run.options) else np.abs(payload["means"][own] - mean).max() / 16
+            apart = 0 if run.exchange.counts else np.abs(payload["means"][own] - mean).max() / 16
             pooled = payload["weights"][own] @ payload["means"][own]
             np.testing.assert_allclose(pooled, mean, rtol=1e-3, atol=1e-4 + apart)
-            if run.method.sends_counts(run.options):
+            if run.exchange.counts:
                 assert set(payload["counts"][own]) == {count}
         checked += 1
     assert checked > 0 or not exchanges(run)

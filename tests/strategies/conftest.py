@@ -16,6 +16,7 @@ from federation.wire.codec import Codec, codec_of
 from federation.wire.messages import decode_instruction, encode_identity, encode_report
 from federation.wire.parts import Limits
 from federation.wire.payloads import Evaluation, Identity, Report, TrainingFigures
+from federation.wire.specs import Spec
 from prototypes.prototype_set import PrototypeSet
 from runs.folder import RunFolder
 from strategies import known_settings, read_settings
@@ -130,7 +131,7 @@ class Federation:
         self.tamper = tamper or (lambda partition, round_number, kind, report: report)
         self.rows = rows or dict.fromkeys(range(clients), (20, 4, 6))
         self.codec = codec
-        self.limits = Limits(codec, 1e6, kind=kind, components=None)
+        self.limits = Limits(codec, 1e6, (Spec(kind, components=None),))
         self.held = held or {p: tuple(range(CLASSES)) for p in range(clients)}
         self.identities = {p: self._identity(p) for p in range(clients)}
         self.asked = []  # (partition, round, message type, Instruction), in the order of sending

@@ -77,7 +77,7 @@ def test_round_closes_at_the_timeout_and_names_who_is_missing(ask):
     replies = ask({0: (5.0, trained(0)), 1: None, 2: (601.0, trained(2))}, timeout=600.0)
     assert ask.took == about(600)
     assert {reply.partition: reply.problem for reply in replies} == {0: "", 1: LATE, 2: LATE}
-    assert all(reply.message is None and reply.size == Bytes() for reply in replies[1:])
+    assert all(reply.report is None and reply.size == Bytes() for reply in replies[1:])
 
 
 def test_nothing_to_send_needs_no_wait(ask):

@@ -570,7 +570,7 @@ def left_by(folder):
 @pytest.mark.parametrize("codec", [{}, {"sparsity-dim": 4, "wire-dtype": "int8"}], ids=["plain", "masked-int8"])
 def test_cut_and_resumed_is_as_never_cut_to_the_bit(run, metrics, cut, codec):
     whole = run(WHOLE | codec)
-    cut(WHOLE | codec, "aggregate_train", lambda strategy, server_round, replies: server_round == 3)
+    cut(WHOLE | codec, "_aggregate", lambda strategy, server_round, replies: server_round == 3)
     (folder,) = set(whole.parent.iterdir()) - {whole}
     client_module._states.clear()
     assert run(WHOLE | codec | {"resume": str(folder)}) == folder

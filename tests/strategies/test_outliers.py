@@ -15,7 +15,7 @@ from experiments.runtime.grid import LocalGrid
 from federation.wire.payloads import Report
 from prototypes.prototype_set import PrototypeSet
 from runs.round import Reply, RunError
-from strategies import METHODS, load_method
+from strategies import METHODS, read_settings
 from strategies.rounds.outliers import Outliers
 
 LIAR = 1
@@ -43,9 +43,10 @@ def kept(outliers, norms, units=None, ratio=20.0, allowed=0.0):
         ([], [1.0, 1.2, 0.8, 22.1], {}, [0, 1, 2]),
         ([], [1.0, 1.2, 0.8, 9e3], {"ratio": 1e4}, [0, 1, 2, 3]),
         ([], [1.0, 50.0], {}, [0, 1]),  # of two nobody can say which, in a first round
-        ([1.0, 9.0, 1.1], [1.0, 50.0], {}, [0]),
-        ([1.0], [19.0], {}, [0]),
-        ([1.0], [21.0], {}, []),
+        ([1.0, 9.0, 1.1], [1.0, 50.0], {}, [0]),  # of the third the last is remembered
+        ([1.0, 9.0, 1.1], [1e-6, 0.9], {}, [0, 1]),  # one that sends next to nothing makes nobody's too long
+        ([1.0], [21.0], {}, [0]),  # nobody is compared with himself alone
+        ([0.02, 0.02, 0.02], [1.0, 1.0, 1.0], {}, [0, 1, 2]),  # where all grow, the measure grows with them
         ([], [1.0, 1.0, 1.0, 30.0], {"allowed": 30.0}, [0, 1, 2, 3]),
         ([], [40.0, 300.0, 5000.0], {"units": {0: 40.0, 1: 300.0, 2: 5000.0}}, [0, 1, 2]),
         ([], [40.0, 300.0, 5000.0], {"units": {0: 40.0, 1: 300.0, 2: 200.0}}, [0, 1]),
@@ -53,11 +54,11 @@ def kept(outliers, norms, units=None, ratio=20.0, allowed=0.0):
     ],
 )
 def test_an_upload_is_too_long_beside_the_others_or_the_last_rounds(before, norms, how, left):
-    assert kept(Outliers(lengths=list(before)), norms, **how) == left
+    assert kept(Outliers(lengths=dict(enumerate(before))), norms, **how) == left
 
 
 def test_what_is_remembered_survives_a_checkpoint():
-    outliers = Outliers([1.0, 2.0], [0.1 + 0.2], {12: 2, 3: 1})
+    outliers = Outliers({3: 1.0, 11: 2.0}, [0.1 + 0.2], {12: 2, 3: 1})
     assert Outliers.from_json(json.loads(json.dumps(outliers.as_json()))) == outliers
 
 
@@ -135,7 +136,7 @@ def test_who_points_away_three_rounds_in_a_row_is_named(run):
 # --- uploads without a class, and odd ones that are legal -------------------------------------------------------
 
 
-WITH_UPLOADS = [name for name in METHODS if load_method(name).sends == "prototypes"]
+WITH_UPLOADS = [name for name in METHODS if "prototypes" in read_settings({"strategy": name}).exchange.kinds()]
 
 
 @pytest.mark.parametrize("strategy", WITH_UPLOADS)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from federation.settings import RULES, SettingError, Settings, shown
-from federation.wire.payloads import PAYLOADS
+from federation.settings import RECEIVED, RULES, SettingError, Settings, shown
+from federation.wire.specs import KINDS
 from strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign
 from strategies.contract import Objective, ServerHalf
 from strategies.fedproto import FedProtoSettings
@@ -54,11 +54,12 @@ def test_every_method_of_the_registry_is_whole(name):
     method = load_method(name)
     assert issubclass(method.server, ServerHalf)
     assert issubclass(method.objective, Objective)
-    assert method.sends in (None, *PAYLOADS)
-    assert method.receives in (None, *PAYLOADS)
+    exchange = read_settings({"strategy": name}).exchange
+    assert exchange.kinds() <= set(KINDS)
     # global prototypes are a rule where they come down, or are there from the start
-    targets = method.receives == "prototypes" or name == "frame"
+    targets = any(spec.kind == "prototypes" for spec in exchange.down) or name == "frame"
     assert set(RULES) - set(method.rules) == (set() if targets else {"global-prototypes"})
+    assert (RECEIVED in method.rules) == exchange.weights
     assert method.inference in method.rules
     for kind in method.settings.values():
         # a frozen dataclass whose defaults its own checks accept

@@ -145,7 +145,7 @@ def test_an_upload_where_none_is_due_is_dropped(ask):
     assert failed.dropped
     assert unasked.report.payload is None
     assert failed.report.payload is None
-    (local,) = ask({0: trained(0)}, limits=replace(LIMITS, kind=None))
+    (local,) = ask({0: trained(0)}, limits=replace(LIMITS, specs=()))
     assert local.problem == "upload dropped: no upload was due in this round"
 
 
@@ -167,8 +167,8 @@ def test_a_reply_of_another_codec_is_not_used_though_its_shapes_fit(ask):
 
 def test_a_missing_upload_is_a_problem_where_one_is_due(ask):
     (missing,) = ask({0: trained(0, payload=None)})
-    assert (missing.problem, missing.valid) == ("upload dropped: the prototypes are missing", False)
-    (local,) = ask({0: trained(0, payload=None)}, limits=replace(LIMITS, kind=None))
+    assert (missing.problem, missing.valid) == ("upload dropped: the upload is missing", False)
+    (local,) = ask({0: trained(0, payload=None)}, limits=replace(LIMITS, specs=()))
     assert local.valid
 
 

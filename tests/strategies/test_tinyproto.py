@@ -85,7 +85,7 @@ def test_the_upload_is_scaled_by_the_counts_and_does_not_hold_them(halves, strat
     # the client goes on predicting with its own whole p_ij
     assert torch.equal(own.vectors, before)
     made = both_halves(halves, strategy)
-    assert not made.run.method.sends_counts(made.run.options)
+    assert not made.run.exchange.counts
     assert set(encode_payload(sent, made.server.codec)) == {"labels", "vectors"}
 
 
@@ -96,7 +96,7 @@ def test_without_scaling_the_upload_is_the_prototypes(halves, strategy):
     sent = uploaded(made.objective, own)
     assert sent.counts is None
     assert torch.equal(sent.vectors, own.vectors)
-    assert made.run.method.discloses(made.run.options) == ()
+    assert made.run.exchange.discloses == ()
     assert made.server.derive_constants() == {}
 
 

@@ -1,0 +1,91 @@
+"""What a method says of its messages, as one value: which parts go up and come down, and what they tell beside."""
+
+from dataclasses import dataclass
+
+KINDS = ("prototypes", "mixtures", "weights")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One part of a message.
+
+    Attributes:
+        kind: one of KINDS.
+        name: its name on the wire; "": that of its kind.
+        classwise: of prototypes, whether a row has K values (outputs) instead of d (features).
+        counts: whether class counts go with it.
+        components: of mixtures, the most components of a class; None for any number.
+        sums: whether the server needs sums of uploads only: they wait in files and are added one at a time.
+    """
+
+    kind: str
+    name: str = ""
+    classwise: bool = False
+    counts: bool = False
+    components: int | None = 1
+    sums: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", self.kind)
+
+    @property
+    def alone(self) -> bool:
+        """Whether a message of this part alone is the part itself, without a name around it."""
+        return self.name == self.kind != "weights"
+
+
+PROTOTYPES = Spec("prototypes")
+MIXTURES = Spec("mixtures", components=None)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The parts of a method's messages. Disclosure, checks, bytes and refusals follow from it.
+
+    Attributes:
+        up, down: parts from client to server and back; none for nothing.
+        discloses: what else the server can learn from the uploads, in words.
+    """
+
+    up: tuple[Spec, ...] = (PROTOTYPES,)
+    down: tuple[Spec, ...] = (PROTOTYPES,)
+    discloses: tuple[str, ...] = ()
+
+    def kinds(self) -> set[str]:
+        """Of all parts, both ways."""
+        return {spec.kind for spec in (*self.up, *self.down)}
+
+    @property
+    def weights(self) -> bool:
+        """Whether weights cross."""
+        return "weights" in self.kinds()
+
+    @property
+    def counts(self) -> bool:
+        """Whether class counts go up."""
+        return any(spec.counts for spec in self.up)
+
+    @property
+    def sums(self) -> bool:
+        """Whether the server adds uploads up, one at a time, as they wait in files."""
+        return bool(self.up) and all(spec.sums for spec in self.up)
+
+    def said(self, masked: str = "") -> list[str]:
+        """What the uploads tell of a client, in words.
+
+        Args:
+            masked: which values of its prototypes cross, " (5 of their 12 values)" or nothing.
+        """
+        words = []
+        for spec in self.up:
+            if spec.kind == "weights":
+                words.append(f"the trained weights of its {spec.name}")
+            elif spec.classwise:
+                words.append("the mean outputs of its model for its classes")
+            else:
+                words.append(f"{spec.kind} of its classes{masked}")
+        return [*words, *(["its class counts"] if self.counts else []), *self.discloses]
+
+
+NOTHING = Exchange((), ())

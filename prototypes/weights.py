@@ -1,0 +1,56 @@
+"""Tensors of a model by name, as one value: what methods that share weights exchange."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Layout = tuple[tuple[str, tuple[int, ...]], ...]  # (name, shape), names ascending
+# running statistics of batch norms: their scale is the data's, so that no limit on norms is meant for them
+STATISTICS = ("running_mean", "running_var")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Tensors of one or more layers.
+
+    Attributes:
+        tensors: name -> float32, names ascending; floating parameters and buffers alone, never a counter.
+    """
+
+    tensors: Mapping[str, Tensor]
+
+    def __post_init__(self) -> None:
+        ordered = {name: self.tensors[name] for name in sorted(self.tensors)}
+        object.__setattr__(self, "tensors", ordered)
+
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes, in order."""
+        return tuple((name, tuple(tensor.shape)) for name, tensor in self.tensors.items())
+
+    def norms(self) -> dict[str, float]:
+        """Euclidean norm of each tensor but the running statistics."""
+        return {name: float(t.double().norm()) for name, t in self.tensors.items() if not name.endswith(STATISTICS)}
+
+    def to(self, device: torch.device | str) -> "Weights":
+        """The same on another device."""
+        return Weights({name: tensor.to(device) for name, tensor in self.tensors.items()})
+
+
+def flat(weights: Weights) -> Tensor:
+    """All values in order of the names, (n,) float64: what is added up."""
+    return torch.cat([tensor.reshape(-1).double() for tensor in weights.tensors.values()])
+
+
+def unflat(values: Tensor, layout: Layout) -> Weights:
+    """Inverse of `flat`, as float32."""
+    sizes = [int(torch.Size(shape).numel()) for _, shape in layout]
+    pieces = values.float().split(sizes)
+    return Weights({name: piece.reshape(shape) for (name, shape), piece in zip(layout, pieces, strict=True)})
+
+
+def taken(tensors: Mapping[str, Tensor], names: Sequence[str]) -> Weights:
+    """Some tensors of a model's state, as copies on the CPU."""
+    return Weights({name: tensors[name].detach().cpu().float().clone() for name in names})

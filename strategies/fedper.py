@@ -1,0 +1,55 @@
+"""FedPer (Arivazhagan et al., 2019): base layers are everybody's, the last layers stay with the client.
+
+    client   all layers by CE together; sends the base, keeps the last `fedper.personal-layers`
+    server   base = sum_{i in S} n_i base_i / sum_{i in S} n_i
+    predict  the received base under the own last layers: `received`
+
+One personal layer is the classifier; two are the classifier and the layer that leads to R^d.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from federation.settings import RECEIVED, RULES
+from strategies.contract import Exchange, Method, Options, Spec, method_settings
+from strategies.weights import BACKBONE, EXTRACTOR, AveragedWeights, SharedObjective
+
+
+@method_settings
+class FedPerSettings:
+    """`fedper.*`.
+
+    Attributes:
+        personal_layers: how many of the last layers stay: 1 the classifier, 2 also the projection to d.
+    """
+
+    personal_layers: Annotated[int, Field(ge=1, le=2)] = 1
+
+
+class FedPerObjective(SharedObjective):
+    """Client half: the base travels."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The extractor, or all of it but its last layer."""
+        return (_base(self.options),)
+
+
+def _base(options: Options) -> str:
+    return EXTRACTOR if options[FedPerSettings].personal_layers == 1 else BACKBONE
+
+
+def _exchange(options: Options) -> Exchange:
+    parts = (Spec("weights", _base(options), sums=True),)
+    return Exchange(parts, parts)
+
+
+METHOD = Method(
+    server=AveragedWeights,
+    objective=FedPerObjective,
+    settings={"fedper": FedPerSettings},
+    exchange=_exchange,
+    inference=RECEIVED,
+    rules=(*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED),
+)

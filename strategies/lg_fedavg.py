@@ -1,0 +1,30 @@
+"""LG-FedAvg (Liang et al., 2020): representations stay at home, the classifier is everybody's.
+
+    client   f_i and g by CE; sends g alone, so that extractors may be of any architecture
+    server   g = sum_{i in S} n_i g_i / sum_{i in S} n_i
+    predict  the received g on the own features: `received`
+
+Departures. Weighted by n_i as in the paper (the authors' code takes the plain mean, and starts from a model that FedAvg
+trained: not built). The head is drawn alike for all architectures.
+"""
+
+from federation.settings import RECEIVED, RULES
+from strategies.contract import Exchange, Method, Spec
+from strategies.weights import HEAD, AveragedWeights, SharedObjective
+
+
+class LGFedAvgObjective(SharedObjective):
+    """Client half: the head travels."""
+
+    parts = (HEAD,)
+
+
+PARTS = (Spec("weights", HEAD, sums=True),)
+
+METHOD = Method(
+    server=AveragedWeights,
+    objective=LGFedAvgObjective,
+    exchange=lambda options: Exchange(PARTS, PARTS),
+    inference=RECEIVED,
+    rules=(*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED),
+)

@@ -1,0 +1,169 @@
+"""The family of methods that share weights: FedAvg, and those that leave a part of the model at home.
+
+    client   trains, uploads parts of its model; what comes down replaces them before the next training
+    server   per group of clients whose parts have one layout:  sum_i omega_i w_i / sum_i omega_i
+
+omega_i is n_i from the roster, never from a reply, or 1. Uploads are added up in partition order in float64, one read
+at a time. Round 1 sends nothing: clients of one architecture start alike (`shared-init`), and a head that is shared
+alone is drawn from the run's seed, whatever the architecture.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from federation.seeds import derive
+from federation.settings import SettingError
+from federation.wire.codec import Codec
+from federation.wire.payloads import Identity, Parts, Payload
+from federation.wire.weights import read_layouts
+from models.split import SplitModel
+from prototypes.weights import Layout, Weights, flat, taken, unflat
+from strategies.contract import ClientState, Objective, Outcome, ServerHalf, State, Sums
+
+EXTRACTOR, BACKBONE, HEAD = "extractor", "backbone", "head"
+WEIGHT = "weight"  # of a total: the sum of omega_i
+PREFIX = {EXTRACTOR: "extractor.", BACKBONE: "extractor.backbone.", HEAD: "classifier."}
+
+
+class SharedObjective(Objective):
+    """Client half: some parts of the model are everybody's."""
+
+    @property
+    def parts(self) -> Sequence[str]:
+        """Which parts travel."""
+        raise NotImplementedError
+
+    def build(self, model: SplitModel, seed: int) -> nn.Module:
+        """A head that travels alone starts alike on all architectures."""
+        if list(self.parts) == [HEAD]:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.shared_seed(HEAD))
+                model.classifier.reset_parameters()
+        return model
+
+    def shared_seed(self, part: str) -> int:
+        """Of what is drawn alike by all clients."""
+        return derive(self.settings.seed, "shared", part)
+
+    def shared(self, module: nn.Module) -> dict[str, Weights]:
+        """The floating tensors of each part; buffers only where `share-buffers` averages them."""
+        tensors = module.state_dict()
+        wanted = tensors if self.settings.share_buffers == "average" else dict(module.named_parameters())
+        names = [name for name in wanted if tensors[name].is_floating_point()]
+        return {part: taken(tensors, [n for n in names if n.startswith(PREFIX[part])]) for part in self.parts}
+
+    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+        """What came replaces the client's own."""
+        load(state.module, received)
+
+    def arrived(self, state: ClientState, received: Payload | None) -> ClientState:
+        """A copy with what has just come; the client itself before anything has."""
+        if received is None:
+            return state
+        module = deepcopy(state.module)
+        load(module, received)
+        return replace(state, module=module)
+
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+        """The parts as training left them."""
+        return Parts(self.shared(state.module))
+
+
+@torch.no_grad()
+def load(module: nn.Module, received: Payload | None) -> None:
+    """Overwrite the tensors that came, by name."""
+    own = module.state_dict()
+    for part in received.parts.values() if isinstance(received, Parts) else ():
+        for name, tensor in part.tensors.items() if isinstance(part, Weights) else ():
+            own[name].copy_(tensor)
+
+
+class AveragedWeights(ServerHalf):
+    """Server half: means within groups of one layout.
+
+    Attributes:
+        one_architecture: whether a second group is refused instead of federated apart.
+    """
+
+    one_architecture = False
+
+    @property
+    def weighting(self) -> str:
+        """`samples` or `uniform`."""
+        return "samples"
+
+    def meet(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
+        """Form the groups: of one layout, and for a part of the extractor of one model name."""
+        alike: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._group: dict[int, int] = {}
+        for partition, identity in sorted(identities.items()):
+            apart = any(line.startswith((f"{EXTRACTOR}/", f"{BACKBONE}/")) for line in identity.layouts)
+            key = (identity.model if apart else "", identity.layouts)
+            self._group[partition] = alike.setdefault(key, partition)
+        self._layouts: dict[int, dict[str, Layout]] = {
+            group: read_layouts(identities[group].layouts) for group in alike.values()
+        }
+        super().meet(codec, identities)
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """An extractor can be averaged only from a common start; some methods have one group alone."""
+        lines = [line for identity in self.identities.values() for line in identity.layouts]
+        extractors = any(line.startswith((f"{EXTRACTOR}/", f"{BACKBONE}/")) for line in lines)
+        if extractors and not self.settings.shared_init:
+            raise SettingError(
+                f"setting `shared-init` is false, but `{self.settings.strategy}` averages extractors, which means "
+                "nothing unless they start alike; set it to true."
+            )
+        if self.one_architecture and len(self._members()) > 1:
+            raise SettingError(
+                f"setting `models` gives clients of different architectures ({self._listed()}), but "
+                f"`{self.settings.strategy}` averages one; give all clients the same model."
+            )
+
+    def notices(self) -> Sequence[str]:
+        """Say where the run is several federations side by side."""
+        if len(self._members()) < 2:
+            return ()
+        return (
+            f"{len(self._members())} groups of clients average their weights apart, since architectures differ: "
+            f"{self._listed()}",
+        )
+
+    def group(self, partition: int) -> int:
+        """Clients of one layout, by the lowest partition among them."""
+        return self._group[partition]
+
+    def address(self, partition: int, downloads: Mapping[int, Payload]) -> int:
+        """Its group's."""
+        return self.group(partition)
+
+    def contribution(self, upload: Parts, identity: Identity) -> Sums:
+        """omega_i w_i, and omega_i."""
+        weight = torch.tensor(float(identity.rows[0]) if self.weighting == "samples" else 1.0, dtype=torch.float64)
+        values = {name: weight * flat(part) for name, part in upload.parts.items() if isinstance(part, Weights)}
+        return {**values, WEIGHT: weight}
+
+    def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:
+        """Each group's mean; a group nobody of which answered keeps its weights."""
+        fresh: dict[int, Payload] = {}
+        for group, total in totals.items():
+            layouts = self._layouts[group]
+            means = {part: unflat(total[part] / total[WEIGHT], layout) for part, layout in layouts.items()}
+            fresh[group] = Parts(means)
+        return Outcome({}, fresh, {"groups": len(self._members())}, keeps=True)
+
+    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+        """None: weights do not tell it."""
+        return None
+
+    def _members(self) -> Counter[int]:
+        return Counter(self._group.values())
+
+    def _listed(self) -> str:
+        named = [f"{self.identities[group].model} ({number})" for group, number in sorted(self._members().items())]
+        return ", ".join(named)
