@@ -94,7 +94,7 @@ def _print(shown: "DataView") -> None:
         console.print(line, markup=False)
     console.print(_table(shown))
     if alone := one_class(dict(enumerate(client.labels for client in shown.clients)), shown.class_names):
-        console.print(f"Mind: {alone}.\n", markup=False)
+        console.print(f"Note: {alone}.\n", markup=False)
     few = len(shown.clients) - MOST_CLIENTS
     if few > 0:
         console.print(

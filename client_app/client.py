@@ -20,7 +20,9 @@ from client_app.told import simulated, told
 from client_app.trainer import mean_norm, train
 from data import DataError
 from data.client_data import client_data
+from data.domains import listed
 from data.shared_set import refuse_unfit, shared_rows
+from data.sources import is_path
 from federation.seeds import seed_process
 from federation.settings import RECEIVED, SettingError, device_name, home
 from federation.wire.codec import codec_of
@@ -69,10 +71,14 @@ class Client:
         cache = home() / "cache"
         self.data = client_data(spec, self.partition, cache, self.device, self.own_data, self.tokens)
         # a domain that was dealt has its name already
-        self.domain = self.data.domain or text(node, "domain").strip()
+        self.domain = self._dealt_domain(spec.dataset) or text(node, "domain").strip()
         with _told_in_full():
             self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim)
             self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
+
+    def _dealt_domain(self, dataset: str) -> str:
+        """Of what the run deals; on a site's own machine the name of a folder there is not told."""
+        return self.data.domain if simulated() or not any(map(is_path, listed(dataset))) else ""
 
     def identity(self) -> Identity:
         """Who this client is. Builds the model once, so that one that does not fit is found before training; so is a

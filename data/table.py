@@ -3,6 +3,7 @@ number in the column `client`), a column a class by its name, cells counts."""
 
 import csv
 import hashlib
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -79,18 +80,36 @@ def write_table(path: Path, counts: np.ndarray, class_names: Sequence[str]) -> N
 
 def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarray:
     """(clients, K) int64, the columns in label order."""
-    head, *rows = [row for row in csv.reader(_read(path).splitlines()) if row] or [[]]
+    try:
+        head, *rows = [row for row in csv.reader(io.StringIO(_read(path), newline=""), strict=True) if row] or [[]]
+    except csv.Error as error:
+        raise DataError(
+            f"the partition table {path!r} is no CSV file ({error}): write it anew, one line a client.",
+            told="the partition table is no CSV file",
+        ) from None
+    twice = sorted({name for name in class_names if list(class_names).count(name) > 1})
+    if twice:
+        raise DataError(
+            f"the data set has two classes named {twice[0]!r}, which a partition table cannot tell apart: rename one.",
+            told="the data set has two classes of one name, which a partition table cannot tell apart",
+        )
     if head[:1] != [CLIENT] or sorted(head[1:]) != sorted(class_names):
         raise DataError(
             f"the partition table {path!r} has the columns {', '.join(head) or 'of no name'}, but it needs {CLIENT!r} "
             f"and then the data set's {len(class_names)} classes by name: {', '.join(class_names)}.",
             told=f"the partition table does not have the columns of the data set's {len(class_names)} classes",
         )
-    if len(rows) != num_clients or [row[0].strip() for row in rows] != [str(number) for number in range(num_clients)]:
+    if len(rows) != num_clients:
         raise DataError(
             f"the partition table {path!r} has {len(rows)} rows, but it needs one for each of the run's {num_clients} "
-            "clients, numbered from 0 in that order: set clients to its number of rows, or mend the first column.",
+            "clients: set clients to its number of rows.",
             told=f"the partition table has {len(rows)} rows, not one for each of {num_clients} clients",
+        )
+    if [row[0].strip() for row in rows] != [str(number) for number in range(num_clients)]:
+        raise DataError(
+            f"the first column of the partition table {path!r} does not number the clients from 0 to "
+            f"{num_clients - 1} in that order: mend it.",
+            told="the partition table does not number the clients from 0 in order",
         )
     counts = np.zeros((num_clients, len(class_names)), dtype=np.int64)
     for number, row in enumerate(rows):
@@ -101,11 +120,13 @@ def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarr
                 told=f"the row of client {number} in the partition table does not hold whole numbers",
             )
         counts[number, [class_names.index(name) for name in head[1:]]] = [int(cell) for cell in row[1:]]
-    if not counts.sum(axis=1).all():
+    totals = counts.sum(axis=1)
+    if not totals.all():
+        none = int(totals.argmin())
         raise DataError(
-            f"the partition table {path!r} gives client {int(counts.sum(axis=1).argmin())} no row: give each client "
-            "one, or take its row out and number the others anew.",
-            told=f"the partition table gives client {int(counts.sum(axis=1).argmin())} no row",
+            f"the partition table {path!r} gives client {none} no row: give each client one, or take its row out and "
+            "number the others anew.",
+            told=f"the partition table gives client {none} no row",
         )
     return counts
 
@@ -113,7 +134,8 @@ def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarr
 def _read(path: str) -> str:
     try:
         # a spreadsheet may put a mark before the first name
-        return Path(path).expanduser().read_text("utf-8-sig")
+        with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:
+            return file.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise DataError(

@@ -137,7 +137,7 @@ def renew(folder: Folder, days: Days = YEAR) -> None:
 def check(folder: Annotated[Path, typer.Argument(help="Where ca.crt and superlink.crt lie.")]) -> None:
     """Say how long the certificates are valid.
 
-    In the last 30 days there is a warning; exits 2 when one is over, or not valid yet.
+    In the last 30 days there is a warning; exits 2 when one has expired, or is not valid yet.
     """
     now = datetime.now(UTC)
     for name, remedy in (

@@ -138,6 +138,8 @@ class Roster:
         """The answers that have arrived."""
         answers = []
         for message_id, reply in pulled(grid, list(self._pending)) if self._pending else ():
+            if message_id not in self._pending:
+                continue
             node, _ = self._pending.pop(message_id)
             if isinstance(reply, str):
                 log.warning("node %d could not say who it is: %s", node, reply)

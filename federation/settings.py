@@ -43,6 +43,7 @@ def device_name(value: str) -> str:
 
 # A place without a host: what else holds an @ may hold a password, and one with a slash ends the host's part early for
 # every parser of addresses.
+PASSWORD = re.compile(r"[?&;](password|passwd|pwd)=", re.IGNORECASE)
 FILES = re.compile(r"(file:)?/(?!/)|(file|sqlite[a-z0-9+]*):///")
 
 
@@ -51,7 +52,7 @@ def _tracking(value: object) -> object:
     named = isinstance(value, str) and re.match(r"/|databricks$|[a-z][a-z0-9+.-]+:", value)
     if not isinstance(value, bool) and not named:
         raise ValueError("should be true, false, or a tracking URI such as 'http://host:5000'")
-    if isinstance(value, str) and (("@" in value and not FILES.match(value)) or "password=" in value.lower()):
+    if isinstance(value, str) and (("@" in value and not FILES.match(value)) or PASSWORD.search(value)):
         # settings stand in results and reports
         raise ValueError(
             "should hold no password; MLflow takes it from the variables MLFLOW_TRACKING_USERNAME, _PASSWORD"

@@ -201,7 +201,7 @@ def _classes(results: Results) -> Iterator[Html]:
         told = ", ".join(f"{label} {page.printable(name, 40)}" for label, name in enumerate(names))
         yield page.details(f"the {len(names)} classes by number", paragraph(told))
     if alone := one_class({client["partition"]: client["classes"] for client in results.roster}, names):
-        yield paragraph(f"Mind: {alone}.")
+        yield paragraph(f"Note: {alone}.")
 
 
 def _figures(results: Results) -> Iterator[Html]:

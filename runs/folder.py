@@ -169,7 +169,7 @@ class RunFolder:
         for folder, files, what in ((self.path, "*", "results folder"), (stores, "*/*", "stores' folder")):
             if not folder.is_dir():
                 continue
-            size = max(2 * max((path.stat().st_size for path in folder.glob(files)), default=0), 2**20)
+            size = max(2 * max(map(_size, folder.glob(files)), default=0), 2**20)
             probe = folder / ".space.tmp"
             with _writing_to(folder, what):
                 try:
@@ -371,3 +371,11 @@ def _writing_to(folder: Path, what: str = "results folder") -> Iterator[None]:
             f"the {what} {folder} cannot be written ({reason}); free space there, or set `results-dir` or "
             "PROTOSPHERE_HOME to a folder of yours."
         ) from None
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 where it went while we looked, as a client's half-written one does."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -47,7 +47,11 @@ class FrameObjective(PullObjective):
 # one a process: a deployment starts one for each message
 @lru_cache(maxsize=8)
 def seeded_frame(num_classes: int, dim: int, seed: int) -> PrototypeSet:
-    """Seeded random directions, spread over the sphere: (K, d) unit rows, the same wherever they are worked out."""
+    """Seeded random directions, spread over the sphere: (K, d) unit rows.
+
+    A simplex (K <= d + 1) is the same wherever it is worked out. Above that they are a minimum that a solver walks to,
+    and machines with other kernels for matrix products may end at points some hundredths away.
+    """
     directions = torch.randn(num_classes, dim, generator=generator(seed, "frame"), dtype=torch.float64)
     points = align(directions, "auto", seed=derive(seed, "frame", "alignment")).points
     return PrototypeSet(torch.arange(num_classes), points.float())

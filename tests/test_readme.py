@@ -2,8 +2,10 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
+from experiments.settings_tables import all_settings, with_defaults, with_rows
 from strategies import METHODS, known_settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,3 +29,20 @@ def test_every_linked_file_exists() -> None:
     for page in pages:
         for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_make_settings_finds_nothing_to_do_and_mends_what_is_off() -> None:
+    settings = all_settings()
+    project = (ROOT / "pyproject.toml").read_text()
+    assert with_rows(README, settings) == README
+    assert with_defaults(project, settings) == project
+    off = project.replace("gamma = 10.0\nalignment", "gamma = 9.0\nalignment").replace("epsilon = 1e-4\n", "")
+    assert tomllib.loads(with_defaults(off, settings)) == tomllib.loads(project)
+    # a row that is gone, a setting that nobody knows, another default
+    row = next(line for line in README.splitlines() if line.startswith("| `protonorm.stop` |"))
+    less = README.replace(row + "\n", "").replace("| `rounds` | `20` |", "| `rounds` | `21` |")
+    less = less.replace("**`protonorm`**", "| `none.such` | `1` | a | b |\n\n**`protonorm`**")
+    again = with_rows(less, settings)
+    assert '| `protonorm.stop` | `"none"` | `none`, `force`, `tangential` | when `thomson` may stop earlier' in again
+    assert "| `rounds` | `20` |" in again
+    assert "none.such" not in again

@@ -31,7 +31,7 @@ OF_A_ROW = frozenset(
     | {"spiral-noise", "spiral-points", "ensemble-every", "shared-test-share", "shared-test-path"}
     | {"models", "feature-dim", "shared-init", "fraction-train", "min-train-clients"}
 )
-USUAL_METHODS = ("local", "fedproto", "protonorm")
+USUAL_METHODS = ("local", "frame", "fedproto", "protonorm")
 USUAL_SEEDS = (0, 1, 2)
 
 

@@ -63,6 +63,8 @@ def obstacle(entry: Mapping[str, Any]) -> str:
             if insecure
             else f"{address} does not speak TLS ({error.reason}), like a SuperLink that was started with --insecure"
         )
+    except UnicodeError:
+        return f"{address} is no address: its host has an empty part, or one of more than 63 letters"
     except OSError as error:
         # a proxy may come where we do not
         return "" if _proxied(place[0]) else _of_network(error, place[0], address)

@@ -33,7 +33,8 @@ def pulled(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Messag
 
     for message_id in message_ids:
         try:
-            found = [(reply.metadata.reply_to_message_id, reply) for reply in grid.pull_messages([message_id])]
+            # which message it answers the client wrote itself: we know which one we asked about
+            found = [(message_id, reply) for reply in grid.pull_messages([message_id])]
         except httpx.HTTPError:
             raise
         # Flower, protobuf and NumPy raise a dozen kinds for bytes that were made to harm

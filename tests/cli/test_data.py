@@ -110,11 +110,11 @@ def test_classes_have_their_names_and_one_alone_is_told(invoke, tmp_path, monkey
     shown = invoke(*arguments).stdout
     assert re.search(r"^   class +cat +dog +胸部X線$", shown, flags=re.MULTILINE)
     assert re.search(
-        r"^Mind: 3 clients hold one class alone \(0: \w+, 1: \w+, 2: \w+\): always", shown, flags=re.MULTILINE
+        r"^Note: 3 clients hold one class alone \(0: \w+, 1: \w+, 2: \w+\): always", shown, flags=re.MULTILINE
     )
     monkeypatch.setenv("COLUMNS", "30")
     assert "classes: 0 cat, 1 dog, 2 胸部X線" in invoke(*arguments).stdout
-    assert "Mind: " not in invoke("--clients", "3", "-c", 'dataset="./photos" partition="iid"').stdout
+    assert "Note: " not in invoke("--clients", "3", "-c", 'dataset="./photos" partition="iid"').stdout
     assert "classes: 0" not in invoke("--clients", "3").stdout, "where the names are the numbers"
 
 

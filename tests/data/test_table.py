@@ -54,7 +54,9 @@ BAD = {
     "no head": ("0,3,0,5\n1,7,20,0\n", r"the columns 0, 3, 0, 5, but it needs 'client'"),
     "empty": ("", r"the columns of no name"),
     "too few clients": (HEAD + "0,1,1,1\n", r"has 1 rows, but it needs one for each of the run's 2 clients"),
-    "other numbers": (HEAD + "1,1,1,1\n2,1,1,1\n", r"numbered from 0 in that order"),
+    "other numbers": (HEAD + "1,1,1,1\n0,1,1,1\n", r"does not number the clients from 0 to 1 in that order"),
+    "a field without end": (HEAD + "0," + "1" * 200_000, r"is no CSV file \(field larger than"),
+    "a stray quote": (HEAD + '0,1,"1"1,1\n', r"is no CSV file"),
     "no number": (
         HEAD + "0,1,1,1\n1,1,x,1\n",
         r"the row of client 1 in the partition table .* does not hold a whole",
@@ -99,3 +101,17 @@ def test_clients_split_what_the_table_gave_them_and_another_file_deals_anew(tmp_
     assert class_counts(data.labels, again.held, 10).tolist() == counts[::-1].tolist()
     with pytest.raises(DataError, match="has 4 rows, but it needs one for each of the run's 5 clients"):
         assignment(replace(spec, clients=5), data, tmp_path / "cache")
+
+
+@pytest.mark.parametrize("names", [("a\u2028b", "c"), ("a\nb", "c"), ('a"b', "c,d")])
+def test_what_is_written_is_read_whatever_the_classes_are_called(tmp_path, names):
+    counts = np.array([[3, 1], [2, 4]])
+    write_table(tmp_path / "table.csv", counts, names)
+    labels = np.repeat([0, 1], 6)
+    rows = table_rows(labels, str(tmp_path / "table.csv"), 2, names, 0)
+    assert class_counts(labels, rows, 2).tolist() == counts.tolist()
+
+
+def test_two_classes_of_one_name_are_refused(table):
+    with pytest.raises(DataError, match="two classes named 'cat', which a partition table cannot tell apart"):
+        table_rows(LABELS, table("client,cat,cat,dog\n0,1,1,1\n1,1,1,1\n"), 2, ("cat", "cat", "dog"), 0)

@@ -87,9 +87,9 @@ def test_the_docs_show_a_file_that_works(file):
     assert found.paper[0].method == found.methods[1].label
 
 
-def test_without_a_file_the_floor_and_two_methods_on_digits():
+def test_without_a_file_the_floor_the_control_and_two_methods_on_digits():
     found = load()
-    assert [method.label for method in found.methods] == ["local", "fedproto", "protonorm"]
+    assert [method.label for method in found.methods] == ["local", "frame", "fedproto", "protonorm"]
     assert found.rows == [Row(found.datasets[0])]
     assert (found.rows[0].label, found.seeds, found.metrics) == ("digits", (0, 1, 2), (Metric(),))
 

@@ -49,3 +49,14 @@ def test_clients_that_cannot_save_stop_the_run_before_the_round_counts(run, metr
     client_module._states.clear()
     resumed = run(SETTINGS | {"rounds": 4, "resume": folder})
     assert metrics(resumed) == whole
+
+
+def test_files_that_go_while_the_disk_is_tried_do_no_harm(tmp_path, home):
+    """A client renames its half-written file in the moment between listing and looking."""
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    stores = home / "clients" / "run" / "0"
+    stores.mkdir(parents=True)
+    # a link that leads nowhere is there when listed, and gone when looked at
+    (stores / "round-000001.1.tmp").symlink_to(stores / "gone")
+    folder.refuse_full_disk()

@@ -95,7 +95,6 @@ HEADERS = {
         "domain",
         "rows",
         "discloses",
-        "layouts",
         "problem",
         "codec",
     },

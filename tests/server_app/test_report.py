@@ -166,7 +166,7 @@ def test_one_class_alone_is_told(tmp_path):
     roster = json.loads((folder / "roster.json").read_text())
     (folder / "roster.json").write_text(json.dumps([client | {"classes": [1]} for client in roster]))
     write_report(folder)
-    assert "Mind: 2 clients hold one class alone (0: class 1, 1: class 1): always answering" in outline(folder).text
+    assert "Note: 2 clients hold one class alone (0: class 1, 1: class 1): always answering" in outline(folder).text
 
 
 def test_figures_of_training_are_explained_where_they_stand(tmp_path):

@@ -14,6 +14,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from experiments.runtime.grid import LocalGrid
 from federation.wire.payloads import Report
 from prototypes.prototype_set import PrototypeSet
+from runs.folder import RunFolder
 from runs.round import Reply, RunError
 from strategies import METHODS, read_settings
 from strategies.rounds.outliers import Outliers
@@ -179,7 +180,7 @@ def test_no_legal_upload_ends_a_run_otherwise_than_by_a_sentence(federation, str
 
 def remote(spoil):
     """A grid that builds replies out of Flower's serialised objects, as over the network; the liar's pass through
-    `spoil(bytes, how manieth)`."""
+    `spoil(bytes, its index)`."""
 
     class Remote(LocalGrid):
         simulated = False
@@ -269,3 +270,32 @@ def test_a_dead_worker_is_fatal_in_simulation_alone(federation):
 
     lines = federation(3, tamper=die).start().folder.lines()
     assert [line["problems"] for line in lines[:3]] == [{}, {str(LIAR): "whatever"}, {}]
+
+
+def test_an_answer_that_names_another_question_ends_nothing(run):
+    """Over the network a client writes the id of the message that it answers itself."""
+
+    class Renaming(remote(lambda content, index: content)):
+        def _crossed(self, message):
+            crossed = super()._crossed(message)
+            if self.nodes[message.metadata.src_node_id]["partition-id"] == LIAR:
+                crossed.metadata.__dict__["_reply_to_message_id"] = "someone-else"
+            return crossed
+
+    folder = run({"strategy": "fedproto", "rounds": 2}, clients=5, grid=Renaming)
+    assert RunFolder(folder).lines()[0]["training"]["valid"] == 5
+
+
+def test_claimed_rows_lift_no_limit_beyond_what_is_believed(federation, say):
+    """One of ten claims a billion rows and sends its vectors as many times as long, the wrong way round."""
+    rows = dict.fromkeys(range(10), (20, 4, 6)) | {LIAR: (10**9, 4, 6)}
+
+    def change(partition, round_number, kind, report):
+        if kind != "train" or partition != LIAR:
+            return report
+        return replace(report, payload=report.payload.with_vectors(-1e9 * report.payload.vectors))
+
+    strategy = federation(10, tamper=change, rows=rows).start({"strategy": "tinyproto-fp", "rounds": 2})
+    assert any(f"client {LIAR} says that it has 1000000000 training rows" in line for line in say())
+    assert [line["training"]["dropped"] for line in RunFolder(strategy.folder.path).lines()[:2]] == [1, 1]
+    assert strategy.half.constants["mu"] > 0.9 / (20 * 20)

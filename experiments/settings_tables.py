@@ -1,0 +1,157 @@
+"""`make settings`: the defaults in pyproject.toml and the README's tables, made to agree with the classes behind them.
+
+A default is written once, in its class. Here lines and rows are brought up to date; comments, order and words that
+somebody wrote stay. What is new gets a row from its class: the values that its type allows, and its line of the class's
+docstring; what is gone goes.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from federation.settings import Settings
+from strategies import METHODS, load_method
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = "tool.flwr.app.config"
+LIMITS = {"ge": "≥", "gt": "> ", "le": "≤", "lt": "<"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: its full name, default, what is allowed, and a line on what it means."""
+
+    name: str
+    default: Any
+    allowed: str
+    meaning: str
+
+    @property
+    def value(self) -> str:
+        """The default as TOML and JSON write it."""
+        return json.dumps(self.default, ensure_ascii=False)
+
+
+def all_settings() -> dict[str, list[Setting]]:
+    """The settings by prefix, the shared ones under ""."""
+    shared = [
+        Setting(name.replace("_", "-"), field.default, _allowed(field.annotation, field.metadata), "")
+        for name, field in Settings.model_fields.items()
+    ]
+    found = {"": shared}
+    for prefix, kind in sorted({item for name in METHODS for item in load_method(name).settings.items()}, key=str):
+        own = kind()
+        found[prefix] = [
+            Setting(
+                f"{prefix}.{entry.name.replace('_', '-')}",
+                getattr(own, entry.name),
+                _allowed(*_unwrapped(entry.type)),
+                _meaning(kind.__doc__ or "", entry.name),
+            )
+            for entry in fields(kind)
+        ]
+    return found
+
+
+def _unwrapped(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A type and what `Annotated` says beside it."""
+    return (get_args(kind)[0], kind.__metadata__) if hasattr(kind, "__metadata__") else (kind, ())
+
+
+def _allowed(kind: Any, metadata: Any) -> str:
+    """Values that a type allows, in the README's words."""
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    if kind is bool:
+        return "true, false"
+    checks = [check for item in metadata for check in (item, *getattr(item, "metadata", ()))]
+    limits = [f"{sign} {getattr(c, name):g}" for c in checks for name, sign in LIMITS.items() if hasattr(c, name)]
+    return ", ".join(limit.replace("  ", " ") for limit in dict.fromkeys(limits) if "e+" not in limit) or "text"
+
+
+def _meaning(documented: str, name: str) -> str:
+    """The words of a class's docstring on one attribute."""
+    found = re.search(rf"^\s*{name}: (.+(?:\n {{12,}}.+)*)", documented, re.MULTILINE)
+    words = " ".join(found[1].split()) if found else ""
+    return words[:1].lower() + words[1:].rstrip(".")
+
+
+def with_defaults(text: str, settings: Mapping[str, list[Setting]]) -> str:
+    """A pyproject.toml with these defaults."""
+    for prefix, own in settings.items():
+        head = f"[{TABLE}{'.' if prefix else ''}{prefix}]"
+        if head not in text:
+            text = text.replace("\n[tool.ruff]\n", f"\n{head}\n\n[tool.ruff]\n")
+        before, _, rest = text.partition(f"{head}\n")
+        block, bracket, after = rest.partition("\n[")
+        lines = list(_lines(block.split("\n"), {each.name.removeprefix(f"{prefix}."): each for each in own}))
+        text = f"{before}{head}\n" + "\n".join(lines) + "\n" * bool(bracket) + bracket + after
+    return text
+
+
+def _lines(lines: list[str], wanted: dict[str, Setting]) -> Iterator[str]:
+    missing = dict(wanted)
+    while lines and not lines[-1]:
+        lines.pop()
+    for line in lines:
+        name = line.partition("=")[0].strip()
+        if line.startswith("#") or not name:
+            yield line
+        elif name in wanted:
+            missing.pop(name)
+            old = line.partition("=")[2].partition(" #")[0].strip()
+            # 1e-4 stays as somebody wrote it
+            yield line if _same(old, wanted[name].default) else f"{name} = {wanted[name].value}"
+    yield from (f"{name} = {each.value}" for name, each in missing.items())
+
+
+def _same(written: str, default: Any) -> bool:
+    try:
+        return bool(json.loads(written) == default)
+    except ValueError:
+        return False
+
+
+def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
+    """A README with a row for each setting, at the end of its prefix's table where it is new."""
+    known = {each.name: each for own in settings.values() for each in own}
+    kept = []
+    for line in text.split("\n"):
+        found = re.match(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `([^`]*)` \| ", line)
+        if not found:
+            kept.append(line)
+        elif found[1] in known:
+            each = known.pop(found[1])
+            kept.append(line.replace(f"`{found[2]}`", f"`{each.value}`", 1))
+    text = "\n".join(kept)
+    for each in known.values():
+        prefix = each.name.partition(".")[0] if "." in each.name else ""
+        row = f"| `{each.name}` | `{each.value}` | {each.allowed} | {each.meaning} |\n"
+        # `fedtgp` may be read by others, too, and its title says so
+        after = rf"^\*\*`{prefix}`\*\*.*\n\n(?:\|.*\n)+" if prefix else r"^\| `resume`.*\n"
+        title = re.search(after, text, re.MULTILINE)
+        if title:
+            text = text[: title.end()] + row + text[title.end() :]
+        else:
+            table = f"**`{prefix}`**\n\n| setting | default | allowed | meaning |\n|---|---|---|---|\n{row}\n"
+            text = text.replace("## Limits", f"{table}## Limits", 1)
+    return text
+
+
+def main() -> None:
+    """Write both files anew where they differ."""
+    settings = all_settings()
+    for name, change in (("pyproject.toml", with_defaults), ("README.md", with_rows)):
+        path = ROOT / name
+        before = path.read_text("utf-8")
+        after = change(before, settings)
+        if after != before:
+            path.write_text(after, "utf-8")
+            print(f"{name} is brought up to date")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,323 @@
+"""The family that shares weights: means by naive loops, groups, layouts on the wire, refusals, cut and resumed."""
+
+import json
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+from torch import nn
+
+from federation.settings import SettingError
+from federation.wire.checks import MessageError
+from federation.wire.codec import Codec
+from federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
+from federation.wire.payloads import Identity, Parts, from_tensors, to_tensors
+from federation.wire.specs import Spec
+from federation.wire.weights import layout_lines, read_layouts
+from models.split import SplitModel
+from prototypes.weights import Weights, flat, unflat
+from runs.folder import RunFolder
+from strategies import read_settings
+from strategies.contract import ClientState
+from strategies.rounds.sums import Scratch, added_up
+
+K, D = 3, 4
+CODEC = Codec(K, D)
+SPECS = (Spec("weights", "extractor", sums=True), Spec("weights", "head", sums=True))
+
+
+def module(seed, width=5):
+    torch.manual_seed(seed)
+    extractor = nn.Sequential(
+        OrderedDict(backbone=nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width)), projection=nn.Linear(width, D))
+    )
+    made = SplitModel(extractor, D, K)
+    made(torch.randn(6, 2))  # running statistics that are not the initial ones
+    return made
+
+
+def halves_of(name, **settings):
+    run = read_settings({"strategy": name, "feature-dim": D} | settings)
+    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+
+
+def upload(objective, seed, width=5):
+    return objective.upload(ClientState(module(seed, width)), 1)
+
+
+def identity(partition, rows, payload, model="net"):
+    lines = tuple(line for part, weights in payload.parts.items() for line in layout_lines(part, weights.layout))
+    return Identity(partition, 4, model, classes=(0,), rows=(rows, 0, 0), layouts=lines)
+
+
+def met(name, widths=(5, 5, 5), rows=(10, 20, 70), **settings):
+    """A server that knows its clients, and what they upload."""
+    server, objective = halves_of(name, **settings)
+    uploads = {p: upload(objective, seed=p, width=width) for p, width in enumerate(widths)}
+    server.meet(CODEC, {p: identity(p, rows[p], uploads[p], f"net{widths[p]}") for p in uploads})
+    return server, uploads
+
+
+def finished(server, uploads, folder):
+    scratch = Scratch(folder)
+    for partition in sorted(uploads, reverse=True):
+        scratch.put(partition, uploads[partition])
+    return server.finish(added_up(server, scratch, uploads, server.identities), {}, 1)
+
+
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_the_mean_is_that_of_loops(tmp_path, weighting):
+    rows = (10, 20, 70)
+    server, uploads = met("fedavg", rows=rows, **{"fedavg.weighting": weighting})
+    outcome = finished(server, uploads, tmp_path)
+    omega = rows if weighting == "samples" else (1, 1, 1)
+    for part, weights in outcome.downloads[0].parts.items():
+        for name, tensor in weights.tensors.items():
+            naive = np.zeros(tuple(tensor.shape))
+            for partition, payload in uploads.items():
+                naive = naive + omega[partition] * payload[part].tensors[name].double().numpy() / sum(omega)
+            np.testing.assert_allclose(tensor.numpy(), naive, rtol=1e-6, atol=1e-7)
+
+
+def test_what_travels_is_what_the_method_shares():
+    names = {
+        name: {part: set(weights.tensors) for part, weights in upload(halves_of(name)[1], 0).parts.items()}
+        for name in ("fedavg", "lg-fedavg", "fedper")
+    }
+    floating = {name for name, tensor in module(0).state_dict().items() if tensor.is_floating_point()}
+    assert set.union(*names["fedavg"].values()) == floating
+    assert names["lg-fedavg"] == {"head": {"classifier.weight", "classifier.bias"}}
+    assert names["fedper"] == {"extractor": floating - names["lg-fedavg"]["head"]}
+    two = upload(halves_of("fedper", **{"fedper.personal-layers": 2})[1], 0)
+    assert set(two.parts) == {"backbone"}
+    assert not any("projection" in name for name in two["backbone"].tensors)
+    own = upload(halves_of("fedavg", **{"share-buffers": "own"})[1], 0)
+    assert not any("running" in name for weights in own.parts.values() for name in weights.tensors)
+
+
+def test_architectures_are_averaged_apart_and_a_head_over_all(tmp_path):
+    server, uploads = met("fedavg", widths=(5, 7, 5))
+    outcome = finished(server, uploads, tmp_path)
+    assert set(outcome.downloads) == {0, 1}
+    assert [server.address(p, outcome.downloads) for p in range(3)] == [0, 1, 0]
+    for part in ("extractor", "head"):
+        assert torch.equal(flat(outcome.downloads[1][part]), flat(uploads[1][part]).float().double())
+    (words,) = server.notices()
+    assert "net5 (2), net7 (1)" in words
+    server, uploads = met("lg-fedavg", widths=(5, 7, 5))
+    assert set(finished(server, uploads, tmp_path).downloads) == {0}
+    assert server.notices() == ()
+
+
+def test_a_group_that_did_not_answer_keeps_its_weights(tmp_path):
+    server, uploads = met("fedavg", widths=(5, 7, 5))
+    outcome = finished(server, {0: uploads[0]}, tmp_path)
+    assert (set(outcome.downloads), outcome.keeps) == ({0}, True)
+
+
+def test_who_came_first_changes_no_bit(tmp_path):
+    server, uploads = met("fedavg")
+    totals = []
+    for order in ((0, 1, 2), (2, 0, 1)):
+        scratch = Scratch(tmp_path)
+        for partition in order:
+            scratch.put(partition, uploads[partition])
+        totals.append(added_up(server, scratch, order, server.identities)[0])
+        scratch.clear()
+        assert not (tmp_path / "uploads").exists()
+    assert all(torch.equal(totals[0][name], totals[1][name]) for name in totals[0])
+
+
+def test_extractors_that_start_apart_are_refused():
+    with pytest.raises(SettingError, match="`shared-init` is false, but `fedavg` averages extractors"):
+        met("fedavg", **{"shared-init": False})
+    met("lg-fedavg", **{"shared-init": False})
+
+
+def test_a_shared_head_starts_alike_on_every_architecture():
+    _, objective = halves_of("lg-fedavg")
+    heads = [objective.build(module(seed, width), seed).classifier.weight for seed, width in ((0, 5), (1, 7))]
+    assert torch.equal(*heads)
+
+
+def test_what_came_replaces_the_own_and_arrived_changes_nothing():
+    _, objective = halves_of("fedper")
+    mine, came = ClientState(module(0)), upload(objective, 1)
+    before = {name: tensor.clone() for name, tensor in mine.module.state_dict().items()}
+    arrived = objective.arrived(mine, came)
+    assert all(torch.equal(before[name], tensor) for name, tensor in mine.module.state_dict().items())
+    assert objective.arrived(mine, None) is mine
+    objective.receive(mine, came, 2)
+    after = mine.module.state_dict()
+    for name, tensor in arrived.module.state_dict().items():
+        assert torch.equal(tensor, after[name])
+        if name.startswith("classifier"):
+            assert torch.equal(after[name], before[name]), "personal layers stay"
+    assert torch.equal(after["extractor.projection.weight"], came["extractor"].tensors["extractor.projection.weight"])
+
+
+# --- the wire ---------------------------------------------------------------------------------------------------
+
+
+def limits(payload, wire_dtype="float32", most=100.0):
+    layouts = {part: weights.layout for part, weights in payload.parts.items()}
+    return Limits(Codec(K, D, wire_dtype=wire_dtype), most, SPECS, lambda: layouts)
+
+
+@pytest.mark.parametrize(
+    ("wire_dtype", "error"), [("float32", 0), ("float16", 2e-3), ("bfloat16", 2e-2), ("int8", 2e-2)]
+)
+def test_weights_cross_within_the_format_and_small_tensors_whole(wire_dtype, error):
+    sent = upload(halves_of("fedavg")[1], 3)
+    record = encode_payload(sent, Codec(K, D, wire_dtype=wire_dtype))
+    came = decode_payload(record, limits(sent, wire_dtype))
+    assert isinstance(came, Parts)
+    for part in sent.parts:
+        assert came[part].layout == sent[part].layout
+        for name, tensor in sent[part].tensors.items():
+            exact = tensor.dim() < 2
+            torch.testing.assert_close(came[part].tensors[name], tensor, rtol=0, atol=0 if exact else error)
+    # values in the format, small ones in four bytes, scales apart
+    size = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}[wire_dtype]
+    tensors = [tensor for part in sent.parts.values() for tensor in part.tensors.values()]
+    large = sum(tensor.numel() for tensor in tensors if tensor.dim() > 1)
+    small = sum(tensor.numel() for tensor in tensors if tensor.dim() < 2)
+    assert payload_bytes({"payload": record}) == size * large + 4 * small
+    assert len(record) == (6 if wire_dtype == "int8" else 4)
+
+
+def spoilt(sent, field, change):
+    record = encode_payload(sent, CODEC)
+    values = np.array(record[field].numpy())
+    return ArrayRecord({name: Array(change(values)) if name == field else array for name, array in record.items()})
+
+
+def with_value(value):
+    def change(values):
+        values[-1] = value
+        return values
+
+    return change
+
+
+HOSTILE = {
+    "NaN": ("extractor.values", with_value(np.nan), "not finite"),
+    "an infinite bias": ("extractor.small", with_value(np.inf), "not finite"),
+    "too long": (
+        "head.values",
+        with_value(1e6),
+        r"`classifier.weight` has norm 1e\+06, above",
+    ),
+    "another length": (
+        "head.values",
+        lambda values: values[:-1],
+        "float32 of shape .*, 12 values of float32",
+    ),
+    "another type": ("head.values", lambda values: values.astype(np.float64), "is float64"),
+    "another rank": ("head.small", lambda values: values[None], r"shape \(1, 3\)"),
+    "a negative variance": ("extractor.small", lambda values: -np.abs(values) - 1, "negative variance"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_weights_are_refused_by_name(case):
+    field, change, words = HOSTILE[case]
+    sent = upload(halves_of("fedavg")[1], 3)
+    with pytest.raises(MessageError, match=words):
+        decode_payload(spoilt(sent, field, change), limits(sent))
+
+
+def test_a_missing_part_and_a_layout_that_nobody_agreed_on_are_refused():
+    sent = upload(halves_of("fedavg")[1], 3)
+    whole = encode_payload(sent, CODEC)
+    part = ArrayRecord({name: array for name, array in whole.items() if name.startswith("head")})
+    with pytest.raises(MessageError, match=r"'extractor.values', 'head.small', 'head.values'\] belong"):
+        decode_payload(part, limits(sent))
+    with pytest.raises(MessageError, match="weights of `extractor` came without an agreed layout"):
+        decode_payload(whole, Limits(CODEC, 100.0, SPECS))
+
+
+def test_layouts_are_said_in_lines():
+    layout = upload(halves_of("fedavg")[1], 0)["extractor"].layout
+    assert read_layouts(layout_lines("extractor", layout)) == {"extractor": layout}
+    weights = unflat(torch.arange(6.0), (("a", (2, 2)), ("b", ()), ("c", (1,))))
+    assert [tuple(tensor.shape) for tensor in weights.tensors.values()] == [(2, 2), (), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["head/w"], "no `part/name:shape`"),
+        (["head/w:0x3"], "no `part/name:shape`"),
+        (["head/w:-1"], "no `part/name:shape`"),
+        (["w:3"], "no `part/name:shape`"),
+        (["head/w:3", "head/w:3"], "not unique and ascending"),
+        (["head/w:3", "head/a:3"], "not unique and ascending"),
+        (["head/w:100000x100000"], "more than 268435456 values"),
+        ([f"head/w{i:05}:1" for i in range(5000)], "5000 tensors, at most 4096"),
+        (["head/w\n:3"], "no printable text"),
+    ],
+)
+def test_layouts_that_make_no_sense_are_refused(lines, words):
+    with pytest.raises(MessageError, match=words):
+        read_layouts(lines)
+
+
+def test_checkpoint_and_store_keep_parts_whole():
+    sent = upload(halves_of("fedavg")[1], 3)
+    back = from_tensors(to_tensors(sent))
+    assert set(back.parts) == {"extractor", "head"}
+    assert all(torch.equal(flat(back[part]), flat(sent[part])) for part in sent.parts)
+    assert isinstance(back["head"], Weights)
+
+
+# --- settings that no part obeys ----------------------------------------------------------------------------------
+
+
+def test_masks_are_refused_where_there_is_no_vector_to_mask():
+    with pytest.raises(SettingError, match="which masks prototype vectors, but `fedper` sends weights"):
+        read_settings({"strategy": "fedper", "sparsity-dim": 5})
+    read_settings({"strategy": "fedper", "wire-dtype": "int8"})
+
+
+# --- whole runs ---------------------------------------------------------------------------------------------------
+
+
+QUICK = {"rounds": 4, "models": "tiny_cnn,tiny_perceptron", "fraction-train": 0.5}
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "lg-fedavg", "fedper"])
+def test_a_run_over_two_architectures_cut_and_resumed_is_as_never_cut(run, cut, metrics, strategy):
+    whole = run(QUICK | {"strategy": strategy})
+    cut(QUICK | {"strategy": strategy}, "_aggregate", lambda half, server_round, replies: server_round == 3)
+    resumed = run(QUICK | {"strategy": strategy, "resume": "latest"})
+    assert metrics(resumed) == metrics(whole)
+    summary = json.loads((whole / "summary.json").read_text())
+    assert {"received", "classifier", "discriminant"} <= summary["rules"].keys()
+    assert summary["headline"]["rule"] == "received"
+    assert not (whole / "uploads").exists()
+
+
+def test_one_client_s_weights_a_hundred_times_as_long_are_dropped_by_name(run):
+    folder = run({"strategy": "fedavg", "models": "tiny_perceptron", "rounds": 2}, grid=_louder(), clients=5)
+    problems = [line["problems"] for line in RunFolder(folder).lines()[:2]]
+    assert all(set(each) == {"2"} for each in problems)
+    assert all("its tensor `" in each["2"] and "`max-norm-ratio` is 20" in each["2"] for each in problems)
+
+
+def _louder():
+    from experiments.runtime.grid import LocalGrid
+
+    class Louder(LocalGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                if reply.has_content() and "payload" in reply.content and reply.content["report"]["partition"] == 2:
+                    payload = reply.content["payload"]
+                    for name in list(payload):
+                        payload[name] = Array(100 * payload[name].numpy())
+            return replies
+
+    return Louder
