@@ -60,11 +60,11 @@ def allowed_error(values, wire_dtype):
 # --- there and back -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("counted", [False, True])
 def counted_as(counted):
     return (Spec("prototypes", counts=counted),)
 
 
+@pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.parametrize("labels", [range(K), (0, 2, 5, 7), (4,)], ids=["all", "some", "one"])
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_what_the_masks_let_through_crosses_within_the_format_and_all_else_is_zero(codec, labels, counted, crossed):

@@ -76,6 +76,7 @@ CHOICES = {
     "optimizer-state": ("fresh", "persistent"),
     "feature-activation": ("linear", "relu"),
     "prototype-loss": ("mse", "l2", "l2-squared"),
+    "share-buffers": ("average", "own"),
     "wire-dtype": ("float32", "float16", "bfloat16", "int8"),
     "evaluate-clients": ("all", "sampled"),
     "precision": ("float32", "bf16"),
