@@ -29,7 +29,7 @@ from federation.wire.codec import codec_of
 from federation.wire.parts import Limits
 from federation.wire.payloads import Answers, Identity, Instruction, Report
 from federation.wire.weights import layout_lines
-from models import ModelError, model_for, reads_text, told_name
+from models import ModelError, model_for, plugins, reads_text, told_name
 from models.text import Tokens
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Layout
@@ -114,6 +114,7 @@ class Client:
             rows=(len(data.train), len(data.validation), len(data.test), *all_classes),
             discloses=tuple(discloses),
             codec=self.codec.fingerprint,
+            method=plugins.digest(self.settings.strategy),
             layouts=tuple(line for part, layout in self._layouts().items() for line in layout_lines(part, layout)),
         )
 
@@ -248,8 +249,18 @@ def run_of(context: Context) -> Run:
     Raises:
         SettingError: its settings cannot be used.
     """
+    config = dict(context.run_config)
+    asked, own = str(config.get("strategy", "")), text(context.node_config, "strategy-file")
+    if plugins.is_file(asked) and not simulated():
+        if not own:
+            raise SettingError.public(
+                "the run's `strategy` is a file, and this site has none for it; start its SuperNode with --strategy "
+                "FILE, the same as the server's."
+            )
+        # the run's path is one of the server's machine
+        config["strategy"] = own
     with _told_in_full():
-        return _read(tuple(sorted(context.run_config.items())))
+        return _read(tuple(sorted(config.items())))
 
 
 @lru_cache(maxsize=8)

@@ -20,6 +20,7 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
                          for the texts and --group-column NAME for what must stay together, a patient. No run can
                          name another
   --model NAME           its architecture, no family; without it, the run's setting `models` deals one
+  --strategy FILE        the file of the method that runs here, where the run's is somebody's own; the same at all sites
   --device NAME          auto, cpu, cuda or cuda:N; without it, the run's setting `device`
   --domain NAME          what the domain of its rows is called, if accuracy is to be told by domain
   --shared-test FOLDER   where the shared test set of `ensemble-every` lies here
@@ -64,14 +65,14 @@ own_folder() {
 }
 
 superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' shared='' port=9094
-label='' text='' group=''
+label='' text='' group='' strategy=''
 state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
     case $1 in
         --insecure) insecure=yes; shift; continue ;;
         -h | --help) usage; exit 0 ;;
         --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --shared-test | \
-            --label-column | --text-column | --group-column | --port | --state)
+            --label-column | --text-column | --group-column | --strategy | --port | --state)
             [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
     esac
@@ -89,6 +90,7 @@ while [ $# -gt 0 ]; do
         --label-column) label=$2 ;;
         --text-column) text=$2 ;;
         --group-column) group=$2 ;;
+        --strategy) strategy=$2 ;;
         --port) port=$2 ;;
         --state) state=$2 ;;
     esac
@@ -108,8 +110,16 @@ config="partition-id=$partition num-partitions=$of"
 [ -n "$data$shared" ] || [ -z "$label$text$group" ] ||
     refuse "--label-column, --text-column and --group-column name columns of the tables at --data or --shared-test"
 [ -z "$label" ] || say label-column "$label"
+[ -z "$strategy" ] || [ -f "$strategy" ] || refuse "--strategy $strategy is no file"
+[ -z "$strategy" ] || say strategy-file "$(cd "$(dirname "$strategy")" && pwd)/${strategy##*/}"
 [ -z "$text" ] || say text-column "$text"
 [ -z "$group" ] || say group-column "$group"
+# a file's path must not depend on the working directory, in which Flower's processes do not run
+case $model in
+    *.py | *.py:*) file=${model%%.py*}.py
+        [ -f "$file" ] || refuse "--model $file is no file"
+        model="$(cd "$(dirname "$file")" && pwd)/${file##*/}${model#"$file"}" ;;
+esac
 [ -z "$model" ] || say model "$model"
 [ -z "$device" ] || say device "$device"
 [ -z "$domain" ] || say domain "$domain"

@@ -207,6 +207,23 @@ def refuse_other_codecs(identities: Mapping[int, Identity], codec: Codec) -> Non
             )
 
 
+def refuse_other_methods(identities: Mapping[int, Identity], method: str) -> None:
+    """Stop before round 1 where a client's method came from another file than the server's.
+
+    Args:
+        method: digest of the server's file, "" of a method of ours.
+
+    Raises:
+        RosterError: names the first such client and the remedy.
+    """
+    for partition, identity in sorted(identities.items()):
+        if identity.method != method:
+            raise RosterError(
+                f"client {partition} has another file for the setting `strategy` than the server (digest "
+                f"{identity.method or 'none'} there, {method or 'none'} here); give every site the same file."
+            )
+
+
 def refuse_too_few(settings: Settings, identities: Mapping[int, Identity], asked: int) -> None:
     """Stop before round 1 where a round could never close as the settings want it.
 

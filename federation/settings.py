@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from data import DataError, ToldError
 from data.domains import listed
 from data.sources import is_path
+from models import plugins
 
 # A bool is no int and 1 is no bool; an int may stand for a float. Unknown names never pass.
 STRICT = ConfigDict(
@@ -87,6 +88,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(**STRICT, frozen=True)
 
     strategy: str = "protonorm"
+    own_settings: str = ""
     dataset: NotEmpty = "digits"
     classes: Literal["same", "union"] = "same"
     image_size: Annotated[int, Field(ge=0, le=4096)] = 0
@@ -286,6 +288,8 @@ def refuse_relative_paths(settings: Settings) -> None:
         raise SettingError(str(error)) from None
     candidates = [
         ("models", next((place for place in encoders if place.startswith(".")), "")),
+        *(("models", name.strip()) for name in settings.models.split(",") if plugins.is_file(name.strip())),
+        ("strategy", settings.strategy if plugins.is_file(settings.strategy) else ""),
         *(("dataset", item) for item in data),
         ("shared-test-path", settings.shared_test_path),
         ("partition-table", settings.partition_table),

@@ -1,16 +1,16 @@
-"""Model name or family -> SplitModel: ours, any torchvision classifier or text encoder, or `package.module:callable`.
+"""Model name or family -> SplitModel: ours, any torchvision classifier or text encoder, or somebody's own.
 
 torchvision and transformers are imported only for their own models: a deployment starts a process per message.
 """
 
 import difflib
-import importlib
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import nn
 
+from models import plugins
 from models.small import SMALL
 from models.split import ModelError, SplitModel, check_activation, probe, split
 from models.text import encoder_name, reads_text, seed_name, text_backbone, told_name
@@ -29,6 +29,7 @@ __all__ = [
     "told_name",
 ]
 
+USUAL = "model"  # what a file's callable is called, where nothing else is said
 IMPORT = "its model cannot be imported, or not be called"
 FAMILIES: dict[str, tuple[str, ...]] = {
     "tiny": ("tiny_perceptron", "tiny_cnn", "tiny_cnn4", "tiny_resnet"),
@@ -75,7 +76,7 @@ def check_model(name: str) -> None:
         ModelError: an unknown name, a family, or a `package.module:callable` that cannot be imported or called.
     """
     _check_name(name)
-    if ":" in name and not reads_text(name):
+    if plugins.is_plugin(name) and not reads_text(name):
         _user_callable(name)
 
 
@@ -91,8 +92,9 @@ def build(
 
     Args:
         name: one of ours, a torchvision classifier constructor, `hf:<hub id or path>` (see `models.text`), or
-            `package.module:callable`, which is called as callable(input_shape=, num_classes=, feature_dim=) and
-            returns a SplitModel, or a backbone that `models.split.split` completes.
+            `package.module:callable` or `./file.py:callable` (`model` unless it is named), which is called as
+            callable(input_shape=, num_classes=, feature_dim=) and returns a SplitModel, or a backbone that
+            `models.split.split` completes.
         input_shape: (C, H, W) with sides of 8 pixels or more, (F,) for flat rows, (max-tokens,) for texts.
         feature_dim: d. num_classes: K.
         seed: of torch's CPU generator while the model is built; its state outside is left as it was.
@@ -149,12 +151,11 @@ def _check_name(name: str) -> None:
     if reads_text(name):
         encoder_name(name)
         return
-    if ":" in name:
-        module, _, attribute = name.partition(":")
-        if not all(part.isidentifier() for part in [*module.split("."), attribute]):
+    if ":" in name or plugins.is_file(name):
+        if not plugins.is_plugin(name):
             raise ModelError(
-                f"model {name!r} is not of the form package.module:callable.",
-                told="its model is not of the form package.module:callable",
+                f"model {name!r} is not of the form package.module:callable, ./file.py or ./file.py:callable.",
+                told="its model is not of the form package.module:callable or ./file.py:callable",
             )
         return
     from models.vision import classifier_names
@@ -163,7 +164,8 @@ def _check_name(name: str) -> None:
         near = difflib.get_close_matches(name, [*SMALL, *FAMILIES, *classifier_names()], n=1, cutoff=0.0)[0]
         raise ModelError(
             f"model {name!r} is unknown; the nearest is {near!r}. Allowed are {', '.join(SMALL)}, the families "
-            f"{', '.join(FAMILIES)}, torchvision's classifiers, hf:<encoder> and package.module:callable.",
+            f"{', '.join(FAMILIES)}, torchvision's classifiers, hf:<encoder>, package.module:callable and "
+            "./file.py:callable.",
             told="its model is unknown",
         )
 
@@ -185,7 +187,7 @@ def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classe
         return partial(SMALL[name], input_shape)
     if reads_text(name):
         return partial(text_backbone, name, input_shape)
-    if ":" not in name:
+    if not plugins.is_plugin(name):
         from models.vision import vision_backbone
 
         return partial(vision_backbone, name, input_shape)
@@ -193,13 +195,11 @@ def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classe
 
 
 def _user_callable(name: str) -> Callable[..., object]:
-    """What `package.module:callable` names; its import may draw random numbers."""
-    module, _, attribute = name.partition(":")
+    """What `package.module:callable` or a file names; its import may draw random numbers."""
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except Exception as error:
-        words = " ".join(str(error).split()).rstrip(".!") or type(error).__name__
-        raise ModelError(f"model {name!r} cannot be imported: {words}; {_remedy(name)}", told=IMPORT) from error
+        found = plugins.load(name, USUAL)
+    except ModelError as error:
+        raise ModelError(f"model {str(error).rstrip('.')}; {_remedy(name)}", told=IMPORT) from error
     if not callable(found):
         raise ModelError(
             f"model {name!r} is of type {type(found).__name__}, which cannot be called; {_remedy(name)}", told=IMPORT
@@ -230,7 +230,7 @@ def _remedy(name: str) -> str:
     """What helps against an error in torchvision's, transformers' or a user's own words."""
     if reads_text(name):
         return "use a text encoder, one that makes hidden states of token ids alone."
-    if ":" in name:
+    if plugins.is_plugin(name):
         return (
             "the callable must be importable where the client runs and take the keyword arguments "
             "input_shape, num_classes and feature_dim."

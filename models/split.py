@@ -1,11 +1,13 @@
 """SplitModel: the form of every client's model: an extractor to R^d, then a linear classifier."""
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+log = logging.getLogger("protosphere")
 ACTIVATIONS = ("linear", "relu")
 
 
@@ -84,6 +86,12 @@ def split(
             f"it gives an output of shape {shape} for one input; let it give (n, width) or "
             "(n, channels, height, width).",
             told=f"it gives an output of shape {shape} for one input",
+        )
+    if shape[1] == num_classes:
+        log.warning(
+            "warning: a model's output has as many values as there are classes (%d): if these are logits, give the "
+            "layer before them, for they are taken for the backbone's features",
+            num_classes,
         )
     layers["projection"] = nn.Linear(shape[1], feature_dim)
     return SplitModel(nn.Sequential(layers), feature_dim, num_classes, feature_activation)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from models.plugins import placeless
 from models.split import ModelError
 
 PREFIX = "hf:"
@@ -49,19 +50,19 @@ class EncoderName:
 
 
 def seed_name(name: str) -> str:
-    """What a model's seed is derived from: its name, but of a local encoder only its folder's name, since a run must
-    not depend on where the folder lies."""
+    """What a model's seed is derived from: its name, but of a local encoder or a file only its own name, since a run
+    must not depend on where that lies."""
     place, query, trainable = name.partition("?")
     folder = place.removeprefix(PREFIX)
     local = reads_text(name) and EncoderName(folder).local
-    return f"{PREFIX}{Path(folder).name}{query}{trainable}" if local else name
+    return f"{PREFIX}{Path(folder).name}{query}{trainable}" if local else placeless(name)
 
 
 def told_name(name: str) -> str:
     """A model's name as a site may tell it: of a local encoder all but the path, which is the site's own."""
     place, query, trainable = name.partition("?")
     local = reads_text(name) and EncoderName(place.removeprefix(PREFIX)).local
-    return f"{PREFIX}local{query}{trainable}" if local else name
+    return f"{PREFIX}local{query}{trainable}" if local else placeless(name)
 
 
 def reads_text(name: str) -> bool:

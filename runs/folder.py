@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from data.domains import short_name
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, home, is_run_name, plain_name, shown
+from models import plugins
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
 LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than a file's can be
@@ -69,7 +70,7 @@ class RunFolder:
             # where one of this second is there, the next second's: the name travels in every message, so equal runs
             # must have names of one length in bytes to have the same bytes, and no `-2` at its end
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
-            words = "-".join((stamp, settings.strategy, short_name(settings.dataset)))
+            words = "-".join((stamp, plugins.stem(settings.strategy), short_name(settings.dataset)))
             path = root / plain_name(words, LONGEST_NAME)
             # clients keep their models under the name, whatever the results folder: it is claimed there as well
             stores = home() / "clients" / path.name

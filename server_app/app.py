@@ -15,7 +15,7 @@ from runs.folder import RunFolder
 from runs.live import live, refuse_missing
 from runs.round import RunError
 from runs.status import status
-from strategies import known_settings, read_settings, refuse_foreign
+from strategies import known_settings, read_settings, refuse_foreign, unpacked
 from strategies.rounds.flower import PrototypeStrategy
 
 USER_ERRORS = (SettingError, RosterError, RunError)
@@ -83,7 +83,7 @@ def _run(grid: Grid, context: Context) -> None:
     run = read_settings(context.run_config)
     refuse_relative_paths(run.settings)
     refuse_missing(run.settings)
-    run_config = known_settings() | dict(context.run_config)
+    run_config = known_settings(run.settings.strategy) | unpacked(context.run_config)
     opened = RunFolder.resume if run.settings.resume else RunFolder.create
     folder = opened(run.settings, run_config)
     with folder.held():

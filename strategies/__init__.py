@@ -1,12 +1,14 @@
 """The registry of methods: strategy name -> module (`module:NAME` where a module holds two, else METHOD). A module is
 imported only when asked for, since a deployment starts a process a message."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from federation.settings import Scalar, SettingError, Settings, check, nearest, refuse_unknown, shown
+from models import ModelError, plugins
 from strategies.contract import Exchange, Method, Options
 
 if TYPE_CHECKING:
@@ -57,9 +59,22 @@ def load_method(name: str) -> Method:
     Raises:
         SettingError: an unknown name, with the nearest one.
     """
+    if plugins.is_plugin(name):
+        try:
+            found = plugins.load(name, "METHOD")
+        except ModelError as error:
+            raise SettingError(f"setting `strategy`: {error}", told=error.told) from None
+        if not isinstance(found, Method):
+            raise SettingError(
+                f"setting `strategy` is {shown(name)}, which is a {type(found).__name__} and no Method; "
+                "docs/adding-a-method.md shows one.",
+                told="the setting `strategy` names no method",
+            )
+        return found
     if name not in METHODS:
         raise SettingError(
-            f"setting `strategy` is {shown(name)}{nearest(name, METHODS)}; one of {', '.join(METHODS)} is allowed."
+            f"setting `strategy` is {shown(name)}{nearest(name, METHODS)}; one of {', '.join(METHODS)} is "
+            "allowed, or a method of your own as ./file.py or package.module:NAME."
         )
     module, _, attribute = METHODS[name].partition(":")
     method: Method = getattr(import_module(module), attribute or "METHOD")
@@ -72,6 +87,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     Raises:
         SettingError: one sentence that names the setting, the value and what is allowed.
     """
+    run_config = unpacked(run_config)
     shared = {name: value for name, value in run_config.items() if "." not in name}
     refuse_unknown(shared, _names(Settings))
     settings: Settings = check(Settings, shared)
@@ -113,7 +129,7 @@ def strategy(run_config: Mapping[str, Scalar], folder: "RunFolder | None" = None
     run = read_settings(run_config)
     if folder is None:
         opened = RunFolder.resume if run.settings.resume else RunFolder.create
-        folder = opened(run.settings, known_settings() | dict(run_config))
+        folder = opened(run.settings, known_settings(run.settings.strategy) | unpacked(run_config))
     return PrototypeStrategy(run, folder)
 
 
@@ -143,8 +159,9 @@ def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:
 
     Imports every method, so only the server and the command line ask.
     """
-    defaults = known_settings()
-    strategy = str(run_config.get("strategy", defaults["strategy"]))
+    run_config = unpacked(run_config)
+    strategy = str(run_config.get("strategy", Settings().strategy))
+    defaults = known_settings(strategy)
     own = load_method(strategy).settings
     refuse_unknown(run_config, defaults)
     for name, value in run_config.items():
@@ -156,11 +173,42 @@ def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:
             )
 
 
-def known_settings() -> dict[str, Any]:
-    """Every setting of every method with its default, by its full name."""
+def packed(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Settings as Flower takes them: it refuses names that our pyproject.toml does not hold, so those of somebody's own
+    method travel in the setting `own-settings`."""
+    known = known_settings()
+    own = {name: value for name, value in run_config.items() if name not in known}
+    rest = {name: value for name, value in run_config.items() if name in known}
+    return rest | ({"own-settings": json.dumps(own)} if own else {})
+
+
+def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Inverse of `packed`.
+
+    Raises:
+        SettingError: `own-settings` is no JSON object.
+    """
+    words = run_config.get("own-settings", "")
+    try:
+        own = json.loads(str(words)) if words else {}
+        return {**run_config, "own-settings": "", **own} if own else dict(run_config)
+    except (ValueError, TypeError):
+        raise SettingError(
+            f"setting `own-settings` is {shown(words)}, but it should be empty: give the settings of a method of your "
+            "own by their names."
+        ) from None
+
+
+def known_settings(strategy: object = "") -> dict[str, Any]:
+    """Every setting of every method with its default, by its full name.
+
+    Args:
+        strategy: a method of somebody's own, whose settings belong to them, too.
+    """
     shared = Settings()
     known = {name: getattr(shared, name.replace("-", "_")) for name in _names(Settings)}
-    for method in map(load_method, METHODS):
+    own = [str(strategy)] if plugins.is_plugin(str(strategy)) else []
+    for method in map(load_method, [*METHODS, *own]):
         for prefix, kind in method.settings.items():
             default = kind()
             known |= {f"{prefix}.{name}": getattr(default, name.replace("-", "_")) for name in _names(kind)}

@@ -14,6 +14,7 @@ from strategies import METHODS
 ROOT = Path(__file__).resolve().parents[1]
 # from top to bottom; rooms of one floor may not import each other
 FLOORS = (
+    ("protosphere",),
     ("cli",),
     ("experiments",),
     ("serving",),

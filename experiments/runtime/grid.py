@@ -162,7 +162,7 @@ def run_in_process(
     Raises:
         SettingError, RosterError, RunError: one sentence each.
     """
-    config = known_settings() | dict(run_config)
+    config = known_settings(run_config.get("strategy", "")) | dict(run_config)
     nodes: list[NodeConfig] = [{"partition-id": i, "num-partitions": clients} for i in range(clients)]
     lines: list[str] = []
 

@@ -22,6 +22,7 @@ from experiments.runtime.superlink import SuperLink
 from federation.settings import Scalar, SettingError
 from runs.folder import results_root
 from server_app.app import PREFIX, RESULTS
+from strategies import packed
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -100,7 +101,7 @@ def launch(
                 superlink.start()
                 if superlink.notice:
                     show(f"warning: {superlink.notice}")
-                superlink.run(app, run_config, listener.hear, federation)
+                superlink.run(app, packed(run_config), listener.hear, federation)
                 outcome = _outcome(superlink, listener)
             except Interrupted as signal:
                 interruption = signal

@@ -13,7 +13,7 @@ from data.sources import is_path
 from data.table import TABLE
 from experiments.runtime.preflight import check, refuse_fewer_rounds
 from federation.settings import Scalar, SettingError, nearest, refuse_relative_paths, refuse_unknown, shown
-from models import model_names
+from models import model_names, plugins
 from models.text import PREFIX
 from runs.folder import RunFolder, find_run
 from strategies import known_settings, load_method, read_settings, refuse_foreign
@@ -66,8 +66,11 @@ def plan(
     given: RunConfig = {}
     for text in assignments:
         given |= read_assignments(text)
-    known = known_settings()
-    refuse_unknown(given, known)
+    if not remote:
+        given |= {name: _absolute(name, given[name]) for name in ("strategy",) if name in given}
+    known = known_settings(given.get("strategy", ""))
+    if not resume:
+        refuse_unknown(given, known)
     if results:
         given["results-dir"] = results
     if clients is not None:
@@ -224,7 +227,9 @@ def _maybe_here(name: str) -> str:
 def _absolute(name: str, value: Scalar) -> Scalar:
     """Flower's processes run elsewhere: what is a path must not depend on the working directory."""
     if name == "models" and isinstance(value, str):
-        return ",".join(_absolute_encoder(item.strip()) for item in value.split(","))
+        return ",".join(plugins.absolute(_absolute_encoder(item.strip())) for item in value.split(","))
+    if name == "strategy" and isinstance(value, str):
+        return plugins.absolute(value)
     if name == "dataset" and isinstance(value, str):
         return _absolute_data(value)
     if isinstance(value, str) and value and name in PLACES:

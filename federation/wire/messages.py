@@ -253,7 +253,8 @@ def decode_identity(records: RecordDict) -> Identity:
     check_records(records, "identity")
     lists = dict.fromkeys(("class_names", "classes", "rows", "discloses", "layouts"), list)
     scalars = dict.fromkeys(("partition", "partitions", "parameters", "feature_dim"), int)
-    values = config_values(records, "identity", **scalars, **lists, model=str, domain=str, problem=str, codec=str)
+    texts = dict.fromkeys(("model", "domain", "problem", "codec", "method"), str)
+    values = config_values(records, "identity", **scalars, **lists, **texts)
     for name in ("partitions", "parameters", "feature_dim"):
         if values[name] < 0:
             raise MessageError(f"the identity's `{name}` is {values[name]}, which is negative")
@@ -272,7 +273,7 @@ def decode_identity(records: RecordDict) -> Identity:
         )
     if len(rows) == 4 and rows[3] < rows[2]:
         raise MessageError(f"the identity has {rows} rows, fewer test rows of all classes than of its own")
-    for name in ("model", "domain", "problem", "codec", "class_names", "discloses"):
+    for name in (*texts, "class_names", "discloses"):
         check_texts(name, values[name] if isinstance(values[name], list) else [values[name]])
     read_layouts(values["layouts"])
     whole: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}

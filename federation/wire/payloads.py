@@ -194,6 +194,7 @@ class Identity:
         problem: one sentence when the client cannot take part.
         domain: the one of the data set's domains that its rows come from; "" if there is none to name.
         layouts: the layout of each part of weights that it shares, a line a tensor.
+        method: digest of the file that its method came from; "" where it is one of ours.
     """
 
     partition: int
@@ -209,3 +210,4 @@ class Identity:
     problem: str = ""
     domain: str = ""
     layouts: tuple[str, ...] = ()
+    method: str = ""

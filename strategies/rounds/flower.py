@@ -14,12 +14,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from data.shared_set import SharedLabels
-from federation.roster import Roster, refuse_changes, refuse_other_codecs, refuse_too_few
+from federation.roster import Roster, refuse_changes, refuse_other_codecs, refuse_other_methods, refuse_too_few
 from federation.seeds import limited_threads
 from federation.wire.codec import Codec, codec_of
 from federation.wire.messages import wire_bytes
 from federation.wire.parts import Limits, payload_bytes
 from federation.wire.payloads import Instruction, Payload
+from models import plugins
 from runs import figures
 from runs.folder import RunFolder
 from runs.lines import (
@@ -357,6 +358,7 @@ class PrototypeStrategy(Strategy):
         identity = next(iter(self.roster.identities.values()))
         self.codec = codec_of(self.settings, len(identity.class_names), identity.feature_dim)
         refuse_other_codecs(self.roster.identities, self.codec)
+        refuse_other_methods(self.roster.identities, plugins.digest(self.settings.strategy))
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
         self.half.meet(self.codec, self.roster.identities)
         self._units = {partition: self.half.unit(partition) for partition in self.roster.identities}

@@ -85,6 +85,7 @@ CHOICES = {
 # checked elsewhere, or anything
 COLUMNS = {"text-column", "label-column", "group-column"}
 OPEN = {
+    "own-settings",
     "strategy",
     "dataset",
     "models",

@@ -1,8 +1,9 @@
-"""The method that docs/adding-a-method.md prints works as printed."""
+"""The method and the model that docs/ print work as printed: a file of somebody's own, in process and over Flower."""
 
-import importlib.util
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,31 +11,44 @@ import pytest
 from safetensors.torch import load_file
 from torch import Tensor
 
-import strategies
 from experiments.runtime.grid import run_in_process
+from experiments.runtime.launch import launch
+from experiments.runtime.run_config import plan
+from federation.roster import RosterError, refuse_other_methods
+from federation.settings import SettingError
+from federation.wire.payloads import Identity
+from models import ModelError, plugins
+from strategies import known_settings, packed, read_settings, unpacked
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "adding-a-method.md"
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = {"rounds": 2, "models": "tiny_perceptron", "max-samples": 400, "device": "cpu"}
 
 
-def test_the_printed_method_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path))
-    source = re.search(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    assert source is not None
-    path = tmp_path / "shrunk.py"
-    path.write_text(source.group(1))
-    spec = importlib.util.spec_from_file_location("strategies.shrunk", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "strategies.shrunk", module)
-    spec.loader.exec_module(module)
-    monkeypatch.setitem(strategies.METHODS, "shrunk", "strategies.shrunk")
+def printed(page: str) -> str:
+    found = re.search(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
+    assert found is not None
+    return found[1]
 
-    config = {"strategy": "shrunk", "shrunk.beta": 1.0, "rounds": 2, "models": "tiny_perceptron"}
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Somebody's own project, with folders of our names, and the printed files in it."""
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / "home"))
+    place = tmp_path / "project"
+    for name in ("data", "models", "cli"):
+        (place / name).mkdir(parents=True)
+        (place / name / "__init__.py").write_text("raise RuntimeError('this is not the package that was meant')\n")
+    (place / "shrunk.py").write_text(printed("adding-a-method.md"))
+    (place / "mynet.py").write_text(printed("adding-a-model.md"))
+    monkeypatch.chdir(place)
+    return place
+
+
+def test_the_printed_method_runs_in_process_by_its_path(project: Path) -> None:
+    config = QUICK | {"strategy": str(project / "shrunk.py"), "shrunk.beta": 1.0}
     folder = run_in_process(config, clients=3, show=lambda line: None)
-
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["rounds"] == 2
+    assert folder.name.endswith("-shrunk-digits")
+    assert json.loads((folder / "settings.json").read_text())["shrunk.beta"] == 1.0
     # beta = 1 moves every prototype onto the common mean: all targets of the last round coincide
     first, *others = last_download(folder)
     assert all((first - other).abs().max() < 1e-6 for other in others)
@@ -43,3 +57,89 @@ def test_the_printed_method_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def last_download(folder: Path) -> list[Tensor]:
     """The vectors that went down last."""
     return list(load_file(folder / "checkpoint.safetensors")["download/-1/vectors"])
+
+
+def test_from_a_project_with_folders_of_our_names_the_command_is_ours(project: Path) -> None:
+    words = 'strategy="./shrunk.py" shrunk.beta=0.5 models="./mynet.py:wide" rounds=1 max-samples=400 device="cpu"'
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "protosphere"), "run", "--in-process", "--clients", "2", "-c", words],
+        env=os.environ | {"PYTHONPATH": str(project)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "./mynet.py" not in done.stdout
+    assert "mynet.py:wide" in done.stdout
+
+
+@pytest.mark.parametrize("strategy", ["./shrunk.py", "./shrunk.py:METHOD", "~/shrunk.py"])
+def test_its_settings_are_known_and_refused_like_ours(project: Path, strategy: str) -> None:
+    if strategy.startswith("~"):
+        os.environ["HOME"] = str(project)
+    assert plan([f'strategy="{strategy}" shrunk.beta=0.3'], clients=2).run_config["shrunk.beta"] == 0.3
+    with pytest.raises(SettingError, match=r"unknown setting `shrunk.bta` \(did you mean `shrunk.beta`"):
+        plan([f'strategy="{strategy}" shrunk.bta=0.3'], clients=2)
+    with pytest.raises(SettingError, match=r"`shrunk.beta` is 2, but"):
+        plan([f'strategy="{strategy}" shrunk.beta=2'], clients=2)
+    with pytest.raises(SettingError, match=r"unknown setting `shrunk.beta`"):
+        plan(["shrunk.beta=0.3"], clients=2)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read (No such file"),
+        ("METHOD = 3\n", "is a int and no Method"),
+        ("import nothing_of_the_kind\n", "ModuleNotFoundError: No module named"),
+        ("x = (\n", "SyntaxError"),
+        ("OTHER = 1\n", "holds no METHOD"),
+    ],
+)
+def test_a_file_that_is_no_method_is_refused_by_a_sentence(project: Path, content: str | None, words: str) -> None:
+    if content is not None:
+        (project / "bad.py").write_text(content)
+    with pytest.raises(SettingError) as raised:
+        plan(['strategy="./bad.py"'], clients=2)
+    assert words in str(raised.value)
+    assert str(raised.value).endswith(".")
+
+
+def test_its_settings_travel_through_flower_in_one_of_ours(project: Path) -> None:
+    config = plan(['strategy="./shrunk.py" shrunk.beta=0.3'], clients=2).run_config
+    assert set(packed(config)) <= set(known_settings())
+    assert unpacked(packed(config)) == config
+    assert read_settings(packed(config)).options == read_settings(config).options
+    with pytest.raises(SettingError, match="`own-settings` is"):
+        unpacked({"own-settings": "{"})
+
+
+@pytest.mark.integration
+def test_it_runs_over_flowers_simulation(project: Path) -> None:
+    config = plan(['strategy="./shrunk.py" shrunk.beta=1.0', words_of(QUICK)], clients=2).run_config
+    outcome = launch(config, clients=2, show=lambda line: None)
+    assert outcome.ok, outcome.message
+    assert outcome.folder is not None
+    first, *others = last_download(outcome.folder)
+    assert all((first - other).abs().max() < 1e-6 for other in others)
+
+
+def words_of(settings: dict[str, object]) -> str:
+    return " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
+
+
+def test_sites_with_another_file_are_refused_before_round_1(project: Path) -> None:
+    own = plugins.digest(str(project / "shrunk.py"))
+    assert len(own) == 16
+    refuse_other_methods({0: Identity(0, 1, method=own)}, own)
+    with pytest.raises(RosterError, match="client 0 has another file for the setting `strategy` than the server"):
+        refuse_other_methods({0: Identity(0, 1, method="other")}, own)
+    assert plugins.digest("protonorm") == ""
+
+
+def test_a_file_changed_between_two_runs_is_read_anew(project: Path) -> None:
+    (project / "net.py").write_text("def model(**shapes): return 1\n")
+    assert plugins.load("./net.py", "model")() == 1
+    (project / "net.py").write_text("def model(**shapes): return 2\n")
+    assert plugins.load("./net.py", "model")() == 2
+    with pytest.raises(ModelError, match="holds no other"):
+        plugins.load("./net.py:other", "model")

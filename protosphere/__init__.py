@@ -1,0 +1,1 @@
+"""Protosphere: prototype-based federated learning on Flower."""
