@@ -22,7 +22,6 @@ import numpy as np
 from flwr.app import Array, Message
 
 from benchmarks.common import own_home, percent, where
-from experiments.runtime import grid as local_grid
 from experiments.runtime.grid import LocalGrid, run_in_process
 from experiments.runtime.run_config import plan
 from strategies import read_settings
@@ -84,14 +83,10 @@ def attacked(settings: str, seed: int, attack: str, liars: Sequence[int]) -> dic
     wanted = plan([TASK, f"{settings} seed={seed}"], clients=CLIENTS)
     rule = read_settings(wanted.run_config).inference
     said: list[str] = []
-    usual = local_grid.LocalGrid
-    local_grid.LocalGrid = grid_of(attack, liars) if attack else usual  # type: ignore[misc]
-    try:
-        with own_home():
-            folder = run_in_process(wanted.run_config, clients=CLIENTS, show=said.append)
-            last = (folder / "metrics.jsonl").read_text().splitlines()[-1]
-    finally:
-        local_grid.LocalGrid = usual  # type: ignore[misc]
+    grid = grid_of(attack, liars) if attack else None
+    with own_home():
+        folder = run_in_process(wanted.run_config, clients=CLIENTS, show=said.append, grid_of=grid)
+        last = (folder / "metrics.jsonl").read_text().splitlines()[-1]
     clients = json.loads(last)["clients"]
     honest = [found["evaluation"] for number, found in clients.items() if int(number) not in liars]
     return {

@@ -101,6 +101,7 @@ class Display:
         if self._folder is None:
             return {}
         try:
+            # not by RunFolder, which loads torch: something is to move before that
             found: dict[str, Any] = json.loads((self._folder / "status.json").read_text("utf-8"))
         except (OSError, ValueError):
             return {}

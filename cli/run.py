@@ -185,9 +185,17 @@ def _run_here(wanted: "Plan", workers: int, verbose: bool, display: Display) -> 
 
     display.stage("starting the clients")
     lines = KeptLines(display.line if verbose else _shown(display))
+
+    def opened(folder: Path) -> None:
+        lines.opened = folder
+        display.stage("waiting for the clients")
+        display.follow(folder)
+
     try:
         with interruptible():
-            folder = run_in_process(wanted.run_config, clients=wanted.clients, workers=workers, show=lines.hear)
+            folder = run_in_process(
+                wanted.run_config, clients=wanted.clients, workers=workers, show=lines.hear, opened=opened
+            )
             lines.save()
             return _Ending(0, folder)
     except Interrupted as interruption:

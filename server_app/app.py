@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -70,24 +71,36 @@ def main(grid: Grid, context: Context) -> None:
     Raises:
         SettingError, RosterError, RunError: after the sentence was said in the stream; the run counts as failed.
     """
+    run(grid, context)
+
+
+def run(grid: Grid, context: Context, opened: Callable[[Path], None] = lambda folder: None) -> Path:
+    """`main`, for whoever calls it in one process.
+
+    Args:
+        opened: told the run's folder as soon as there is one.
+
+    Returns:
+        The run's folder.
+    """
     with said():
         try:
-            _run(grid, context)
+            return _run(grid, context, opened)
         except USER_ERRORS as error:
             log.error("error: %s", error)
             raise
 
 
-def _run(grid: Grid, context: Context) -> None:
+def _run(grid: Grid, context: Context, opened: Callable[[Path], None]) -> Path:
     refuse_foreign(context.run_config)
     run = read_settings(context.run_config)
     refuse_relative_paths(run.settings)
     refuse_missing(run.settings)
     run_config = known_settings(run.settings.strategy) | unpacked(context.run_config)
-    opened = RunFolder.resume if run.settings.resume else RunFolder.create
-    folder = opened(run.settings, run_config)
+    folder = (RunFolder.resume if run.settings.resume else RunFolder.create)(run.settings, run_config)
     with folder.held():
         log.info("%s%s", RESULTS, folder.path)
+        opened(folder.path)
         try:
             with live(run.settings, folder), status(run.settings, run.inference, folder):
                 PrototypeStrategy(run, folder).start(grid)
@@ -100,3 +113,4 @@ def _run(grid: Grid, context: Context) -> None:
             raise
         leave_report(folder.path)
     log.info("%s%s", RESULTS, folder.path)
+    return folder.path

@@ -42,15 +42,13 @@ def home(tmp_path, monkeypatch, decoded_cache):
 
 
 @pytest.fixture
-def run(home, monkeypatch):
+def run(home):
     """run({setting: value}, clients=4, workers=1, grid=LocalGrid) -> the run's folder; `run.said` has its lines."""
 
     def start(settings=None, clients=4, workers=1, grid=local_grid.LocalGrid):
         start.said = []
-        with monkeypatch.context() as patch:
-            patch.setattr(local_grid, "LocalGrid", grid)
-            config = QUICK | (settings or {})
-            return local_grid.run_in_process(config, clients=clients, workers=workers, show=start.said.append)
+        config, said = QUICK | (settings or {}), start.said.append
+        return local_grid.run_in_process(config, clients=clients, workers=workers, show=said, grid_of=grid)
 
     start.said = []
     return start

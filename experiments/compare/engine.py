@@ -1,7 +1,6 @@
 """Runs the cells of a comparison: each a `protosphere run` of its own, several at a time, nothing left behind."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from experiments.compare.cells import Cell, not_default, toml
 from experiments.compare.folder import ComparisonFolder
@@ -18,12 +18,12 @@ from experiments.compare.machine import Share
 from experiments.runtime.afterwards import AFTERWORDS
 from experiments.runtime.guardian import ROOT, guarded
 from experiments.runtime.processes import Family, interruptible
+from runs.folder import RunFolder
 
 OUTPUT = "output.log"
 SETTINGS = "settings.toml"
 LOOK = 0.2  # seconds
 PATIENCE = 30.0  # seconds that a run has for its own clean end
-ROUND = re.compile(r"^round +(\d+)/(\d+) \|", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,7 @@ class _Job:
 
     def running(self) -> Running:
         """How far it is."""
-        found = ROUND.findall(self._said())
-        done = int(found[-1][0]) if found else 0
+        done = int(self._status().get("round", 0))
         return Running(self.cell, time.monotonic() - self._began, done, int(self.cell.settings["rounds"]))
 
     def outcome(self) -> Finished:
@@ -199,9 +198,15 @@ class _Job:
         seconds = time.monotonic() - self._began
         if self.process.returncode == 0 and self._folder.run_of(self.cell):
             return Finished(self.cell, seconds)
-        lines = [line for line in self._said().splitlines() if line.strip() and not line.startswith(AFTERWORDS)]
-        last = lines[-1] if lines else f"it ended with exit code {self.process.returncode}, without a word."
-        return Finished(self.cell, seconds, last)
+        return Finished(self.cell, seconds, str(self._status().get("problem", "")) or self._last_words())
 
-    def _said(self) -> str:
-        return self._output.read_text("utf-8", errors="replace")
+    def _status(self) -> dict[str, Any]:
+        """Of the run, as it writes it; empty before it has a folder."""
+        newest = max(self._folder.of(self.cell).glob("*/status.json"), default=None)
+        return {} if newest is None else RunFolder(newest.parent).status()
+
+    def _last_words(self) -> str:
+        """Of a run that came to no folder of its own, or was killed: what its output ends with."""
+        said = self._output.read_text("utf-8", errors="replace").splitlines()
+        lines = [line for line in said if line.strip() and not line.startswith(AFTERWORDS)]
+        return lines[-1] if lines else f"it ended with exit code {self.process.returncode}, without a word."

@@ -25,8 +25,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app as client_app
 from client_app.told import simulate
-from server_app.app import RESULTS, said
-from server_app.app import app as server_app
+from server_app.app import run, said
 from strategies import known_settings
 
 DIED, RAISED, UNAVAILABLE = 0, 2, 5  # Flower's error codes: the worker is gone; the ClientApp raised; no such node
@@ -148,13 +147,21 @@ class LocalGrid(Grid):
 
 
 def run_in_process(
-    run_config: Mapping[str, Any], *, clients: int, workers: int = 1, show: Callable[[str], None] = print
+    run_config: Mapping[str, Any],
+    *,
+    clients: int,
+    workers: int = 1,
+    show: Callable[[str], None] = print,
+    opened: Callable[[Path], None] = lambda folder: None,
+    grid_of: "type[LocalGrid] | None" = None,
 ) -> Path:
     """A whole run in this process, as `flwr run` would do it.
 
     Args:
         run_config: settings by name; what is missing takes its default.
         show: gets each line that the run says.
+        opened: told the run's folder as soon as there is one.
+        grid_of: another grid than `LocalGrid`, as a test or a benchmark of faults has one.
 
     Returns:
         The run's folder.
@@ -164,19 +171,12 @@ def run_in_process(
     """
     config = known_settings(run_config.get("strategy", "")) | dict(run_config)
     nodes: list[NodeConfig] = [{"partition-id": i, "num-partitions": clients} for i in range(clients)]
-    lines: list[str] = []
-
-    def take(line: str) -> None:
-        lines.append(line)
-        show(line)
-
-    grid = LocalGrid(config, nodes, workers)
+    grid = (grid_of or LocalGrid)(config, nodes, workers)
     try:
-        with said(take):
-            server_app(grid, Context(grid.run_id, SERVER, {}, RecordDict(), config))
+        with said(show):
+            return run(grid, Context(grid.run_id, SERVER, {}, RecordDict(), config), opened)
     finally:
         grid.close()
-    return Path(next(line for line in lines if line.startswith(RESULTS)).removeprefix(RESULTS))
 
 
 def _work(message: Message, context: Context) -> Message:

@@ -219,11 +219,16 @@ def _scratch() -> Path:
 
 
 class KeptLines:
-    """The lines of a run in this process: each is passed on to `show`, and all of them are left in its run.log."""
+    """The lines of a run in this process: each is passed on to `show`, and all of them are left in its run.log.
+
+    Attributes:
+        opened: the run's folder, once it is told.
+    """
 
     def __init__(self, show: Callable[[str], None]):
         self._show = show
         self._lines: list[str] = []
+        self.opened: Path | None = None
 
     def hear(self, line: str) -> None:
         """Take one line."""
@@ -233,8 +238,7 @@ class KeptLines:
     @property
     def folder(self) -> Path | None:
         """The run's folder; None when it came to none or took it away again."""
-        named = next((line.removeprefix(RESULTS) for line in self._lines if line.startswith(RESULTS)), "")
-        return Path(named) if named and Path(named).is_dir() else None
+        return self.opened if self.opened and self.opened.is_dir() else None
 
     def save(self) -> Path | None:
         """The log; None when it cannot be written, or there is no folder."""

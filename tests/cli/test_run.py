@@ -320,12 +320,14 @@ def test_a_failed_run_in_process_exits_1_with_its_reason(invoke, monkeypatch, er
 
 
 def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(invoke, monkeypatch, folder):
-    def fail(*_, show, **__):
+    def fail(*_, show, opened, **__):
+        opened(folder)
         show(f"results: {folder}")
         show("error: it broke.")
         raise RunError("it broke.")
 
-    def stop(*_, show, **__):
+    def stop(*_, show, opened, **__):
+        opened(folder)
         show(f"results: {folder}")
         signal.raise_signal(signal.SIGTERM)
 
