@@ -1,15 +1,21 @@
-"""Encoded images to one array file: one channel where all are grey, and one size, their own or that of `image-size`."""
+"""Encoded images to one array file: one channel where all are grey, and one size, their own or that of `image-size`.
+
+PIL is imported only to decode: a deployment starts a process a message, and decodes once.
+"""
 
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image
 
 from data import DataError
 from data.sources import Source
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _GREY = ("1", "L", "LA", "La")
 _TOO_DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
@@ -62,6 +68,8 @@ def resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     """An image (C, H, W) uint8 brought to (C, height, width), bilinear, antialiased; as it is if it has that size."""
     if pixels.shape[1:] == (height, width):
         return pixels
+    from PIL import Image
+
     channels = [
         Image.fromarray(np.ascontiguousarray(channel)).resize((width, height), Image.Resampling.BILINEAR)
         for channel in pixels
@@ -85,8 +93,10 @@ class Where:
         return self.row + self.names
 
 
-def _images(source: Source) -> Iterator[tuple[Where, Image.Image]]:
+def _images(source: Source) -> "Iterator[tuple[Where, Image.Image]]":
     """Each image, its header read and its pixels not yet, with the words that name it; training rows first."""
+    from PIL import Image
+
     for split, table in (("train", source.train), ("test", source.test)):
         if table is None:
             continue

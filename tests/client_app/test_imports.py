@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"scipy", "sklearn", "datasets", "flwr_datasets", "torchvision", "matplotlib", "ray", "torch._dynamo"}
-HEAVY |= {"tensorboard", "wandb", "mlflow"}
+HEAVY |= {"tensorboard", "wandb", "mlflow", "PIL", "serving", "reports"}
 
 
 @pytest.mark.parametrize("module", ["client_app.app", "strategies.protonorm"])
