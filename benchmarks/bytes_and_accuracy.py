@@ -50,13 +50,18 @@ def main() -> None:
             found[name].append(run)
             best = run["rules"]["local-prototypes"]["best"]
             print(f"seed {seed}, {name}: {100 * best:.1f} % best, {time.monotonic() - began:.0f} s", flush=True)
+        # after every seed: what was measured is not lost with what was not
+        _print_table(found)
+
+
+def _print_table(found: dict[str, list[dict[str, Any]]]) -> None:
     print("\n| |", " | ".join(FIGURES), "| discriminant, final | payload a round | of FedProto's | wire a round |")
     print("|---|" + "---|" * (len(FIGURES) + 4))
     reference = statistics.mean(map(_payload, found["FedProto"])) if "FedProto" in found else None
     for name, runs in found.items():
         print(f"| {name} |", " | ".join(_cells(runs, reference)), "|")
     floors = [run["floor"]["majority-class"] for runs in found.values() for run in runs]
-    print(f"\nalways the client's majority class: {percent(floors)}")
+    print(f"\nalways the client's majority class: {percent(floors)}", flush=True)
 
 
 def _cells(runs: list[dict[str, Any]], reference: float | None) -> list[str]:

@@ -24,13 +24,14 @@ from federation.wire.payloads import Identity, Parts
 from federation.wire.weights import layout_lines
 from prototypes.weights import Weights, flat
 from strategies import read_settings
+from strategies.contract import ServerHalf
 from strategies.rounds.sums import Scratch, added_up
 
 REPEATS = 5
 ROW = 1000  # values of a tensor's row
 
 
-def server_of(clients: int, values: int):  # type: ignore[no-untyped-def]
+def server_of(clients: int, values: int) -> tuple[ServerHalf, dict[int, Identity]]:
     """FedAvg's server half, and who its clients are."""
     run = read_settings({"strategy": "fedavg"})
     half = run.method.server(run.settings, run.options)

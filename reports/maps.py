@@ -142,7 +142,7 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
 
 
 def _why_none(results: Results, tensors: "dict[str, Tensor]") -> str:
-    name, receives = results.run.settings.strategy, [spec.kind for spec in results.run.exchange.down]
+    name, receives = results.run.settings.strategy, sorted({spec.kind for spec in results.run.exchange.down})
     if not receives:
         return f"{name} has none; nothing is exchanged"
     if "prototypes" not in receives:

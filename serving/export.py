@@ -40,6 +40,7 @@ class Program(nn.Module):
 
     def __init__(self, trained: Trained, rule: str) -> None:
         super().__init__()
+        trained, rule = trained.judged_by(rule)
         transform = _numbers(trained)
         shape = (-1, *(1,) * (len(transform.shape) - 1))
         self.register_buffer("mean", torch.tensor(transform.mean).view(shape))

@@ -19,7 +19,7 @@ from data import DataError
 from data.client_data import InputTransform, Rows, TokenTransform, Transform
 from data.images import resized
 from federation.seeds import limited_threads
-from federation.settings import SettingError
+from federation.settings import RECEIVED, SettingError
 from models.text import Tokens
 from strategies import read_settings
 from strategies.contract import ClientState, Objective
@@ -27,7 +27,7 @@ from strategies.contract import ClientState, Objective
 PARTS = {"partition": int, "model": str, "class_names": list, "input": dict, "rule": str, "settings": dict}
 PIXEL = 255  # full scale of an image's channel
 # The rules whose scores are log-probabilities, up to a constant of each input.
-WITH_PROBABILITIES = ("classifier", "discriminant")
+WITH_PROBABILITIES = ("classifier", "discriminant", RECEIVED)
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class Trained:
         made_in: the round that left its state.
         rule: its own, by the run's settings; it may lack what that takes.
         tokens: makes token ids of texts; None for a model that takes none.
+        arrived: the client with what came last, by which the rule `received` judges; None without that rule.
         notices: what was amiss in the store, a sentence each.
     """
 
@@ -53,12 +54,20 @@ class Trained:
     transform: Transform
     device: torch.device
     tokens: Tokens | None = None
+    arrived: ClientState | None = None
     notices: tuple[str, ...] = ()
 
     def rules(self) -> tuple[str, ...]:
         """The rules that this client can apply."""
         nothing = torch.zeros(0, self.objective.settings.feature_dim, device=self.device)
-        return tuple(rule_scores(self.objective, self.state, nothing))
+        own = tuple(rule_scores(self.objective, self.state, nothing))
+        return own if self.arrived is None else (*own, RECEIVED)
+
+    def judged_by(self, rule: str) -> "tuple[Trained, str]":
+        """The client and the rule that come to the same: `received` is the classifier of what came."""
+        if rule != RECEIVED or self.arrived is None:
+            return self, rule
+        return replace(self, state=self.arrived, arrived=None), "classifier"
 
     def chosen(self, rule: str = "") -> str:
         """The rule of that name, or the client's own for "".
@@ -77,6 +86,9 @@ class Trained:
     @torch.no_grad()
     def scores(self, rule: str, inputs: Tensor) -> Tensor:
         """Of inputs (n, ...) as stored: (n, K), higher is better; -inf where the rule does not know a class."""
+        trained, rule = self.judged_by(rule)
+        if trained is not self:
+            return trained.scores(rule, inputs)
         rows = Rows(inputs.to(self.device), torch.zeros(len(inputs), dtype=torch.int64))
         with limited_threads(self.objective.settings.threads):
             z = features_of(self.objective, self.state, rows, self.transform)
@@ -109,6 +121,7 @@ def open_trained(folder: Path, device: str = "auto") -> Trained:
         notices.append(f"{error} Going on without what the server sent last.")
     lay_out(objective, state, received, place)
     state.module.eval()
+    arrived = objective.arrived(state, received) if RECEIVED in run.method.rules else None
     home = folder.absolute()
     return Trained(
         run=home.parent.name,
@@ -122,6 +135,7 @@ def open_trained(folder: Path, device: str = "auto") -> Trained:
         transform=transform,
         device=place,
         tokens=tokens,
+        arrived=arrived,
         notices=tuple(notices),
     )
 

@@ -1,6 +1,7 @@
 """What many tests need: a PROTOSPHERE_HOME of their own, and a short quiet run over the in-process grid."""
 
 import json
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -39,6 +40,11 @@ def home(tmp_path, monkeypatch, decoded_cache):
     (folder / "cache").symlink_to(decoded_cache, target_is_directory=True)
     monkeypatch.setenv("PROTOSPHERE_HOME", str(folder))
     return folder
+
+
+# A suite that was started in the background ignores SIGINT, and all that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

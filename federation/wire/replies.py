@@ -33,8 +33,11 @@ def pulled(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Messag
 
     for message_id in message_ids:
         try:
-            # which message it answers the client wrote itself: we know which one we asked about
-            found = [(message_id, reply) for reply in grid.pull_messages([message_id])]
+            arrived = list(grid.pull_messages([message_id]))
+            found = [(message_id, reply) for reply in arrived if reply.metadata.reply_to_message_id == message_id]
+            # which message it answers the client wrote itself: of a single reply we know it by what we asked for
+            if len(arrived) == 1:
+                found = [(message_id, arrived[0])]
         except httpx.HTTPError:
             raise
         # Flower, protobuf and NumPy raise a dozen kinds for bytes that were made to harm

@@ -64,7 +64,7 @@ def test_neither_workers_nor_a_resumption_change_a_sparse_run(run, metrics):
 def test_a_sparse_run_cut_and_resumed_is_as_never_cut(run, metrics, cut, settings):
     settings = settings | {"rounds": 4, "fraction-train": 0.75, "momentum": 0.9, "optimizer-state": "persistent"}
     whole = run(settings)
-    cut(settings, "aggregate_train", lambda strategy, server_round, replies: server_round == 3)
+    cut(settings, "_aggregate", lambda strategy, server_round, replies: server_round == 3)
     (folder,) = set(whole.parent.iterdir()) - {whole}
     client_module._states.clear()
     assert run(settings | {"resume": str(folder)}) == folder
