@@ -84,6 +84,7 @@ HEADERS = {
     },
     "report": {"partition", "round", "problem", "remark", "seconds", "parts", "codec"},
     "identity": {
+        "method",
         "layouts",
         "partition",
         "partitions",
