@@ -6,7 +6,6 @@ a process's memory and would be gone with it.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from data import ToldError
+from data.files import replacing
 from federation.wire.payloads import Payload, from_tensors, to_tensors
 from prototypes.prototype_set import PrototypeSet
 from strategies.contract import ClientState
@@ -199,14 +199,10 @@ class Store:
         Raises:
             StoreError: the folder cannot be written.
         """
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            try:
+            with replacing(path) as temporary:
                 write(temporary)
-                os.replace(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error
             raise StoreError(

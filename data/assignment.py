@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from data.columns import USUAL, Columns
 from data.content import occurs_once
 from data.decoded import Decoded, Recipe, decode
 from data.domains import is_several, kept_all, open_all
+from data.files import replacing
 from data.folders import Listed
 from data.groups import Units, shared_group, units_of
 from data.mixed import MIXED, cells_of, mixed_rows
@@ -341,10 +341,8 @@ def _set_aside(data: Decoded, among: np.ndarray, used: np.ndarray, spec: DataSpe
 
 def _write(file: Path, result: Assignment) -> None:
     parts = [*result.train, *result.test, *result.validation, *result.unheld, result.shared]
-    partial = file.with_suffix(".partial")
-    with partial.open("wb") as stream:
+    with replacing(file) as partial, partial.open("wb") as stream:
         np.savez(stream, rows=np.concatenate(parts), lengths=np.array([len(part) for part in parts]))
-    os.replace(partial, file)
 
 
 def _read(file: Path, total: int) -> Assignment | None:

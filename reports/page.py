@@ -12,10 +12,11 @@ A report is put together from parts, each of which is `Html`; every other string
 """
 
 import base64
-import os
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
+
+from data.files import replacing
 
 MISSING = "–"  # in place of a value that there is not
 
@@ -154,12 +155,8 @@ def write(path: Path, content: str) -> Path:
     Raises:
         OSError: it cannot be written; what was there before is left as it was.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
+    with replacing(path) as temporary:
         temporary.write_text(content, "utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return path
 
 

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from data.domains import short_name
+from data.files import replacing
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, home, is_run_name, plain_name, shown
 from models import plugins
 
@@ -144,6 +145,9 @@ class RunFolder:
                 raise SettingError(
                     f"{self.path} is being written by a run that has not ended; wait for it, or stop it first."
                 ) from None
+        # of a server that was killed while it wrote
+        for left in self.path.glob(".*.tmp"):
+            left.unlink(missing_ok=True)
         try:
             yield
         finally:
@@ -322,13 +326,8 @@ class RunFolder:
     @contextmanager
     def _replacing(self, name: str) -> Iterator[Path]:
         """A temporary file that takes the place of `name` when it is whole, and goes when it is not."""
-        temporary = self.path / f".{name}.tmp"
-        with _writing_to(self.path):
-            try:
-                yield temporary
-                os.replace(temporary, self.path / name)
-            finally:
-                temporary.unlink(missing_ok=True)
+        with _writing_to(self.path), replacing(self.path / name) as temporary:
+            yield temporary
 
 
 def results_root(results_dir: str) -> Path:

@@ -8,7 +8,6 @@ import base64
 import importlib
 import io
 import json
-import os
 import re
 import warnings
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from data.client_data import InputTransform
+from data.files import replacing
 from federation.settings import SettingError
 from prototypes.prototype_set import PrototypeSet
 from serving.predict import PIXEL, Trained
@@ -132,14 +132,11 @@ def export(trained: Trained, output: Path, kind: str = "", rule: str = "", force
     program = Program(trained, chosen).eval().requires_grad_(False)
     about = {METADATA: json.dumps(_metadata(trained, chosen), indent=2), PROTOTYPES: _prototypes(trained)}
     content = _as_torch(program, trained, about) if kind == "torch" else _as_onnx(program, trained, about)
-    temporary = output.with_name(f"{output.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, output)
+        with replacing(output) as temporary:
+            temporary.write_bytes(content)
     except OSError as error:
         raise SettingError(f"{output} cannot be written ({error.strerror}); choose another --output.") from None
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _format_of(output: Path, kind: str) -> str:

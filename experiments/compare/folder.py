@@ -13,6 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from data.files import replacing
 from experiments.compare.cells import PLACES, Cell
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, home, is_run_name, plain_name, shown
@@ -173,10 +174,9 @@ class ComparisonFolder:
                 )
 
     def _write(self, content: Mapping[str, Any]) -> None:
-        temporary = self.path / f".{FILE}.tmp"
         written = {"format": FORMAT, "version": this_version(), **content}
-        temporary.write_text(json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
-        os.replace(temporary, self.path / FILE)
+        with replacing(self.path / FILE) as temporary:
+            temporary.write_text(json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
 
 
 def this_version() -> str:
