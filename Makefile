@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SETTINGS ?=
 
-.PHONY: demo deploy-demo docker-demo test soak settings lint bench clean help
+.PHONY: demo deploy-demo docker-demo test soak mutants settings lint bench clean help
 
 help:
 	@echo "make demo    install what is needed, train ten different clients on real digits, and compare with no exchange"
@@ -13,6 +13,7 @@ help:
 	@echo "make docker-demo  the same in containers, over docker-compose.yml; skipped where no Docker engine runs"
 	@echo "make test    install what is needed, then run the tests"
 	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
+	@echo "make mutants forty small wrongs in the code, each of which its tests must notice (ten minutes)"
 	@echo "make settings  bring the defaults in pyproject.toml and README.md up to date with the code"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   the figures of the README, printed (half an hour)"
@@ -51,6 +52,9 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+mutants: $(READY)
+	$(BIN)/python -m tests.mutations
 
 settings: $(READY)
 	$(BIN)/python -m experiments.settings_tables

@@ -1,0 +1,226 @@
+"""Forty small wrongs, and for each the tests that must notice: nothing that is caught today may pass tomorrow."""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """One line changed: where, what stands there once, what is put in its place, and pytest's words that must fail."""
+
+    file: str
+    before: str
+    after: str
+    killers: str
+
+
+P, S, R, W, C = "tests/prototypes/", "tests/strategies/", "strategies/rounds/", "federation/wire/", "client_app/"
+
+MUTANTS = {
+    # --- mathematics
+    "a mean divided by all": Mutant(
+        "prototypes/aggregation.py",
+        "return sums / totals.unsqueeze(1)",
+        "return sums / totals.sum()",
+        P + "test_aggregation.py",
+    ),
+    "counts forgotten in the weighted mean": Mutant(
+        "prototypes/aggregation.py", 'if how == "weighted" else', 'if how == "none" else', P + "test_aggregation.py"
+    ),
+    "a trimmed mean that trims one end": Mutant(
+        "prototypes/aggregation.py", "[cut : len(rows) - cut]", "[cut:]", P + "test_aggregation.py"
+    ),
+    "no liar cut of three": Mutant(
+        "prototypes/aggregation.py", "if trim and rows > 2 else", "if trim and rows > 9 else", P + "test_aggregation.py"
+    ),
+    "a sum for the mean over d": Mutant(
+        "prototypes/losses.py",
+        "distances = offsets.square().mean(dim=1)",
+        "distances = offsets.square().sum(dim=1)",
+        P + "test_losses.py",
+    ),
+    "absent targets pull": Mutant(
+        "prototypes/losses.py",
+        "weights = present[labels].to(distances.dtype)",
+        "weights = torch.ones_like(distances)",
+        P + "test_losses.py",
+    ),
+    "the farthest prototype wins": Mutant(
+        "prototypes/nearest.py",
+        "torch.where(present, -distances, -torch.inf)",
+        "torch.where(present, distances, -torch.inf)",
+        P + "test_discriminant.py tests/client_app/test_evaluation.py",
+    ),
+    "a repulsion that attracts": Mutant(
+        "prototypes/sphere.py", "energies *= -0.5", "energies *= 0.5", P + "test_sphere.py " + P + "test_alignment.py"
+    ),
+    "own weight among the others": Mutant(
+        "prototypes/personalisation.py",
+        "weights[torch.arange(len(block), device=rows.device), own] = 0",
+        "pass",
+        P + "test_personalisation.py",
+    ),
+    "far prototypes weigh most": Mutant(
+        "prototypes/personalisation.py",
+        "weights.add_(EPSILON).reciprocal_()",
+        "weights.add_(EPSILON)",
+        P + "test_personalisation.py",
+    ),
+    "a fused variance without the spread of means": Mutant(
+        "prototypes/fusion.py",
+        "pooled(variances + (means - centres[clusters]).square())",
+        "pooled(variances)",
+        P + "test_fusion.py",
+    ),
+    "a refinement that forgets the sphere": Mutant(
+        "prototypes/refinement.py",
+        "points = normalize(free.detach(), dim=1)",
+        "points = free.detach()",
+        P + "test_refinement.py",
+    ),
+    "int8 that wraps": Mutant(
+        "prototypes/quantisation.py",
+        ".round().clamp(-_STEPS, _STEPS)",
+        ".round() * 2",
+        P + "test_quantisation.py",
+    ),
+    "bits beyond sixteen": Mutant(
+        "prototypes/quantisation.py",
+        "(mantissas * 2.0**bits).round() / 2.0**bits",
+        "mantissas",
+        P + "test_quantisation.py",
+    ),
+    # --- methods
+    "mu forgotten at the client": Mutant(
+        "strategies/tinyproto.py",
+        "return received.with_vectors(mu * received.vectors)",
+        "return received",
+        S + "test_tinyproto.py",
+    ),
+    "class counts in the last digits": Mutant(
+        "strategies/tinyproto.py",
+        "to_significant_bits(scaled, UPLOADED_BITS)",
+        "scaled",
+        S + "test_tinyproto.py",
+    ),
+    "gamma forgotten": Mutant(
+        "strategies/protonorm.py",
+        "received.with_vectors(self.options[ProtoNormSettings].gamma * received.vectors)",
+        "received",
+        S + "test_protonorm.py",
+    ),
+    "a class forgotten that nobody reported": Mutant(
+        "strategies/contract.py",
+        "return remembered(state).updated_by(fresh) if state else fresh",
+        "return fresh",
+        S + "test_fedproto.py",
+    ),
+    "a classifier that is not anchored": Mutant(
+        "strategies/fedpagr.py", "state.module.anchor(received)", "pass", S + "test_fedpagr.py"
+    ),
+    "mixtures in every round": Mutant(
+        "strategies/gfpl.py",
+        "round_number % self.exchange_every == 0",
+        "round_number >= 1",
+        S + "test_gfpl.py",
+    ),
+    "a frame that the data move": Mutant(
+        "strategies/frame.py",
+        'generator=generator(seed, "frame")',
+        "generator=None",
+        S + "test_frame.py",
+    ),
+    "all clients weigh alike": Mutant(
+        "strategies/weights.py", 'if self.weighting == "samples" else 1.0', "if False else 1.0", S + "test_weights.py"
+    ),
+    "architectures mixed": Mutant(
+        "strategies/weights.py",
+        'key = (identity.model if apart else "", identity.layouts)',
+        'key = ("", ())',
+        S + "test_weights.py",
+    ),
+    "what came is not loaded": Mutant(
+        "strategies/weights.py", "own[name].copy_(tensor)", "pass", S + "test_weights.py -k replaces"
+    ),
+    "the first upload only": Mutant(
+        R + "sums.py", "total[name] += tensor", "total[name] = tensor", S + "test_weights.py"
+    ),
+    # --- wire and safety
+    "a mask that lets all through": Mutant(
+        W + "codec.py",
+        "return expand(values, self.masks[labels]) if self.masked else values",
+        "return expand(values, self.masks[labels * 0]) if self.masked else values",
+        "tests/federation/test_codec.py",
+    ),
+    "a codec of others is read": Mutant(
+        W + "codec.py",
+        "if difference := self.difference(fingerprint):",
+        "if False:",
+        "tests/federation/test_messages.py",
+    ),
+    "no norm is too long": Mutant(
+        W + "checks.py",
+        "if len(norms) and float(norms.max()) > max_norm:",
+        "if False:",
+        "tests/federation/test_uploads.py",
+    ),
+    "labels in any order": Mutant(
+        W + "parts.py",
+        "if (steps < 0).any() or (most == 1 and (steps == 0).any()):",
+        "if False:",
+        "tests/federation/test_uploads.py",
+    ),
+    "weights that are not finite": Mutant(
+        W + "weights.py",
+        "if not bool(tensor.isfinite().all()):\n        raise MessageError",
+        "if False:\n        raise MessageError",
+        S + "test_weights.py -k hostile",
+    ),
+    "long uploads stay": Mutant(
+        R + "outliers.py", "if usual > 0 and norm > most}", "if usual < 0 and norm > most}", S + "test_outliers.py"
+    ),
+    "a claim is believed": Mutant(
+        "strategies/tinyproto.py",
+        "return min(float(self.identities[partition].rows[0] or 1), believed_rows(self.identities))",
+        "return float(self.identities[partition].rows[0] or 1)",
+        S + "test_outliers.py -k claimed",
+    ),
+    "a foreign class counts": Mutant(
+        R + "exchange.py",
+        "(foreign := set(payload.labels.tolist()) - set(identity.classes))",
+        "(foreign := set())",
+        S + "test_replies.py",
+    ),
+    "a strange token is let in": Mutant(
+        C + "store.py",
+        'self.description().get("token") != token_digest(token)',
+        "False",
+        "tests/client_app/test_run_token.py",
+    ),
+    "a path in an error": Mutant(
+        C + "told.py", "if simulated() and not has_own(node):", "if True:", "tests/client_app/test_told.py"
+    ),
+    # --- rounds, stores, resume
+    "a stale store goes unnoticed": Mutant(
+        C + "store.py",
+        "if trained and (newest is None or newest[0] < trained):",
+        "if False:",
+        "tests/client_app/test_store.py",
+    ),
+    "a checkpoint without constants": Mutant(
+        R + "checkpoint.py",
+        '"constants": dict(strategy.half.constants),',
+        '"constants": {},',
+        S + "test_resume.py -k constants",
+    ),
+    "sampling that forgets the round": Mutant(
+        R + "sampling.py", '"round", server_round, "sample"', '"round", 0, "sample"', S + "test_base.py"
+    ),
+    "failures are not counted": Mutant(
+        R + "flower.py", "else self.failed_in_a_row + 1", "else 0", S + "test_failures.py -k row"
+    ),
+    "prototypes of the batch before": Mutant(
+        C + "trainer.py",
+        "    measure(objective, state, data)\n    return TrainingFigures(",
+        "    return TrainingFigures(",
+        "tests/client_app/test_trainer.py",
+    ),
+}
