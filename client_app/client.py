@@ -60,6 +60,11 @@ class Client:
         self.partitions = _whole_number(node, "num-partitions")
         with _told_in_full():
             self.model = text(node, "model") or model_for(self.settings.models, self.partition)
+        if plugins.is_file(self.model) and not text(node, "model") and not simulated():
+            raise SettingError.public(
+                "the run's `models` names a file, and no run names files of this site; start its SuperNode with "
+                "--model FILE."
+            )
         self.device = _device(node.get("device", ""), self.settings.device)
         if self.settings.precision == "bf16" and self.device.type != "cuda":
             raise SettingError.public(
@@ -124,7 +129,7 @@ class Client:
 
     def _layouts(self) -> dict[str, Layout]:
         """Of the parts of weights that it shares: of its model as it was built, which training does not change."""
-        asked = json.dumps([self.run.settings.model_dump(), self.model, self.partition, self.device.type], default=str)
+        asked = json.dumps([self._description(), self.device.type, plugins.digest(self.model)], sort_keys=True)
         if asked not in _layouts:
             shared = self.objective.shared(self._new_state().module) if self.run.exchange.weights else {}
             _layouts[asked] = {part: weights.layout for part, weights in shared.items()}
@@ -257,8 +262,11 @@ def run_of(context: Context) -> Run:
                 "the run's `strategy` is a file, and this site has none for it; start its SuperNode with --strategy "
                 "FILE, the same as the server's."
             )
-        # the run's path is one of the server's machine
-        config["strategy"] = own
+        # the run's path is one of the server's machine; what it holds by which name is the run's to say
+        attribute = plugins.parted(asked)[1]
+        config["strategy"] = f"{own}:{attribute}" if attribute else own
+        # a file of the site's: what it says when it fails is not told
+        return _read(tuple(sorted(config.items())))
     with _told_in_full():
         return _read(tuple(sorted(config.items())))
 

@@ -23,7 +23,10 @@ def text(node: NodeConfig, name: str) -> str:
 def has_own(node: NodeConfig) -> bool:
     """Whether a client works with files of its site's, whose names and content are nobody else's business."""
     model = text(node, "model")
-    return any(text(node, name) for name in ("data-path", "shared-test-path", *COLUMNS)) or told_name(model) != model
+    return (
+        any(text(node, name) for name in ("data-path", "shared-test-path", "strategy-file", *COLUMNS))
+        or told_name(model) != model
+    )
 
 
 def specs(node: NodeConfig, settings: Settings, clients: int, simulated: bool) -> tuple[DataSpec, SharedTestSpec]:

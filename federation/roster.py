@@ -1,5 +1,6 @@
 """Who takes part: before training every client says who it is; a run stops here when they do not fit."""
 
+import hashlib
 import json
 import logging
 import math
@@ -19,6 +20,8 @@ from federation.wire.codec import REMEDY, Codec
 from federation.wire.messages import MessageError, decode_identity
 from federation.wire.payloads import Identity
 from federation.wire.replies import pulled
+from federation.wire.specs import Exchange
+from federation.wire.weights import read_layouts
 from federation.words import class_word
 
 log = logging.getLogger("protosphere")
@@ -100,7 +103,9 @@ class Roster:
 
     def as_json(self) -> list[dict[str, Any]]:
         """The roster for the run's folder, without node ids: those differ from run to run."""
-        return [asdict(identity) for _, identity in sorted(self.identities.items())]
+        found = [asdict(identity) for _, identity in sorted(self.identities.items())]
+        # of layouts a digest: they run to thousands of lines
+        return [each | {"layouts": _digest(each["layouts"])} for each in found]
 
     def _admit(self, grid: Grid, node: int, identity: Identity, expected: int) -> None:
         """Take a client in at the start, or say why the run cannot begin with it."""
@@ -168,6 +173,10 @@ class Roster:
         return any(now <= deadline for _, deadline in self._pending.values())
 
 
+def _digest(lines: Sequence[str]) -> str:
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else ""
+
+
 def check(identities: dict[int, Identity], expected: int) -> None:
     """Stop before round 1 unless the clients fit together.
 
@@ -221,6 +230,23 @@ def refuse_other_methods(identities: Mapping[int, Identity], method: str) -> Non
             raise RosterError(
                 f"client {partition} has another file for the setting `strategy` than the server (digest "
                 f"{identity.method or 'none'} there, {method or 'none'} here); give every site the same file."
+            )
+
+
+def refuse_other_parts(identities: Mapping[int, Identity], exchange: Exchange, strategy: str) -> None:
+    """Stop before round 1 where a client would share weights of other parts of its model than the method exchanges.
+
+    Raises:
+        RosterError: names the first such client, the parts and the remedy.
+    """
+    due = sorted({spec.name for spec in (*exchange.up, *exchange.down) if spec.kind == "weights"})
+    for partition, identity in sorted(identities.items()):
+        shared = sorted(read_layouts(identity.layouts))
+        if shared != due:
+            raise RosterError(
+                f"client {partition} ({identity.model}) would share weights of {', '.join(shared) or 'no part'}, but "
+                f"`{strategy}` exchanges those of {', '.join(due) or 'no part'}; give it a model that has them, and "
+                "the same version."
             )
 
 

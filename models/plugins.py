@@ -5,10 +5,10 @@ A file is loaded by its path, so that folders beside it may be called like ours.
 
 import hashlib
 import importlib
-import importlib.util
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from models.split import ModelError
 
@@ -17,7 +17,7 @@ MISSING = "a file that it names is not to be had here, or cannot be loaded"
 
 def is_file(name: str) -> bool:
     """Whether a name is that of a Python file, perhaps with the name of what it holds."""
-    return _parted(name)[0].endswith(".py")
+    return parted(name)[0].endswith(".py")
 
 
 def is_plugin(name: str) -> bool:
@@ -28,7 +28,7 @@ def is_plugin(name: str) -> bool:
 
 def absolute(name: str) -> str:
     """A file's name with its path made absolute; any other name as it is."""
-    path, attribute = _parted(name)
+    path, attribute = parted(name)
     if not is_file(name):
         return name
     whole = os.path.abspath(Path(path).expanduser())
@@ -37,7 +37,7 @@ def absolute(name: str) -> str:
 
 def stem(name: str) -> str:
     """What a plug-in is called in words and folders: a file's name without its folder, or the name in its module."""
-    path, attribute = _parted(name)
+    path, attribute = parted(name)
     if is_file(name):
         return Path(path).stem
     return attribute or name
@@ -45,7 +45,7 @@ def stem(name: str) -> str:
 
 def placeless(name: str) -> str:
     """A file's name without its folder, which differs from machine to machine; any other name as it is."""
-    path, attribute = _parted(name)
+    path, attribute = parted(name)
     return f"{Path(path).name}{':' * bool(attribute)}{attribute}" if is_file(name) else name
 
 
@@ -57,7 +57,7 @@ def digest(name: str) -> str:
     """
     if not is_file(name):
         return ""
-    return hashlib.blake2b(_content(Path(_parted(name)[0]).expanduser()), digest_size=8).hexdigest()
+    return hashlib.blake2b(_content(Path(parted(name)[0]).expanduser()), digest_size=8).hexdigest()
 
 
 def load(name: str, usual: str) -> object:
@@ -69,7 +69,7 @@ def load(name: str, usual: str) -> object:
     Raises:
         ModelError: there is no such file, module or name, or it cannot be run; one sentence.
     """
-    path, attribute = _parted(name)
+    path, attribute = parted(name)
     try:
         module = _of_file(Path(path).expanduser()) if is_file(name) else importlib.import_module(path)
         return getattr(module, attribute or usual)
@@ -85,20 +85,19 @@ def load(name: str, usual: str) -> object:
         raise ModelError(f"{name!r} cannot be loaded: {type(error).__name__}: {words}.", told=MISSING) from error
 
 
-def _of_file(path: Path) -> object:
+def _of_file(path: Path) -> ModuleType:
     """A file's module, loaded once a content."""
     code = _content(path)
     known = f"protosphere_plugin_{path.stem}_{hashlib.blake2b(code + str(path).encode(), digest_size=8).hexdigest()}"
     if known in sys.modules:
         return sys.modules[known]
-    spec = importlib.util.spec_from_file_location(known, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(known)
+    module.__file__ = str(path)
     # dataclasses look their module up by name
     sys.modules[known] = module
     try:
-        spec.loader.exec_module(module)
+        # not by an import, which keeps compiled files by whole seconds: what runs is what the digest is of
+        exec(compile(code, str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[known]
         raise
@@ -115,7 +114,7 @@ def _content(path: Path) -> bytes:
         ) from None
 
 
-def _parted(name: str) -> tuple[str, str]:
+def parted(name: str) -> tuple[str, str]:
     """Path or module, and the name in it."""
     before, colon, after = name.rpartition(":")
     return (before, after) if colon and after.isidentifier() else (name, "")

@@ -98,8 +98,12 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
             f"{' or '.join(method.rules)}."
         )
     own: dict[type, Any] = {}
+    ours = known_settings() if plugins.is_plugin(settings.strategy) else {}
     for prefix, kind in method.settings.items():
         values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}
+        # a copy of a method of ours that has other settings: nobody gave it our defaults
+        strange = set(values) - set(_names(kind))
+        values = {n: v for n, v in values.items() if n not in strange or ours.get(f"{prefix}.{n}", kind) != v}
         refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _names(kind)))
         own[kind] = check(kind, values, f"{prefix}.")
     options = Options(own)

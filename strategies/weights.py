@@ -153,7 +153,8 @@ class AveragedWeights(ServerHalf):
         fresh: dict[int, Payload] = {}
         for group, total in totals.items():
             layouts = self._layouts[group]
-            means = {part: unflat(total[part] / total[WEIGHT], layout) for part, layout in layouts.items()}
+            sums = {part: values for part, values in total.items() if part != WEIGHT}
+            means = {part: unflat(values / total[WEIGHT], layouts[part]) for part, values in sums.items()}
             fresh[group] = Parts(means)
         return Outcome({}, fresh, {"groups": len(self._members())}, keeps=True)
 

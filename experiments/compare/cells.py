@@ -17,7 +17,7 @@ from experiments.runtime.preflight import without_retries
 from experiments.runtime.run_config import DEFAULT_CLIENTS, RunConfig, laid_over, plan, read_preset
 from federation.data_spec import data_spec
 from federation.settings import Scalar, SettingError, home, nearest, plain_name, refuse_unknown, shown
-from models import ModelError
+from models import ModelError, plugins
 from strategies import known_settings, load_method, read_settings
 
 # a cell's run says these itself
@@ -102,7 +102,7 @@ def settings_of(
     partition's, the method's, `overrides`. Settings of other methods fall away, but for those that the method's own
     entry makes, which are a mistake there.
     """
-    strategy = str(method.settings["strategy"])
+    strategy = plugins.absolute(str(method.settings["strategy"]))
     prefixes = load_method(strategy).settings
 
     def own(settings: Mapping[str, Scalar]) -> RunConfig:
@@ -110,7 +110,7 @@ def settings_of(
 
     base = read_preset(row.dataset.base) if row.dataset.base else {}
     partition = row.partition.settings if row.partition else {}
-    merged: RunConfig = dict(known_settings())
+    merged: RunConfig = dict(known_settings(strategy))
     for layer in (base, comparison.settings, row.dataset.settings, partition):
         merged = laid_over(merged, own(layer))
     merged |= method.settings
@@ -144,12 +144,15 @@ def toml(settings: Mapping[str, Scalar]) -> str:
 
 def not_default(settings: Mapping[str, Scalar]) -> RunConfig:
     """The settings that differ from their defaults."""
-    known = known_settings()
+    known = known_settings(settings.get("strategy", ""))
     return {name: value for name, value in settings.items() if known.get(name) != value}
 
 
 def _refuse_overrides(comparison: Comparison, overrides: Mapping[str, Scalar]) -> None:
-    refuse_unknown(overrides, known_settings())
+    known = known_settings()
+    for entry in comparison.methods:
+        known |= known_settings(entry.settings["strategy"])
+    refuse_unknown(overrides, known)
     for name, remedy in {
         "strategy": "--methods",
         "seed": "--seeds",

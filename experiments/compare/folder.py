@@ -101,8 +101,8 @@ class ComparisonFolder:
                 f"{self.path} was written by another version ({written}; this is {this_version()}, format {FORMAT}): "
                 "go on with that one, or start anew."
             )
-        known = known_settings().keys() - set(PLACES)
         for cell in cells:
+            known = known_settings(cell.settings.get("strategy", "")).keys() - set(PLACES)
             if differing := sorted(known ^ cell.settings.keys()):
                 raise SettingError(
                     f"{self.path} was written by another version ({written}; this is {this_version()}, format "

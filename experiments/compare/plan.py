@@ -203,7 +203,7 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
                 f"setting `{prefix}{name}` is {shown(value)}, but a setting is a number, true, false or a string."
             )
     if not prefix:
-        refuse_unknown(found, known_settings())
+        refuse_unknown(found, known_settings(found.get("strategy", "")))
         for name in found:
             if name in NOT_HERE:
                 raise SettingError(f"setting `{name}` differs by cell or machine; use {NOT_HERE[name]} for it.")

@@ -14,7 +14,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from data.shared_set import SharedLabels
-from federation.roster import Roster, refuse_changes, refuse_other_codecs, refuse_other_methods, refuse_too_few
+from federation.roster import (
+    Roster,
+    refuse_changes,
+    refuse_other_codecs,
+    refuse_other_methods,
+    refuse_other_parts,
+    refuse_too_few,
+)
 from federation.seeds import limited_threads
 from federation.wire.codec import Codec, codec_of
 from federation.wire.messages import wire_bytes
@@ -360,6 +367,7 @@ class PrototypeStrategy(Strategy):
         refuse_other_codecs(self.roster.identities, self.codec)
         refuse_other_methods(self.roster.identities, plugins.digest(self.settings.strategy))
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
+        refuse_other_parts(self.roster.identities, self.run.exchange, self.settings.strategy)
         self.half.meet(self.codec, self.roster.identities)
         self._units = {partition: self.half.unit(partition) for partition in self.roster.identities}
         self.shared = shared_test_set(self.settings, identity.partitions, self.codec.num_classes)

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from flwr.app import Context, RecordDict
 from safetensors.torch import load_file
 from torch import Tensor
 
+from client_app import told
+from client_app.client import Client, run_of
 from experiments.runtime.grid import run_in_process
 from experiments.runtime.launch import launch
 from experiments.runtime.run_config import plan
@@ -137,9 +140,69 @@ def test_sites_with_another_file_are_refused_before_round_1(project: Path) -> No
 
 
 def test_a_file_changed_between_two_runs_is_read_anew(project: Path) -> None:
-    (project / "net.py").write_text("def model(**shapes): return 1\n")
-    assert plugins.load("./net.py", "model")() == 1
-    (project / "net.py").write_text("def model(**shapes): return 2\n")
-    assert plugins.load("./net.py", "model")() == 2
+    for value in (1, 2):
+        (project / "net.py").write_text(f"model = {value}\n")
+        # of the same second and size, as a script would write it
+        os.utime(project / "net.py", (10**9, 10**9))
+        assert plugins.load("./net.py", "model") == value
+    assert not (project / "__pycache__").exists()
     with pytest.raises(ModelError, match="holds no other"):
         plugins.load("./net.py:other", "model")
+
+
+def test_a_copy_of_a_method_of_ours_may_have_other_settings(project: Path) -> None:
+    copy = (ROOT / "strategies" / "fedavg.py").read_text().replace("FedAvgSettings", "OwnSettings")
+    copy = copy.replace('weighting: Literal["samples", "uniform"] = "samples"', "rate: float = 0.5")
+    (project / "own.py").write_text(copy.replace("self.options[OwnSettings].weighting", "'uniform'"))
+    config = plan(['strategy="./own.py" fedavg.rate=0.25'], clients=2).run_config
+    (own,) = read_settings(packed(config)).options.values.values()
+    assert own.rate == 0.25
+    with pytest.raises(SettingError, match=r"unknown setting `fedavg.weighting`"):
+        plan(['strategy="./own.py" fedavg.weighting="uniform"'], clients=2)
+
+
+def site(strategy: str, **node: str) -> Context:
+    config = known_settings() | QUICK | {"strategy": strategy}
+    return Context(1, 2, {"partition-id": 0, "num-partitions": 2} | node, RecordDict(), config)
+
+
+def test_a_site_runs_its_own_file_by_the_run_s_name_and_tells_nothing_of_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(told, "_here", False)
+    (project / "two.py").write_text(
+        printed("adding-a-method.md") + "\n\nOTHER = Method(server=ServerHalf, objective=Objective)\n"
+    )
+    text = (project / "two.py").read_text().replace("    Outcome,\n", "    Objective,\n    Outcome,\n")
+    (project / "two.py").write_text(text)
+    run = run_of(site("/server/two.py:OTHER", **{"strategy-file": str(project / "two.py")}))
+    assert run.method.objective.__name__ == "Objective"
+    with pytest.raises(SettingError, match="this site has none for it; start its SuperNode with --strategy"):
+        run_of(site("/server/two.py"))
+    node = site("/server/two.py", **{"strategy-file": str(project / "secret" / "gone.py")})
+    with pytest.raises(SettingError) as raised:
+        run_of(node)
+    assert "secret" not in told.told(raised.value, node.node_config)
+
+
+def test_no_run_names_a_model_s_file_at_a_site(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(told, "_here", False)
+    (project / "dropped.py").write_text("raise AssertionError('it ran')\n")
+    context = site("local")
+    context.run_config["models"] = str(project / "dropped.py")
+    with pytest.raises(SettingError, match="no run names files of this site"):
+        Client(context)
+
+
+def test_a_method_of_ones_own_is_compared(project: Path) -> None:
+    (project / "cmp.toml").write_text(
+        'methods = ["local", { label = "Half", strategy = "./shrunk.py", shrunk.beta = 0.5 }]\n'
+        'datasets = ["digits"]\nseeds = [0]\n[settings]\nrounds = 1\nmodels = "tiny_perceptron"\nmax-samples = 400\n'
+    )
+    command = [str(Path(sys.executable).parent / "protosphere"), "compare", "--in-process", "cmp.toml"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Half" in done.stdout
+    (folder,) = (project.parent / "home" / "results").glob("*")
+    again = subprocess.run([*command[:3], "--resume", str(folder)], capture_output=True, text=True)
+    assert again.returncode == 0, again.stdout + again.stderr

@@ -9,6 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import nn
 
+from federation.roster import RosterError
 from federation.settings import SettingError
 from federation.wire.checks import MessageError
 from federation.wire.codec import Codec
@@ -321,3 +322,50 @@ def _louder():
             return replies
 
     return Louder
+
+
+# --- what a review found ----------------------------------------------------------------------------------------
+
+
+def claiming(lines):
+    """A grid on which client 2 says other layouts than it has."""
+    from experiments.runtime.grid import LocalGrid
+
+    class Claiming(LocalGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                identity = reply.content.get("identity") if reply.has_content() else None
+                if identity is not None and identity["partition"] == 2:
+                    identity["layouts"] = lines(list(identity["layouts"]))
+            return replies
+
+    return Claiming
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        lambda own: [*own, "zzz/x:3"],
+        lambda own: [*own, "weight/x:1"],
+        lambda own: [],
+        lambda own: [line for line in own if line.startswith("head")],
+    ],
+)
+def test_a_client_that_claims_other_parts_is_refused_before_round_1(run, home, lines):
+    with pytest.raises(RosterError, match=r"client 2 \(tiny_perceptron\) would share weights of "):
+        run({"strategy": "fedavg", "models": "tiny_perceptron", "rounds": 2}, grid=claiming(lines))
+    assert not list((home / "results").rglob("metrics.jsonl"))
+
+
+def test_two_runs_of_one_process_share_what_their_own_settings_say(run):
+    quick = {"strategy": "fedper", "models": "tiny_perceptron", "rounds": 2}
+    for layers in (1, 2, 1):
+        folder = run(quick | {"fedper.personal-layers": layers})
+        assert [line["training"]["dropped"] for line in RunFolder(folder).lines()[:2]] == [0, 0]
+
+
+def test_the_roster_keeps_a_digest_of_layouts(run):
+    folder = run({"strategy": "fedavg", "models": "tiny_perceptron", "rounds": 1})
+    (digest,) = {client["layouts"] for client in RunFolder(folder).roster()}
+    assert len(digest) == 16
