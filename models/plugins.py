@@ -75,14 +75,12 @@ def load(name: str, usual: str) -> object:
         return getattr(module, attribute or usual)
     except ModelError:
         raise
-    except AttributeError as error:
-        raise ModelError(
-            f"{name!r} holds no {attribute or usual}: name what it holds after a colon, as in {path}:NAME ({error}).",
-            told=MISSING,
-        ) from error
     except Exception as error:
         words = " ".join(str(error).split()).rstrip(".!") or type(error).__name__
-        raise ModelError(f"{name!r} cannot be loaded: {type(error).__name__}: {words}.", told=MISSING) from error
+        how = f"cannot be loaded: {type(error).__name__}: {words}" if is_file(name) else f"cannot be imported: {words}"
+        if is_file(name) and isinstance(error, AttributeError):
+            how = f"holds no {attribute or usual}: name what it holds after a colon, as in {path}:NAME ({words})"
+        raise ModelError(f"{name!r} {how}.", told=MISSING) from error
 
 
 def _of_file(path: Path) -> ModuleType:
