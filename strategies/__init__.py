@@ -180,6 +180,8 @@ def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:
 def packed(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Settings as Flower takes them: it refuses names that our pyproject.toml does not hold, so those of somebody's own
     method travel in the setting `own-settings`."""
+    if not plugins.is_plugin(str(run_config.get("strategy", ""))):
+        return dict(run_config)
     known = known_settings()
     own = {name: value for name, value in run_config.items() if name not in known}
     rest = {name: value for name, value in run_config.items() if name in known}
