@@ -39,9 +39,10 @@ from strategies.contract import ClientState
 USER_ERRORS = (DataError, ModelError, SettingError, StoreError)
 CACHE_BYTES = 1 << 30
 
+_layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that they follow from
+
 # The states that this process used last. Workers share no memory and clients move between them, so an entry counts
 # only while its stamp is that of the store's newest generation.
-_layouts: dict[str, dict[str, Layout]] = {}
 _states: OrderedDict[tuple[str, int, torch.device], tuple[Stamp, ClientState]] = OrderedDict()
 
 
@@ -120,18 +121,18 @@ class Client:
             discloses=tuple(discloses),
             codec=self.codec.fingerprint,
             method=plugins.digest(self.settings.strategy),
-            layouts=tuple(line for part, layout in self._layouts().items() for line in layout_lines(part, layout)),
+            layouts=tuple(line for part, own in self._layouts(state).items() for line in layout_lines(part, own)),
         )
 
     def limits(self) -> Limits:
         """What a download must keep to."""
         return Limits(self.codec, self.settings.max_prototype_norm, self.run.exchange.down, self._layouts)
 
-    def _layouts(self) -> dict[str, Layout]:
+    def _layouts(self, built: ClientState | None = None) -> dict[str, Layout]:
         """Of the parts of weights that it shares: of its model as it was built, which training does not change."""
         asked = json.dumps([self._description(), self.device.type, plugins.digest(self.model)], sort_keys=True)
         if asked not in _layouts:
-            shared = self.objective.shared(self._new_state().module) if self.run.exchange.weights else {}
+            shared = self.objective.shared((built or self._new_state()).module) if self.run.exchange.weights else {}
             _layouts[asked] = {part: weights.layout for part, weights in shared.items()}
         return _layouts[asked]
 

@@ -12,11 +12,10 @@ from flwr.serverapp import Grid, ServerApp
 from federation.roster import RosterError
 from federation.settings import SettingError, refuse_relative_paths
 from reports.report import leave_report
-from runs.folder import RunFolder
 from runs.live import live, refuse_missing
 from runs.round import RunError
 from runs.status import status
-from strategies import known_settings, read_settings, refuse_foreign, unpacked
+from strategies import open_folder, read_settings, refuse_foreign
 from strategies.rounds.flower import PrototypeStrategy
 
 USER_ERRORS = (SettingError, RosterError, RunError)
@@ -96,8 +95,7 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None]) -> Path:
     run = read_settings(context.run_config)
     refuse_relative_paths(run.settings)
     refuse_missing(run.settings)
-    run_config = known_settings(run.settings.strategy) | unpacked(context.run_config)
-    folder = (RunFolder.resume if run.settings.resume else RunFolder.create)(run.settings, run_config)
+    folder = open_folder(run, context.run_config)
     with folder.held():
         log.info("%s%s", RESULTS, folder.path)
         opened(folder.path)

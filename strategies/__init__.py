@@ -98,12 +98,13 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
             f"{' or '.join(method.rules)}."
         )
     own: dict[type, Any] = {}
-    ours = known_settings() if plugins.is_plugin(settings.strategy) else {}
     for prefix, kind in method.settings.items():
         values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}
-        # a copy of a method of ours that has other settings: nobody gave it our defaults
         strange = set(values) - set(_names(kind))
-        values = {n: v for n, v in values.items() if n not in strange or ours.get(f"{prefix}.{n}", kind) != v}
+        if strange and plugins.is_plugin(settings.strategy):
+            # a copy of a method of ours that has other settings: nobody gave it our defaults
+            ours = known_settings()
+            values = {n: v for n, v in values.items() if n not in strange or ours.get(f"{prefix}.{n}", kind) != v}
         refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _names(kind)))
         own[kind] = check(kind, values, f"{prefix}.")
     options = Options(own)
@@ -126,15 +127,23 @@ def strategy(run_config: Mapping[str, Scalar], folder: "RunFolder | None" = None
     Raises:
         SettingError: one sentence on the first setting that cannot be used.
     """
-    # a client, which loads its method in every message, needs none of these
-    from runs.folder import RunFolder
+    # a client, which loads its method in every message, needs none of this
     from strategies.rounds.flower import PrototypeStrategy
 
     run = read_settings(run_config)
-    if folder is None:
-        opened = RunFolder.resume if run.settings.resume else RunFolder.create
-        folder = opened(run.settings, known_settings(run.settings.strategy) | unpacked(run_config))
-    return PrototypeStrategy(run, folder)
+    return PrototypeStrategy(run, folder or open_folder(run, run_config))
+
+
+def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> "RunFolder":
+    """A new folder for a run, or the one that it is to go on in.
+
+    Raises:
+        SettingError: it cannot be made, or holds a run of other settings.
+    """
+    from runs.folder import RunFolder
+
+    opened = RunFolder.resume if run.settings.resume else RunFolder.create
+    return opened(run.settings, known_settings(run.settings.strategy) | unpacked(run_config))
 
 
 def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:

@@ -9,9 +9,9 @@ Buffers (the running statistics of batch norms) are averaged like weights unless
 
 from typing import Literal
 
-from federation.settings import RECEIVED, RULES
+from federation.settings import RECEIVED
 from strategies.contract import Exchange, Method, Spec, method_settings
-from strategies.weights import EXTRACTOR, HEAD, AveragedWeights, SharedObjective
+from strategies.weights import EXTRACTOR, HEAD, SHARED_RULES, AveragedWeights, SharedObjective
 
 
 @method_settings
@@ -48,5 +48,5 @@ METHOD = Method(
     settings={"fedavg": FedAvgSettings},
     exchange=lambda options: Exchange(PARTS, PARTS),
     inference=RECEIVED,
-    rules=(*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED),
+    rules=SHARED_RULES,
 )

@@ -11,9 +11,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from federation.settings import RECEIVED, RULES
+from federation.settings import RECEIVED
 from strategies.contract import Exchange, Method, Options, Spec, method_settings
-from strategies.weights import BACKBONE, EXTRACTOR, AveragedWeights, SharedObjective
+from strategies.weights import BACKBONE, EXTRACTOR, SHARED_RULES, AveragedWeights, SharedObjective
 
 
 @method_settings
@@ -51,5 +51,5 @@ METHOD = Method(
     settings={"fedper": FedPerSettings},
     exchange=_exchange,
     inference=RECEIVED,
-    rules=(*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED),
+    rules=SHARED_RULES,
 )

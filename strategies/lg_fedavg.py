@@ -8,9 +8,9 @@ Departures. Weighted by n_i as in the paper (the authors' code takes the plain m
 trained: not built). The head is drawn alike for all architectures.
 """
 
-from federation.settings import RECEIVED, RULES
+from federation.settings import RECEIVED
 from strategies.contract import Exchange, Method, Spec
-from strategies.weights import HEAD, AveragedWeights, SharedObjective
+from strategies.weights import HEAD, SHARED_RULES, AveragedWeights, SharedObjective
 
 
 class LGFedAvgObjective(SharedObjective):
@@ -26,5 +26,5 @@ METHOD = Method(
     objective=LGFedAvgObjective,
     exchange=lambda options: Exchange(PARTS, PARTS),
     inference=RECEIVED,
-    rules=(*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED),
+    rules=SHARED_RULES,
 )

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from federation.seeds import derive
-from federation.settings import SettingError
+from federation.settings import RECEIVED, RULES, SettingError
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts, Payload
 from federation.wire.weights import read_layouts
@@ -26,6 +26,7 @@ from prototypes.weights import Layout, Weights, flat, taken, unflat
 from strategies.contract import ClientState, Objective, Outcome, ServerHalf, State, Sums
 
 EXTRACTOR, BACKBONE, HEAD = "extractor", "backbone", "head"
+SHARED_RULES = (*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED)  # that such methods report
 WEIGHT = "weight"  # of a total: the sum of omega_i
 PREFIX = {EXTRACTOR: "extractor.", BACKBONE: "extractor.backbone.", HEAD: "classifier."}
 
@@ -36,7 +37,7 @@ class SharedObjective(Objective):
     @property
     def parts(self) -> Sequence[str]:
         """Which parts travel."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not say which parts of its model travel")
 
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """A head that travels alone starts alike on all architectures."""
