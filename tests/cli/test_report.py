@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from tests.server_app.fabricated import fabricate
+from tests.reports.fabricated import fabricate
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -148,25 +148,25 @@ MUTANTS = {
         W + "codec.py",
         "return expand(values, self.masks[labels]) if self.masked else values",
         "return expand(values, self.masks[labels * 0]) if self.masked else values",
-        "tests/federation/test_codec.py",
+        "tests/federation/wire/test_codec.py",
     ),
     "a codec of others is read": Mutant(
         W + "codec.py",
         "if difference := self.difference(fingerprint):",
         "if False:",
-        "tests/federation/test_messages.py",
+        "tests/federation/wire/test_messages.py",
     ),
     "no norm is too long": Mutant(
         W + "checks.py",
         "if len(norms) and float(norms.max()) > max_norm:",
         "if False:",
-        "tests/federation/test_uploads.py",
+        "tests/federation/wire/test_uploads.py",
     ),
     "labels in any order": Mutant(
         W + "parts.py",
         "if (steps < 0).any() or (most == 1 and (steps == 0).any()):",
         "if False:",
-        "tests/federation/test_uploads.py",
+        "tests/federation/wire/test_uploads.py",
     ),
     "weights that are not finite": Mutant(
         W + "weights.py",
@@ -175,19 +175,22 @@ MUTANTS = {
         S + "test_weights.py -k hostile",
     ),
     "long uploads stay": Mutant(
-        R + "outliers.py", "if usual > 0 and norm > most}", "if usual < 0 and norm > most}", S + "test_outliers.py"
+        R + "outliers.py",
+        "if usual > 0 and norm > most}",
+        "if usual < 0 and norm > most}",
+        S + "rounds/test_outliers.py",
     ),
     "a claim is believed": Mutant(
         "strategies/tinyproto.py",
         "return min(float(self.identities[partition].rows[0] or 1), believed_rows(self.identities))",
         "return float(self.identities[partition].rows[0] or 1)",
-        S + "test_outliers.py -k claimed",
+        S + "rounds/test_outliers.py -k claimed",
     ),
     "a foreign class counts": Mutant(
         R + "exchange.py",
         "(foreign := set(payload.labels.tolist()) - set(identity.classes))",
         "(foreign := set())",
-        S + "test_replies.py",
+        S + "rounds/test_replies.py",
     ),
     "a strange token is let in": Mutant(
         C + "store.py",
@@ -209,13 +212,13 @@ MUTANTS = {
         R + "checkpoint.py",
         '"constants": dict(strategy.half.constants),',
         '"constants": {},',
-        S + "test_resume.py -k constants",
+        S + "rounds/test_resume.py -k constants",
     ),
     "sampling that forgets the round": Mutant(
-        R + "sampling.py", '"round", server_round, "sample"', '"round", 0, "sample"', S + "test_base.py"
+        R + "sampling.py", '"round", server_round, "sample"', '"round", 0, "sample"', S + "rounds/test_flower.py"
     ),
     "failures are not counted": Mutant(
-        R + "flower.py", "else self.failed_in_a_row + 1", "else 0", S + "test_failures.py -k row"
+        R + "flower.py", "else self.failed_in_a_row + 1", "else 0", S + "rounds/test_failures.py -k row"
     ),
     "prototypes of the batch before": Mutant(
         C + "trainer.py",

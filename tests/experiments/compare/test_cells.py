@@ -18,7 +18,7 @@ QUICK = {"max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "de
 LOCAL = Entry("Local", {"strategy": "local"})
 NORM = Entry("Norm", {"strategy": "protonorm", "protonorm.iterations": 9})
 DIGITS = Entry("Digits", {"dataset": "digits"})
-IMAGES = Path(__file__).resolve().parents[3] / "shared" / "data"
+IMAGES = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
 def comparison(**changes):

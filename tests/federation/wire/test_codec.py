@@ -20,7 +20,7 @@ from federation.wire.specs import Spec
 from prototypes.masks import class_masks
 from prototypes.prototype_set import PrototypeSet
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 K = 8
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 # (d, s): no masks, masks that must share dimensions (K s > d), masks that need not

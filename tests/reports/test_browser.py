@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from reports.report import write_report
-from tests.integration.browser import Browser, find_browser
-from tests.server_app.fabricated import fabricate
+from tests.reports.browser import Browser, find_browser
+from tests.reports.fabricated import fabricate
 
 pytestmark = pytest.mark.integration
 

@@ -17,7 +17,7 @@ from strategies import load_method
 from strategies.contract import EVERYONE, Outcome, ServerHalf
 from strategies.rounds.checkpoint import pack, unpack
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def lines_of(strategy):

@@ -15,7 +15,7 @@ from runs.figures import MEANS
 from runs.folder import FORMAT, RunFolder
 from runs.round import RunError
 from server_app import app as app_module
-from tests.server_app.fabricated import fabricate
+from tests.reports.fabricated import fabricate
 
 VOID = {"meta", "link", "img"}
 EVIL = "<script>alert('x')</script>&\"</td>"
