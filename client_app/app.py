@@ -72,11 +72,11 @@ def _answer(message: Message, context: Context, act: Callable[[Client, Instructi
         report = Report(client.partition, instruction.round, problem=_problem(error, context))
     report = replace(report, seconds=time.perf_counter() - began)
     try:
-        records = encode_report(report, client.codec)
+        records = encode_report(report, client.codec, client.run.exchange.up)
     except CodecError as error:
         # what was trained is kept; only the upload is missing
         report = replace(report, payload=None, problem=_problem(error, context))
-        records = encode_report(report, client.codec)
+        records = encode_report(report, client.codec, client.run.exchange.up)
     return Message(records, reply_to=message)
 
 

@@ -26,7 +26,7 @@ from data.sources import is_path
 from federation.seeds import seed_process
 from federation.settings import RECEIVED, SettingError, device_name, home
 from federation.wire.codec import codec_of
-from federation.wire.parts import Limits
+from federation.wire.parts import Limits, as_sent
 from federation.wire.payloads import Answers, Identity, Instruction, Report
 from federation.wire.weights import layout_lines
 from models import ModelError, model_for, plugins, reads_text, told_name
@@ -79,7 +79,7 @@ class Client:
         # a domain that was dealt has its name already
         self.domain = self._dealt_domain(spec.dataset) or text(node, "domain").strip()
         with _told_in_full():
-            self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim)
+            self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim, self.run.exchange)
             self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
 
     def _dealt_domain(self, dataset: str) -> str:
@@ -164,7 +164,7 @@ class Client:
         self._keep(instruction.run, stamp, state)
         if isinstance(upload, PrototypeSet):
             # of scaled prototypes the norm without the scale would give the scale away
-            figures = replace(figures, prototype_norm=mean_norm(upload))
+            figures = replace(figures, prototype_norm=mean_norm(as_sent(upload, self.run.exchange.up)))
         return replace(report, payload=upload, training=replace(figures, seconds=time.perf_counter() - began))
 
     def restore(self, run: str) -> ClientState:

@@ -31,6 +31,7 @@ from torch.nn.functional import cross_entropy
 from federation.seeds import derive
 from federation.settings import AtLeastOne, Count, NotNegative, Positive, SettingError, Share
 from federation.wire.payloads import Payload, from_tensors, to_tensors
+from federation.wire.transforms import RoundedShares
 from models.heads import DualClassifierModel
 from models.optim import EagerSGD
 from models.split import SplitModel
@@ -155,7 +156,7 @@ class GFPLObjective(Objective):
         mixtures = fit_class_mixtures(*state.features, options.components, seed).mixtures
         if sends_counts(self.options):
             return mixtures
-        return mixtures.without_counts().with_rounded_weights(STEPS_A_COMPONENT * options.components)
+        return mixtures.without_counts()
 
     def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
         """`etf`: h z_k."""
@@ -236,7 +237,8 @@ def _exchange(options: Options) -> Exchange:
     most, counts = options[GFPLSettings].components, sends_counts(options)
     rows = f"the features of single rows: of each in a class of {most} or fewer, of an outlier in a larger one"
     about = "by its components' numbers and weights about how many rows a class has, if few"
-    up = Spec("mixtures", counts=counts, components=most)
+    coarse = () if counts else (RoundedShares(STEPS_A_COMPONENT * most),)
+    up = Spec("mixtures", counts=counts, components=most, transforms=coarse)
     return Exchange((up,), (MIXTURES,), (rows,) if counts else (rows, about))
 
 

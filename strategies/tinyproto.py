@@ -29,9 +29,9 @@ from torch import Tensor
 
 from federation.settings import SettingError
 from federation.wire.payloads import Identity
+from federation.wire.transforms import SignificantBits
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
-from prototypes.quantisation import to_significant_bits
 from strategies.contract import (
     EVERYONE,
     ClientState,
@@ -42,6 +42,7 @@ from strategies.contract import (
     Outcome,
     PullObjective,
     ServerHalf,
+    Spec,
     State,
     as_state,
     carried_on,
@@ -81,12 +82,12 @@ class TinyProtoObjective(PullObjective):
     """Client half of both."""
 
     def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
-        """n_ij p_ij, and n_ij itself never: nor by the products' last digits, which are rounded away."""
+        """n_ij p_ij, and n_ij itself never: nor by the products' last digits, which are rounded away on the way."""
         local = state.prototypes
         if local is None or local.counts is None or not _scales(self.options):
             return super().upload(state, round_number)
         scaled = local.counts.unsqueeze(1) * local.vectors
-        return local.with_vectors(to_significant_bits(scaled, UPLOADED_BITS)).without_counts()
+        return local.with_vectors(scaled).without_counts()
 
 
 class TinyProtoFPObjective(TinyProtoObjective):
@@ -242,8 +243,10 @@ def _scales(options: Options) -> bool:
 
 
 def _exchange(options: Options) -> Exchange:
-    about = ("by the norms of its uploads about how many rows each class has",) if _scales(options) else ()
-    return Exchange(discloses=about)
+    if not _scales(options):
+        return Exchange()
+    up = Spec("prototypes", transforms=(SignificantBits(UPLOADED_BITS),))
+    return Exchange((up,), discloses=("by the norms of its uploads about how many rows each class has",))
 
 
 FP = Method(

@@ -29,6 +29,10 @@ class MessageError(ValueError):
         super().__init__(plain(reason))
 
 
+class CodecError(ValueError):
+    """A value that cannot be written for the wire; one sentence for a person."""
+
+
 def plain(text: str) -> str:
     """The text without line breaks, control codes and anything else that is not printable, cut to LONGEST_TEXT."""
     return "".join(c if c.isprintable() else " " for c in text[:LONGEST_TEXT])

@@ -1,24 +1,22 @@
-"""How prototype vectors are written for the wire: class masks and a number format (TinyProto's compression, for every
-method). Both ends derive it from their settings alone; each message carries its fingerprint."""
+"""What both ends derive from their settings alone: how values are written for the wire, which each message's
+fingerprint names."""
 
-import hashlib
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-import torch
 from torch import Tensor
 
 from federation.settings import SettingError, Settings
+from federation.wire.checks import CodecError as CodecError
 from federation.wire.checks import MessageError, plain
-from prototypes.masks import class_masks, compress, expand
-from prototypes.prototype_set import PrototypeSet
-from prototypes.quantisation import QuantisationError, dequantise, quantise
+from federation.wire.specs import Exchange, Spec
+from federation.wire.transforms import Masks, MixtureFormat, NumberFormat, Transform
+from federation.wire.weights import WeightFormat
+from prototypes.weights import Layout
 
-REMEDY = "both ends need the same classes, feature-dim, sparsity-dim, wire-dtype and seed, and the same version"
-
-
-class CodecError(ValueError):
-    """A prototype that the number format cannot hold; one sentence for a person."""
+REMEDY = (
+    "both ends need the same method and settings of it, classes, feature-dim, sparsity-dim, wire-dtype and seed, and "
+    "the same version"
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,7 @@ class Codec:
         ones: s, the values of a prototype that cross the wire; 0 or d: all of them, and there is no mask.
         wire_dtype: their number format, one of `prototypes.quantisation.FORMATS`.
         seed: from which the masks are derived.
+        added: the method's own transforms, in words; its specs have them.
     """
 
     num_classes: int
@@ -38,6 +37,7 @@ class Codec:
     ones: int = 0
     wire_dtype: str = "float32"
     seed: int = 0
+    added: str = ""
 
     @property
     def masked(self) -> bool:
@@ -56,15 +56,30 @@ class Codec:
     @property
     def masks(self) -> Tensor:
         """(K, d) bool; only where `masked`."""
-        return _masks(self.num_classes, self.dim, self.ones, self.seed)
+        return self._masks.rows
+
+    @property
+    def _masks(self) -> Masks:
+        return Masks(self.num_classes, self.dim, self.ones, self.seed)
+
+    def transforms(self, spec: Spec, layout: Layout = ()) -> tuple[Transform, ...]:
+        """All that is done to a part's values, in the sender's order: the method's own, masks, the number format.
+
+        Args:
+            layout: of weights that were received.
+        """
+        if spec.kind == "weights":
+            return (*spec.transforms, WeightFormat(self.wire_dtype, layout))
+        if spec.kind == "mixtures":
+            return (*spec.transforms, MixtureFormat())
+        masks = (self._masks,) if self.masked and not spec.classwise else ()
+        return (*spec.transforms, *masks, NumberFormat(self.wire_dtype))
 
     @property
     def fingerprint(self) -> str:
         """All that both ends must agree on, in a few words: so a mismatch can be refused by name."""
-        words = f"K={self.num_classes} d={self.dim} s={self.width} format={self.wire_dtype}"
-        if not self.masked:
-            return words
-        return f"{words} seed={self.seed} masks={_digest(self.num_classes, self.dim, self.ones, self.seed)}"
+        words = [f"K={self.num_classes} d={self.dim} s={self.width}", NumberFormat(self.wire_dtype).words]
+        return " ".join([*words, *([self._masks.words] if self.masked else []), *filter(None, [self.added])])
 
     def difference(self, fingerprint: str) -> str:
         """What another fingerprint says otherwise, in words; empty when it is the same."""
@@ -84,40 +99,9 @@ class Codec:
         if difference := self.difference(fingerprint):
             raise MessageError(f"the message was written with another codec ({difference}); {REMEDY}")
 
-    def write(self, prototypes: PrototypeSet) -> tuple[Tensor, Tensor | None]:
-        """Values (k, width) in the stored type, and the scales (k,) of int8, else None.
 
-        Raises:
-            CodecError: a value that the format cannot hold; names the class.
-        """
-        vectors = prototypes.vectors
-        if self.masked:
-            # no rows of masks say no width
-            vectors = compress(vectors, self.masks[prototypes.labels]).reshape(len(prototypes), self.width)
-        try:
-            return quantise(vectors, self.wire_dtype)
-        except QuantisationError as error:
-            whose = "" if error.row is None else f" (class {int(prototypes.labels[error.row])})"
-            raise CodecError(f"a prototype cannot be sent{whose}: {error}") from None
-
-    def read(self, values: Tensor, scales: Tensor | None) -> Tensor:
-        """The values as float32 (k, width), not yet expanded.
-
-        Raises:
-            MessageError: a type that was not agreed, a value or scale that is not finite, a negative scale.
-        """
-        try:
-            return dequantise(values, scales, self.wire_dtype)
-        except QuantisationError as error:
-            raise MessageError(str(error)) from None
-
-    def expand(self, values: Tensor, labels: Tensor) -> Tensor:
-        """(k, width) -> (k, d): what no mask lets through is zero (Definition 1 of TinyProto)."""
-        return expand(values, self.masks[labels]) if self.masked else values
-
-
-def codec_of(settings: Settings, num_classes: int, dim: int) -> Codec:
-    """The codec of a run.
+def codec_of(settings: Settings, num_classes: int, dim: int, exchange: Exchange) -> Codec:
+    """The codec of a run, whose method's messages are `exchange`.
 
     Raises:
         SettingError: the clients' prototypes have fewer values than `sparsity-dim` asks for, or no class.
@@ -127,19 +111,7 @@ def codec_of(settings: Settings, num_classes: int, dim: int) -> Codec:
             f"`sparsity-dim` is {settings.sparsity_dim}, but the clients have {num_classes} classes and features of "
             f"width {dim}; give every client `feature-dim` {settings.feature_dim} and the class list."
         )
-    return Codec(num_classes, dim, settings.sparsity_dim, settings.wire_dtype, settings.seed)
-
-
-# a process meets one codec, or the few of a test
-@lru_cache(maxsize=8)
-def _masks(num_classes: int, dim: int, ones: int, seed: int) -> Tensor:
-    return class_masks(num_classes, dim, ones, seed)
-
-
-@lru_cache(maxsize=8)
-def _digest(num_classes: int, dim: int, ones: int, seed: int) -> str:
-    bits = _masks(num_classes, dim, ones, seed).to(torch.uint8).numpy().tobytes()
-    return hashlib.blake2b(bits, digest_size=4).hexdigest()
+    return Codec(num_classes, dim, settings.sparsity_dim, settings.wire_dtype, settings.seed, exchange.added)
 
 
 def _parts(fingerprint: str) -> dict[str, str]:

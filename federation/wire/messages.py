@@ -12,7 +12,7 @@ Every message holds at most these records, and a test fails on any other:
     identity     ConfigRecord  see payloads.Identity                                           up, once
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from federation.wire.checks import RECORDS as RECORDS
 from federation.wire.codec import Codec
 from federation.wire.parts import Limits, decode_payload, encode_answers, encode_payload
 from federation.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures, parts_of
+from federation.wire.specs import Spec
 from federation.wire.weights import read_layouts
 
 MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
@@ -43,8 +44,11 @@ FIGURES = ("gradient_ratio", "target_norm", "prototype_norm")
 # --- instructions -----------------------------------------------------------------------------------
 
 
-def encode_instruction(instruction: Instruction, codec: Codec) -> RecordDict:
+def encode_instruction(instruction: Instruction, codec: Codec, specs: Sequence[Spec] = ()) -> RecordDict:
     """Server to client.
+
+    Args:
+        specs: of the parts that go down, see `encode_payload`.
 
     Raises:
         CodecError: a prototype that the number format cannot hold.
@@ -66,7 +70,7 @@ def encode_instruction(instruction: Instruction, codec: Codec) -> RecordDict:
     )
     records = RecordDict({"instruction": header})
     if payload is not None:
-        records["payload"] = encode_payload(payload, codec)
+        records["payload"] = encode_payload(payload, codec, specs)
     return records
 
 
@@ -116,8 +120,11 @@ def _constants(names: list[Any], values: list[Any]) -> dict[str, float]:
 # --- reports ------------------------------------------------------------------------------------------
 
 
-def encode_report(report: Report, codec: Codec) -> RecordDict:
+def encode_report(report: Report, codec: Codec, specs: Sequence[Spec] = ()) -> RecordDict:
     """Client to server.
+
+    Args:
+        specs: of the parts that go up, see `encode_payload`.
 
     Raises:
         CodecError: a prototype that the number format cannot hold.
@@ -134,7 +141,7 @@ def encode_report(report: Report, codec: Codec) -> RecordDict:
     }
     records = RecordDict({"report": ConfigRecord(header)})
     if report.payload is not None:
-        records["payload"] = encode_payload(report.payload, codec)
+        records["payload"] = encode_payload(report.payload, codec, specs)
     if training is not None:
         records["training"] = MetricRecord(
             {

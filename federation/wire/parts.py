@@ -1,9 +1,10 @@
 """A payload <-> one ArrayRecord, by the run's codec; what a received one must keep to; and its bytes."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,18 +13,18 @@ from torch import Tensor
 
 from data.shared_set import SharedLabels
 from federation.wire.checks import MessageError, check_norms
-from federation.wire.codec import Codec, CodecError
-from federation.wire.mixtures import MIXTURE_VALUES, checked_mixtures, mixture_arrays
-from federation.wire.payloads import Answers, Part, Parts, Payload, parts_of
+from federation.wire.codec import Codec
+from federation.wire.mixtures import MIXTURE_VALUES, check_mixture_arrays, checked_mixtures
+from federation.wire.payloads import Answers, Part, Parts, Payload, kind_of, part_tensors, parts_of
 from federation.wire.specs import PROTOTYPES, Spec
-from federation.wire.weights import checked_weights, weight_arrays, weight_fields
+from federation.wire.transforms import STORED as STORED
+from federation.wire.transforms import Fields, Transform
+from federation.wire.weights import WeightFormat, check_tensors
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
-from prototypes.quantisation import QuantisationError
 from prototypes.weights import Layout, Weights
 
-# NumPy has no bfloat16: its bits travel as whole numbers
-STORED = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
+Vectors = TypeVar("Vectors", PrototypeSet, MixtureSet)
 BESIDE = ("labels", "scales", "counts", "value_scales")  # no prototype values: they count as wire, not as payload
 SUM_TOLERANCE = 0.01  # float16 rounds each of K probabilities to 11 bits, or to 6e-8 where they are small
 FLOAT32_ROUNDING = 1e-5
@@ -47,39 +48,46 @@ class Limits:
     layouts: Callable[[], Mapping[str, Layout]] = dict
 
 
-def encode_payload(payload: Payload, codec: Codec) -> ArrayRecord:
+def encode_payload(payload: Payload, codec: Codec, specs: Sequence[Spec] = ()) -> ArrayRecord:
     """A payload as one ArrayRecord: an array `<part>.<field>`, or `<field>` of a part that stands for itself; never an
     array a class or a tensor (440 bytes each).
+
+    Args:
+        specs: of its parts; one without goes as its kind goes in every method.
 
     Raises:
         CodecError: a value that the number format cannot hold.
     """
     arrays = {
-        (f"{name}.{field}" if isinstance(payload, Parts) else field): array
+        (f"{name}.{field}" if isinstance(payload, Parts) else field): tensor.numpy()
         for name, part in parts_of(payload).items()
-        for field, array in _part_arrays(part, codec).items()
+        for field, tensor in _sent(part, codec, _spec_of(name, part, specs)).items()
     }
-    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
+    return ArrayRecord({name: Array(np.ascontiguousarray(_small_labels(name, a))) for name, a in arrays.items()})
 
 
-def _part_arrays(part: Part, codec: Codec) -> dict[str, np.ndarray]:
-    if isinstance(part, Weights):
-        try:
-            return weight_arrays(part, codec.wire_dtype)
-        except QuantisationError as error:
-            raise CodecError(f"weights cannot be sent: {error}") from None
-    labels = part.labels.cpu().numpy()
-    arrays: dict[str, np.ndarray] = {"labels": labels.astype(_label_dtype(labels))}
-    if isinstance(part, MixtureSet):
-        arrays |= mixture_arrays(part)
-    else:
-        values, scales = codec.of_width(part.vectors.shape[1]).write(part.to(device="cpu"))
-        arrays["vectors"] = values.detach().numpy()
-        if scales is not None:
-            arrays["scales"] = scales.detach().numpy()
-    if part.counts is not None:
-        arrays["counts"] = part.counts.cpu().numpy()
-    return arrays
+def _spec_of(name: str, part: Part, specs: Sequence[Spec]) -> Spec:
+    return next((spec for spec in specs if spec.name == name), Spec(kind_of(part), name))
+
+
+def _sent(part: Part, codec: Codec, spec: Spec) -> Fields:
+    own = codec.of_width(part.vectors.shape[1]) if isinstance(part, PrototypeSet) else codec
+    fields = {name: tensor.detach().cpu() for name, tensor in part_tensors(part).items()}
+    for transform in own.transforms(spec):
+        fields = transform.send(fields)
+    return fields
+
+
+def as_sent(part: Vectors, specs: Sequence[Spec]) -> Vectors:
+    """As the method's own transforms leave prototypes or mixtures: what a figure of an upload may be made of."""
+    fields = part_tensors(part)
+    for transform in _spec_of(kind_of(part), part, specs).transforms:
+        fields = transform.send(fields)
+    return type(part)(**fields)
+
+
+def _small_labels(name: str, array: np.ndarray) -> np.ndarray:
+    return array.astype(_label_dtype(array)) if name.rpartition(".")[2] == "labels" else array
 
 
 def _label_dtype(labels: np.ndarray) -> type[np.signedinteger]:
@@ -114,7 +122,7 @@ def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
 def _fields(spec: Spec, codec: Codec) -> list[str]:
     """The arrays of a part, in the order of their names."""
     if spec.kind == "weights":
-        return sorted(weight_fields(codec.wire_dtype))
+        return sorted(WeightFormat(codec.wire_dtype).fields)
     mixtures = spec.kind == "mixtures"
     scaled = codec.wire_dtype == "int8" and not mixtures
     fields = {"labels", *(["scales"] if scaled else []), *(["counts"] if spec.counts else [])}
@@ -122,27 +130,42 @@ def _fields(spec: Spec, codec: Codec) -> list[str]:
 
 
 def _decode_part(arrays: dict[str, np.ndarray], spec: Spec, limits: Limits) -> Part:
+    """Types and shapes are checked as they came; norms when all is undone."""
     codec = limits.codec.of_width(limits.codec.num_classes) if spec.classwise else limits.codec
     if spec.kind == "weights":
-        layout = limits.layouts().get(spec.name)
-        if layout is None:
-            raise MessageError(f"weights of `{spec.name}` came without an agreed layout")
-        return checked_weights(arrays, layout, codec.wire_dtype, limits.max_norm)
+        return Weights(_decode_weights(arrays, spec, limits))
     mixtures = spec.kind == "mixtures"
     most = spec.components if mixtures else 1
-    rows = arrays["labels"].size if mixtures else _check_shape(arrays["vectors"], codec)
+    rows = arrays["labels"].size if mixtures else _check_vectors(arrays, codec)
     _check_labels(arrays["labels"], rows, codec.num_classes, most)
-    labels = torch.from_numpy(arrays["labels"].astype(np.int64))
     if spec.counts:
         _check_counts(arrays["counts"], rows)
-    counts = torch.from_numpy(arrays["counts"]) if spec.counts else None
+    if mixtures:
+        check_mixture_arrays(arrays, rows, codec.dim)
+    arrays["labels"] = arrays["labels"].astype(np.int64)
+    fields = _received(arrays, codec.transforms(spec))
     if mixtures:
         # of a download, whose components have no agreed number: the server has rounded it to float32
-        most_norm = limits.max_norm * (1 + FLOAT32_ROUNDING if most is None else 1)
-        return checked_mixtures(labels, arrays, counts, codec.dim, most_norm)
-    values = _values(arrays, rows, codec)
-    check_norms(values, limits.max_norm)
-    return PrototypeSet(labels, codec.expand(values, labels), counts)
+        return checked_mixtures(fields, limits.max_norm * (1 + FLOAT32_ROUNDING if most is None else 1))
+    check_norms(fields["vectors"], limits.max_norm)
+    return PrototypeSet(**fields)
+
+
+def _decode_weights(arrays: dict[str, np.ndarray], spec: Spec, limits: Limits) -> Fields:
+    layout = limits.layouts().get(spec.name)
+    if layout is None:
+        raise MessageError(f"weights of `{spec.name}` came without an agreed layout")
+    WeightFormat(limits.codec.wire_dtype, layout).check_lengths(arrays)
+    tensors = _received(arrays, limits.codec.transforms(spec, layout))
+    check_tensors(tensors, limits.max_norm)
+    return tensors
+
+
+def _received(arrays: Mapping[str, np.ndarray], transforms: Sequence[Transform]) -> Fields:
+    fields = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    for transform in reversed(transforms):
+        fields = transform.receive(fields)
+    return fields
 
 
 def _read(name: str, array: Array) -> np.ndarray:
@@ -162,7 +185,8 @@ def _read(name: str, array: Array) -> np.ndarray:
         raise MessageError(f"array `{name}` cannot be read ({error})") from None
 
 
-def _check_shape(vectors: np.ndarray, codec: Codec) -> int:
+def _check_vectors(arrays: Mapping[str, np.ndarray], codec: Codec) -> int:
+    vectors, scales = arrays["vectors"], arrays.get("scales")
     stored = np.dtype(STORED[codec.wire_dtype])
     if vectors.dtype != stored:
         raise MessageError(f"the vectors are {vectors.dtype}, {stored} was agreed")
@@ -171,14 +195,10 @@ def _check_shape(vectors: np.ndarray, codec: Codec) -> int:
             f"the vectors have shape {vectors.shape}, at most {codec.num_classes} rows of "
             f"{codec.width} values were agreed"
         )
-    return len(vectors)
-
-
-def _values(arrays: dict[str, np.ndarray], rows: int, codec: Codec) -> Tensor:
-    scales = arrays.get("scales")
+    rows = len(vectors)
     if scales is not None and (scales.dtype != np.float32 or scales.shape != (rows,)):
         raise MessageError(f"the scales are {scales.dtype} of shape {scales.shape}, {rows} float32 numbers were due")
-    return codec.read(torch.from_numpy(arrays["vectors"]), None if scales is None else torch.from_numpy(scales))
+    return rows
 
 
 def _check_labels(labels: np.ndarray, rows: int, num_classes: int, most: int | None) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from federation.wire.transforms import Transform
+
 KINDS = ("prototypes", "mixtures", "weights")
 
 
@@ -16,6 +18,7 @@ class Spec:
         counts: whether class counts go with it.
         components: of mixtures, the most components of a class; None for any number.
         sums: whether the server needs sums of uploads only: they wait in files and are added one at a time.
+        transforms: what the method does to its values on the way, before masks and number format.
     """
 
     kind: str
@@ -24,8 +27,15 @@ class Spec:
     counts: bool = False
     components: int | None = 1
     sums: bool = False
+    transforms: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
+        for transform in self.transforms:
+            if transform.kind != self.kind:
+                raise ValueError(
+                    f"The transform {type(transform).__name__} is for {transform.kind}, the part `{self.name}` is of "
+                    f"kind {self.kind}; give each part its own."
+                )
         if not self.name:
             object.__setattr__(self, "name", self.kind)
 
@@ -70,6 +80,13 @@ class Exchange:
     def sums(self) -> bool:
         """Whether the server adds uploads up, one at a time, as they wait in files."""
         return bool(self.up) and all(spec.sums for spec in self.up)
+
+    @property
+    def added(self) -> str:
+        """The transforms that the method adds, by direction and part, as the codec's fingerprint names them."""
+        directed = [(way, spec) for way, specs in (("up", self.up), ("down", self.down)) for spec in specs]
+        found = [(f"{way}.{spec.name}", [each.words for each in spec.transforms]) for way, spec in directed]
+        return " ".join(f"{part}={'+'.join(words)}" for part, words in found if words)
 
     def said(self, masked: str = "") -> list[str]:
         """What the uploads tell of a client, in words.

@@ -3,12 +3,14 @@ a round."""
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from federation.wire.checks import MessageError, check_texts
+from federation.wire.checks import CodecError, MessageError, check_texts
+from federation.wire.transforms import STORED, Fields, Transform
 from prototypes.quantisation import QuantisationError, dequantise, quantise
 from prototypes.weights import STATISTICS, Layout, Weights
 
@@ -52,98 +54,104 @@ def norms_of(part: object) -> dict[str, float]:
     return part.norms() if isinstance(part, Weights) else {}
 
 
-def weight_arrays(weights: Weights, wire_dtype: str) -> dict[str, np.ndarray]:
+@dataclass(frozen=True)
+class WeightFormat(Transform):
     """`values`: tensors of two dimensions or more as rows, in the number format; `small`: the others as float32, since
     int8 would ruin biases and running variances; `value_scales`: of int8, one a row.
 
-    Raises:
-        QuantisationError: a value that the format cannot hold.
+    Attributes:
+        layout: of the tensors; only the receiver needs it.
     """
-    large: list[Tensor] = []
-    scales: list[Tensor] = []
-    small: list[Tensor] = []
-    for name, tensor in weights.tensors.items():
-        whole = tensor.detach().cpu().float()
-        if whole.dim() < 2:
-            if not bool(whole.isfinite().all()):
-                raise QuantisationError(f"`{name}` holds a value that is not finite")
-            small.append(whole.reshape(-1))
-            continue
-        values, scale = quantise(whole.reshape(len(whole), -1), wire_dtype)
-        large.append(values.reshape(-1))
-        scales += [] if scale is None else [scale]
-    stored = quantise(torch.zeros(1, 1), wire_dtype)[0].dtype
-    arrays = {"values": _joined(large, stored), "small": _joined(small, torch.float32)}
-    return arrays | ({"value_scales": _joined(scales, torch.float32)} if wire_dtype == "int8" else {})
 
+    kind = "weights"
+    wire_dtype: str
+    layout: Layout = ()
 
-def _joined(pieces: Sequence[Tensor], dtype: torch.dtype) -> np.ndarray:
-    joined: np.ndarray = (torch.cat(list(pieces)) if pieces else torch.zeros(0, dtype=dtype)).numpy()
-    return joined
+    @property
+    def words(self) -> str:
+        return f"format={self.wire_dtype}"
 
+    @property
+    def fields(self) -> set[str]:
+        """The arrays that cross."""
+        return {"values", "small"} | ({"value_scales"} if self.wire_dtype == "int8" else set())
 
-def weight_fields(wire_dtype: str) -> set[str]:
-    """The arrays of a part of kind `weights`."""
-    return {"values", "small"} | ({"value_scales"} if wire_dtype == "int8" else set())
-
-
-def checked_weights(
-    arrays: Mapping[str, np.ndarray], layout: Layout, wire_dtype: str, max_norm: float, update: bool = False
-) -> Weights:
-    """Received arrays as the tensors of a layout.
-
-    Args:
-        max_norm: largest norm of a tensor; running statistics, whose scale is the data's, are spared.
-        update: whether these are differences, whose running variances may be negative.
-
-    Raises:
-        MessageError: a wrong type or length, a value that is not finite, a negative running variance, a norm.
-    """
-    large = [(name, shape) for name, shape in layout if len(shape) > 1]
-    due = {
-        "values": (np.dtype(_STORED[wire_dtype]), sum(math.prod(shape) for _, shape in large)),
-        "small": (np.dtype(np.float32), sum(math.prod(shape) for _, shape in layout if len(shape) < 2)),
-        "value_scales": (np.dtype(np.float32), sum(shape[0] for _, shape in large)),
-    }
-    for field in weight_fields(wire_dtype):
-        dtype, length = due[field]
-        if arrays[field].dtype != dtype or arrays[field].shape != (length,):
-            raise MessageError(
-                f"the array `{field}` is {arrays[field].dtype} of shape {arrays[field].shape}, {length} values of "
-                f"{dtype} were agreed"
-            )
-    values, small = torch.from_numpy(arrays["values"]), torch.from_numpy(arrays["small"])
-    scales = torch.from_numpy(arrays["value_scales"]) if wire_dtype == "int8" else None
-    tensors: dict[str, Tensor] = {}
-    at = {"values": 0, "small": 0, "scales": 0}
-    for name, shape in layout:
-        number = math.prod(shape)
-        if len(shape) < 2:
-            tensors[name] = small[at["small"] : at["small"] + number].reshape(shape)
-            at["small"] += number
-        else:
-            rows = values[at["values"] : at["values"] + number].reshape(shape[0], -1)
-            own = None if scales is None else scales[at["scales"] : at["scales"] + shape[0]]
+    def send(self, fields: Fields) -> Fields:
+        large: list[Tensor] = []
+        scales: list[Tensor] = []
+        small: list[Tensor] = []
+        for name, tensor in fields.items():
+            whole = tensor.float()
+            if whole.dim() < 2:
+                if not bool(whole.isfinite().all()):
+                    raise CodecError(f"weights cannot be sent: `{name}` holds a value that is not finite")
+                small.append(whole.reshape(-1))
+                continue
             try:
-                tensors[name] = dequantise(rows, own, wire_dtype).reshape(shape)
+                values, scale = quantise(whole.reshape(len(whole), -1), self.wire_dtype)
+            except QuantisationError as error:
+                raise CodecError(f"weights cannot be sent: tensor `{name}`: {error}") from None
+            large.append(values.reshape(-1))
+            scales += [] if scale is None else [scale]
+        stored = quantise(torch.zeros(1, 1), self.wire_dtype)[0].dtype
+        crossing = {"values": _joined(large, stored), "small": _joined(small, torch.float32)}
+        return crossing | ({"value_scales": _joined(scales, torch.float32)} if "value_scales" in self.fields else {})
+
+    def receive(self, fields: Fields) -> Fields:
+        """The tensors of the layout; `check_lengths` comes before."""
+        tensors: Fields = {}
+        at = dict.fromkeys(self.fields, 0)
+
+        def taken(field: str, number: int) -> Tensor:
+            at[field] += number
+            return fields[field][at[field] - number : at[field]]
+
+        for name, shape in self.layout:
+            if len(shape) < 2:
+                tensors[name] = taken("small", math.prod(shape)).reshape(shape)
+                continue
+            rows = taken("values", math.prod(shape)).reshape(shape[0], -1)
+            scales = taken("value_scales", shape[0]) if "value_scales" in at else None
+            try:
+                tensors[name] = dequantise(rows, scales, self.wire_dtype).reshape(shape)
             except QuantisationError as error:
                 raise MessageError(f"tensor `{name}`: {error}") from None
-            at["values"] += number
-            at["scales"] += shape[0]
-        _check_tensor(name, tensors[name], max_norm, update)
-    return Weights(tensors)
+        return tensors
+
+    def check_lengths(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Refuse arrays of other types or lengths than the layout's."""
+        large = [shape for _, shape in self.layout if len(shape) > 1]
+        due = {
+            "values": (np.dtype(STORED[self.wire_dtype]), sum(map(math.prod, large))),
+            "small": (np.dtype(np.float32), sum(math.prod(shape) for _, shape in self.layout if len(shape) < 2)),
+            "value_scales": (np.dtype(np.float32), sum(shape[0] for shape in large)),
+        }
+        for field in self.fields:
+            dtype, length = due[field]
+            if arrays[field].dtype != dtype or arrays[field].shape != (length,):
+                raise MessageError(
+                    f"the array `{field}` is {arrays[field].dtype} of shape {arrays[field].shape}, {length} values of "
+                    f"{dtype} were agreed"
+                )
 
 
-def _check_tensor(name: str, tensor: Tensor, max_norm: float, update: bool) -> None:
+def _joined(pieces: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    return torch.cat(list(pieces)) if pieces else torch.zeros(0, dtype=dtype)
+
+
+def check_tensors(tensors: Fields, max_norm: float) -> None:
+    """Refuse received tensors with a value that is not finite, a negative running variance, or a norm above
+    `max_norm`; running statistics, whose scale is the data's, have none."""
+    for name, tensor in tensors.items():
+        _check_tensor(name, tensor, max_norm)
+
+
+def _check_tensor(name: str, tensor: Tensor, max_norm: float) -> None:
     if not bool(tensor.isfinite().all()):
         raise MessageError(f"tensor `{name}` holds a value that is not finite")
-    if name.endswith("running_var") and not update and bool((tensor < 0).any()):
+    if name.endswith("running_var") and bool((tensor < 0).any()):
         raise MessageError(f"tensor `{name}` holds a negative variance")
     if not name.endswith(STATISTICS) and float(tensor.double().norm()) > max_norm:
         raise MessageError(
             f"tensor `{name}` has norm {float(tensor.double().norm()):.3g}, above `max-prototype-norm` {max_norm:.3g}"
         )
-
-
-# NumPy has no bfloat16: its bits travel as whole numbers
-_STORED = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}

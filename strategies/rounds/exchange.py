@@ -17,6 +17,7 @@ from federation.wire.messages import MessageError, decode_report, encode_instruc
 from federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
 from federation.wire.payloads import ClassVectors, Identity, Instruction, Payload, class_vectors, parts_of
 from federation.wire.replies import is_simulated, pulled
+from federation.wire.specs import Spec
 from federation.wire.weights import norms_of, read_layouts
 from federation.words import class_word
 from runs.round import Bytes, Reply, RunError
@@ -95,14 +96,14 @@ def exchange(
     return sorted(replies, key=lambda reply: reply.partition)
 
 
-def encoded(instruction: Instruction, codec: Codec) -> RecordDict:
+def encoded(instruction: Instruction, codec: Codec, specs: Sequence[Spec]) -> RecordDict:
     """An instruction as it goes down.
 
     Raises:
         RunError: the number format cannot hold what the round before made.
     """
     try:
-        return encode_instruction(instruction, codec)
+        return encode_instruction(instruction, codec, specs)
     except CodecError as error:
         raise RunError(f"round {instruction.round}: {error} A run keeps its settings: start a new one.") from None
 

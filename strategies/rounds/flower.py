@@ -299,7 +299,7 @@ class PrototypeStrategy(Strategy):
                 payload = downloads.get(key)
                 ensemble = self._ensemble_due(server_round)
                 asked = (server_round, evaluate, payload, trained, self.half.constants, ensemble)
-                records = encoded(Instruction(self.folder.name, *asked, self.token), self.codec)
+                records = encoded(Instruction(self.folder.name, *asked, self.token), self.codec, self.run.exchange.down)
                 wire = wire_bytes(records)
                 # a message that is sent for the ensemble alone is no part of training's bytes, nor of evaluation's
                 apart = message_type == MessageType.EVALUATE and not evaluate
@@ -363,7 +363,7 @@ class PrototypeStrategy(Strategy):
     def _meet(self) -> None:
         """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
         identity = next(iter(self.roster.identities.values()))
-        self.codec = codec_of(self.settings, len(identity.class_names), identity.feature_dim)
+        self.codec = codec_of(self.settings, len(identity.class_names), identity.feature_dim, self.run.exchange)
         refuse_other_codecs(self.roster.identities, self.codec)
         refuse_other_methods(self.roster.identities, plugins.digest(self.settings.strategy))
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))

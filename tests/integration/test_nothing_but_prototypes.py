@@ -209,10 +209,14 @@ def check_scalars(record, kind, names, longest):
         assert all(len(str(item)) < 100 for item in items)
 
 
-def fingerprint_of(settings):
+def fingerprint_of(run):
     """What each message says of its codec, as a pattern."""
+    settings = run.settings
     whole = f"K={CLASSES} d={DIM} s={settings.sparsity_dim or DIM} format={settings.wire_dtype}"
-    return whole + (r" seed=0 masks=[0-9a-f]{8}" if settings.sparsity_dim else "")
+    kind = run.exchange.up[0].kind if run.exchange.up else ""
+    added = "16bits" if scales(run) else "shares/64" if kind == "mixtures" and not run.exchange.counts else ""
+    masks = r" seed=0 masks=[0-9a-f]{8}" if settings.sparsity_dim else ""
+    return whole + masks + (f" up.{kind}={added}" if added else "")
 
 
 def scales(run):
@@ -277,7 +281,7 @@ def test_what_goes_down_is_what_the_method_declares(recorded):
         assert header["run"] == folder.name
         assert header["constants"] == (["mu"] if scales(run) else [])
         assert len(header["values"]) == len(header["constants"])
-        assert re.fullmatch(fingerprint_of(run.settings), header["codec"])
+        assert re.fullmatch(fingerprint_of(run), header["codec"])
         assert header["ensemble"] == asked_for_answers(run, header["round"])
         if not is_due_down(run, kind, header["round"]):
             assert set(records) == {"instruction"}
@@ -307,14 +311,14 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
             assert len(records["identity"]["classes"]) <= len(records["identity"]["class_names"]) == CLASSES
             assert len(records["identity"]["rows"]) == 3
             assert records["identity"]["domain"] == ""
-            assert re.fullmatch(fingerprint_of(run.settings), records["identity"]["codec"])
+            assert re.fullmatch(fingerprint_of(run), records["identity"]["codec"])
             continue
         # no list is as long as a client's classes but the loss's parts, which are named
         parts = {"cross-entropy", *PARTS.get(run.settings.strategy, ("prototype-pull",)), "loss"}
         parts |= {f"retrain-{part}" for part in parts} if kind_of(run.exchange.up) == "mixtures" else set()
         check_scalars(records["report"], ConfigRecord, HEADERS["report"], longest=len(parts))
         assert set(records["report"]["parts"]) <= parts
-        assert re.fullmatch(fingerprint_of(run.settings), records["report"]["codec"])
+        assert re.fullmatch(fingerprint_of(run), records["report"]["codec"])
         allowed = {"report", "evaluation"}
         if kind == MessageType.TRAIN:
             allowed |= {"training"} | ({"payload"} if is_due_up(run, records["report"]["round"]) else set())

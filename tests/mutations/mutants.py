@@ -97,8 +97,8 @@ MUTANTS = {
     ),
     "class counts in the last digits": Mutant(
         "strategies/tinyproto.py",
-        "to_significant_bits(scaled, UPLOADED_BITS)",
-        "scaled",
+        "transforms=(SignificantBits(UPLOADED_BITS),)",
+        "transforms=()",
         S + "test_tinyproto.py",
     ),
     "gamma forgotten": Mutant(
@@ -145,9 +145,9 @@ MUTANTS = {
     ),
     # --- wire and safety
     "a mask that lets all through": Mutant(
-        W + "codec.py",
-        "return expand(values, self.masks[labels]) if self.masked else values",
-        "return expand(values, self.masks[labels * 0]) if self.masked else values",
+        W + "transforms.py",
+        'expand(fields["vectors"], self.rows[fields["labels"]])',
+        'expand(fields["vectors"], self.rows[fields["labels"] * 0])',
         "tests/federation/wire/test_codec.py",
     ),
     "a codec of others is read": Mutant(

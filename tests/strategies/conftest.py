@@ -184,6 +184,14 @@ class Federation:
         vectors = rng.standard_normal((len(self.held[partition]), self.codec.dim)).astype(np.float32)
         return PrototypeSet(torch.tensor(self.held[partition]), torch.from_numpy(vectors))
 
+    def _agree(self, added):
+        """What the method adds to the wire, on the side of all clients that wrote as the others do."""
+        before, self.codec = self.codec.fingerprint, replace(self.codec, added=added)
+        self.limits = replace(self.limits, codec=self.codec)
+        for partition, identity in self.identities.items():
+            if identity.codec == before:
+                self.identities[partition] = replace(identity, codec=self.codec.fingerprint)
+
     def start(self, settings=None, **arguments):
         """A run with these clients; gives the strategy (`.result` is Flower's) or raises what it raises."""
         config = known_settings() | {
@@ -196,6 +204,7 @@ class Federation:
         config |= {"start-timeout": 2.0}
         config |= settings or {}
         run = read_settings(config)
+        self._agree(run.exchange.added)
         opened = RunFolder.resume if run.settings.resume else RunFolder.create
         self.strategy = PrototypeStrategy(run, opened(run.settings, config))
         self.strategy.result = self.strategy.start(self.grid, **arguments)
@@ -257,7 +266,7 @@ def halves():
         config = known_settings() | {"feature-dim": dim} | settings
         run = read_settings(config)
         server = run.method.server(run.settings, run.options)
-        server.codec = codec_of(run.settings, num_classes, dim)
+        server.codec = codec_of(run.settings, num_classes, dim, run.exchange)
         objective = run.method.objective(run.settings, run.options, num_classes)
         return SimpleNamespace(server=server, objective=objective, run=run)
 

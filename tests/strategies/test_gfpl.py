@@ -18,6 +18,7 @@ from federation.roster import RosterError
 from federation.seeds import generator
 from federation.settings import SettingError
 from federation.wire.messages import encode_report
+from federation.wire.parts import as_sent
 from federation.wire.payloads import Instruction, to_tensors
 from models import build
 from models.heads import DualClassifierModel
@@ -637,7 +638,7 @@ def test_weights_are_shares_too_coarse_to_tell_how_many_rows_there_are(client, m
     """To the last digit they would be whole shares of n_ij, which is not to leave."""
     made = client(settings={"gfpl.components": most})
     made.train(ask(1))
-    sent = made.train(ask(2)).payload
+    sent = as_sent(made.train(ask(2)).payload, made.run.exchange.up)
     for label in sent.classes().tolist():
         weights = sent.weights[sent.labels == label].double()
         shares = weights / weights.min()
@@ -657,7 +658,7 @@ def test_the_steps_of_weights_grow_with_the_components(halves, most):
         objective, state = client_half(halves, {"gfpl.components": most} | settings)
         with_features(state, (200, 0, 0, 0))
         torch.manual_seed(1)
-        sent.append(objective.upload(state, 10))
+        sent.append(as_sent(objective.upload(state, 10), gfpl.METHOD.exchange(objective.options).up))
     exact, rounded = sent
     shares = (16 * most * exact.weights.double()).round().clamp(min=1)
     torch.testing.assert_close(rounded.weights, (shares / shares.sum()).float())
@@ -822,7 +823,8 @@ def test_in_the_last_round_nothing_goes_up(federation, settings, rounds):
 
 def tampered(report, changed, codec):
     """The report's message with an upload whose arrays are others, by name."""
-    records = encode_report(report, codec)
+    shares = "" if report.payload.counts is not None else "up.mixtures=shares/64"
+    records = encode_report(report, replace(codec, added=shares))
     arrays = {name: records["payload"][name].numpy().copy() for name in records["payload"]}
     arrays |= changed(arrays)
     records["payload"] = ArrayRecord({name: Array(np.array(values, order="C")) for name, values in arrays.items()})

@@ -11,10 +11,11 @@ from client_app import client as client_module
 from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
 from federation.wire.messages import decode_instruction, encode_instruction
-from federation.wire.parts import Limits, decode_payload, encode_payload
+from federation.wire.parts import Limits, as_sent, decode_payload, encode_payload
 from federation.wire.payloads import Identity, Instruction
 from prototypes.prototype_set import PrototypeSet
 from runs.folder import RunFolder
+from strategies import tinyproto
 from strategies.contract import EVERYONE, ClientState
 from strategies.rounds.checkpoint import pack, unpack
 from strategies.tinyproto import mean_class_count
@@ -39,7 +40,8 @@ def local_prototypes(seed=0, clients=4):
 
 
 def uploaded(objective, own):
-    return objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 1)
+    sent = objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 1)
+    return sent and as_sent(sent, tinyproto.FP.exchange(objective.options).up)
 
 
 def across(payload, codec):

@@ -16,7 +16,8 @@ from federation.wire.codec import Codec, CodecError, codec_of
 from federation.wire.messages import encode_instruction, encode_report, wire_bytes
 from federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
 from federation.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
-from federation.wire.specs import Spec
+from federation.wire.specs import Exchange, Spec
+from federation.wire.transforms import SignificantBits
 from prototypes.masks import class_masks
 from prototypes.prototype_set import PrototypeSet
 
@@ -165,8 +166,9 @@ def test_int8_adds_a_scale_a_prototype_to_the_wire():
 
 def test_the_run_settings_and_the_task_make_the_codec():
     settings = check(Settings, {"sparsity-dim": 5, "wire-dtype": "int8", "seed": 9, "feature-dim": 12})
-    assert codec_of(settings, K, 12) == Codec(K, 12, 5, "int8", 9)
-    assert codec_of(Settings(), 3, 7) == Codec(3, 7)
+    assert codec_of(settings, K, 12, Exchange()) == Codec(K, 12, 5, "int8", 9)
+    rounding = Exchange((Spec("prototypes", transforms=(SignificantBits(16),)),))
+    assert codec_of(Settings(), 3, 7, rounding) == Codec(3, 7, added="up.prototypes=16bits")
 
 
 def test_as_many_ones_as_dimensions_are_no_mask():
@@ -225,7 +227,8 @@ def test_exactly_what_differs_is_named_on_both_sides_with_the_remedy(name, refus
     reason = refused(here.refuse_other, there.fingerprint)
     assert here.difference(there.fingerprint) in reason
     assert reason.endswith(
-        "; both ends need the same classes, feature-dim, sparsity-dim, wire-dtype and seed, and the same version"
+        "; both ends need the same method and settings of it, classes, feature-dim, sparsity-dim, wire-dtype and seed, "
+        "and the same version"
     )
     here.refuse_other(here.fingerprint)
 
