@@ -1,7 +1,9 @@
 """`protosphere run`: check everything, run, say how it ended."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -60,7 +62,12 @@ def run(
     ] = None,
     preset: Preset = "",
     resume: Annotated[
-        str, typer.Option(help="Go on with a run: its folder, or `latest`.", metavar="RUN", show_default=False)
+        str,
+        typer.Option(
+            help="Go on with a run: its folder, its name, its number in `flwr ls`, or `latest`.",
+            metavar="RUN",
+            show_default=False,
+        ),
     ] = "",
     results: Annotated[
         str,
@@ -70,6 +77,12 @@ def run(
             show_default=False,
         ),
     ] = "",
+    outcome: Annotated[
+        Path | None,
+        typer.Option(
+            help="Leave there, as JSON, how it ended: exit code, folder, reason. For programs.", metavar="FILE"
+        ),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show all that Flower and Ray say.")] = False,
 ) -> None:
     """Train clients together, simulated or on real machines.
@@ -80,6 +93,8 @@ def run(
     Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
     """
     _refuse_idle_flags(in_process, superlink, cpus_per_client, gpus_per_client, workers)
+    if outcome is not None and not outcome.absolute().parent.is_dir():
+        _end(f"--outcome is {outcome}, but there is no folder {outcome.absolute().parent}; make it first.", BAD_INPUT)
     from experiments.runtime.processes import Interrupted, interruptible
 
     cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
@@ -87,34 +102,49 @@ def run(
         display.stage("reading settings and data")
         try:
             with interruptible():
-                wanted = _planned(settings or [], preset, resume, results, clients, superlink, in_process, (cpus, gpus))
+                # its imports take seconds
+                ending = _planned(settings or [], preset, resume, results, clients, superlink, in_process, (cpus, gpus))
         except Interrupted as interruption:
-            _end(f"stopped by {interruption.name} before anything was started.", KILLED + interruption.number)
-        if in_process:
-            ending = _run_here(wanted, workers or 1, verbose, display)
-        else:
-            ending = _run_flower(wanted, cpus, gpus, verbose, superlink, display)
+            words = f"stopped by {interruption.name} before anything was started."
+            ending = _Ending(KILLED + interruption.number, words=words)
+        if not isinstance(ending, _Ending):
+            if in_process:
+                ending = _run_here(ending, workers or 1, verbose, display)
+            else:
+                ending = _run_flower(ending, cpus, gpus, verbose, superlink, display)
+    again = {"--superlink": superlink, "--in-process": in_process, "--workers": workers}
+    again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
+    begun = ending.folder or ending.flower_run or ending.log
+    after = _afterwords(ending, again) if ending.code and begun else []
+    if outcome is not None:
+        told = {"code": ending.code, "folder": ending.folder and str(ending.folder), "reason": ending.words}
+        outcome.write_text(json.dumps(told) + "\n", "utf-8")
     if ending.code:
-        again = {"--superlink": superlink, "--in-process": in_process, "--workers": workers}
-        again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
-        _end("\n".join([ending.words, *_afterwords(ending, again)]), ending.code)
-    folder = ending.folder
-    if folder is None or (superlink and not (folder / "summary.json").exists()):
-        typer.echo(f"completed; the results lie on the SuperLink's machine: {folder}")
+        _end("\n".join([ending.words, *after]), ending.code)
+    if ending.folder is None:
+        typer.echo("completed; the results lie on the SuperLink's machine")
         return
     from cli.summary import print_summary
 
-    print_summary(folder)
+    print_summary(ending.folder)
 
 
 @dataclass(frozen=True)
 class _Ending:
-    """How a run ended: the exit code, the run's folder if it came to one, and why it failed, in a sentence."""
+    """How a run ended, or why none began.
+
+    Attributes:
+        code: the exit code.
+        folder: the run's, if it came to one on this machine.
+        words: why it failed, in a sentence.
+        flower_run: the number by which Flower knows it.
+    """
 
     code: int
-    folder: Path | None
+    folder: Path | None = None
     words: str = ""
     log: str = ""
+    flower_run: str = ""
 
 
 def _planned(
@@ -126,7 +156,7 @@ def _planned(
     superlink: str,
     in_process: bool,
     resources: tuple[int, float],
-) -> "Plan":
+) -> "Plan | _Ending":
     from data import DataError
     from experiments.runtime.launch import check_resources
     from experiments.runtime.preflight import refuse_no_cuda
@@ -142,7 +172,7 @@ def _planned(
             check_resources(*resources)
         return wanted
     except (SettingError, DataError, ModelError) as error:
-        _end(str(error), BAD_INPUT)
+        return _Ending(BAD_INPUT, words=str(error))
 
 
 def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool, connection: str, display: Display) -> _Ending:
@@ -162,18 +192,19 @@ def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool, connectio
             clients=wanted.clients,
             cpus_per_client=cpus,
             gpus_per_client=gpus,
-            show=display.line if verbose else _shown(display, connection),
+            show=_shown(display),
             verbose=verbose,
             connection=connection,
+            opened=partial(_follow, display),
         )
-        code = FAILED if outcome.started else BAD_INPUT
+        code = FAILED if outcome.flower_run else BAD_INPUT
     except RunInterrupted as interruption:
         outcome, code = interruption.outcome, KILLED + interruption.number
-    if outcome.ok and outcome.folder:
+    if outcome.ok:
         return _Ending(0, outcome.folder)
     # of a run that came to nothing there may be nothing to keep
-    log = "none could be written" if outcome.started else ""
-    return _Ending(code, outcome.folder, outcome.message, str(outcome.log or log))
+    log = "none could be written" if outcome.flower_run else ""
+    return _Ending(code, outcome.folder, outcome.message, str(outcome.log or log), outcome.flower_run)
 
 
 def _run_here(wanted: "Plan", workers: int, verbose: bool, display: Display) -> _Ending:
@@ -184,12 +215,11 @@ def _run_here(wanted: "Plan", workers: int, verbose: bool, display: Display) -> 
     from server_app.app import USER_ERRORS
 
     display.stage("starting the clients")
-    lines = KeptLines(display.line if verbose else _shown(display))
+    lines = KeptLines(_shown(display))
 
     def opened(folder: Path) -> None:
         lines.opened = folder
-        display.stage("waiting for the clients")
-        display.follow(folder)
+        _follow(display, folder)
 
     try:
         with interruptible():
@@ -202,6 +232,7 @@ def _run_here(wanted: "Plan", workers: int, verbose: bool, display: Display) -> 
         words, code = stopped(interruption.name, lines.folder), KILLED + interruption.number
     except USER_ERRORS as error:
         words, code = str(error), FAILED
+        lines.keep(f"error: {error}")
     return _Ending(code, lines.folder, words, str(lines.save() or ""))
 
 
@@ -216,22 +247,24 @@ def _afterwords(ending: _Ending, options: Mapping[str, object]) -> list[str]:
     with interruptible() as deafen:
         # a second Ctrl-C takes nothing of the report away
         deafen()
-        lines = left_of(ending.folder, given, elsewhere=bool(options["--superlink"]), cut=ending.code > KILLED)
+        elsewhere = ending.flower_run if options["--superlink"] else ""
+        lines = left_of(ending.folder, given, elsewhere=elsewhere, cut=ending.code > KILLED)
     return [*lines, *([f"log: {ending.log}"] if ending.log else [])]
 
 
-def _shown(display: Display, connection: str = "") -> Callable[[str], None]:
-    """Shows a run's lines but those that the end repeats: why it failed, and a second time where its results are."""
+def _follow(display: Display, folder: Path) -> None:
+    display.stage("waiting for the clients")
+    display.follow(folder)
+
+
+def _shown(display: Display) -> Callable[[str], None]:
+    """Shows each line once: where the results are a run says first and last."""
     said = set()
 
     def show(line: str) -> None:
-        if line.startswith("error: ") or (line.startswith("results: ") and line in said):
-            return
-        if line.startswith("results: ") and not connection:
-            display.stage("waiting for the clients")
-            display.follow(Path(line.removeprefix("results: ")))
+        if line not in said:
+            display.line(line)
         said.add(line)
-        display.line(line)
 
     return show
 

@@ -336,7 +336,8 @@ def results_root(results_dir: str) -> Path:
 
 
 def find_run(name: str, results_dir: str) -> Path:
-    """The folder of a finished or cut run: a path, a name in the results folder, or `latest`.
+    """The folder of a finished or cut run: a path, a name in the results folder, `latest`, or the number that Flower
+    knows it by.
 
     Raises:
         SettingError: when there is none.
@@ -354,10 +355,26 @@ def find_run(name: str, results_dir: str) -> Path:
         if path.is_absolute() and (path / "settings.json").exists():
             # the last part of the path is the run's key, which `..` or a link would hide
             return path.resolve()
+    if name.isdecimal() and (found := folder_of(name, root)):
+        return found.resolve()
     raise SettingError(
         f"setting `resume` is {shown(name)}, but no run with a settings.json is there or in {root}; give a run's "
-        'folder, its name in the results folder, or "latest".'
+        'folder, its name in the results folder, its number in `flwr ls`, or "latest".'
     )
+
+
+def folder_of(flower_run: str, results: Path, since: float = 0.0) -> Path | None:
+    """The folder of the run that Flower knows by this number; None where none says so.
+
+    Args:
+        results: the results folder.
+        since: looks only at what was written after this time.
+    """
+    for path in results.glob("*/status.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if path.stat().st_mtime >= since and json.loads(path.read_text("utf-8"))["flower_run"] == flower_run:
+                return path.parent
+    return None
 
 
 @contextmanager

@@ -10,13 +10,14 @@ from runs.folder import RunFolder
 
 
 @contextmanager
-def status(settings: Settings, rule: str, folder: RunFolder) -> Iterator[None]:
+def status(settings: Settings, rule: str, folder: RunFolder, flower_run: int) -> Iterator[None]:
     """Keep the folder's status.json while the run inside is on.
 
     It has `state` ("starting": no round is finished yet, "running", "completed", "failed"), `round` (the last finished
     one), `rounds`, `folder`, `headline` (the newest mean test accuracy by the primary rule, and of which round; None
-    before there is one), `seconds` since this start, and `problem` (why it failed, in a sentence). A process that was
-    killed leaves it as it was; `protosphere run` writes the state "stopped" where a signal ended the run.
+    before there is one), `seconds` since this start, `problem` (why it failed, in a sentence), and `flower_run`, the
+    number that Flower knows the run by. A process that was killed leaves it as it was; `protosphere run` writes the
+    state "stopped" where a signal ended the run.
     """
     began = time.monotonic()
     told: dict[str, Any] = {
@@ -27,6 +28,7 @@ def status(settings: Settings, rule: str, folder: RunFolder) -> Iterator[None]:
         "headline": None,
         "seconds": 0.0,
         "problem": "",
+        "flower_run": str(flower_run),
     }
     # a resume that is refused leaves a folder as it was
     begun = not settings.resume

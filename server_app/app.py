@@ -19,16 +19,16 @@ from strategies import open_folder, read_settings, refuse_foreign
 from strategies.rounds.flower import PrototypeStrategy
 
 USER_ERRORS = (SettingError, RosterError, RunError)
-PREFIX = "[protosphere] "  # marks our lines in Flower's stream
-RESULTS = "results: "  # before the run's folder, in the first of our lines and the last
+# what marks our lines in Flower's stream, and among them why a run failed
+PREFIX, PREFIX_OF_ERRORS = "[protosphere] ", "[protosphere error] "
 
 app = ServerApp()
 log = logging.getLogger("protosphere")
 
 
 class Console(logging.Handler):
-    """Hands each line of the run to `show`; without one it goes to whatever stdout is when the line comes, since
-    Flower redirects that into the run's stream."""
+    """Hands each line of the run to `show`, whose owner gets errors as exceptions; without one it goes to whatever
+    stdout is when the line comes, since Flower redirects that into the run's stream."""
 
     def __init__(self, show: Callable[[str], None] | None = None):
         super().__init__()
@@ -37,10 +37,11 @@ class Console(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         # some words are a client's: they must not pass for lines of ours
         line = " ".join(record.getMessage().splitlines())
+        failed = record.levelno >= logging.ERROR
         if self.show is None:
-            sys.stdout.write(f"{PREFIX}{line}\n")
+            sys.stdout.write(f"{PREFIX_OF_ERRORS if failed else PREFIX}{line}\n")
             sys.stdout.flush()
-        else:
+        elif not failed:
             self.show(line)
 
 
@@ -86,7 +87,7 @@ def run(grid: Grid, context: Context, opened: Callable[[Path], None] = lambda fo
         try:
             return _run(grid, context, opened)
         except USER_ERRORS as error:
-            log.error("error: %s", error)
+            log.error("%s", error)
             raise
 
 
@@ -97,10 +98,10 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None]) -> Path:
     refuse_missing(run.settings)
     folder = open_folder(run, context.run_config)
     with folder.held():
-        log.info("%s%s", RESULTS, folder.path)
+        log.info("results: %s", folder.path)
         opened(folder.path)
         try:
-            with live(run.settings, folder), status(run.settings, run.inference, folder):
+            with live(run.settings, folder), status(run.settings, run.inference, folder, context.run_id):
                 PrototypeStrategy(run, folder).start(grid)
         except (SettingError, RosterError):
             folder.discard_unless_begun()
@@ -110,5 +111,5 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None]) -> Path:
                 leave_report(folder.path)
             raise
         leave_report(folder.path)
-    log.info("%s%s", RESULTS, folder.path)
+    log.info("results: %s", folder.path)
     return folder.path

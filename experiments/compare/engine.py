@@ -1,5 +1,6 @@
 """Runs the cells of a comparison: each a `protosphere run` of its own, several at a time, nothing left behind."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,12 +16,12 @@ from typing import Any
 from experiments.compare.cells import Cell, not_default, toml
 from experiments.compare.folder import ComparisonFolder
 from experiments.compare.machine import Share
-from experiments.runtime.afterwards import AFTERWORDS
 from experiments.runtime.guardian import ROOT, guarded
 from experiments.runtime.processes import Family, interruptible
 from runs.folder import RunFolder
 
 OUTPUT = "output.log"
+OUTCOME = "outcome.json"
 SETTINGS = "settings.toml"
 LOOK = 0.2  # seconds
 PATIENCE = 30.0  # seconds that a run has for its own clean end
@@ -178,6 +179,7 @@ class _Job:
         asked = not_default(cell.settings) | {"clients": cell.clients}
         (own / SETTINGS).write_text(toml(asked), "utf-8")
         command = [sys.executable, "-m", "cli.main", "run", "-c", str(own / SETTINGS), "--results", str(own)]
+        command += ["--outcome", str(own / OUTCOME)]
         environment = os.environ | {"PYTHONUNBUFFERED": "1"} | share.environment(place)
         with self._output.open("w") as stream:
             self.process = family.start(
@@ -198,15 +200,17 @@ class _Job:
         seconds = time.monotonic() - self._began
         if self.process.returncode == 0 and self._folder.run_of(self.cell):
             return Finished(self.cell, seconds)
-        return Finished(self.cell, seconds, str(self._status().get("problem", "")) or self._last_words())
+        return Finished(self.cell, seconds, self._reason())
 
     def _status(self) -> dict[str, Any]:
         """Of the run, as it writes it; empty before it has a folder."""
         newest = max(self._folder.of(self.cell).glob("*/status.json"), default=None)
         return {} if newest is None else RunFolder(newest.parent).status()
 
-    def _last_words(self) -> str:
-        """Of a run that came to no folder of its own, or was killed: what its output ends with."""
-        said = self._output.read_text("utf-8", errors="replace").splitlines()
-        lines = [line for line in said if line.strip() and not line.startswith(AFTERWORDS)]
-        return lines[-1] if lines else f"it ended with exit code {self.process.returncode}, without a word."
+    def _reason(self) -> str:
+        """Why it failed: as it says itself, or, where it was killed or broke, what its output ends with."""
+        with suppress(OSError, ValueError):
+            return str(json.loads((self._folder.of(self.cell) / OUTCOME).read_text("utf-8"))["reason"])
+        said = self._output.read_text("utf-8", errors="replace").split("\n")
+        last = next((line for line in reversed(said) if line.strip()), "without a word")
+        return f"it ended with exit code {self.process.returncode}: {last}"

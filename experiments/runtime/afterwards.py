@@ -9,8 +9,6 @@ from federation.settings import SettingError
 from reports.report import leave_report
 from runs.folder import RunFolder
 
-AFTERWORDS = ("report: ", "resume: ", "log: ")  # how lines begin that follow the reason
-
 
 def stopped(name: str, folder: Path | None) -> str:
     """A sentence on a run that the signal `name` ended.
@@ -24,29 +22,28 @@ def stopped(name: str, folder: Path | None) -> str:
     return f"stopped by {name} {f'after round {done}' if done else 'before a round was finished'}."
 
 
-def left_of(
-    folder: Path | None, options: Sequence[str] = (), *, elsewhere: bool = False, cut: bool = False
-) -> list[str]:
+def left_of(folder: Path | None, options: Sequence[str] = (), *, elsewhere: str = "", cut: bool = False) -> list[str]:
     """Lines with the place of the report and the command that goes on, as far as there is something to go on with.
 
     Args:
         options: further words of the command.
-        elsewhere: the run was on another machine, where its folder may lie.
+        elsewhere: of a run on another machine, where its folder may lie, the number that Flower knows it by.
         cut: nobody in the run could write its report any more: it is written here.
     """
+
+    def again(run: str) -> str:
+        return f"resume: {shlex.join(['protosphere', 'run', *options, '--resume', run])}"
+
     if folder is None:
-        return []
-    here = folder.is_dir()
-    if here and cut:
+        return [again(elsewhere)] if elsewhere else []
+    if folder.is_dir() and cut:
         record = RunFolder(folder)
         with suppress(SettingError):
             record.write_status(record.status() | {"state": "stopped"})
         if _finished(folder):
             leave_report(folder)
     found = [f"report: {folder / 'report.html'}"] if (folder / "report.html").exists() else []
-    if (folder / "checkpoint.safetensors").exists() or (elsewhere and not here):
-        found.append(f"resume: {shlex.join(['protosphere', 'run', *options, '--resume', str(folder)])}")
-    return found
+    return [*found, *([again(str(folder))] if (folder / "checkpoint.safetensors").exists() else [])]
 
 
 def _finished(folder: Path) -> int:

@@ -49,9 +49,9 @@ class Connection:
         self.notice = ""  # what whoever runs it should know of the SuperLink, in a sentence
 
     @property
-    def submitted(self) -> bool:
-        """Whether the SuperLink has taken the run."""
-        return bool(self._run_id)
+    def flower_run(self) -> str:
+        """The number that the SuperLink gave the run; empty as long as it has not taken it."""
+        return self._run_id
 
     def start(self) -> None:
         """See that it answers.

@@ -20,15 +20,17 @@ from experiments.runtime.guardian import guarded
 from experiments.runtime.processes import Interrupted, interruptible
 from experiments.runtime.superlink import SuperLink
 from federation.settings import Scalar, SettingError
-from runs.folder import results_root
-from server_app.app import PREFIX, RESULTS
+from runs.folder import folder_of, results_root
+from server_app.app import PREFIX, PREFIX_OF_ERRORS
 from strategies import packed
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")
+RAISED = " failed with exception: "  # Flower's words for a run whose ServerApp raised; the exception's follow
 # Ray keeps Unix sockets up to 68 characters below this folder, and no system takes paths of more than 103 for them
 LONGEST_FOLDER = 35
+CLOCKS = 5.0  # seconds by which the clock of a file system may differ from ours
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,17 @@ class Outcome:
 
     Attributes:
         ok: it was completed.
-        folder: the run's folder, on the SuperLink's machine; None when it came to none.
+        folder: the run's folder; None when it came to none, or to one of another machine.
         message: one sentence on why it failed; empty when it did not.
         log: all that Flower, Ray and both apps said; None when a completed run has no folder to keep it.
-        started: Flower took the run; where it did not, there is nothing to go on with.
+        flower_run: the number that Flower knows the run by; empty where it did not take it.
     """
 
     ok: bool
     folder: Path | None = None
     message: str = ""
     log: Path | None = None
-    started: bool = True
+    flower_run: str = ""
 
 
 class RunInterrupted(Interrupted):
@@ -68,6 +70,7 @@ def launch(
     verbose: bool = False,
     app: Path = ROOT,
     connection: str = "",
+    opened: Callable[[Path], None] = lambda folder: None,
 ) -> Outcome:
     """Run a Flower app, in simulation or on the nodes of a SuperLink, and wait for its end. Nothing that was started
     is left behind, not even when this process is killed.
@@ -77,10 +80,12 @@ def launch(
         clients: simulated clients; our ServerApp waits for the exact number that the setting `clients` names.
         cpus_per_client: of these, the machine's cores divided by it run at a time.
         gpus_per_client: a share of a GPU; 0 keeps clients off it.
-        show: called with each line that our ServerApp says, without its prefix; with `verbose`, with all lines.
+        show: called with each line that our ServerApp says, without its prefix, but why it failed, which the outcome
+            tells; with `verbose`, with all lines.
         app: the folder of the app's pyproject.toml.
         connection: the name of a SuperLink's connection in Flower's configuration; empty for a simulation over one of
             our own. The three numbers above are the simulation's.
+        opened: told the run's folder as soon as there is one on this machine.
 
     Raises:
         SettingError: this machine lacks the CPUs or GPUs asked for.
@@ -90,39 +95,50 @@ def launch(
     resources = f"client-resources-num-cpus={cpus_per_client} client-resources-num-gpus={float(gpus_per_client)}"
     federation = "" if connection else f"num-supernodes={clients} {resources}"
     scratch = _scratch()
-    listener = _Listener(scratch / "run.log", show, verbose)
     interruption: Interrupted | None = None
     outcome = Outcome(False)
-    try:
-        with interruptible() as deafen, guarded(scratch) as tell:
-            superlink = Connection(scratch, tell, connection) if connection else SuperLink(scratch, tell)
-            try:
-                _refuse_no_app(app)
-                superlink.start()
-                if superlink.notice:
-                    show(f"warning: {superlink.notice}")
-                superlink.run(app, packed(run_config), listener.hear, federation)
-                outcome = _outcome(superlink, listener)
-            except Interrupted as signal:
-                interruption = signal
-                # the terminal itself may be what has gone
-                with suppress(OSError):
-                    show(f"{signal.name}: stopping Flower and all that it started")
-                outcome = Outcome(False, listener.folder, stopped(signal.name, listener.folder))
-            except FlowerError as error:
-                words = listener.error or str(error)
-                outcome = Outcome(False, listener.folder, words, started=superlink.submitted)
-            finally:
-                deafen()
-                left = superlink.stop()
-                listener.close()
-            if left:
-                outcome = replace(outcome, message=f"the run could not be stopped and may still be on: try `{left}`.")
-            # the setting is a folder of the SuperLink's machine
-            results = results_root("" if connection else str(run_config.get("results-dir", "")))
-            outcome = replace(outcome, log=_keep_log(scratch, outcome, results))
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    # a folder of the SuperLink's machine: over a connection that may be another
+    place = Path(str(run_config.get("resume", "")))
+    results = results_root(str(run_config.get("results-dir", "")))
+    with _Listener(scratch / "run.log", show, verbose) as listener:
+        try:
+            with interruptible() as deafen, guarded(scratch) as tell:
+                superlink = Connection(scratch, tell, connection) if connection else SuperLink(scratch, tell)
+                own = _Own(place, results, opened)
+
+                def hear(line: str) -> None:
+                    if listener.hear(line):
+                        own.look(superlink.flower_run)
+
+                try:
+                    _refuse_no_app(app)
+                    superlink.start()
+                    if superlink.notice:
+                        show(f"warning: {superlink.notice}")
+                    superlink.run(app, packed(run_config), hear, federation)
+                    own.look(superlink.flower_run)
+                    outcome = _outcome(superlink, listener, own.folder)
+                except Interrupted as signal:
+                    interruption = signal
+                    # the terminal itself may be what has gone
+                    with suppress(OSError):
+                        show(f"{signal.name}: stopping Flower and all that it started")
+                    words = f"stopped by {signal.name}."
+                    if own.folder or not connection:
+                        words = stopped(signal.name, own.folder)
+                    outcome = Outcome(False, own.folder, words)
+                except FlowerError as error:
+                    outcome = Outcome(False, own.folder, str(error))
+                finally:
+                    deafen()
+                    left = superlink.stop()
+                    outcome = replace(outcome, flower_run=superlink.flower_run)
+                if left:
+                    words = f"the run could not be stopped and may still be on: try `{left}`."
+                    outcome = replace(outcome, message=words)
+                outcome = replace(outcome, log=_keep_log(scratch, outcome, results_root("") if connection else results))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
     if interruption:
         raise RunInterrupted(interruption.number, outcome)
     return outcome
@@ -152,46 +168,66 @@ def check_resources(cpus_per_client: int, gpus_per_client: float) -> None:
 
 
 class _Listener:
-    """Reads the stream: keeps all of it, shows what is ours, remembers what decides the outcome."""
+    """Reads the stream: keeps all of it, shows what is ours, remembers the last exception."""
 
     def __init__(self, log: Path, show: Callable[[str], None], verbose: bool):
         self._log = log.open("w", encoding="utf-8")
         self._show = show
         self._verbose = verbose
-        self.folder: Path | None = None
-        self.error = ""
         self.exception = ""
 
-    def hear(self, line: str) -> None:
-        """Take one line of the stream."""
+    def __enter__(self) -> "_Listener":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.close()
+
+    def hear(self, line: str) -> bool:
+        """Take one line of the stream; whether it is the ServerApp's."""
         line = ANSI.sub("", line).rstrip()
         self._log.write(line + "\n")
         self._log.flush()
         # only at the start of a line: what a client prints has its worker's name before it
-        ours = line.removeprefix(PREFIX) if line.startswith(PREFIX) else None
-        if ours is None:
-            self.exception = line if EXCEPTION.fullmatch(line) else self.exception
-        elif ours.startswith(RESULTS):
-            self.folder = Path(ours.removeprefix(RESULTS))
-        elif ours.startswith("error: "):
-            self.error = ours.removeprefix("error: ")
+        ours = line.startswith((PREFIX, PREFIX_OF_ERRORS))
+        if not ours and EXCEPTION.fullmatch(line):
+            self.exception = line
         if self._verbose:
             self._show(line)
-        elif ours is not None:
-            self._show(ours)
-
-    def close(self) -> None:
-        self._log.close()
+        elif line.startswith(PREFIX):
+            self._show(line.removeprefix(PREFIX))
+        return ours
 
 
-def _outcome(superlink: Connection, listener: _Listener) -> Outcome:
+class _Own:
+    """The run's folder, as far as it is on this machine: the one that it goes on in, or the one whose status.json has
+    the run's number."""
+
+    def __init__(self, resumed: Path, results: Path, opened: Callable[[Path], None]):
+        self._resumed = resumed if resumed.is_absolute() and resumed.is_dir() else None
+        self._results = results
+        self._opened = opened
+        self._began = time.time() - CLOCKS
+        self.folder: Path | None = None
+
+    def look(self, flower_run: str) -> None:
+        """See whether there is one by now."""
+        if self.folder is None:
+            self.folder = self._resumed or folder_of(flower_run, self._results, self._began)
+            if self.folder is not None:
+                self._opened(self.folder)
+
+
+def _outcome(superlink: Connection, listener: _Listener, folder: Path | None) -> Outcome:
     """What the SuperLink and the run's own folder say, whatever `flwr run` exited with."""
     status, details = superlink.status()
-    # of a folder on another machine nothing can be said
-    here = listener.folder and (listener.folder.is_dir() or isinstance(superlink, SuperLink))
-    unsummed = listener.folder and here and not (listener.folder / "summary.json").exists()
-    if status == "finished:completed" and not listener.error and not unsummed:
-        return Outcome(True, listener.folder)
+    # what came to nothing takes its folder away
+    folder = folder if folder and folder.is_dir() else None
+    if status == "finished:completed":
+        if folder is None or (folder / "summary.json").exists():
+            return Outcome(True, folder)
+        return Outcome(False, folder, f"the run ended without a summary in {folder}.")
+    if RAISED in details:
+        return Outcome(False, folder, details.partition(RAISED)[2])
     if "No heartbeat" in details:
         simulated = isinstance(superlink, SuperLink)
         who, remedy = ("simulation's", "") if simulated else ("run's server", "; resume it from its last checkpoint")
@@ -199,9 +235,7 @@ def _outcome(superlink: Connection, listener: _Listener) -> Outcome:
     reason = (details or f"Flower calls the run {status}").rstrip(".")
     if listener.exception and (listener.exception.partition(": ")[2] or listener.exception) not in reason:
         reason += f" (the last exception in the log: {listener.exception})"
-    if status == "finished:completed":
-        reason = f"the run ended without a summary in {listener.folder}"
-    return Outcome(False, listener.folder, listener.error or f"{reason}.")
+    return Outcome(False, folder, f"{reason}.")
 
 
 def _refuse_no_app(app: Path) -> None:
@@ -232,8 +266,12 @@ class KeptLines:
 
     def hear(self, line: str) -> None:
         """Take one line."""
-        self._lines.append(line)
+        self.keep(line)
         self._show(line)
+
+    def keep(self, line: str) -> None:
+        """Take a line for the log alone."""
+        self._lines.append(line)
 
     @property
     def folder(self) -> Path | None:

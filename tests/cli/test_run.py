@@ -91,7 +91,6 @@ def launched(monkeypatch, folder):
         calls.update(keywords, run_config=run_config)
         keywords["show"]("results: /there")
         keywords["show"]("round 1/2 | accuracy")
-        keywords["show"]("error: as the end says")
         keywords["show"]("results: /there")
         if isinstance(calls.outcome, BaseException):
             raise calls.outcome
@@ -159,7 +158,6 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
     assert result.exit_code == 0, result.output
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert lines[1:3] == ["results: /there", "round 1/2 | accuracy"]
-    assert "error" not in result.stdout
     assert lines[3] == "protonorm on digits: accuracy in %, 2 rounds"
     rows = [line.split() for line in lines]
     assert ["prediction", "rule", "selected", "best", "client-best", "last-5", "final"] in rows
@@ -220,11 +218,11 @@ def test_a_superlink_of_ones_own_gets_paths_and_settings_as_they_are(invoke, lau
     assert launched["run_config"]["clients"] == launched["clients"] == 5
 
 
-def test_results_on_another_machine_are_named_and_not_looked_for(invoke, launched):
-    launched.outcome = Outcome(True, Path("/nowhere/here"))
+def test_results_on_another_machine_are_not_looked_for(invoke, launched):
+    launched.outcome = Outcome(True, None)
     result = invoke("--superlink", "clinics")
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == ("completed; the results lie on the SuperLink's machine: /nowhere/here")
+    assert result.stdout.splitlines()[-1] == "completed; the results lie on the SuperLink's machine"
 
 
 def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invoke, launched, tmp_path, monkeypatch):
@@ -273,19 +271,19 @@ def test_a_run_without_validation_has_a_final_headline(invoke, launched, folder)
 
 
 def test_a_failed_run_exits_1_with_its_reason_and_its_log(invoke, launched, folder):
-    launched.outcome = Outcome(False, folder, "client 3 has no data.", folder / "run.log")
+    launched.outcome = Outcome(False, folder, "client 3 has no data.", folder / "run.log", "8373")
     result = invoke()
     assert result.exit_code == 1
     assert result.stderr == f"client 3 has no data.\nlog: {folder / 'run.log'}\n"
 
 
 def test_a_failed_run_without_a_log_says_so(invoke, launched):
-    launched.outcome = Outcome(False, None, "it failed.", None)
+    launched.outcome = Outcome(False, None, "it failed.", None, "8373")
     assert invoke().stderr == "it failed.\nlog: none could be written\n"
 
 
 def test_a_run_that_flower_did_not_take_exits_2(invoke, launched):
-    launched.outcome = Outcome(False, None, "nobody listens.", None, started=False)
+    launched.outcome = Outcome(False, None, "nobody listens.", None)
     result = invoke("--superlink", "clinics")
     assert (result.exit_code, result.stderr) == (2, "nobody listens.\n")
 
@@ -297,9 +295,34 @@ def test_a_cut_run_ends_with_the_command_that_goes_on_and_its_own_options(invoke
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     told = invoke("--cpus-per-client", "2", "--gpus-per-client", "0.5", "--clients", "3").stderr.splitlines()
     assert told[1] == f"resume: protosphere run --cpus-per-client 2 --gpus-per-client 0.5 --resume {folder}"
-    launched.outcome = RunInterrupted(2, Outcome(False, Path("/there/a run"), "stopped by SIGINT.", None))
+    # of another machine's folder only Flower's number of the run is known
+    launched.outcome = RunInterrupted(2, Outcome(False, None, "stopped by SIGINT.", None, "8373"))
     told = invoke("--superlink", "clinics").stderr.splitlines()
-    assert told[1] == "resume: protosphere run --superlink clinics --resume '/there/a run'"
+    assert told[1] == "resume: protosphere run --superlink clinics --resume 8373"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (Outcome(True, Path("finished")), {"code": 0, "folder": "finished", "reason": ""}),
+        (Outcome(False, None, "it broke.", flower_run="8"), {"code": 1, "folder": None, "reason": "it broke."}),
+    ],
+)
+def test_programs_read_how_it_ended(invoke, launched, folder, outcome, told):
+    launched.outcome = outcome
+    assert invoke("--outcome", "out.json").exit_code == told["code"]
+    assert json.loads(Path("out.json").read_text()) == told
+
+
+def test_programs_read_why_it_could_not_start(invoke, launched):
+    assert invoke("--outcome", "out.json", "-c", "feature-dim=1").exit_code == 2
+    told = json.loads(Path("out.json").read_text())
+    assert (told["code"], told["folder"]) == (2, None)
+    assert "`feature-dim` is 1" in told["reason"]
+    assert "run_config" not in launched
+    refused = invoke("--outcome", "nowhere/out.json")
+    assert (refused.exit_code, "--outcome is nowhere/out.json" in refused.stderr) == (2, True)
+    assert "run_config" not in launched
 
 
 def test_an_interrupted_run_exits_as_shells_count(invoke, launched, folder):
@@ -323,7 +346,6 @@ def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(invoke, monkeyp
     def fail(*_, show, opened, **__):
         opened(folder)
         show(f"results: {folder}")
-        show("error: it broke.")
         raise RunError("it broke.")
 
     def stop(*_, show, opened, **__):

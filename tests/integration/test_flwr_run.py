@@ -236,7 +236,7 @@ def test_clients_that_cannot_train_fail_the_run_with_a_sentence(place, environme
     assert watched.process.returncode == 1, watched.output
     last, *_, log = watched.output.splitlines()[-4:]
     assert "is not finite" in last
-    assert Path(log.removeprefix("log: ")).read_text().count("[protosphere] error: ") == 1
+    assert Path(log.removeprefix("log: ")).read_text().count("[protosphere error] ") == 1
     assert "Traceback" not in watched.output
     assert watched.left() == set()
 

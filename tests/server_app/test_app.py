@@ -10,8 +10,8 @@ from flwr.app import Context, RecordDict
 from experiments.runtime.grid import SERVER, LocalGrid
 from federation.roster import RosterError
 from federation.settings import SettingError
-from runs.folder import RunFolder
-from server_app.app import PREFIX, app, said
+from runs.folder import RunFolder, find_run
+from server_app.app import PREFIX, PREFIX_OF_ERRORS, app, said
 from strategies import known_settings
 
 log = logging.getLogger("protosphere")
@@ -71,7 +71,7 @@ def test_a_wrong_setting_is_one_sentence_and_leaves_nothing(home, capsys, settin
     with pytest.raises(SettingError, match=words) as error:
         start(settings)
     assert written(home) == []
-    assert capsys.readouterr().out == f"{PREFIX}error: {error.value}\n"
+    assert capsys.readouterr().out == f"{PREFIX_OF_ERRORS}{error.value}\n"
     assert "\n" not in str(error.value)
 
 
@@ -84,7 +84,7 @@ def test_a_results_folder_that_cannot_be_written(home, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match=r"results folder .*file.* cannot be written"):
         start({"results-dir": str(tmp_path / "file" / "results")})
-    assert "error: the results folder" in capsys.readouterr().out
+    assert f"{PREFIX_OF_ERRORS}the results folder" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_results_folder_that_cannot_be_written(home, tmp_path, capsys):
 def test_what_only_clients_find_out_ends_the_run_with_a_sentence(home, capsys, settings, words):
     with pytest.raises((RosterError, SettingError), match=words) as error:
         start({"clients": 0} | settings)
-    assert f"{PREFIX}error: {error.value}\n" in capsys.readouterr().out
+    assert f"{PREFIX_OF_ERRORS}{error.value}\n" in capsys.readouterr().out
     assert "\n" not in str(error.value)
     # what holds no result is not there to be taken for a run
     assert list((home / "results").iterdir()) == []
@@ -137,6 +137,7 @@ def test_whoever_looks_on_sees_how_far_a_run_is(home, run, cut, monkeypatch):
     summary = json.loads((folder / "summary.json").read_text())
     assert seen[-1]["headline"] == {"accuracy": summary["rules"]["local-prototypes"]["final"], "of_round": 2}
     assert (seen[-1]["rounds"], seen[-1]["folder"], seen[-1]["problem"]) == (2, str(folder), "")
+    assert find_run(seen[-1]["flower_run"], "") == folder
     seconds = [told["seconds"] for told in seen]
     assert seconds == sorted(seconds)
     cut({"rounds": 2, "seed": 1}, "configure_train", lambda self, number, *_: number == 2)
@@ -162,13 +163,15 @@ def test_an_outer_listener_goes_before_an_inner_one(capsys):
     outer, inner = [], []
     with said(outer.append), said(inner.append):
         log.info("%d rounds", 3)
+        # whoever listens gets it as an exception
+        log.error("why it failed")
     assert (outer, inner) == (["3 rounds"], [])
     assert capsys.readouterr().out == ""
 
 
 def test_a_clients_words_stay_on_one_line(capsys):
     with said():
-        log.warning("client says: %s", f"no\n{PREFIX}results: /elsewhere\r\n{PREFIX}error: forged\u2028x")
+        log.warning("client says: %s", f"no\n{PREFIX}results: /elsewhere\r\n{PREFIX_OF_ERRORS}forged\u2028x")
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(f"{PREFIX}client says: no")
     assert line.count("\n") == 0

@@ -1,5 +1,6 @@
 """Runs over real Flower with a small app of the test's own: outcome, log, and no process or folder left behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -34,7 +35,7 @@ serverapp = "toy.apps:server"
 clientapp = "toy.apps:client"
 [tool.flwr.app.config]
 mode = ""
-folder = ""
+results-dir = ""
 [tool.flwr.app.config.deep]
 words = ""
 """
@@ -50,7 +51,7 @@ client = ClientApp()
 
 @client.query()
 def query(message, context):
-    print("[protosphere] error: a client says so")
+    print("[protosphere error] a client says so")
     return Message(RecordDict({"told": ConfigRecord({"file": __file__})}), reply_to=message)
 
 def say(line):
@@ -61,22 +62,24 @@ def main(grid, context):
     config = context.run_config
     say("words: " + json.dumps(config["deep.words"]))
     say("in the folder: " + json.dumps(os.listdir()))
-    if config["folder"]:
-        Path(config["folder"]).mkdir()
-        say("results: " + config["folder"])
+    folder = Path(config["results-dir"], "run")
+    if config["results-dir"]:
+        folder.mkdir(parents=True)
+        folder.joinpath("status.json").write_text(json.dumps({"flower_run": str(context.run_id)}))
+        say("a folder")
     while len(list(grid.get_node_ids())) < 2:
         time.sleep(0.1)
     messages = [Message(RecordDict(), node, "query", ttl=120) for node in grid.get_node_ids()]
     for reply in grid.send_and_receive(messages, timeout=120):
         say("a client in " + str(reply.content["told"]["file"]))
     if config["mode"] == "raise":
-        say("error: the server gives up.")
-        raise RuntimeError("boom")
+        print("[protosphere error] the server gives up.", flush=True)
+        raise RuntimeError("the server gives up.")
     while config["mode"] == "hang":
         say("still there")
         time.sleep(0.2)
-    if config["folder"]:
-        Path(config["folder"], "summary.json").write_text("{}")
+    if config["results-dir"]:
+        folder.joinpath("summary.json").write_text("{}")
 """
 
 
@@ -155,15 +158,17 @@ def assert_nothing_is_left(watch):
 
 @pytest.mark.integration
 def test_a_completed_run(toy, tmp_path, watch):
-    folder, lines = tmp_path / "run", []
+    folder, lines, opened = tmp_path / "run", [], []
     words = 'é "quoted" \\ and \n more'
-    config = {"folder": str(folder), "deep.words": words}
-    outcome = launch(config, clients=2, show=lines.append, app=toy)
-    assert outcome == Outcome(True, folder, "", folder / "run.log")
+    config = {"results-dir": str(tmp_path), "deep.words": words}
+    outcome = launch(config, clients=2, show=lines.append, app=toy, opened=opened.append)
+    assert outcome == Outcome(True, folder, "", folder / "run.log", outcome.flower_run)
+    assert outcome.flower_run.isdecimal()
+    assert opened == [folder]
     assert lines[:3] == [
         'words: "\\u00e9 \\"quoted\\" \\\\ and \\n more"',
         "in the folder: []",
-        f"results: {folder}",
+        "a folder",
     ]
     # neither Flower's nor Ray's words, and clients' code from the bundle, not from a working copy
     assert len(lines) == 5
@@ -182,7 +187,8 @@ def test_a_failed_run(toy, home, watch):
     assert outcome.log.parent == home / "results"
     assert outcome.log.name.startswith("failed-")
     log = outcome.log.read_text()
-    assert "RuntimeError: boom" in log
+    assert "RuntimeError: the server gives up." in log
+    assert "the server gives up." not in lines, "the outcome tells"
     assert "--- SuperLink ---" in log
     assert any("Starting Flower Simulation" in line for line in lines), "verbose shows Flower's lines"
     assert "\x1b" not in log
@@ -194,7 +200,7 @@ import sys
 from pathlib import Path
 from experiments.runtime.launch import RunInterrupted, launch
 try:
-    config = {"mode": "hang", "folder": sys.argv[2]}
+    config = {"mode": "hang", "results-dir": sys.argv[2]}
     launch(config, clients=2, show=lambda line: print(line, flush=True), app=Path(sys.argv[1]))
 except RunInterrupted as interruption:
     print(interruption.name, interruption.outcome.ok, interruption.outcome.message)
@@ -205,7 +211,7 @@ except RunInterrupted as interruption:
 @pytest.mark.integration
 def test_a_run_stopped_by_a_signal(toy, tmp_path, watch):
     folder = tmp_path / "run"
-    command = [sys.executable, "-c", STOPPED, str(toy), str(folder)]
+    command = [sys.executable, "-c", STOPPED, str(toy), str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout:
             if line == "still there\n":
@@ -243,18 +249,17 @@ def listener(tmp_path, verbose=False):
 
 def test_the_listener_takes_only_lines_of_ours(tmp_path):
     heard, lines = listener(tmp_path)
-    for line in (
+    stream = (
         "\x1b[92mINFO \x1b[0m:      Starting Flower Simulation\n",
         "[protosphere] results: /a/b c\n",
-        "(ClientAppActor pid=7) [protosphere] error: forged\n",
+        "(ClientAppActor pid=7) [protosphere] forged\n",
         "[protosphere]   client 0: indented\n",
-        "[protosphere] error: the truth.\n",
+        "[protosphere error] the truth, which the outcome tells.\n",
         "\n",
-    ):
-        heard.hear(line)
-    heard.close()
-    assert lines == ["results: /a/b c", "  client 0: indented", "error: the truth."]
-    assert (heard.folder, heard.error) == (Path("/a/b c"), "the truth.")
+    )
+    with heard:
+        assert [heard.hear(line) for line in stream] == [False, True, False, True, True, False]
+    assert lines == ["results: /a/b c", "  client 0: indented"]
     assert (tmp_path / "log").read_text().startswith("INFO :      Starting Flower Simulation\n[protosphere] results:")
 
 
@@ -271,33 +276,41 @@ class Ended(SuperLink):
 @pytest.mark.parametrize(
     ("status", "details", "said", "message"),
     [
-        ("finished:failed", "boom", ["[protosphere] error: why."], "why."),
-        ("finished:failed", "Simulation failed: boom", ["ValueError: boom"], "Simulation failed: boom."),
+        ("finished:failed", "Simulation failed with exception: client 3: why.", "ValueError: boom", "client 3: why."),
+        ("finished:failed", "ServerApp failed with exception: it broke.", "", "it broke."),
+        ("finished:failed", "Simulation failed: boom", "ValueError: boom", "Simulation failed: boom."),
         (
             "finished:failed",
             "An error was encountered.",
-            ["KeyError: 1", "ValueError: ActorPool is empty"],
+            "KeyError: 1\nValueError: ActorPool is empty",
             "An error was encountered (the last exception in the log: ValueError: ActorPool is empty).",
         ),
         (
             "finished:failed",
             "No heartbeat received from the task.",
-            [],
+            "",
             "the simulation's process died, often for want of memory: Flower hears nothing of it any more.",
         ),
-        ("finished:stopped", "", [], "Flower calls the run finished:stopped."),
-        ("finished:completed", "", ["[protosphere] error: not all."], "not all."),
-        ("finished:completed", "", ["[protosphere] results: /none"], "the run ended without a summary in /none."),
+        ("finished:stopped", "", "", "Flower calls the run finished:stopped."),
+        ("finished:completed", "", "", "the run ended without a summary in {folder}."),
     ],
 )
 def test_why_a_run_failed(status, details, said, message, tmp_path):
     heard, _ = listener(tmp_path)
-    for line in said:
-        heard.hear(line)
-    heard.close()
-    outcome = module._outcome(Ended(status, details), heard)
-    assert not outcome.ok
-    assert outcome.message == message
+    with heard:
+        for line in said.splitlines():
+            heard.hear(line)
+    outcome = module._outcome(Ended(status, details), heard, tmp_path)
+    assert (outcome.ok, outcome.folder, outcome.message) == (False, tmp_path, message.format(folder=tmp_path))
+
+
+def test_a_folder_that_a_run_has_taken_away_is_none(tmp_path):
+    heard, _ = listener(tmp_path)
+    with heard:
+        gone = module._outcome(Ended("finished:failed", "Simulation failed with exception: no."), heard, tmp_path / "x")
+        elsewhere = module._outcome(Ended("finished:completed", ""), heard, None)
+    assert (gone.ok, gone.folder) == (False, None)
+    assert (elsewhere.ok, elsewhere.folder) == (True, None)
 
 
 def test_a_server_process_that_died_on_a_superlink_with_nodes_is_no_simulation(tmp_path):
@@ -306,11 +319,34 @@ def test_a_server_process_that_died_on_a_superlink_with_nodes_is_no_simulation(t
             return "finished:failed", "No heartbeat received from the task."
 
     heard, _ = listener(tmp_path)
-    heard.close()
-    assert module._outcome(Connected(tmp_path), heard).message == (
-        "the run's server process died, often for want of memory: Flower hears nothing of it any more; resume it from "
-        "its last checkpoint."
-    )
+    with heard:
+        outcome = module._outcome(Connected(tmp_path), heard, None)
+    assert "the run's server process died" in outcome.message
+    assert "resume it from its last checkpoint" in outcome.message
+
+
+def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(tmp_path):
+    opened = []
+    own = module._Own(Path("a-name"), tmp_path, opened.append)
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder, number in ((old, "7"), (new, "8")):
+        folder.mkdir()
+        (folder / "status.json").write_text(json.dumps({"flower_run": number}))
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "status.json").write_text("{")
+    own.look("9")
+    assert (own.folder, opened) == (None, [])
+    own.look("8")
+    own.look("8")
+    assert (own.folder, opened) == (new, [new])
+    resumed = module._Own(old, tmp_path, opened.append)
+    resumed.look("9")
+    assert resumed.folder == old
+    # of a run of last year nothing is asked
+    os.utime(new / "status.json", (1, 1))
+    late = module._Own(Path(""), tmp_path, opened.append)
+    late.look("8")
+    assert late.folder is None
 
 
 def test_a_run_elsewhere_that_could_not_be_stopped_is_told(toy, home, monkeypatch):

@@ -16,7 +16,6 @@ from pathlib import Path
 from experiments.runtime.deployment import CONNECTION, Deployment, Site
 from experiments.runtime.guardian import guarded
 from experiments.runtime.processes import Family
-from server_app.app import RESULTS
 from tests.soak.faults.journal import Journal, generations
 from tests.soak.faults.plan import Plan
 
@@ -56,7 +55,7 @@ class Run:
     @property
     def folder(self) -> Path | None:
         """The run's folder, once it was told."""
-        found = re.search(rf"(?m)^{RESULTS}(.*)$", self.said)
+        found = re.search(r"(?m)^results: (.*)$", self.said)
         return Path(found[1]) if found else None
 
     def lines(self) -> int:
