@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from cli.options import end
 
 if TYPE_CHECKING:
     from experiments.compare.cells import Cell
@@ -127,11 +129,9 @@ def compare(
         with folder.held():
             failed = _run(folder, comparison, cells, machine, keep_models)
     except (SettingError, DataError, ModelError) as error:
-        _end(str(error), BAD_INPUT)
+        end(str(error), BAD_INPUT)
     except OSError as error:
-        _end(
-            f"{error.filename or 'the results'} cannot be written ({error.strerror}); finished cells are kept.", FAILED
-        )
+        end(f"{error.filename or 'the results'} cannot be written ({error.strerror}); finished cells are kept.", FAILED)
     if failed:
         raise typer.Exit(FAILED)
 
@@ -199,7 +199,7 @@ def _run(
         sentence = (
             f"stopped by {interruption.name}; finished cells are kept, and --resume {folder.path} runs the others."
         )
-        _end(sentence, KILLED + interruption.number)
+        end(sentence, KILLED + interruption.number)
     failed = [each for each in ended if each.reason]
     _report(folder, comparison, cells)
     for each in failed:
@@ -230,8 +230,3 @@ def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequen
 def _short(path: Path) -> str:
     """Relative to here where that is a way down."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def _end(sentence: str, code: int) -> NoReturn:
-    typer.echo(sentence, err=True)
-    raise typer.Exit(code)

@@ -7,6 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from experiments.compare.engine import Progress as State
+from federation.words import duration
 
 MOST_SHOWN = 3
 
@@ -59,10 +60,3 @@ def left_words(state: State) -> str:
     """The time left, or that it cannot be told yet."""
     seconds = state.seconds_left()
     return "time left unknown before the first round" if seconds is None else f"{duration(seconds)} left"
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

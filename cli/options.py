@@ -1,6 +1,6 @@
-"""Options that several commands have, with the same words."""
+"""What several commands have: options with the same words, and how they end."""
 
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -8,3 +8,9 @@ Preset = Annotated[
     str,
     typer.Option(help="A paper's settings by name; an unknown one lists all.", metavar="NAME", show_default=False),
 ]
+
+
+def end(sentence: str, code: int) -> NoReturn:
+    """Leave with a sentence on stderr."""
+    typer.echo(sentence, err=True)
+    raise typer.Exit(code)

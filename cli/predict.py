@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from cli.options import end
 
 if TYPE_CHECKING:
     from serving.predict import Answer
@@ -47,7 +49,7 @@ def predict(
         chosen = trained.chosen(rule)
         answers = list(answers_of(trained, chosen, files or [], texts or []))
     except USER_ERRORS as error:
-        _end(str(error), BAD_INPUT)
+        end(str(error), BAD_INPUT)
     read = [answer for answer in answers if not answer.problem]
     if as_json:
         for answer in read:
@@ -95,8 +97,3 @@ def _print_table(answers: Iterable["Answer"], class_names: tuple[str, ...]) -> N
         name = class_names[answer.label]
         table.add_row(Text(answer.source), Text(name), share, f"{answer.score:.4g}", Text(second))
     Console(highlight=False).print(table)
-
-
-def _end(sentence: str, code: int) -> NoReturn:
-    typer.echo(sentence, err=True)
-    raise typer.Exit(code)

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.display import Display
-from cli.options import Preset
+from cli.options import Preset, end
 
 if TYPE_CHECKING:
     from experiments.runtime.run_config import Plan
@@ -94,7 +94,7 @@ def run(
     """
     _refuse_idle_flags(in_process, superlink, cpus_per_client, gpus_per_client, workers)
     if outcome is not None and not outcome.absolute().parent.is_dir():
-        _end(f"--outcome is {outcome}, but there is no folder {outcome.absolute().parent}; make it first.", BAD_INPUT)
+        end(f"--outcome is {outcome}, but there is no folder {outcome.absolute().parent}; make it first.", BAD_INPUT)
     from experiments.runtime.processes import Interrupted, interruptible
 
     cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
@@ -120,7 +120,7 @@ def run(
         told = {"code": ending.code, "folder": ending.folder and str(ending.folder), "reason": ending.words}
         outcome.write_text(json.dumps(told) + "\n", "utf-8")
     if ending.code:
-        _end("\n".join([ending.words, *after]), ending.code)
+        end("\n".join([ending.words, *after]), ending.code)
     if ending.folder is None:
         typer.echo("completed; the results lie on the SuperLink's machine")
         return
@@ -274,18 +274,13 @@ def _refuse_idle_flags(
 ) -> None:
     """A flag that would do nothing is a mistake that nobody would notice."""
     if superlink and (in_process or cpus is not None or gpus is not None):
-        _end(
+        end(
             "--superlink runs on other machines; --in-process and what a simulated client gets go without it.",
             BAD_INPUT,
         )
     if in_process and (cpus is not None or gpus is not None):
-        _end("--cpus-per-client and --gpus-per-client are Ray's; with --in-process give --workers.", BAD_INPUT)
+        end("--cpus-per-client and --gpus-per-client are Ray's; with --in-process give --workers.", BAD_INPUT)
     if workers is not None and not in_process:
-        _end("--workers goes with --in-process; over Flower, --cpus-per-client sets how many run at a time.", BAD_INPUT)
+        end("--workers goes with --in-process; over Flower, --cpus-per-client sets how many run at a time.", BAD_INPUT)
     if workers is not None and workers < 1:
-        _end(f"--workers is {workers}, but a run needs at least 1.", BAD_INPUT)
-
-
-def _end(sentence: str, code: int) -> NoReturn:
-    typer.echo(sentence, err=True)
-    raise typer.Exit(code)
+        end(f"--workers is {workers}, but a run needs at least 1.", BAD_INPUT)

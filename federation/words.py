@@ -1,6 +1,7 @@
-"""Classes in words for people: by their names, a few of many, and where one alone makes accuracy mean nothing."""
+"""Words for people: classes by their names, durations, this program's version, and a stranger's words on one line."""
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 LONGEST_NAME = 24  # characters
 ROOM = 60  # characters for the names of a list
@@ -52,3 +53,24 @@ def one_class(held: Mapping[int, Sequence[int]], names: Sequence[str]) -> str:
 
 def _brief(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the two largest units that matter."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def own_version() -> str:
+    """This program's version; None is known of a checkout that is not installed."""
+    try:
+        return version("protosphere")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def one_line(words: str, most: int = 0) -> str:
+    """Somebody else's words on one line without control characters, cut to `most` characters (0: never)."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
+    return line if not most or len(line) <= most else f"{line[: most - 1]}…"

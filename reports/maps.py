@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from federation.words import one_line
 from reports import canvas
 from reports.canvas import COLOURS, GRID, INK, MARKERS
 from reports.holdings import Holdings
-from reports.page import printable
 from reports.pictures import Picture, dots, plain_numbers, whole_rounds
 from reports.results import Results
 
@@ -61,14 +61,14 @@ def _partition(holdings: Holdings, domains: Sequence[str]) -> "Iterator[Figure]"
     with canvas.figure((canvas.WHOLE[0], height)) as drawn:
         axes = drawn.add_subplot()
         _draw_cells(axes, counts, holdings.exact)
-        names = [printable(name, 14) for name in holdings.class_names]
+        names = [one_line(name, 14) for name in holdings.class_names]
         if classes <= MOST_NAMED:
             long = sum(map(len, names)) > 110
             axes.set_xticks(range(classes), names, rotation=45 if long else 0, ha="right" if long else "center")
         else:
             whole_rounds(axes)
         if clients <= MOST_NAMED:
-            words = [printable(domain, 14) for domain in domains]
+            words = [one_line(domain, 14) for domain in domains]
             axes.set_yticks(range(clients), [f"{i} {name}".strip() for i, name in enumerate(words)])
         axes.set(xlabel="class", ylabel="client")
         axes.grid(visible=False)
@@ -167,7 +167,7 @@ def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[st
     size = 110 if len(classes) <= MOST_NAMED else 40
     with canvas.figure((canvas.WHOLE[0], 5.4)) as drawn:
         axes = drawn.add_subplot()
-        names, large = [printable(results.class_names[label], 22) for label in classes], []
+        names, large = [one_line(results.class_names[label], 22) for label in classes], []
         for label in classes:
             colour, marker = COLOURS[label % 6], MARKERS[(label // 6 + label) % len(MARKERS)]
             mine, own = theirs[::step][labels[1][::step] == label], ours[labels[0] == label]
@@ -180,7 +180,7 @@ def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[st
             if len(classes) > MOST_IN_LEGEND:
                 for x, y in own:
                     axes.annotate(
-                        printable(results.class_names[label], 12),
+                        one_line(results.class_names[label], 12),
                         (x, y),
                         (5, 5),
                         textcoords="offset points",

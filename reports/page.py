@@ -17,6 +17,7 @@ from html import escape
 from pathlib import Path
 
 from data.files import replacing
+from federation.words import one_line
 
 MISSING = "–"  # in place of a value that there is not
 
@@ -31,13 +32,7 @@ def html(value: object) -> Html:
     """Any value as markup: `Html` as it is, None as a dash, all else escaped and without control characters."""
     if isinstance(value, Html):
         return value
-    return Html(escape(printable(MISSING if value is None else str(value))))
-
-
-def printable(words: str, most: int = 0) -> str:
-    """Words of somebody else on one line without control characters, cut after `most` characters (0: never)."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
-    return line if not most or len(line) <= most else f"{line[: most - 1]}…"
+    return Html(escape(one_line(MISSING if value is None else str(value))))
 
 
 def element(tag: str, *content: object, **attributes: object) -> Html:
@@ -111,7 +106,7 @@ def picture(svg: str, alt: str, caption: object = "", wide: bool = False) -> Htm
         wide: across the page rather than half of it, in a gallery.
     """
     data = base64.b64encode(svg.encode()).decode()
-    image = Html(f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(printable(alt))}">')
+    image = Html(f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(one_line(alt))}">')
     below = [element("figcaption", caption)] if caption else []
     framed = element("div", image, class_="wide", tabindex=0, role="group", aria_label="picture")
     return element("figure", framed, *below, class_="whole" if wide else None)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from federation.words import one_line
 from reports import canvas
 from reports.canvas import COLOURS, INK, SOFT
-from reports.page import printable
 from reports.results import Results
 from runs.lines import readable_size
 
@@ -141,7 +141,7 @@ def accuracy_by_model(results: Results) -> Picture | str:
     """Every client's accuracy at the end, by its architecture."""
     title = "Accuracy by architecture"
     last = next((line for line in reversed(results.lines) if line.get("evaluation")), None)
-    models = {str(client["partition"]): printable(client["model"], 28) or "?" for client in results.roster}
+    models = {str(client["partition"]): one_line(client["model"], 28) or "?" for client in results.roster}
     found: dict[str, list[float]] = {}
     for partition, client in last["clients"].items() if last else ():
         accuracy = client.get("evaluation", {}).get(results.rule, [None])[0]

@@ -11,7 +11,7 @@ from typing import Any
 
 from federation.seeds import limited_threads
 from federation.settings import shown
-from federation.words import class_words, one_class
+from federation.words import class_words, duration, one_class, one_line
 from reports import page
 from reports.holdings import Holdings, holdings
 from reports.maps import MOST_NAMED, heat_map, prototype_map, separation_over_rounds
@@ -85,7 +85,7 @@ def leave_report(folder: Path) -> None:
     try:
         write_report(folder)
     except Exception as error:
-        words = page.printable(f"{type(error).__name__}: {error}", 300)
+        words = one_line(f"{type(error).__name__}: {error}", 300)
         log.warning("warning: the report could not be written (%s); `protosphere report` tries again", words)
 
 
@@ -149,7 +149,7 @@ def _cards(results: Results) -> Html:
             ("majority class", _percent(summary["floor"].get("majority-class")), "the floor: its most frequent class"),
             ("payload", readable_size(payload), f"{ups} up, {downs} down"),
             ("on the wire", readable_size(wire), "all of the messages"),
-            ("time", _duration(summary["seconds"]), f"{summary['rounds']} rounds and the evaluation"),
+            ("time", duration(summary["seconds"]), f"{summary['rounds']} rounds and the evaluation"),
         ]
     )
 
@@ -198,7 +198,7 @@ def _classes(results: Results) -> Iterator[Html]:
     """What the classes are called where a picture has room for their numbers alone; and where one alone misleads."""
     names = results.class_names
     if len(names) > MOST_NAMED:
-        told = ", ".join(f"{label} {page.printable(name, 40)}" for label, name in enumerate(names))
+        told = ", ".join(f"{label} {one_line(name, 40)}" for label, name in enumerate(names))
         yield page.details(f"the {len(names)} classes by number", paragraph(told))
     if alone := one_class({client["partition"]: client["classes"] for client in results.roster}, names):
         yield paragraph(f"Note: {alone}.")
@@ -224,16 +224,16 @@ def _roster(results: Results) -> Html:
     rows = []
     for client in results.roster[:MOST_CLIENTS]:
         found = last.get(str(client["partition"]), {}).get("evaluation", {})
-        row = [client["partition"], page.printable(client["model"], 60), *(client["rows"] + [0, 0, 0])[:3]]
-        row += [page.printable(class_words(client["classes"], results.class_names), 120)]
+        row = [client["partition"], one_line(client["model"], 60), *(client["rows"] + [0, 0, 0])[:3]]
+        row += [one_line(class_words(client["classes"], results.class_names), 120)]
         row += [_in_percent(found.get(results.rule, [None])[0])]
-        rows.append(row + ([page.printable(client["domain"], 40)] if domains else []))
+        rows.append(row + ([one_line(client["domain"], 40)] if domains else []))
     head = ["client", "model", "training", "validation", "test", "classes", "accuracy"] + ["domain"] * domains
     more = len(results.roster) - MOST_CLIENTS
     caption = "Clients: rows, classes among the training rows, last test accuracy in %" + (
         f"; the first {MOST_CLIENTS}, {more} more are in roster.json" if more > 0 else ""
     )
-    disclosed = sorted({page.printable(str(item)) for client in results.roster for item in client.get("discloses", [])})
+    disclosed = sorted({one_line(str(item)) for client in results.roster for item in client.get("discloses", [])})
     learnt = paragraph(f"The server learnt of each client: {', '.join(disclosed)}.", class_="note") if disclosed else ""
     table = page.table(head, rows, caption, words=(0, 1, 5, 7))
     return page.Html((page.details(f"{len(results.roster)} clients", table) if len(rows) > 12 else table) + learnt)
@@ -260,7 +260,7 @@ def _failures(results: Results) -> Iterator[Html]:
     failures = sorted(results.summary["failures"].items(), key=lambda entry: -entry[1]["rounds"])
     if failures:
         rows = [
-            [f"client {partition}", found["rounds"], found["last_round"], page.printable(str(found["last"]), 300)]
+            [f"client {partition}", found["rounds"], found["last_round"], one_line(str(found["last"]), 300)]
             for partition, found in failures[:MOST_CLIENTS]
         ]
         head = ["", "rounds", "last in round", "why, the last time"]
@@ -285,13 +285,6 @@ def _settings(results: Results) -> Html:
 
 def _code(words: str) -> Html:
     return page.element("code", words)
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
 def _percent(value: float | None) -> str | None:

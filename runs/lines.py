@@ -5,11 +5,12 @@ All but what stands under `time` is the same to the bit for the same settings an
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any
 
 from federation.settings import Settings
 from federation.wire.payloads import Evaluation, Identity
+from federation.words import own_version
 from runs import figures
 from runs.folder import FORMAT
 from runs.round import Bytes, Reply
@@ -155,14 +156,6 @@ def _brief(seconds: float) -> str:
 
 def _digits(value: float) -> str:
     return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
-
-
-def own_version() -> str:
-    """This program's version; None is known of a checkout that is not installed."""
-    try:
-        return version("protosphere")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def summarise(settings: Settings, rule: str, written: Mapping[str, Any], lines: Sequence[Line], clients: int) -> Line:

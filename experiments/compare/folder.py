@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from data.files import replacing
 from experiments.compare.cells import PLACES, Cell
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, home, is_run_name, plain_name, shown
+from federation.words import own_version
 from runs.folder import results_root
 from strategies import known_settings
 
@@ -98,14 +98,14 @@ class ComparisonFolder:
             raise SettingError(f"{file} cannot be read ({type(error).__name__}: {error}); start anew.") from None
         if kept["format"] != FORMAT:
             raise SettingError(
-                f"{self.path} was written by another version ({written}; this is {this_version()}, format {FORMAT}): "
+                f"{self.path} was written by another version ({written}; this is {own_version()}, format {FORMAT}): "
                 "go on with that one, or start anew."
             )
         for cell in cells:
             known = known_settings(cell.settings.get("strategy", "")).keys() - set(PLACES)
             if differing := sorted(known ^ cell.settings.keys()):
                 raise SettingError(
-                    f"{self.path} was written by another version ({written}; this is {this_version()}, format "
+                    f"{self.path} was written by another version ({written}; this is {own_version()}, format "
                     f"{FORMAT}), whose settings differ in `{differing[0]}`: go on with that one, or start anew."
                 )
         return comparison, cells
@@ -174,17 +174,9 @@ class ComparisonFolder:
                 )
 
     def _write(self, content: Mapping[str, Any]) -> None:
-        written = {"format": FORMAT, "version": this_version(), **content}
+        written = {"format": FORMAT, "version": own_version(), **content}
         with replacing(self.path / FILE) as temporary:
             temporary.write_text(json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
-
-
-def this_version() -> str:
-    """Of the installed package; `unknown` in a checkout that is not installed."""
-    try:
-        return version("protosphere")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _comparison(kept: Mapping[str, Any]) -> Comparison:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from experiments.compare.cells import Cell, not_default, scaled_words
 from experiments.compare.figures import Result, Spread, as_csv, by_method, results, spread
-from experiments.compare.folder import ComparisonFolder, this_version
+from experiments.compare.folder import ComparisonFolder
 from experiments.compare.plan import Comparison
 from experiments.compare.tables import Grid, floor, grids, latex, markdown
+from federation.words import own_version
 from reports import canvas
 from reports.page import Html, details, element, gallery, link, page, paragraph, picture, section, table, write
 
@@ -142,7 +143,7 @@ def _page(
         parts.append(section(row, gallery(*(picture(*each) for each in drawn))))
     parts.append(section("Runs", _runs(folder, comparison, cells, found)))
     parts.append(section("Settings", *_settings(comparison, cells)))
-    foot = f"Protosphere {this_version()}; the numbers of every cell are in {CSV}."
+    foot = f"Protosphere {own_version()}; the numbers of every cell are in {CSV}."
     return page(title, parts, lead, foot)
 
 

@@ -19,7 +19,7 @@ from federation.wire.payloads import ClassVectors, Identity, Instruction, Payloa
 from federation.wire.replies import is_simulated, pulled
 from federation.wire.specs import Spec
 from federation.wire.weights import norms_of, read_layouts
-from federation.words import class_word
+from federation.words import class_word, one_line
 from runs.round import Bytes, Reply, RunError
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
@@ -165,8 +165,7 @@ def _reply(
         reply = _with_answers(reply, message.content.array_records.get("ensemble"), shared)
     if reply.report is not None and partition in roster:
         reply = _held_against(roster[partition], reply)
-    problem, refused = (_one_line(words) if words else "" for words in (reply.problem, reply.refused))
-    reply = replace(reply, problem=problem, refused=refused)
+    reply = replace(reply, problem=_told(reply.problem), refused=_told(reply.refused))
     if keep is None or reply.report is None or reply.report.payload is None:
         return reply
     # what is only added up waits elsewhere; of its values there stay the norms
@@ -267,7 +266,6 @@ def _last_line(reason: str) -> str:
     return last.partition("ClientAppException occurred. Message: ")[2].removesuffix("'>") or last
 
 
-def _one_line(problem: str) -> str:
-    """A client's words made fit for a line of the log: no line of its own, no control codes, no novel."""
-    words = " ".join("".join(c if c.isprintable() else " " for c in problem).split()) or "unknown error"
-    return words if len(words) <= LONGEST_PROBLEM else words[:LONGEST_PROBLEM] + " ..."
+def _told(words: str) -> str:
+    """A client's words, if it has any, made fit for a line of the log: no control codes, no novel."""
+    return one_line(words, LONGEST_PROBLEM) or "unknown error" if words else ""

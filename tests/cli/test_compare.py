@@ -12,13 +12,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cli.compare import PRESETS
-from cli.compare_bar import Bar, duration, left_words
+from cli.compare_bar import Bar, left_words
 from cli.main import app
 from experiments.compare import engine as running
 from experiments.compare.cells import Cell
 from experiments.compare.engine import Finished, Progress, Running
 from experiments.compare.plan import comparison_names
 from experiments.runtime.processes import Interrupted
+from federation.words import duration
 
 QUICK = 'rounds=1 max-samples=200 feature-dim=12 models="tiny_perceptron" device="cpu" clients=2'
 SUMMARY = {

@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 import pytest
 
 from federation.settings import SettingError
+from federation.words import one_line
 from reports import report as report_module
-from reports.page import page, printable, table
+from reports.page import page, table
 from reports.report import leave_report, write_report
 from runs.figures import MEANS
 from runs.folder import FORMAT, RunFolder
@@ -375,9 +376,9 @@ def test_a_resumed_run_drops_the_report_of_before(run):
 
 
 def test_words_are_cut_and_made_plain():
-    assert printable("a\x00b\n c\u2028d") == "a b c d"
-    assert printable("abcdef", 4) == "abc…"
-    assert printable("abcd", 4) == "abcd"
+    assert one_line("a\x00b\n c\u2028d") == "a b c d"
+    assert one_line("abcdef", 4) == "abc…"
+    assert one_line("abcd", 4) == "abcd"
 
 
 def test_a_table_has_heads_and_scopes():

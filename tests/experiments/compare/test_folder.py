@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from experiments.compare.cells import cells
-from experiments.compare.folder import FORMAT, ComparisonFolder, this_version
+from experiments.compare.folder import FORMAT, ComparisonFolder
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
 from federation.settings import SettingError
+from federation.words import own_version
 
 LOCAL = Entry("Local", {"strategy": "local"})
 MADE = Comparison(
@@ -132,7 +133,7 @@ def test_a_broken_file_is_refused(folder):
 
 def test_the_version_is_kept(folder):
     kept = json.loads((folder.path / "comparison.json").read_text())
-    assert (kept["format"], kept["version"]) == (FORMAT, this_version())
+    assert (kept["format"], kept["version"]) == (FORMAT, own_version())
 
 
 # --- which cells are finished ----------------------------------------------------------------------------
