@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SETTINGS ?=
 
-.PHONY: demo deploy-demo docker-demo test soak mutants settings lint bench clean help
+.PHONY: demo deploy-demo docker-demo test integration soak mutants settings lint bench clean help
 
 help:
 	@echo "make demo    install what is needed, train ten different clients on real digits, and compare with no exchange"
 	@echo "make deploy-demo  a SuperLink and three sites as real processes, with TLS and node keys"
 	@echo "make docker-demo  the same in containers, over docker-compose.yml; skipped where no Docker engine runs"
-	@echo "make test    install what is needed, then run the tests"
+	@echo "make test    install what is needed, then run the tests; the slowest are listed at the end"
+	@echo "make integration  the same app over Flower's simulation, over a deployment and from the command line"
 	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
 	@echo "make mutants forty small wrongs in the code, each of which its tests must notice (ten minutes)"
 	@echo "make settings  bring the defaults in pyproject.toml and README.md up to date with the code"
@@ -41,9 +42,13 @@ deploy-demo: $(READY)
 docker-demo:
 	@PYTHON='$(PYTHON)' SETTINGS='$(SETTINGS)' deploy/docker/demo.sh
 
-# many tests wait for real processes, so two at a time save half of it; a file's tests stay together
+# a file's tests stay together: they share what takes long to make
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --durations 30
+
+# one at a time: each starts a federation of processes
+integration: $(READY)
+	$(BIN)/python -m pytest -m 'integration and not soak' --durations 10
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak -s tests/soak
