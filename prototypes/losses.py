@@ -99,3 +99,29 @@ def _cosine_logits(features: Tensor, prototypes: Tensor, present: Tensor, temper
         )
     cosines = (features.to(prototypes.dtype) @ prototypes.T).to(prototypes.dtype)
     return (cosines / temperature).masked_fill(~present, torch.finfo(prototypes.dtype).min)
+
+
+def missing_variance(probabilities: Tensor) -> Tensor:
+    """V of FedUV: mean over classes of max(0, t - std of the class's probability over the batch); a scalar.
+
+    probabilities: (n, K), rows that sum to 1. t = 1/sqrt(K) is what an identity matrix has (std unbiased). 0 with a
+    zero gradient for a batch of one row, which has no deviation.
+    """
+    if len(probabilities) < 2:
+        return probabilities.sum() * 0
+    return torch.relu(probabilities.shape[1] ** -0.5 - probabilities.std(dim=0)).mean()
+
+
+def uniformity(features: Tensor) -> Tensor:
+    """U of FedUV: mean over pairs of exp(-||z_i - z_j||^2 / m), m the median of the squares above 0; a scalar.
+
+    features: z, (n, d). m has its gradient, so the term does not depend on the features' scale. 0 with a zero
+    gradient where no two rows differ.
+    """
+    # without a product, whose rounding would make distances of equal rows other than 0
+    rows, columns = torch.triu_indices(len(features), len(features), 1, device=features.device)
+    squares = (features[rows] - features[columns]).square().sum(dim=1)
+    apart = squares[squares > 0]
+    if not len(apart):
+        return features.sum() * 0
+    return torch.exp(-squares / apart.median()).mean()

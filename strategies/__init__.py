@@ -30,6 +30,10 @@ METHODS = {
     "fedavg": "strategies.fedavg",
     "lg-fedavg": "strategies.lg_fedavg",
     "fedper": "strategies.fedper",
+    "fedprox": "strategies.fedprox",
+    "fedrep": "strategies.fedrep",
+    "fedbn": "strategies.fedbn",
+    "feduv": "strategies.feduv",
 }
 
 

@@ -10,7 +10,7 @@ Buffers (the running statistics of batch norms) are averaged like weights unless
 from typing import Literal
 
 from federation.settings import RECEIVED
-from strategies.contract import Exchange, Method, Spec, method_settings
+from strategies.contract import Exchange, Method, Options, Spec, method_settings
 from strategies.weights import EXTRACTOR, HEAD, SHARED_RULES, AveragedWeights, SharedObjective
 
 
@@ -40,13 +40,17 @@ class FedAvg(AveragedWeights):
         return self.options[FedAvgSettings].weighting
 
 
-PARTS = (Spec("weights", EXTRACTOR, sums=True), Spec("weights", HEAD, sums=True))
+def whole_model(options: Options) -> Exchange:
+    """All weights, both ways."""
+    parts = (Spec("weights", EXTRACTOR, sums=True), Spec("weights", HEAD, sums=True))
+    return Exchange(parts, parts)
+
 
 METHOD = Method(
     server=FedAvg,
     objective=FedAvgObjective,
     settings={"fedavg": FedAvgSettings},
-    exchange=lambda options: Exchange(PARTS, PARTS),
+    exchange=whole_model,
     inference=RECEIVED,
     rules=SHARED_RULES,
 )

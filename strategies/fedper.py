@@ -13,7 +13,7 @@ from pydantic import Field
 
 from federation.settings import RECEIVED
 from strategies.contract import Exchange, Method, Options, Spec, method_settings
-from strategies.weights import BACKBONE, EXTRACTOR, SHARED_RULES, AveragedWeights, SharedObjective
+from strategies.weights import SHARED_RULES, AveragedWeights, SharedObjective, base_of
 
 
 @method_settings
@@ -33,15 +33,11 @@ class FedPerObjective(SharedObjective):
     @property
     def parts(self) -> tuple[str, ...]:
         """The extractor, or all of it but its last layer."""
-        return (_base(self.options),)
-
-
-def _base(options: Options) -> str:
-    return EXTRACTOR if options[FedPerSettings].personal_layers == 1 else BACKBONE
+        return (base_of(self.options[FedPerSettings].personal_layers),)
 
 
 def _exchange(options: Options) -> Exchange:
-    parts = (Spec("weights", _base(options), sums=True),)
+    parts = (Spec("weights", base_of(options[FedPerSettings].personal_layers), sums=True),)
     return Exchange(parts, parts)
 
 

@@ -31,6 +31,11 @@ WEIGHT = "weight"  # of a total: the sum of omega_i
 PREFIX = {EXTRACTOR: "extractor.", BACKBONE: "extractor.backbone.", HEAD: "classifier."}
 
 
+def base_of(personal_layers: int) -> str:
+    """The part that travels where the last 1 or 2 layers stay: all but the classifier, or but the projection too."""
+    return EXTRACTOR if personal_layers == 1 else BACKBONE
+
+
 class SharedObjective(Objective):
     """Client half: some parts of the model are everybody's."""
 
@@ -142,6 +147,10 @@ class AveragedWeights(ServerHalf):
     def address(self, partition: int, downloads: Mapping[int, Payload]) -> int:
         """Its group's."""
         return self.group(partition)
+
+    def layouts(self, partition: int) -> dict[str, Layout]:
+        """Of the parts that a client shares."""
+        return self._layouts[self.group(partition)]
 
     def contribution(self, upload: Parts, identity: Identity) -> Sums:
         """omega_i w_i, and omega_i."""

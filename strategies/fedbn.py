@@ -1,0 +1,61 @@
+"""FedBN (Li et al., ICLR 2021): FedAvg without the batch norms, which stay the client's own.
+
+    client   from w^r by CE, E epochs; sends all but what a batch-norm module holds, parameters and statistics
+    server   FedAvg's: sum_{i in S} n_i w_i / sum_{i in S} n_i
+    predict  the received layers between the own norms: `received`
+
+A norm is known by its module's type: public code goes by `bn` in a name, and averages a residual shortcut's.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from federation.settings import RECEIVED
+from prototypes.weights import Weights
+from strategies.contract import Method
+from strategies.fedavg import FedAvgObjective, whole_model
+from strategies.weights import SHARED_RULES, AveragedWeights
+
+
+class FedBNObjective(FedAvgObjective):
+    """Client half."""
+
+    def shared(self, module: nn.Module) -> dict[str, Weights]:
+        """The parts without norms."""
+        norms = tuple(f"{name}." for name, each in module.named_modules() if isinstance(each, _BatchNorm))
+        return {
+            part: Weights({name: t for name, t in weights.tensors.items() if not name.startswith(norms or ("/",))})
+            for part, weights in super().shared(module).items()
+        }
+
+
+class FedBN(AveragedWeights):
+    """Server half."""
+
+    def notices(self) -> Sequence[str]:
+        """Say where clients have no norm to keep."""
+        bare = sorted(
+            partition
+            for partition, identity in self.identities.items()
+            if sum(prod(shape) for part in self.layouts(partition).values() for _, shape in part) >= identity.parameters
+        )
+        if not bare:
+            return super().notices()
+        named = f"{len(bare)} clients" if len(bare) > 1 else "1 client"
+        models = ", ".join(sorted({self.identities[partition].model for partition in bare}))
+        return (
+            *super().notices(),
+            f"{named} have a model without batch norms ({models}): `fedbn` is `fedavg` there",
+        )
+
+
+METHOD = Method(
+    server=FedBN,
+    objective=FedBNObjective,
+    exchange=whole_model,
+    inference=RECEIVED,
+    rules=SHARED_RULES,
+)

@@ -1,0 +1,66 @@
+"""FedProx (Li et al., MLSys 2020): FedAvg whose clients are held near the weights that they received.
+
+    client   from w^r by CE + (mu / 2) ||w - w^r||^2 over the parameters, E epochs
+    server   FedAvg's: w^{r+1} = sum_{i in S} n_i w_i / sum_{i in S} n_i
+    predict  the classifier of w^{r+1}: `received`
+
+w^1 is the common start, so that the term holds from round 1. Running statistics are no parameters and not held. The
+paper tunes mu in {0.001, 0.01, 0.1, 1}; 0 is FedAvg.
+"""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from federation.settings import RECEIVED
+from federation.wire.payloads import Parts, Payload
+from prototypes.weights import Weights
+from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from strategies.fedavg import FedAvgObjective, whole_model
+from strategies.weights import SHARED_RULES, AveragedWeights
+
+ANCHOR = "anchor"
+
+
+@method_settings
+class FedProxSettings:
+    """`fedprox.*`.
+
+    Attributes:
+        mu: the weight of the distance to the weights received. Paper: tuned; 1 on MNIST and FEMNIST.
+    """
+
+    mu: Annotated[float, Field(ge=0)] = 1.0
+
+
+class FedProxObjective(FedAvgObjective):
+    """Client half."""
+
+    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+        """Take w^r, and keep it beside what training moves."""
+        super().receive(state, received, round_number)
+        held = {name: p.detach().clone() for name, p in state.module.named_parameters()}
+        state.received = Parts({ANCHOR: Weights(held)})
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """CE + (mu / 2) ||w - w^r||^2."""
+        plain = super().loss(state, batch, phase, round_number)
+        assert isinstance(state.received, Parts)
+        anchor = state.received[ANCHOR]
+        assert isinstance(anchor, Weights)
+        distance = torch.stack(
+            [(p - anchor.tensors[name]).square().sum() for name, p in state.module.named_parameters()]
+        ).sum()
+        total = plain.total + self.options[FedProxSettings].mu / 2 * distance
+        return Loss(total, plain.parts | {"proximal": distance}, plain.features)
+
+
+METHOD = Method(
+    server=AveragedWeights,
+    objective=FedProxObjective,
+    settings={"fedprox": FedProxSettings},
+    exchange=whole_model,
+    inference=RECEIVED,
+    rules=SHARED_RULES,
+)

@@ -1,0 +1,73 @@
+"""FedRep (Collins et al., ICML 2021): one representation for all, a head of one's own, trained one after the other.
+
+    client   phase `head`: the personal layers by CE, `fedrep.head-epochs`, the base as received
+             phase `body`: the base by CE, E epochs, the personal layers as just trained; sends the base
+    server   base = sum_{i in S} n_i base_i / sum_{i in S} n_i    (the authors' code; in the paper clients are equal)
+    predict  the received base under the own head: `received`
+
+The extractor is in training mode in both phases, as in all public code: its running statistics move in both.
+"""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from federation.settings import RECEIVED
+from strategies.contract import Batch, ClientState, Exchange, Loss, Method, Options, Phase, Spec, method_settings
+from strategies.weights import PREFIX, SHARED_RULES, AveragedWeights, SharedObjective, base_of
+
+HEAD_PHASE, BODY_PHASE = "head", "body"
+
+
+@method_settings
+class FedRepSettings:
+    """`fedrep.*`.
+
+    Attributes:
+        personal_layers: how many of the last layers stay: 1 the classifier, 2 also the projection to d.
+        head_epochs: passes over the rows for the personal layers. Paper: 10 on CIFAR.
+    """
+
+    personal_layers: Annotated[int, Field(ge=1, le=2)] = 1
+    head_epochs: Annotated[int, Field(ge=1)] = 10
+
+
+class FedRepObjective(SharedObjective):
+    """Client half: the base travels."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The extractor, or all of it but its last layer."""
+        return (base_of(self.options[FedRepSettings].personal_layers),)
+
+    def phases(self, state: ClientState, round_number: int) -> list[Phase]:
+        """The personal layers, then the base."""
+        named = [(name, p) for name, p in state.module.named_parameters() if p.requires_grad]
+        base = [p for name, p in named if name.startswith(PREFIX[self.parts[0]])]
+        personal = [p for name, p in named if not name.startswith(PREFIX[self.parts[0]])]
+        head = Phase(HEAD_PHASE, personal, epochs=self.options[FedRepSettings].head_epochs)
+        return [head, Phase(BODY_PHASE, base, epochs=self.settings.local_epochs)]
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """CE; the classifier alone needs no gradient through the extractor."""
+        with torch.set_grad_enabled(phase.name == BODY_PHASE or self.options[FedRepSettings].personal_layers > 1):
+            z: Tensor = self.features(state, batch.inputs)
+        loss = torch.nn.functional.cross_entropy(state.module.classify(z), batch.labels)
+        return Loss(loss, {"cross-entropy": loss}, z)
+
+
+def _exchange(options: Options) -> Exchange:
+    parts = (Spec("weights", base_of(options[FedRepSettings].personal_layers), sums=True),)
+    return Exchange(parts, parts)
+
+
+METHOD = Method(
+    server=AveragedWeights,
+    objective=FedRepObjective,
+    settings={"fedrep": FedRepSettings},
+    exchange=_exchange,
+    inference=RECEIVED,
+    rules=SHARED_RULES,
+)

@@ -1,0 +1,61 @@
+"""FedUV (Son et al., CVPR 2024): FedAvg whose clients keep their answers varied and their features spread.
+
+    client   from w^r by CE + lambda_V V + lambda_U U, E epochs
+             V = mean_c max(0, t - std_batch softmax(g(z))_c),  t = 1 / sqrt(K)
+             U = mean_{i<j} exp(-||z_i - z_j||^2 / m),  m the median of the batch's non-zero squared distances
+    server   FedAvg's: w^{r+1} = sum_{i in S} n_i w_i / sum_{i in S} n_i
+    predict  the classifier of w^{r+1}: `received`
+
+t is the standard deviation of an identity matrix, unbiased, as in the authors' code; m has its gradient, so that U does
+not see the features' scale. ProtoNorm's table calls the two weights mu and lambda, the authors lambda and mu. The
+authors' cosine decay of the learning rate over rounds is not built.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+from torch.nn.functional import softmax
+
+from federation.settings import RECEIVED
+from prototypes.losses import missing_variance, uniformity
+from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from strategies.fedavg import FedAvgObjective, whole_model
+from strategies.weights import SHARED_RULES, AveragedWeights
+
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+@method_settings
+class FedUVSettings:
+    """`feduv.*`.
+
+    Attributes:
+        variance_weight: lambda_V. Authors: 2.5.
+        uniformity_weight: lambda_U. Authors: 0.5.
+    """
+
+    variance_weight: NotNegative = 2.5
+    uniformity_weight: NotNegative = 0.5
+
+
+class FedUVObjective(FedAvgObjective):
+    """Client half."""
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """CE + lambda_V V + lambda_U U."""
+        plain = super().loss(state, batch, phase, round_number)
+        options = self.options[FedUVSettings]
+        varied = missing_variance(softmax(self.logits(state, plain.features), dim=1))
+        spread = uniformity(plain.features)
+        total = plain.total + options.variance_weight * varied + options.uniformity_weight * spread
+        return Loss(total, plain.parts | {"variance": varied, "uniformity": spread}, plain.features)
+
+
+METHOD = Method(
+    server=AveragedWeights,
+    objective=FedUVObjective,
+    settings={"feduv": FedUVSettings},
+    exchange=whole_model,
+    inference=RECEIVED,
+    rules=SHARED_RULES,
+)
