@@ -10,8 +10,8 @@ Buffers (the running statistics of batch norms) are averaged like weights unless
 from typing import Literal
 
 from federation.settings import RECEIVED
-from strategies.contract import Exchange, Method, Options, Spec, method_settings
-from strategies.weights import EXTRACTOR, HEAD, SHARED_RULES, AveragedWeights, SharedObjective
+from strategies.contract import Method, method_settings
+from strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
 
 
 @method_settings
@@ -25,12 +25,6 @@ class FedAvgSettings:
     weighting: Literal["samples", "uniform"] = "samples"
 
 
-class FedAvgObjective(SharedObjective):
-    """Client half: the whole model travels."""
-
-    parts = (EXTRACTOR, HEAD)
-
-
 class FedAvg(AveragedWeights):
     """Server half."""
 
@@ -40,15 +34,9 @@ class FedAvg(AveragedWeights):
         return self.options[FedAvgSettings].weighting
 
 
-def whole_model(options: Options) -> Exchange:
-    """All weights, both ways."""
-    parts = (Spec("weights", EXTRACTOR, sums=True), Spec("weights", HEAD, sums=True))
-    return Exchange(parts, parts)
-
-
 METHOD = Method(
     server=FedAvg,
-    objective=FedAvgObjective,
+    objective=WholeObjective,
     settings={"fedavg": FedAvgSettings},
     exchange=whole_model,
     inference=RECEIVED,

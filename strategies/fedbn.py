@@ -16,11 +16,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from federation.settings import RECEIVED
 from prototypes.weights import Weights
 from strategies.contract import Method
-from strategies.fedavg import FedAvgObjective, whole_model
-from strategies.weights import SHARED_RULES, AveragedWeights
+from strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
 
 
-class FedBNObjective(FedAvgObjective):
+class FedBNObjective(WholeObjective):
     """Client half."""
 
     def shared(self, module: nn.Module) -> dict[str, Weights]:

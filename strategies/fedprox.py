@@ -17,8 +17,7 @@ from federation.settings import RECEIVED
 from federation.wire.payloads import Parts, Payload
 from prototypes.weights import Weights
 from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.fedavg import FedAvgObjective, whole_model
-from strategies.weights import SHARED_RULES, AveragedWeights
+from strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
 
 ANCHOR = "anchor"
 
@@ -34,7 +33,7 @@ class FedProxSettings:
     mu: Annotated[float, Field(ge=0)] = 1.0
 
 
-class FedProxObjective(FedAvgObjective):
+class FedProxObjective(WholeObjective):
     """Client half."""
 
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:

@@ -19,8 +19,7 @@ from torch.nn.functional import softmax
 from federation.settings import RECEIVED
 from prototypes.losses import missing_variance, uniformity
 from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.fedavg import FedAvgObjective, whole_model
-from strategies.weights import SHARED_RULES, AveragedWeights
+from strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
 
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -38,7 +37,7 @@ class FedUVSettings:
     uniformity_weight: NotNegative = 0.5
 
 
-class FedUVObjective(FedAvgObjective):
+class FedUVObjective(WholeObjective):
     """Client half."""
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:

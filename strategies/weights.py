@@ -23,7 +23,7 @@ from federation.wire.payloads import Identity, Parts, Payload
 from federation.wire.weights import read_layouts
 from models.split import SplitModel
 from prototypes.weights import Layout, Weights, flat, taken, unflat
-from strategies.contract import ClientState, Objective, Outcome, ServerHalf, State, Sums
+from strategies.contract import ClientState, Exchange, Objective, Options, Outcome, ServerHalf, Spec, State, Sums
 
 EXTRACTOR, BACKBONE, HEAD = "extractor", "backbone", "head"
 SHARED_RULES = (*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED)  # that such methods report
@@ -78,6 +78,18 @@ class SharedObjective(Objective):
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """The parts as training left them."""
         return Parts(self.shared(state.module))
+
+
+class WholeObjective(SharedObjective):
+    """Client half of FedAvg and its nearest kin: the whole model travels."""
+
+    parts = (EXTRACTOR, HEAD)
+
+
+def whole_model(options: Options) -> Exchange:
+    """All weights, both ways."""
+    parts = (Spec("weights", EXTRACTOR, sums=True), Spec("weights", HEAD, sums=True))
+    return Exchange(parts, parts)
 
 
 @torch.no_grad()
