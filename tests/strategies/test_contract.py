@@ -1,0 +1,299 @@
+"""The contract of every method: a method is a row, a property a test.
+
+One run a row, of three rounds with a part of its clients, shows most of it: what crossed is kept as the clients sent it
+and as the server took it. A new method of the registry is a row by itself.
+"""
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+from safetensors.torch import load_file
+
+from client_app import client as client_module
+from experiments.runtime.grid import LocalGrid
+from federation.wire.payloads import Parts, parts_of, to_tensors
+from prototypes.mixture_set import MixtureSet
+from prototypes.prototype_set import PrototypeSet
+from runs.folder import RunFolder
+from strategies import METHODS, read_settings
+from strategies.rounds.flower import PrototypeStrategy
+from tests.strategies.watched import CLASSES, CLIENTS, DIM, Seen, Warm, start, watched, without_time
+
+OFTEN = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
+SERVER = {"fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4, "fedtgp.server-momentum": 0.9}
+COUNTED = {"disclose-class-counts": True}
+ROWS: dict[str, dict[str, Any]] = {name: {"strategy": name} for name in METHODS}
+ROWS["gfpl"] |= OFTEN
+ROWS["fedtgp"] |= SERVER
+ROWS["tinyproto-ft"] |= SERVER
+ROWS["fedproto by counts"] = {"strategy": "fedproto", "fedproto.aggregation": "weighted"} | COUNTED
+ROWS["gfpl by samples"] = {"strategy": "gfpl", "gfpl.weighting": "samples"} | OFTEN | COUNTED
+ROWS["gfpl without its exchange"] = {"strategy": "gfpl", "gfpl.pseudo-features": 0, "gfpl.dual-classifier": False}
+ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}
+
+ROUNDS = 3
+WHOLE = {
+    "rounds": ROUNDS,
+    "fraction-train": 0.5,  # two of three
+    "models": "tiny_perceptron,perceptron",
+    "momentum": 0.9,
+    "optimizer-state": "persistent",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory, decoded_cache):
+    """One PROTOSPHERE_HOME for this file, since worker processes that outlive a run know no other."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "cache").symlink_to(decoded_cache, target_is_directory=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PROTOSPHERE_HOME", str(folder))
+        yield folder
+
+
+@functools.cache
+def whole(row):
+    """The run of a row, once for all properties."""
+    return watched(WHOLE | ROWS[row], Seen())
+
+
+def same(one, other):
+    if one is None or other is None:
+        return one is other
+    ours, theirs = to_tensors(one), to_tensors(other)
+    return ours.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+every_row = pytest.mark.parametrize("row", ROWS)
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+@every_row
+def test_what_either_half_sends_is_what_the_other_takes(row):
+    """To the bit: without masks and as float32."""
+    seen = whole(row)
+    uploads = {key: made for key, made in seen.made.items() if made is not None}
+    assert seen.took.keys() == uploads.keys()
+    assert all(same(seen.took[key], made) for key, made in uploads.items())
+    assert seen.came.keys() == seen.sent.keys()
+    assert all(same(came, seen.sent[key]) for key, came in seen.came.items())
+
+
+@every_row
+def test_each_client_uploads_all_parts_of_its_exchange_and_of_the_classes_that_it_holds(row):
+    seen, exchange = whole(row), read_settings(ROWS[row]).exchange
+    roster = {client["partition"]: client for client in RunFolder(seen.folder).roster()}
+    last = ROUNDS if "mixtures" in exchange.kinds() else ROUNDS + 1  # of the last round's mixtures nothing comes down
+    assert {number for _, number in seen.took} == (set(range(1, last)) if exchange.up else set())
+    for (partition, _), upload in seen.took.items():
+        assert set(parts_of(upload)) == {spec.name for spec in exchange.up}
+        if not isinstance(upload, Parts):
+            assert upload.labels.unique().tolist() == roster[partition]["classes"]
+            assert (upload.counts is not None) == exchange.counts
+
+
+def size_of(payload):
+    """Bytes by the formula: four a value, of the values alone."""
+    if payload is None:
+        return 0
+    if isinstance(payload, PrototypeSet):
+        return 4 * len(payload) * DIM
+    if isinstance(payload, MixtureSet):
+        return 4 * len(payload) * (2 * DIM + 1)
+    return sum(4 * tensor.numel() for part in payload.parts.values() for tensor in part.tensors.values())
+
+
+@every_row
+def test_the_bytes_that_are_reported_are_those_of_what_crossed(row):
+    seen = whole(row)
+    for line in seen.lines():
+        number, found = line["round"], line["bytes"]
+        assert found["payload_up"] == sum(size_of(made) for (_, of), made in seen.took.items() if of == number)
+        for trains, name in ((True, "payload_down"), (False, "evaluate_only_payload_down")):
+            of_round = [came for (_, of, trained), came in seen.came.items() if (of, trained) == (number, trains)]
+            assert found[name] == sum(map(size_of, of_round))
+        assert found["evaluate_only_payload_up"] == 0
+    assert any(map(size_of, seen.came.values())) == bool(read_settings(ROWS[row]).exchange.down)
+
+
+@every_row
+def test_what_a_client_discloses_is_what_crosses(row):
+    seen, exchange = whole(row), read_settings(ROWS[row]).exchange
+    assert seen.records["down"] == {"instruction", *(["payload"] if exchange.down else [])}
+    assert seen.records["up"] == {"identity", "report", "training", "evaluation", *(["payload"] if exchange.up else [])}
+    by_words = {
+        "prototypes of its classes": "vectors",
+        "mixtures of its classes": "means",
+        "its class counts": "counts",
+        "the trained weights of its extractor": "extractor.values",
+        "the trained weights of its backbone": "backbone.values",
+        "the trained weights of its head": "head.values",
+    }
+    assert set(seen.said) == set(range(CLIENTS))
+    for said in seen.said.values():
+        assert {array for words, array in by_words.items() if words in said} == seen.arrays["up"] & {*by_words.values()}
+        assert set(exchange.discloses) <= set(said)
+    beside = {"labels", "variances", "weights", *(f"{part}.small" for part in ("extractor", "backbone", "head"))}
+    assert seen.arrays["up"] - {*by_words.values()} <= beside
+    # and no counts ever come down
+    assert "counts" not in seen.arrays["down"]
+
+
+@every_row
+def test_with_a_part_of_the_clients_they_alone_train_and_upload_and_all_are_evaluated(row):
+    seen = whole(row)
+    for line in seen.lines()[:-1]:
+        trained = {p for p, client in line["clients"].items() if "training" in client}
+        assert (len(trained), line["training"]["asked"], line["training"]["valid"], line["problems"]) == (2, 2, 2, {})
+        assert {str(p) for p, number in seen.made if number == line["round"]} == trained
+        assert {p for p, client in line["clients"].items() if "evaluation" in client} == set(map(str, range(CLIENTS)))
+    rules = set(seen.lines()[-1]["evaluation"]["rules"])
+    usual = set(read_settings(ROWS[row]).method.rules) | {"majority-class"}
+    # GFPL's own rule goes with its frame
+    assert rules == usual - ({"etf"} if ROWS[row].get("gfpl.dual-classifier") is False else set())
+
+
+# --- cut and resumed -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def workers():
+    """Those of `Warm`, ended when this file is done."""
+    yield
+    for process in Warm.spare:
+        process.shutdown()
+    Warm.spare.clear()
+
+
+class CutError(RuntimeError):
+    """Stands for whatever ends a process in the middle of a round."""
+
+
+def left_by(folder):
+    """Every tensor that the server and the clients of a run end with, to the bit."""
+    found = RunFolder(folder).load_checkpoint()[0]
+    for path in sorted((folder.parents[1] / "clients" / folder.name).rglob("*.safetensors")):
+        found |= {f"{path.parent.name}/{path.name}/{name}": tensor for name, tensor in load_file(path).items()}
+    return {name: (tensor.dtype, tuple(tensor.shape), tensor.numpy().tobytes()) for name, tensor in found.items()}
+
+
+@every_row
+def test_cut_in_a_round_and_resumed_by_other_workers_is_as_never_cut_to_the_bit(row):
+    """The clients of the last round have trained when the server ends; each worker finds what another has left."""
+    seen, settings, folders = whole(row), WHOLE | ROWS[row], []
+    inner = PrototypeStrategy._aggregate
+
+    def cut(self, server_round, replies):
+        folders.append(self.folder.path)
+        if server_round == ROUNDS:
+            raise CutError
+        return inner(self, server_round, replies)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrototypeStrategy, "_aggregate", cut)
+        with pytest.raises(CutError):
+            start(settings)
+    client_module._states.clear()
+    resumed = start(settings | {"resume": str(folders[-1])}, workers=2, grid=Warm)
+    assert resumed == folders[-1] != seen.folder
+    assert without_time(resumed) == seen.lines()
+    assert left_by(resumed) == left_by(seen.folder)
+
+
+# --- lies, one kind a round ------------------------------------------------------------------------------------
+
+LIAR = 1
+VALUES = ("vectors", "means", "values")
+
+
+def changed(arrays, change, names=VALUES):
+    """`change` on the arrays that hold values."""
+    return {name: change(array) if name.rpartition(".")[2] in names else array for name, array in arrays.items()}
+
+
+def infinite(values):
+    values[..., 0] = np.inf
+    return values
+
+
+LIES = {
+    "no upload": lambda arrays: None,
+    "values that are not finite": lambda arrays: changed(arrays, infinite),
+    "values beyond the bound": lambda arrays: changed(arrays, lambda values: np.float32(1e9) * (1 + np.abs(values))),
+    "another type": lambda arrays: changed(arrays, lambda values: values.astype(np.float64)),
+    "no rows": lambda arrays: {name: array[:0] for name, array in arrays.items()},
+    "another array": lambda arrays: arrays | {"more.values": np.ones((2, 2), np.float32)},
+    # weights have no classes: there a part of another name
+    "unknown classes": lambda arrays: (
+        changed(arrays, lambda labels: labels + CLASSES, ("labels",))
+        if "labels" in arrays
+        else {name.replace(".", "s."): array for name, array in arrays.items()}
+    ),
+}
+
+
+class Lying(LocalGrid):
+    """The uploads of one client pass through the lie of the round."""
+
+    def pull_messages(self, message_ids):
+        replies = super().pull_messages(message_ids)
+        for reply in replies:
+            records = reply.content
+            if records.get("report", {}).get("partition") != LIAR or "training" not in records:
+                continue
+            number = records["report"]["round"]
+            lie = [*LIES.values(), lambda arrays: arrays][number - 1]
+            arrays = {}
+            if "payload" in records:
+                arrays = {name: np.array(array.numpy()) for name, array in records["payload"].items()}
+                del records["payload"]
+            elif number <= len(LIES):
+                # where nothing is to come, something comes
+                arrays, lie = {"vectors": np.ones((1, DIM), np.float32)}, dict
+            told = lie(arrays)
+            if told:
+                records["payload"] = ArrayRecord({n: Array(np.ascontiguousarray(a)) for n, a in told.items()})
+        return replies
+
+
+@every_method
+def test_a_lie_costs_its_round_s_upload_and_nothing_else(name):
+    seen = watched({"rounds": len(LIES) + 1} | ROWS[name], Seen(), Lying)
+    exchange = read_settings(ROWS[name]).exchange
+    for line in seen.lines()[: len(LIES)]:
+        number = line["round"]
+        assert set(line["problems"]) == {str(LIAR)}, (number, line["problems"])
+        assert line["problems"][str(LIAR)].startswith("upload dropped: ")
+        assert (line["training"]["valid"], line["training"]["dropped"]) == (2, 1)
+        # what it trained and evaluated counts
+        assert {"training", "evaluation"} <= line["clients"][str(LIAR)].keys()
+        assert {partition for partition, of in seen.took if of == number} == ({0, 2} if exchange.up else set())
+    assert all(same(upload, seen.made[key]) for key, upload in seen.took.items())
+    honest = seen.lines()[len(LIES)]
+    assert (honest["training"]["valid"], honest["problems"]) == (3, {})
+
+
+# --- few clients, few classes ----------------------------------------------------------------------------------
+
+
+@every_method
+@pytest.mark.parametrize(
+    ("clients", "more"),
+    [(1, {}), (CLASSES, {"partition": "pathological", "classes-per-client": 1})],
+    ids=["one client", "one class a client"],
+)
+def test_one_client_or_one_class_ends_no_run(name, clients, more):
+    folder = start({"rounds": 2} | ROWS[name] | more, clients=clients)
+    lines = RunFolder(folder).lines()
+    assert [line["problems"] for line in lines] == [{}] * 3
+    assert [line["training"]["valid"] for line in lines[:-1]] == [clients] * 2
+    held = [client["classes"] for client in RunFolder(folder).roster()]
+    assert all(len(classes) == (1 if more else CLASSES) for classes in held)
+
+
+def test_every_method_is_a_row():
+    assert {settings["strategy"] for settings in ROWS.values()} == set(METHODS)
