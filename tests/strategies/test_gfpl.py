@@ -1,29 +1,21 @@
 """GFPL against the paper written out: the loss, what retraining moves, when mixtures cross, what the server fuses."""
 
-import json
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Context, RecordDict
-from safetensors.torch import load_file
+from flwr.app import Context, RecordDict
 from torch.nn.functional import cross_entropy
 
 from client_app import client as client_module
-from experiments.runtime import preflight
-from experiments.runtime.grid import LocalGrid
-from federation.roster import RosterError
 from federation.seeds import generator
 from federation.settings import SettingError
-from federation.wire.messages import encode_report
 from federation.wire.payloads import Instruction, to_tensors
 from models import build
 from models.heads import DualClassifierModel
 from prototypes.fusion import fuse
 from prototypes.mixture_set import MixtureSet
-from runs.folder import RunFolder
 from strategies import gfpl, read_settings
 from strategies.contract import EVERYONE, Batch, ClientState, Phase
 from strategies.gfpl import GFPLObjective, GFPLSettings
@@ -32,6 +24,7 @@ from strategies.rounds.checkpoint import pack, unpack
 K, D = 4, 6
 GFPL = {"strategy": "gfpl"}
 OFTEN = GFPL | {"gfpl.first-exchange": 2, "gfpl.exchange-every": 2}
+SAMPLES = {"gfpl.weighting": "samples", "disclose-class-counts": True}
 SINGLE = {"gfpl.dual-classifier": False}
 CLASSES, DIM = 10, 12  # of the digits
 QUICK = OFTEN | {"max-samples": 400, "feature-dim": DIM, "models": "tiny_perceptron", "device": "cpu", "rounds": 6}
@@ -84,30 +77,22 @@ def by_hand(module, rows, labels, weight):
     return {"cross-entropy": means[0], "dot-regression": means[1]}, means[0] + weight * means[1]
 
 
+@pytest.mark.parametrize("phase", ["train", "retrain"])
 @pytest.mark.parametrize("weight", [2.0, 0.0, 0.3])
-def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, weight):
+def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, weight, phase):
+    """On pseudo-features it is the same without the extractor."""
     objective, state = client_half(halves, {"gfpl.dot-weight": weight})
     batch = batch_of()
-    loss = objective.loss(state, batch, Phase("train", []), 2)
     z = state.module.network.extractor(batch.inputs)
+    given = batch if phase == "train" else Batch(z.detach(), batch.labels)
+    loss = objective.loss(state, given, Phase(phase, []), 2)
     parts, total = by_hand(state.module, z, batch.labels, weight)
-    assert {name: part.item() for name, part in loss.parts.items()} == pytest.approx(parts, rel=1e-5)
+    named = {f"{'retrain-' if phase == 'retrain' else ''}{name}": value for name, value in parts.items()}
+    assert {name: part.item() for name, part in loss.parts.items()} == pytest.approx(named, rel=1e-5)
     assert loss.total.item() == pytest.approx(total, rel=1e-5)
     torch.testing.assert_close(loss.features, z)
-    assert client_half(halves)[0].options[GFPLSettings].dot_weight == 2.0
-
-
-def test_on_pseudo_features_the_loss_is_the_same_without_the_extractor(halves):
-    objective, state = client_half(halves)
-    rows = torch.randn(9, D, generator=torch.Generator().manual_seed(1))
-    labels = torch.arange(9) % K
-    loss = objective.loss(state, Batch(rows, labels), Phase("retrain", []), 2)
-    parts, total = by_hand(state.module, rows, labels, 2.0)
-    parts = {f"retrain-{name}": value for name, value in parts.items()}
-    assert {name: part.item() for name, part in loss.parts.items()} == pytest.approx(parts, rel=1e-5)
-    assert loss.total.item() == pytest.approx(total, rel=1e-5)
-    loss.total.backward()
-    assert all(parameter.grad is None for parameter in state.module.network.extractor.parameters())
+    h = torch.nn.functional.normalize(state.module.projection(z), dim=1)
+    torch.testing.assert_close(objective.scores(state, z)["etf"], h @ state.module.frame.T)
 
 
 def test_without_the_dual_classifier_there_is_cross_entropy_alone(halves):
@@ -125,17 +110,6 @@ def test_without_the_dual_classifier_there_is_cross_entropy_alone(halves):
     retrain, train = objective.phases(state, 2)
     assert [id(p) for p in retrain.parameters] == [id(p) for p in state.module.classifier.parameters()]
     assert len(train.parameters) == len(list(state.module.parameters()))
-
-
-def test_etf_scores_are_the_cosines_to_the_frame(halves):
-    objective, state = client_half(halves)
-    z = state.module.features(batch_of().inputs)
-    scores = objective.scores(state, z)
-    assert set(scores) == {"etf"}
-    h = torch.nn.functional.linear(z, *state.module.projection.parameters())
-    for row, cosines in zip(h.detach(), scores["etf"].detach(), strict=True):
-        expected = [float(row @ vector) / float(row.norm()) for vector in state.module.frame]
-        assert cosines.tolist() == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
 def test_the_frame_is_the_same_on_every_client_and_architecture_and_the_seeds_alone(halves):
@@ -178,16 +152,11 @@ def test_a_class_goes_up_as_at_most_n_gaussians_and_never_more_than_its_samples(
     torch.testing.assert_close(pooled, features[labels == 0].mean(dim=0), rtol=1e-4, atol=1e-5)
     torch.manual_seed(9)
     assert same(objective.upload(state, 10), sent)
-
-
-@pytest.mark.parametrize("most", [1, 2, 9])
-def test_n_is_a_setting_and_counts_go_up_for_samples_alone(halves, most):
-    objective, state = client_half(halves, {"gfpl.components": most} | SAMPLES)
+    fewer, state = client_half(halves, {"gfpl.components": 2} | SAMPLES)
     with_features(state)
-    sent = objective.upload(state, 20)
-    expected = [label for label, count in enumerate((7, 1, 0, 2)) for _ in range(min(most, count))]
-    assert sent.labels.tolist() == expected
-    assert sent.counts.tolist() == [(7, 1, 0, 2)[label] for label in expected]
+    sent = fewer.upload(state, 20)
+    assert sent.labels.tolist() == [0, 0, 1, 3, 3]
+    assert sent.counts.tolist() == [7, 7, 1, 2, 2]
 
 
 def test_nothing_goes_up_outside_an_exchange_or_without_rows(halves):
@@ -205,11 +174,9 @@ def test_nothing_goes_up_outside_an_exchange_or_without_rows(halves):
     ("first", "every", "rounds", "expected"),
     [
         (10, 10, 40, [10, 20, 30]),
-        (10, 10, 45, [10, 20, 30, 40]),
         (10, 10, 10, []),
         (3, 2, 9, [4, 6, 8]),
         (4, 2, 8, [4, 6]),
-        (1, 3, 10, [3, 6, 9]),
         (1, 1, 3, [1, 2]),
         (5, 1, 5, []),
         (5, 7, 21, [7, 14]),
@@ -244,8 +211,6 @@ def test_the_server_sends_what_fusion_makes_and_tells_the_components(halves):
     state, downloads = unpack(pack(outcome.state, outcome.downloads))
     assert same(downloads[EVERYONE], sent)
     assert same(strategy.aggregate(uploads, state, 20).downloads[EVERYONE], sent)
-
-
 
 
 def test_the_threshold_is_divided_by_d_unless_the_paper_is_followed(halves):
@@ -294,26 +259,64 @@ def test_by_samples_a_component_weighs_as_many_samples_as_it_stands_for(halves):
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("settings", "counts", "told"),
+    [
+        ({}, False, ["single rows", "about how many rows a class has"]),
+        (SAMPLES, True, ["single rows"]),  # where the exact numbers go up, there is no about
+        (SAMPLES | {"gfpl.pseudo-features": 0}, False, []),
+    ],
+)
+def test_what_mixtures_disclose_is_said_as_far_as_it_is_sent(settings, counts, told):
+    exchange = read_settings(GFPL | {"gfpl.components": 7} | settings).exchange
+    assert len(exchange.discloses) == len(told)
+    assert all(words in said for words, said in zip(told, exchange.discloses, strict=True))
+    assert all("of 7 or fewer" in said for said in exchange.discloses[:1])
+    assert (exchange.counts, bool(exchange.up)) == (counts, bool(told))
 
 
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        ({"rounds": 10}, 10),
+        ({"rounds": 11}, None),
+        ({"rounds": 20, "gfpl.first-exchange": 11}, 20),
+        ({"rounds": 21, "gfpl.first-exchange": 11}, None),
+        ({"rounds": 30, "gfpl.exchange-every": 31}, 31),
+        ({"rounds": 10, "gfpl.pseudo-features": 0}, None),
+    ],
+)
+def test_a_run_that_never_uses_a_mixture_says_so_at_the_start(halves, settings, first):
+    said = halves(GFPL | settings, K, D).server.notices()
+    assert len(said) == (first is not None)
+    for line in said:
+        assert f"round {first} " in line
+        assert all(f"`{name}`" in line for name in ("rounds", "gfpl.first-exchange", "gfpl.exchange-every"))
 
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
+@pytest.mark.parametrize(
+    ("settings", "classes", "dim", "named"),
+    [
+        ({}, 7, 6, ["`feature-dim` is 6", "(7)"]),
+        ({}, 100, 99, ["`feature-dim` is 99", "(100)"]),
+        ({}, 1, 6, ["`gfpl.dual-classifier` is true", "the data have 1"]),  # more dimensions would not help
+        (SINGLE | {"inference": "etf"}, 4, 6, ['`inference` is "etf"', "`gfpl.dual-classifier`"]),
+        ({}, 6, 6, None),
+        (SINGLE, 100, 99, None),
+        (SINGLE, 1, 6, None),
+    ],
+)
+def test_a_frame_that_does_not_fit_is_refused_by_both_halves(halves, settings, classes, dim, named):
+    made = halves(GFPL | settings, classes, dim)
+    if named is None:
+        made.server.check(classes, dim)
+        return
+    with pytest.raises(SettingError) as caught:
+        made.server.check(classes, dim)
+    assert all(words in str(caught.value) for words in named)
+    if not settings:
+        with pytest.raises(SettingError, match="needs"):
+            made.objective.build(build("tiny_perceptron", (1, 8, 8), dim, classes, 0), 3)
 
 
 # --- a client's rounds ----------------------------------------------------------------------------------------------
@@ -357,26 +360,18 @@ def retraining_alone(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(("model", "normed_by_batch"), [("resnet8", True), ("tiny_cnn", False)])
-def test_retraining_moves_both_classifiers_and_nothing_of_the_extractor(
-    client, retraining_alone, model, normed_by_batch
-):
-    settings = {"models": model}
+def test_retraining_moves_both_classifiers_and_nothing_of_the_extractor(client, retraining_alone):
+    """Nor the running statistics of its batch norms."""
+    settings = {"models": "resnet8"}
     client(settings=settings).train(ask(1))
     before = tensors_of(client(settings=settings).restore("a-run").module)
-    came = digits()
-    report = client(settings=settings).train(ask(2, came))
+    report = client(settings=settings).train(ask(2, digits()))
     after = tensors_of(client(settings=settings).restore("a-run").module)
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved == {f"{part}.{kind}" for part in ("network.classifier", "projection") for kind in ("weight", "bias")}
-    # there are statistics that could have moved
-    for statistic in ("running_mean", "running_var", "num_batches_tracked"):
-        assert any(statistic in name for name in before) == normed_by_batch
-    assert [phase.name for phase in retraining_alone[0]] == ["train"]
-    assert [phase.name for phase in retraining_alone[1]] == ["retrain", "train"]
+    assert any("running_mean" in name for name in before)
+    assert [[phase.name for phase in phases] for phases in retraining_alone] == [["train"], ["retrain", "train"]]
     assert report.training.steps == math.ceil(16 * CLASSES / 32)
-
-
 
 
 def test_retraining_is_one_pass_of_plain_sgd_over_the_shuffled_pseudo_features(client, retraining_alone):
@@ -428,22 +423,35 @@ def test_pseudo_features_are_the_mixtures_and_of_all_its_classes_equally_many(ha
     assert torch.equal(objective.phases(state, 11)[0].rows[0], features)
     assert not torch.equal(objective.phases(state, 11)[0].rows[0], features)
     assert train.rows is None
+    assert (retrain.fresh, retrain.rate) == (True, "gfpl.retrain-learning-rate")
     objective.receive(state, None, 12)
     assert [phase.name for phase in objective.phases(state, 12)] == ["train"]
 
 
+def test_every_client_and_round_has_a_start_of_its_own_for_its_fit_and_its_pseudo_features(
+    client, retraining_alone, monkeypatch
+):
+    fit, seeds = gfpl.fit_class_mixtures, []
+
+    def recorded(features, labels, components, seed):
+        seeds.append(seed)
+        return fit(features, labels, components, seed)
+
+    monkeypatch.setattr(gfpl, "fit_class_mixtures", recorded)
+    for partition, number in ((0, 2), (1, 2), (0, 4)):
+        client(partition).train(ask(number, digits()))
+    assert len(set(seeds)) == 3
+    drawn = [phases[0].rows[0] for phases in retraining_alone]
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
 
 
-
-
-
-
-
-
-
-
-
-
+def test_the_optimiser_of_retraining_starts_anew_though_that_of_training_persists(client):
+    settings = {"optimizer-state": "persistent", "momentum": 0.9}
+    client(settings=settings).train(ask(1))
+    client(settings=settings).train(ask(2, digits()))
+    kept = client(settings=settings).restore("a-run").optimiser
+    assert {name.split("/")[0] for name in kept} == {"train"}
 
 
 @pytest.mark.parametrize("most", [1, 4, 40])
@@ -460,12 +468,6 @@ def test_the_steps_of_weights_grow_with_the_components(halves, most):
     torch.testing.assert_close(rounded.weights, (shares / shares.sum()).float())
     assert torch.equal(rounded.means, exact.means)
     assert most == 1 or not torch.equal(rounded.weights, exact.weights)
-
-
-
-
-
-
 
 
 # --- the schedule, by scripted clients ------------------------------------------------------------------------------
@@ -518,75 +520,55 @@ def test_mixtures_go_up_when_due_and_down_to_those_who_train_in_the_round_after(
     assert all(line["training"]["dropped"] == 0 for line in lines[:-1])
 
 
-
-
-def test_the_norm_that_is_watched_is_of_the_class_means_of_the_mixtures(federation, say):
-    """From the first exchange on, and GFPL's collapse is told by it."""
+def test_an_exchange_of_nothing_leaves_what_was_there(federation):
+    """Before there was anything, nothing comes down; later the mixtures of the exchange before. What comes when it is
+    not due is dropped."""
 
     def change(partition, number, report):
-        if report.payload is None:
-            return report
-        factor = 0.2 if number == 4 else 1.0
-        return replace(report, payload=replace(report.payload, means=factor * report.payload.means))
+        if (partition, number) == (1, 3):
+            return replace(report, payload=upload(1, 2))
+        return replace(report, payload=None) if number in (2, 6) else report
 
-    group = scripted(federation, change=change, rounds=5)
-    found = {line["round"]: line["server"].get("prototype_norm") for line in group.strategy.folder.lines()[:-1]}
-    assert [number for number, norm in found.items() if norm is not None] == [2, 4]
-    for number, factor in ((2, 1.0), (4, 0.2)):
-        means = {}
-        for partition, held in HELD.items():
-            sent = upload(partition, number)
-            for label in held:
-                pair = sent.means[sent.labels == label].double()  # both weigh a half
-                means.setdefault(label, []).append(factor * (pair[0] + pair[1]) / 2)
-        norms = [float((sum(each) / len(each)).norm()) for each in means.values()]
-        assert found[number] == pytest.approx(sum(norms) / len(norms), rel=1e-5)
-    (said,) = [line for line in say() if "collapse" in line]
-    assert f"round 4: the mean norm of the prototypes has fallen from {found[2]:.3g} in the first round with" in said
-    assert "round 1" not in said
+    group = scripted(federation, change=change)
+    came = {number: sent.payload for _, number, kind, sent in group.asked if kind == "train"}
+    assert came[3] is None
+    expected = fuse({partition: upload(partition, 4) for partition in range(4)}, 0.7)
+    assert same(came[5], expected)
+    assert same(came[7], expected)
+    lines = group.strategy.folder.lines()[:-1]
+    assert [line["training"]["dropped"] for line in lines] == [0, 4, 1, 0, 0, 4, 0]
+    assert list(lines[2]["problems"]) == ["1"]
 
 
+def test_the_norm_that_is_watched_is_of_the_class_means_of_the_mixtures(halves):
+    uploads = {p: upload(p, 2) for p in HELD}
+    means = {}
+    for partition, held in HELD.items():
+        for label in held:
+            pair = uploads[partition].means[uploads[partition].labels == label].double()  # both weigh a half
+            means.setdefault(label, []).append((pair[0] + pair[1]) / 2)
+    norms = [float((sum(each) / len(each)).norm()) for each in means.values()]
+    found = halves(GFPL, K, 3).server.feature_norm(uploads)
+    assert found == pytest.approx(sum(norms) / len(norms), rel=1e-5)
 
 
+def test_counts_are_held_against_the_rows_of_the_roster(federation):
+    def lie(partition, number, report):
+        wrong = mixtures(sorted(HELD[0] * 2), 3, 20, {0: 11, 1: 10})
+        return replace(report, payload=wrong) if (partition, number) == (0, 2) else report
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
+    line = scripted(federation, SAMPLES, lie, rounds=3).strategy.folder.lines()[1]
+    assert "do not add up to its 20 training rows" in line["problems"]["0"]
+    assert (line["training"]["valid"], line["training"]["dropped"]) == (3, 1)
 
 
 # --- whole runs -----------------------------------------------------------------------------------------------------
 
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
+def test_without_both_halves_it_is_local_training(run, metrics):
+    """The paper's `w/o DCS and PFG`, to the bit."""
+    shared = {"rounds": 2, "fraction-train": 0.5, "momentum": 0.9}
+    neither = metrics(run(GFPL | SINGLE | shared | {"gfpl.pseudo-features": 0}))
+    for one, other in zip(neither, metrics(run(shared | {"strategy": "local"})), strict=True):
+        assert one["evaluation"]["rules"] == other["evaluation"]["rules"]
+        assert one.get("training") == other.get("training")
