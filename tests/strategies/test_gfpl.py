@@ -9,7 +9,6 @@ from flwr.app import Context, RecordDict
 from torch.nn.functional import cross_entropy
 
 from client_app import client as client_module
-from federation.seeds import generator
 from federation.settings import SettingError
 from federation.wire.payloads import Instruction, to_tensors
 from models import build
@@ -19,7 +18,6 @@ from prototypes.mixture_set import MixtureSet
 from strategies import gfpl, read_settings
 from strategies.contract import EVERYONE, Batch, ClientState, Phase
 from strategies.gfpl import GFPLObjective, GFPLSettings
-from strategies.rounds.checkpoint import pack, unpack
 
 K, D = 4, 6
 GFPL = {"strategy": "gfpl"}
@@ -37,7 +35,7 @@ def mixtures(labels, dim=D, seed=0, counts=None, scale=1.0):
     weights = 1 / torch.tensor([labels.count(label) for label in labels], dtype=torch.float32)
     means = scale * torch.randn(len(labels), dim, generator=random)
     variances = torch.rand(len(labels), dim, generator=random) + 0.1
-    counted = None if counts is None else torch.tensor([counts[label] for label in labels])
+    counted = None if not counts else torch.tensor([counts[label] for label in labels])
     return MixtureSet(rows, means, variances, weights, counted)
 
 
@@ -195,37 +193,27 @@ def test_exchange_rounds_are_those_from_t1_on_that_s_divides_but_not_the_last(fi
 # --- the server's step ----------------------------------------------------------------------------------------------
 
 
-def test_the_server_sends_what_fusion_makes_and_tells_the_components(halves):
-    strategy = halves(GFPL | {"gfpl.threshold": 1.3}, K, D).server
-    uploads = {p: mixtures([0, 0, p], seed=p) for p in (1, 2, 3)}
-    outcome = strategy.aggregate(uploads, {}, 10)
-    expected = fuse(uploads, 1.3, True, "uniform")
+@pytest.mark.parametrize(
+    ("settings", "how"),
+    [
+        ({"gfpl.threshold": 1.3}, (1.3, True, "uniform")),
+        ({"gfpl.threshold": 5.0, "gfpl.threshold-per-dimension": False}, (5.0, False, "uniform")),
+        ({"gfpl.threshold": 1.3} | SAMPLES, (1.3, True, "samples")),
+    ],
+)
+def test_the_server_sends_what_fusion_makes_and_tells_the_components(halves, settings, how):
+    counts = {1: 30, 2: 2, 3: 9} if how[2] == "samples" else {}
+    uploads = {p: mixtures([0, 0, p], seed=p, counts=counts and dict.fromkeys((0, p), counts[p])) for p in (1, 2, 3)}
+    outcome = halves(GFPL | settings, K, D).server.aggregate(uploads, {}, 10)
+    expected = fuse(uploads, *how)
     assert set(outcome.downloads) == {EVERYONE}
-    sent = outcome.downloads[EVERYONE]
-    assert same(sent, expected)
-    assert sent.counts is None
-    assert sent.classes().tolist() == [0, 1, 2, 3]
+    assert same(outcome.downloads[EVERYONE], expected)
+    assert expected.counts is None
     assert outcome.figures == {"components_before": 9, "components_after": len(expected)}
-    # something fused, and something did not
+    # something fused, and something did not; and each of the three settings matters
     assert 4 < len(expected) < 9
-    state, downloads = unpack(pack(outcome.state, outcome.downloads))
-    assert same(downloads[EVERYONE], sent)
-    assert same(strategy.aggregate(uploads, state, 20).downloads[EVERYONE], sent)
-
-
-def test_the_threshold_is_divided_by_d_unless_the_paper_is_followed(halves):
-    """Of two unit Gaussians a distance a apart D_B is a² / 8: here 2.4, that is 0.4 a dimension."""
-    means = torch.zeros(2, D)
-    means[1, 0] = math.sqrt(2.4 * 8)
-    sent = MixtureSet(torch.zeros(2, dtype=torch.int64), means, torch.ones(2, D), torch.tensor([0.5, 0.5]))
-    found = {}
-    for per_dimension in (True, False):
-        for threshold in (0.39, 0.41, 2.39, 2.41):
-            settings = {"gfpl.threshold": threshold, "gfpl.threshold-per-dimension": per_dimension}
-            strategy = halves(GFPL | settings, K, D).server
-            found[per_dimension, threshold] = strategy.aggregate({0: sent}, {}, 10).figures["components_after"]
-    assert [found[True, t] for t in (0.39, 0.41, 2.39, 2.41)] == [2, 1, 1, 1]
-    assert [found[False, t] for t in (0.39, 0.41, 2.39, 2.41)] == [2, 2, 2, 1]
+    others = [(how[0], not how[1], how[2]), (0.0, *how[1:])] + ([(*how[:2], "uniform")] if counts else [])
+    assert not any(same(fuse(uploads, *other), expected) for other in others)
 
 
 def test_a_class_that_nobody_uploaded_keeps_its_mixture(halves):
@@ -242,18 +230,6 @@ def test_a_class_that_nobody_uploaded_keeps_its_mixture(halves):
     assert torch.equal(after.means[after.labels == 3].sort(dim=0).values, fresh.means[1:].sort(dim=0).values)
     # the figures are of what was fused now
     assert second.figures == {"components_before": 4, "components_after": 4}
-
-
-def test_by_samples_a_component_weighs_as_many_samples_as_it_stands_for(halves):
-    uploads = {0: mixtures([0, 0, 1], seed=1, counts={0: 30, 1: 2}), 1: mixtures([0], seed=2, counts={0: 10})}
-    for settings, expected in ((SAMPLES, [0.375, 0.375, 0.25]), ({}, [0.25, 0.25, 0.5])):
-        sets = uploads if settings else {p: each.without_counts() for p, each in uploads.items()}
-        strategy = halves(GFPL | {"gfpl.threshold": 0.0} | settings, K, D).server
-        sent = strategy.aggregate(sets, {}, 10).downloads[EVERYONE]
-        found = {round(float(mean[0]), 4): float(w) for mean, w in zip(sent.means[:3], sent.weights[:3], strict=True)}
-        rows = [*uploads[0].means[:2, 0].tolist(), float(uploads[1].means[0, 0])]
-        assert [found[round(row, 4)] for row in rows] == pytest.approx(expected, rel=1e-6)
-        assert float(sent.weights[3]) == 1
 
 
 # --- settings -------------------------------------------------------------------------------------------------------
@@ -374,34 +350,6 @@ def test_retraining_moves_both_classifiers_and_nothing_of_the_extractor(client, 
     assert report.training.steps == math.ceil(16 * CLASSES / 32)
 
 
-def test_retraining_is_one_pass_of_plain_sgd_over_the_shuffled_pseudo_features(client, retraining_alone):
-    """Written out with the paper's values: lr 0.01, momentum 0.5, batches of B."""
-    settings = {"momentum": 0.9, "weight-decay": 0.1, "local-epochs": 3, "learning-rate": 0.5, "batch-size": 20}
-    client(settings=settings).train(ask(1))
-    module = client(settings=settings).restore("a-run").module
-    report = client(settings=settings).train(ask(2, digits()))
-    (features, labels) = retraining_alone[1][0].rows
-    order = torch.randperm(len(labels), generator=generator(0, "client", 0, "round", 2, "retrain", 0))
-    trained = [*module.classifier.parameters(), *module.projection.parameters()]
-    velocity = [torch.zeros_like(p) for p in trained]
-    losses = []
-    for index in order.split(20):
-        z, y = features[index], labels[index]
-        h = module.projection(z)
-        h = h / h.norm(dim=1, keepdim=True)
-        dot = 0.5 * ((h * module.frame[y]).sum(dim=1) - 1).square().mean()
-        loss = cross_entropy(module.classifier(z), y) + 2 * dot
-        losses.append(loss.item())
-        for p, v, g in zip(trained, velocity, torch.autograd.grad(loss, trained), strict=True):
-            v.mul_(0.5).add_(g)
-            p.data.sub_(0.01 * v)
-    found = client(settings=settings).restore("a-run").module.state_dict()
-    for name, tensor in module.state_dict().items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-6)
-    assert report.training.parts["retrain-loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
-    assert report.training.steps == 8
-
-
 def test_pseudo_features_are_the_mixtures_and_of_all_its_classes_equally_many(halves):
     objective, state = client_half(halves, {"gfpl.pseudo-features": 4000})
     came = mixtures([0, 1, 1, 1, 3], seed=5)
@@ -423,6 +371,8 @@ def test_pseudo_features_are_the_mixtures_and_of_all_its_classes_equally_many(ha
     assert torch.equal(objective.phases(state, 11)[0].rows[0], features)
     assert not torch.equal(objective.phases(state, 11)[0].rows[0], features)
     assert train.rows is None
+    own = retrain.optimiser(retrain.parameters).param_groups[0]
+    assert (own["lr"], own["momentum"], own["weight_decay"], retrain.epochs) == (0.01, 0.5, 0, 1)
     assert (retrain.fresh, retrain.rate) == (True, "gfpl.retrain-learning-rate")
     objective.receive(state, None, 12)
     assert [phase.name for phase in objective.phases(state, 12)] == ["train"]

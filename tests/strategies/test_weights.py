@@ -1,6 +1,5 @@
 """The family that shares weights: means by naive loops, groups, layouts on the wire, refusals, cut and resumed."""
 
-import json
 from collections import OrderedDict
 
 import numpy as np
@@ -284,21 +283,6 @@ def test_masks_are_refused_where_there_is_no_vector_to_mask():
 
 
 # --- whole runs ---------------------------------------------------------------------------------------------------
-
-
-QUICK = {"rounds": 4, "models": "tiny_cnn,tiny_perceptron", "fraction-train": 0.5}
-
-
-@pytest.mark.parametrize("strategy", ["fedavg", "lg-fedavg", "fedper"])
-def test_a_run_over_two_architectures_cut_and_resumed_is_as_never_cut(run, cut, metrics, strategy):
-    whole = run(QUICK | {"strategy": strategy})
-    cut(QUICK | {"strategy": strategy}, "_aggregate", lambda half, server_round, replies: server_round == 3)
-    resumed = run(QUICK | {"strategy": strategy, "resume": "latest"})
-    assert metrics(resumed) == metrics(whole)
-    summary = json.loads((whole / "summary.json").read_text())
-    assert {"received", "classifier", "discriminant"} <= summary["rules"].keys()
-    assert summary["headline"]["rule"] == "received"
-    assert not (whole / "uploads").exists()
 
 
 def test_one_client_s_weights_a_hundred_times_as_long_are_dropped_by_name(run):
