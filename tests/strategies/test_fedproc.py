@@ -6,7 +6,6 @@ import statistics
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from federation.settings import SettingError
 from federation.wire.parts import Limits, decode_payload, encode_payload
@@ -78,25 +77,6 @@ def test_the_loss_is_the_curriculum_by_a_loop_over_samples(halves, round_number,
     assert loss.total.item() == pytest.approx(statistics.mean(total), rel=1e-5)
     expected = {"cross-entropy": statistics.mean(plains), "prototype-contrast": statistics.mean(contrasts)}
     assert {name: part.item() for name, part in loss.parts.items()} == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_batch_without_any_prototype_of_its_own_is_plain_cross_entropy(halves):
-    objective, state = client_half(halves, {}, received((0, 3)))
-    batch = batch_of([1, 2, 4, 1])
-    loss = objective.loss(state, batch, Phase("train", []), 3)
-    expected = cross_entropy(state.module.classify(loss.features), batch.labels)
-    torch.testing.assert_close(loss.total, expected)
-    assert loss.parts["prototype-contrast"].item() == 0
-    gradients = torch.autograd.grad(loss.total, loss.features, retain_graph=True)[0]
-    torch.testing.assert_close(gradients, torch.autograd.grad(expected, loss.features)[0])
-
-
-def test_without_prototypes_it_is_plain_cross_entropy(halves):
-    objective, state = client_half(halves)
-    batch = batch_of([0, 1, 2, 3])
-    loss = objective.loss(state, batch, Phase("train", []), 1)
-    assert set(loss.parts) == {"cross-entropy"}
-    assert torch.equal(loss.total, cross_entropy(state.module(batch.inputs), batch.labels))
 
 
 def test_clients_use_directions(halves):

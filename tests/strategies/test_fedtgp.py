@@ -122,16 +122,6 @@ def test_two_rounds_are_the_papers_written_out(halves, extra):
         assert outcome.figures["contrastive_loss"] == pytest.approx(loss, rel=1e-5)
 
 
-def test_training_leads_below_the_collapsed_loss(halves):
-    """Classes that lie apart can be told apart, and the server learns it."""
-    apart = {p: PrototypeSet(torch.arange(4), 10 * torch.eye(4, D) + 0.1 * p) for p in range(4)}
-    outcome = strategy_of(halves, {"fedtgp.server-epochs": 300}).aggregate(apart, {}, 1)
-    assert outcome.figures["margin"] == pytest.approx(10 * math.sqrt(2), rel=1e-6)
-    assert outcome.figures["contrastive_loss"] < 0.5 * outcome.figures["collapsed_loss"]
-    nearest = torch.cdist(apart[0].vectors, outcome.downloads[EVERYONE].vectors).argmin(dim=1)
-    assert nearest.tolist() == [0, 1, 2, 3]
-
-
 # --- who takes part ------------------------------------------------------------------------------------------
 
 
