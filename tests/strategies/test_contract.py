@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import Array, ArrayRecord
 from safetensors.torch import load_file
 
 from client_app import client as client_module
 from experiments.runtime.grid import LocalGrid
-from federation.wire.payloads import Parts, parts_of, to_tensors
+from federation.wire.payloads import Parts, parts_of
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
 from runs.folder import RunFolder
 from strategies import METHODS, read_settings
 from strategies.rounds.flower import PrototypeStrategy
+from tests.strategies.sets import same
 from tests.strategies.watched import CLASSES, CLIENTS, DIM, Seen, Warm, start, watched, without_time
 
 OFTEN = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
@@ -59,13 +59,6 @@ def home(tmp_path_factory, decoded_cache):
 def whole(row):
     """The run of a row, once for all properties."""
     return watched(WHOLE | ROWS[row], Seen())
-
-
-def same(one, other):
-    if one is None or other is None:
-        return one is other
-    ours, theirs = to_tensors(one), to_tensors(other)
-    return ours.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
 every_row = pytest.mark.parametrize("row", ROWS)

@@ -11,6 +11,7 @@ from prototypes.prototype_set import PrototypeSet
 from prototypes.trainable import TrainablePrototypes
 from runs.round import RunError
 from strategies.contract import EVERYONE
+from tests.strategies.sets import same_state
 
 K, D = 6, 8
 QUICK = {"strategy": "fedtgp", "fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4}
@@ -36,10 +37,6 @@ def strategy_of(halves, settings=None, num_classes=K):
 def after_two_rounds(strategy):
     first = strategy.aggregate(uploads(0), {}, 1)
     return first, strategy.aggregate(uploads(1), first.state, 2)
-
-
-def same(state, other):
-    return state.keys() == other.keys() and all(torch.equal(state[name], other[name]) for name in other)
 
 
 # --- the paper, written out ---------------------------------------------------------------------------------
@@ -175,10 +172,10 @@ def test_a_round_of_empty_uploads_trains_nothing(halves):
     assert len(nothing.downloads[EVERYONE]) == 0
     assert nothing.figures == {"margin": 100.0, "collapsed_loss": 0.0}
     # and the next round starts as the first would have
-    assert same(strategy.aggregate(uploads(), nothing.state, 2).state, strategy.aggregate(uploads(), {}, 2).state)
+    assert same_state(strategy.aggregate(uploads(), nothing.state, 2).state, strategy.aggregate(uploads(), {}, 2).state)
     first = strategy.aggregate(uploads(), {}, 1)
     still = strategy.aggregate(empty, first.state, 2)
-    assert same(still.state, first.state)
+    assert same_state(still.state, first.state)
     assert torch.equal(still.downloads[EVERYONE].vectors, first.downloads[EVERYONE].vectors)
 
 
@@ -188,8 +185,8 @@ def test_a_round_of_empty_uploads_trains_nothing(halves):
 def test_the_same_seed_gives_the_same_bits(halves):
     first, second = after_two_rounds(strategy_of(halves))
     again, _ = after_two_rounds(strategy_of(halves))
-    assert same(again.state, first.state)
-    assert not same(after_two_rounds(strategy_of(halves, {"seed": 1}))[0].state, first.state)
+    assert same_state(again.state, first.state)
+    assert not same_state(after_two_rounds(strategy_of(halves, {"seed": 1}))[0].state, first.state)
     # the order of the batches is of the round
     other = strategy_of(halves).aggregate(uploads(1), first.state, 3)
     assert not torch.equal(other.downloads[EVERYONE].vectors, second.downloads[EVERYONE].vectors)
@@ -208,5 +205,5 @@ def test_the_state_that_is_given_stays_as_it_is(halves, settings):
     first = strategy.aggregate(uploads(0), {}, 1)
     before = {name: tensor.clone() for name, tensor in first.state.items()}
     second = strategy.aggregate(uploads(1), first.state, 2)
-    assert same(first.state, before)
-    assert same(strategy.aggregate(uploads(1), first.state, 2).state, second.state)
+    assert same_state(first.state, before)
+    assert same_state(strategy.aggregate(uploads(1), first.state, 2).state, second.state)

@@ -13,6 +13,7 @@ from prototypes.prototype_set import PrototypeSet
 from strategies import read_settings
 from strategies.contract import EVERYONE, PullObjective
 from strategies.rounds.checkpoint import pack, unpack
+from tests.strategies.sets import same
 
 K, D = 6, 4
 PFPL = {"strategy": "pfpl"}
@@ -21,10 +22,6 @@ PFPL = {"strategy": "pfpl"}
 def upload(labels, seed):
     generator = torch.Generator().manual_seed(seed)
     return PrototypeSet(torch.tensor(labels), torch.randn(len(labels), D, generator=generator))
-
-
-def same(a, b):
-    return torch.equal(a.labels, b.labels) and torch.equal(a.vectors, b.vectors)
 
 
 def summary_of(run):

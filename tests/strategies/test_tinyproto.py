@@ -11,6 +11,7 @@ from federation.wire.payloads import Identity
 from prototypes.prototype_set import PrototypeSet
 from strategies.contract import EVERYONE, ClientState
 from strategies.tinyproto import mean_class_count
+from tests.strategies.sets import same_state
 
 K, D = 5, 9
 BOTH = ("tinyproto-fp", "tinyproto-ft")
@@ -56,10 +57,6 @@ def identity(partition, rows, classes):
     return Identity(partition, 3, rows=(rows, 5, 5), classes=classes)
 
 
-def same(state, other):
-    return state.keys() == other.keys() and all(torch.equal(state[name], other[name]) for name in other)
-
-
 # --- what goes up ---------------------------------------------------------------------------------------------
 
 
@@ -97,7 +94,7 @@ def test_without_scaling_it_is_its_base(halves, strategy, base):
             made.server.aggregate(sent, state, server_round)
             for made, sent, state in zip((ours, theirs), uploads, states, strict=True)
         )
-        assert same(found.state, expected.state)
+        assert same_state(found.state, expected.state)
         assert found.figures == expected.figures
         received = [outcome.downloads[EVERYONE] for outcome in (found, expected)]
         targets = [
@@ -185,7 +182,7 @@ def test_ft_multiplies_by_mu_and_then_is_fedtgp(halves, ones):
         scaled = {p: PrototypeSet(each.labels, mu * each.vectors) for p, each in uploads.items()}
         expected = reference.aggregate(scaled, reference_state, server_round)
         state, reference_state = outcome.state, expected.state
-        assert same(state, reference_state)
+        assert same_state(state, reference_state)
         download = outcome.downloads[EVERYONE]
         assert torch.equal(download.vectors, expected.downloads[EVERYONE].vectors)
         added = {"mu", "target_to_weighted_mean"}
@@ -268,7 +265,7 @@ def test_the_sum_is_the_mean_times_the_holders(halves, strategy):
         for p, each in uploads.items()
     }
     found, expected = one.server.aggregate(uploads, {}, 1), other.server.aggregate(times, {}, 1)
-    assert same(found.state, expected.state)
+    assert same_state(found.state, expected.state)
 
 
 def test_the_watched_norm_is_a_mean_over_images_whoever_was_sampled(halves):
