@@ -215,7 +215,7 @@ def retraining_alone(monkeypatch):
 
 def test_retraining_moves_both_classifiers_and_nothing_of_the_extractor(client, retraining_alone):
     """Nor the running statistics of its batch norms."""
-    settings = {"models": "resnet8"}
+    settings = {"models": "resnet8", "max-samples": 160}
     client(settings=settings).train(ask(1))
     before = tensors_of(client(settings=settings).restore("a-run").module)
     report = client(settings=settings).train(ask(2, digits()))

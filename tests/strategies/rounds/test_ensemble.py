@@ -10,12 +10,11 @@ import torch
 from PIL import Image
 
 from data.client_data import DataSpec
-from data.shared_set import SharedLabels, SharedTestSpec, shared_labels
+from data.shared_set import SharedTestSpec, shared_labels
 from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
 from federation.wire.messages import encode_report, wire_bytes
 from federation.wire.payloads import Answers
-from strategies.rounds.ensemble import score
 from strategies.rounds.exchange import LATE
 
 CLASSES, ROWS = 4, 11
@@ -80,46 +79,6 @@ def naive(answers, labels):
 
 def lines_of(strategy, without=("time",)):
     return [{name: value for name, value in line.items() if name not in without} for line in strategy.folder.lines()]
-
-
-# --- the score --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("clients", [1, 2, 7])
-@pytest.mark.parametrize("K", [2, 5])
-def test_the_score_is_the_argmax_of_the_mean(clients, K):
-    labels = torch.arange(40) % K
-    answers = {3 * p: probabilities(p, 0, 40, K).half() for p in range(clients)}
-    found = score(answers, SharedLabels(labels, K, 0))
-    stacked = np.stack([each.double().numpy() for each in answers.values()])
-    by_numpy = float((stacked.mean(axis=0).argmax(axis=1) == labels.numpy()).mean())
-    assert found == {"accuracy": by_numpy, "clients": clients, "rows": 40}
-    assert by_numpy == naive(list(answers.values()), labels.tolist())
-    assert 0 < by_numpy < 1
-
-
-def test_the_score_does_not_depend_on_who_came_first():
-    """Two classes that tie but for the order of summation: another order would answer another class."""
-    thirds = [torch.tensor([[a, b]], dtype=torch.float64) for a, b in ((0.1, 0.3), (0.2, 0.2), (0.3, 0.1))]
-    forward = (0.1 + 0.2) + 0.3, (0.3 + 0.2) + 0.1
-    assert forward[0] != forward[1]
-    shared = SharedLabels(torch.tensor([0]), 2, 0)
-    answers = dict(enumerate(thirds))
-    found = {
-        score({p: answers[p] for p in order}, shared)["accuracy"]
-        for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1))
-    }
-    assert len(found) == 1
-
-
-def test_answers_are_added_up_in_double():
-    """Class 1 is ahead by 2^-11 of one client: added to 64 in float16, whose step there is 2^-4, it would be lost."""
-    half = torch.tensor([[0.5, 0.5]], dtype=torch.float16)
-    ahead = torch.tensor([[0.5, 0.5 + 2**-11]], dtype=torch.float16)
-    assert ahead[0, 1] > ahead[0, 0]
-    shared = SharedLabels(torch.tensor([1]), 2, 0)
-    assert score({0: ahead} | dict.fromkeys(range(1, 130), half), shared)["accuracy"] == 1.0
-    assert score(dict.fromkeys(range(129), half) | {129: ahead}, shared)["accuracy"] == 1.0
 
 
 # --- who is asked, when -----------------------------------------------------------------------------------------
