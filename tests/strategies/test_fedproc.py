@@ -100,6 +100,15 @@ def test_masked_rows_are_unit_vectors_again_at_the_client(halves, wire_dtype):
     torch.testing.assert_close(state.targets.vectors * came.vectors.norm(dim=1, keepdim=True), came.vectors)
 
 
+def test_uploads_are_the_means_as_they_are_without_counts(halves):
+    objective, state = client_half(halves)
+    own = PrototypeSet(torch.tensor([1, 4]), torch.tensor([[0.1] * D, [0.0] * D]), torch.tensor([3, 9]))
+    state.prototypes = own
+    sent = objective.upload(state, 1)
+    assert sent.counts is None
+    assert torch.equal(sent.vectors, own.vectors)
+
+
 # --- the server ---------------------------------------------------------------------------------------------------
 
 

@@ -204,6 +204,6 @@ def test_the_state_that_is_given_stays_as_it_is(halves, settings):
     strategy = strategy_of(halves, settings)
     first = strategy.aggregate(uploads(0), {}, 1)
     before = {name: tensor.clone() for name, tensor in first.state.items()}
-    second = strategy.aggregate(uploads(1), first.state, 2)
+    second = strategy.aggregate(uploads(1, classes=(0, 3, 4)), first.state, 2)
     assert same_state(first.state, before)
-    assert same_state(strategy.aggregate(uploads(1), first.state, 2).state, second.state)
+    assert same_state(strategy.aggregate(uploads(1, classes=(0, 3, 4)), first.state, 2).state, second.state)

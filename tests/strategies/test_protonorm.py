@@ -110,6 +110,15 @@ def test_riesz_converges_and_thomson_stops_at_its_iterations(halves):
     assert energies["thomson"] > energies["riesz"] + 1e-6
 
 
+def test_the_exponent_of_the_energy_is_a_setting(halves):
+    sets, riesz = uploads(range(7), 4), {"protonorm.alignment": "riesz"}
+    found = {s: made(halves, riesz | {"protonorm.energy-exponent": s}, sets, 7, 4)[1].vectors for s in (0.0, 2.0)}
+    for s, vectors in found.items():
+        expected = align(mean_of(sets), "riesz", s=s, seed=derive(0, "round", 1, "alignment"), num_classes=7)
+        assert torch.equal(vectors, expected.points)
+    assert not torch.allclose(found[0.0], found[2.0], atol=1e-4)
+
+
 @pytest.mark.parametrize(("epsilon", "ended_by"), [(1.0, "stop"), (1e-12, "limit")])
 def test_thomson_stops_by_the_rule_and_threshold_that_are_set(halves, epsilon, ended_by):
     settings = {"protonorm.alignment": "thomson", "protonorm.stop": "force", "protonorm.epsilon": epsilon}

@@ -147,6 +147,7 @@ def test_fp_s_target_is_mu_times_the_mean_of_what_was_scaled(halves, ones):
     uploads = {p: across(uploaded(made.objective, prototypes), codec) for p, prototypes in own.items()}
     outcome = made.server.aggregate(uploads, {}, 1)
     received = across(outcome.downloads[EVERYONE], codec)
+    assert made.server.scales == (mu, mu)
     targets = made.objective.targets(ClientState(torch.nn.Identity(), constants={"mu": mu}), received)
     assert targets.labels.tolist() == [0, 1, 2, 3]
     for row, label in enumerate(targets.labels.tolist()):
@@ -191,6 +192,7 @@ def test_ft_multiplies_by_mu_and_then_is_fedtgp(halves, ones):
         expected = reference.aggregate(scaled, reference_state, server_round)
         state, reference_state = outcome.state, expected.state
         assert same_state(state, reference_state)
+        assert made.server.scales == (1.0, mu)
         download = outcome.downloads[EVERYONE]
         assert torch.equal(download.vectors, expected.downloads[EVERYONE].vectors)
         added = {"mu", "target_to_weighted_mean"}
