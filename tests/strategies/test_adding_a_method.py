@@ -11,7 +11,9 @@ import pytest
 from flwr.app import Context, RecordDict
 from safetensors.torch import load_file
 from torch import Tensor
+from typer.testing import CliRunner
 
+from cli.main import app
 from client_app import told
 from client_app.client import Client, run_of
 from experiments.runtime.grid import run_in_process
@@ -161,6 +163,19 @@ def test_a_copy_of_a_method_of_ours_may_have_other_settings(project: Path) -> No
         plan(['strategy="./own.py" fedavg.weighting="uniform"'], clients=2)
 
 
+def test_a_method_of_ones_own_is_compared_and_the_comparison_goes_on(project: Path) -> None:
+    (project / "cmp.toml").write_text(
+        'methods = [{ label = "Half", strategy = "./shrunk.py", shrunk.beta = 0.5 }]\ndatasets = ["spiral"]\n'
+        'seeds = [0]\n[settings]\nrounds = 1\nmodels = "tiny_perceptron"\nspiral-points = 40\n'
+    )
+    done = CliRunner().invoke(app, ["compare", "--in-process", "cmp.toml"])
+    assert done.exit_code == 0, done.output
+    assert "Half" in done.output
+    (folder,) = (project.parent / "home" / "results").glob("*")
+    again = CliRunner().invoke(app, ["compare", "--in-process", "--resume", str(folder)])
+    assert again.exit_code == 0, again.output
+
+
 def site(strategy: str, **node: str) -> Context:
     config = known_settings() | QUICK | {"strategy": strategy}
     return Context(1, 2, {"partition-id": 0, "num-partitions": 2} | node, RecordDict(), config)
@@ -192,17 +207,3 @@ def test_no_run_names_a_model_s_file_at_a_site(project: Path, monkeypatch: pytes
     context.run_config["models"] = str(project / "dropped.py")
     with pytest.raises(SettingError, match="no run names files of this site"):
         Client(context)
-
-
-def test_a_method_of_ones_own_is_compared(project: Path) -> None:
-    (project / "cmp.toml").write_text(
-        'methods = ["local", { label = "Half", strategy = "./shrunk.py", shrunk.beta = 0.5 }]\n'
-        'datasets = ["digits"]\nseeds = [0]\n[settings]\nrounds = 1\nmodels = "tiny_perceptron"\nmax-samples = 400\n'
-    )
-    command = [str(Path(sys.executable).parent / "protosphere"), "compare", "--in-process", "cmp.toml"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Half" in done.stdout
-    (folder,) = (project.parent / "home" / "results").glob("*")
-    again = subprocess.run([*command[:3], "--resume", str(folder)], capture_output=True, text=True)
-    assert again.returncode == 0, again.stdout + again.stderr

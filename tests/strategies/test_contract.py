@@ -1,198 +1,292 @@
-"""Flower's contract: what its users may call, and what we may call of it."""
+"""The contract of every method: a method is a row, a property a test.
 
-import ast
-import inspect
-import json
-import logging
-import re
-import warnings
-from pathlib import Path
+One run a row, of three rounds with a part of its clients, shows most of it: what crossed is kept as the clients sent it
+and as the server took it. A new method of the registry is a row by itself.
+"""
 
+import functools
+from typing import Any
+
+import numpy as np
 import pytest
-import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.app import Array, ArrayRecord
+from safetensors.torch import load_file
 
-import strategies
+from client_app import client as client_module
 from experiments.runtime.grid import LocalGrid
-from federation.settings import SettingError
-from federation.wire.codec import Codec
-from prototypes.masks import class_masks
-from runs.lines import LEGEND
-from strategies import METHODS, known_settings, load_method, read_settings
-from strategies.contract import ServerHalf
+from federation.wire.payloads import Parts, parts_of
+from prototypes.mixture_set import MixtureSet
+from prototypes.prototype_set import PrototypeSet
+from runs.folder import RunFolder
+from strategies import METHODS, read_settings
+from strategies.rounds.flower import PrototypeStrategy
+from tests.strategies.sets import same
+from tests.strategies.watched import CLASSES, CLIENTS, DIM, Seen, Warm, start, watched, without_time
 
-ROOT = Path(__file__).resolve().parents[2]
+OFTEN = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
+SERVER = {"fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4, "fedtgp.server-momentum": 0.9}
+COUNTED = {"disclose-class-counts": True}
+ROWS: dict[str, dict[str, Any]] = {name: {"strategy": name} for name in METHODS}
+ROWS["gfpl"] |= OFTEN
+ROWS["fedtgp"] |= SERVER
+ROWS["tinyproto-ft"] |= SERVER
+ROWS["fedproto by counts"] = {"strategy": "fedproto", "fedproto.aggregation": "weighted"} | COUNTED
+ROWS["gfpl by samples"] = {"strategy": "gfpl", "gfpl.weighting": "samples"} | OFTEN | COUNTED
+ROWS["gfpl without its exchange"] = {"strategy": "gfpl", "gfpl.pseudo-features": 0, "gfpl.dual-classifier": False}
+ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}
 
-
-def lines_of(strategy):
-    return strategy.folder.lines()
-
-
-def test_strategies_keep_flowers_contract():
-    for name in METHODS:
-        strategy = strategies.strategy({"strategy": name})
-        assert isinstance(strategy, Strategy)
-        for method in ("start", *Strategy.__abstractmethods__):
-            expected = inspect.signature(getattr(Strategy, method)).parameters
-            assert list(inspect.signature(getattr(type(strategy), method)).parameters) == list(expected)
-
-
-def test_the_lines_of_docs_flower_md_run_in_a_server_app_of_ones_own(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path))
-    lines = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "flower.md").read_text(), re.DOTALL)[1]
-    assert len([line for line in lines.splitlines() if line]) <= 10
-    own = {}
-    exec(compile(lines, "docs/flower.md", "exec"), own)
-    config = known_settings() | {"strategy": "fedproto", "models": "tiny_perceptron", "max-samples": 400, "clients": 3}
-    nodes = [{"partition-id": number, "num-partitions": 3} for number in range(3)]
-    grid = LocalGrid(config, nodes)
-    own["app"](grid, Context(1, 1, {}, RecordDict(), config))
-    assert re.search(r"2: *\{ *'accuracy'", capsys.readouterr().out)
-    (folder,) = (tmp_path / "results").iterdir()
-    assert json.loads((folder / "summary.json").read_text())["rounds"] == 2
+ROUNDS = 3
+WHOLE = {
+    "rounds": ROUNDS,
+    "fraction-train": 0.5,  # two of three
+    "models": "tiny_perceptron,perceptron",
+    "momentum": 0.9,
+    "optimizer-state": "persistent",
+}
 
 
-def test_start_returns_flowers_result(federation):
-    strategy = federation(3).start({"rounds": 2})
-    result = strategy.result
-    assert isinstance(result, Result)
-    assert set(result.train_metrics_clientapp) == {1, 2}
-    assert set(result.evaluate_metrics_clientapp) == {0, 1, 2}
-    assert not result.arrays
-    assert "Aggregated ClientApp-side Train Metrics" in repr(result)
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory, decoded_cache):
+    """One PROTOSPHERE_HOME for this file, since worker processes that outlive a run know no other."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "cache").symlink_to(decoded_cache, target_is_directory=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PROTOSPHERE_HOME", str(folder))
+        yield folder
 
 
-def test_rounds_and_timeout_can_be_given_as_flower_users_do(federation, clock):
-    def silent(partition, round_number, kind, report):
-        return None if partition == 0 and kind == "train" else report
-
-    group = federation(2, tamper=silent)
-    strategy = group.start({"rounds": 9}, num_rounds=2, timeout=7.0)
-    assert [line["round"] for line in lines_of(strategy)] == [1, 2, 3]
-    assert clock.now == pytest.approx(14, abs=1)
-    assert {message.metadata.ttl for message in group.grid.sent if message.metadata.message_type == "train"} == {67.0}
-    assert json.loads((strategy.folder.path / "summary.json").read_text())["settings"]["rounds"] == 2
+@functools.cache
+def whole(row):
+    """The run of a row, once for all properties."""
+    return watched(WHOLE | ROWS[row], Seen())
 
 
+every_row = pytest.mark.parametrize("row", ROWS)
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+@every_row
+def test_what_either_half_sends_is_what_the_other_takes(row):
+    """To the bit: without masks and as float32."""
+    seen = whole(row)
+    uploads = {key: made for key, made in seen.made.items() if made is not None}
+    assert seen.took.keys() == uploads.keys()
+    assert all(same(seen.took[key], made) for key, made in uploads.items())
+    assert seen.came.keys() == seen.sent.keys()
+    assert all(same(came, seen.sent[key]) for key, came in seen.came.items())
+
+
+@every_row
+def test_each_client_uploads_all_parts_of_its_exchange_and_of_the_classes_that_it_holds(row):
+    seen, exchange = whole(row), read_settings(ROWS[row]).exchange
+    roster = {client["partition"]: client for client in RunFolder(seen.folder).roster()}
+    last = ROUNDS if "mixtures" in exchange.kinds() else ROUNDS + 1  # of the last round's mixtures nothing comes down
+    assert {number for _, number in seen.took} == (set(range(1, last)) if exchange.up else set())
+    for (partition, _), upload in seen.took.items():
+        assert set(parts_of(upload)) == {spec.name for spec in exchange.up}
+        if not isinstance(upload, Parts):
+            assert upload.labels.unique().tolist() == roster[partition]["classes"]
+            assert (upload.counts is not None) == exchange.counts
+
+
+def size_of(payload):
+    """Bytes by the formula: four a value, of the values alone."""
+    if payload is None:
+        return 0
+    if isinstance(payload, PrototypeSet):
+        return 4 * len(payload) * DIM
+    if isinstance(payload, MixtureSet):
+        return 4 * len(payload) * (2 * DIM + 1)
+    return sum(4 * tensor.numel() for part in payload.parts.values() for tensor in part.tensors.values())
+
+
+@every_row
+def test_the_bytes_that_are_reported_are_those_of_what_crossed(row):
+    seen = whole(row)
+    for line in seen.lines():
+        number, found = line["round"], line["bytes"]
+        assert found["payload_up"] == sum(size_of(made) for (_, of), made in seen.took.items() if of == number)
+        for trains, name in ((True, "payload_down"), (False, "evaluate_only_payload_down")):
+            of_round = [came for (_, of, trained), came in seen.came.items() if (of, trained) == (number, trains)]
+            assert found[name] == sum(map(size_of, of_round))
+        assert found["evaluate_only_payload_up"] == 0
+    assert any(map(size_of, seen.came.values())) == bool(read_settings(ROWS[row]).exchange.down)
+
+
+@every_row
+def test_what_a_client_discloses_is_what_crosses(row):
+    seen, exchange = whole(row), read_settings(ROWS[row]).exchange
+    assert seen.records["down"] == {"instruction", *(["payload"] if exchange.down else [])}
+    assert seen.records["up"] == {"identity", "report", "training", "evaluation", *(["payload"] if exchange.up else [])}
+    by_words = {
+        "prototypes of its classes": "vectors",
+        "mixtures of its classes": "means",
+        "its class counts": "counts",
+        "the trained weights of its extractor": "extractor.values",
+        "the trained weights of its backbone": "backbone.values",
+        "the trained weights of its head": "head.values",
+    }
+    assert set(seen.said) == set(range(CLIENTS))
+    for said in seen.said.values():
+        assert {array for words, array in by_words.items() if words in said} == seen.arrays["up"] & {*by_words.values()}
+        assert set(exchange.discloses) <= set(said)
+    beside = {"labels", "variances", "weights", *(f"{part}.small" for part in ("extractor", "backbone", "head"))}
+    assert seen.arrays["up"] - {*by_words.values()} <= beside
+    # and no counts ever come down
+    assert "counts" not in seen.arrays["down"]
+
+
+@every_row
+def test_with_a_part_of_the_clients_they_alone_train_and_upload_and_all_are_evaluated(row):
+    seen = whole(row)
+    for line in seen.lines()[:-1]:
+        trained = {p for p, client in line["clients"].items() if "training" in client}
+        assert (len(trained), line["training"]["asked"], line["training"]["valid"], line["problems"]) == (2, 2, 2, {})
+        assert {str(p) for p, number in seen.made if number == line["round"]} == trained
+        assert {p for p, client in line["clients"].items() if "evaluation" in client} == set(map(str, range(CLIENTS)))
+    rules = set(seen.lines()[-1]["evaluation"]["rules"])
+    usual = set(read_settings(ROWS[row]).method.rules) | {"majority-class"}
+    # GFPL's own rule goes with its frame
+    assert rules == usual - ({"etf"} if ROWS[row].get("gfpl.dual-classifier") is False else set())
+
+
+# --- cut and resumed -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def workers():
+    """Those of `Warm`, ended when this file is done."""
+    yield
+    for process in Warm.spare:
+        process.shutdown()
+    Warm.spare.clear()
+
+
+class CutError(RuntimeError):
+    """Stands for whatever ends a process in the middle of a round."""
+
+
+def left_by(folder):
+    """Every tensor that the server and the clients of a run end with, to the bit."""
+    found = RunFolder(folder).load_checkpoint()[0]
+    for path in sorted((folder.parents[1] / "clients" / folder.name).rglob("*.safetensors")):
+        found |= {f"{path.parent.name}/{path.name}/{name}": tensor for name, tensor in load_file(path).items()}
+    return {name: (tensor.dtype, tuple(tensor.shape), tensor.numpy().tobytes()) for name, tensor in found.items()}
+
+
+@every_row
+def test_cut_in_a_round_and_resumed_by_other_workers_is_as_never_cut_to_the_bit(row):
+    """The clients of the last round have trained when the server ends; each worker finds what another has left."""
+    seen, settings, folders = whole(row), WHOLE | ROWS[row], []
+    inner = PrototypeStrategy._aggregate
+
+    def cut(self, server_round, replies):
+        folders.append(self.folder.path)
+        if server_round == ROUNDS:
+            raise CutError
+        return inner(self, server_round, replies)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrototypeStrategy, "_aggregate", cut)
+        with pytest.raises(CutError):
+            start(settings)
+    client_module._states.clear()
+    resumed = start(settings | {"resume": str(folders[-1])}, workers=2, grid=Warm)
+    assert resumed == folders[-1] != seen.folder
+    assert without_time(resumed) == seen.lines()
+    assert left_by(resumed) == left_by(seen.folder)
+
+
+# --- lies, one kind a round ------------------------------------------------------------------------------------
+
+LIAR = 1
+VALUES = ("vectors", "means", "values")
+
+
+def changed(arrays, change, names=VALUES):
+    """`change` on the arrays that hold values."""
+    return {name: change(array) if name.rpartition(".")[2] in names else array for name, array in arrays.items()}
+
+
+def infinite(values):
+    values[..., 0] = np.inf
+    return values
+
+
+LIES = {
+    "no upload": lambda arrays: None,
+    "values that are not finite": lambda arrays: changed(arrays, infinite),
+    "values beyond the bound": lambda arrays: changed(arrays, lambda values: np.float32(1e9) * (1 + np.abs(values))),
+    "another type": lambda arrays: changed(arrays, lambda values: values.astype(np.float64)),
+    "no rows": lambda arrays: {name: array[:0] for name, array in arrays.items()},
+    "another array": lambda arrays: arrays | {"more.values": np.ones((2, 2), np.float32)},
+    # weights have no classes: there a part of another name
+    "unknown classes": lambda arrays: (
+        changed(arrays, lambda labels: labels + CLASSES, ("labels",))
+        if "labels" in arrays
+        else {name.replace(".", "s."): array for name, array in arrays.items()}
+    ),
+}
+
+
+class Lying(LocalGrid):
+    """The uploads of one client pass through the lie of the round."""
+
+    def pull_messages(self, message_ids):
+        replies = super().pull_messages(message_ids)
+        for reply in replies:
+            records = reply.content
+            if records.get("report", {}).get("partition") != LIAR or "training" not in records:
+                continue
+            number = records["report"]["round"]
+            lie = [*LIES.values(), lambda arrays: arrays][number - 1]
+            arrays = {}
+            if "payload" in records:
+                arrays = {name: np.array(array.numpy()) for name, array in records["payload"].items()}
+                del records["payload"]
+            elif number <= len(LIES):
+                # where nothing is to come, something comes
+                arrays, lie = {"vectors": np.ones((1, DIM), np.float32)}, dict
+            told = lie(arrays)
+            if told:
+                records["payload"] = ArrayRecord({n: Array(np.ascontiguousarray(a)) for n, a in told.items()})
+        return replies
+
+
+@every_method
+def test_a_lie_costs_its_round_s_upload_and_nothing_else(name):
+    seen = watched({"rounds": len(LIES) + 1} | ROWS[name], Seen(), Lying)
+    exchange = read_settings(ROWS[name]).exchange
+    for line in seen.lines()[: len(LIES)]:
+        number = line["round"]
+        assert set(line["problems"]) == {str(LIAR)}, (number, line["problems"])
+        assert line["problems"][str(LIAR)].startswith("upload dropped: ")
+        assert (line["training"]["valid"], line["training"]["dropped"]) == (2, 1)
+        # what it trained and evaluated counts
+        assert {"training", "evaluation"} <= line["clients"][str(LIAR)].keys()
+        assert {partition for partition, of in seen.took if of == number} == ({0, 2} if exchange.up else set())
+    assert all(same(upload, seen.made[key]) for key, upload in seen.took.items())
+    honest = seen.lines()[len(LIES)]
+    assert (honest["training"]["valid"], honest["problems"]) == (3, {})
+
+
+# --- few clients, few classes ----------------------------------------------------------------------------------
+
+
+@every_method
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        {"initial_arrays": ArrayRecord({"w": Array(torch.zeros(2).numpy())})},
-        {"train_config": ConfigRecord({"lr": 0.1})},
-        {"evaluate_config": ConfigRecord({"lr": 0.1})},
-        {"evaluate_fn": lambda server_round, arrays: None},
-    ],
+    ("clients", "more"),
+    [(1, {}), (CLASSES, {"partition": "pathological", "classes-per-client": 1})],
+    ids=["one client", "one class a client"],
 )
-def test_arguments_without_a_meaning_are_refused(federation, arguments):
-    group = federation(2)
-    with pytest.raises(ValueError, match="no global weights"):
-        group.start(**arguments)
-    assert not group.asked
+def test_one_client_or_one_class_ends_no_run(name, clients, more):
+    folder = start({"rounds": 2} | ROWS[name] | more, clients=clients)
+    lines = RunFolder(folder).lines()
+    assert [line["problems"] for line in lines] == [{}] * 3
+    assert [line["training"]["valid"] for line in lines[:-1]] == [clients] * 2
+    held = [client["classes"] for client in RunFolder(folder).roster()]
+    assert all(len(classes) == (1 if more else CLASSES) for classes in held)
 
 
-def test_a_method_can_refuse_classes_and_width_before_training(federation, monkeypatch):
-    method = load_method("fedproto").server
-
-    def check(self, num_classes, dim):
-        raise SettingError(f"K = {num_classes}, d = {dim}")
-
-    monkeypatch.setattr(method, "check", check, raising=False)
-    group = federation(2)
-    with pytest.raises(SettingError, match="K = 4, d = 3"):
-        group.start()
-    assert not group.asked
-
-
-def test_the_start_is_told(federation, say):
-    federation(3, rows={0: (20, 4, 6), 1: (0, 4, 6), 2: (20, 4, 6)}, held={0: (1, 3), 1: (), 2: (0,)}).start()
-    said = say()
-    assert said[0] == "fedproto on digits: 3 clients, 4 classes, d = 3, 3 rounds, prediction by local-prototypes"
-    assert said[1] == "  the clients, with their rows for training + validation + test:"
-    assert said[2] == "  client 0: scripted (7 parameters), 20 + 4 + 6 rows, 2 classes: b, d"
-    assert said[3].endswith("rows, no class: it has no training row and takes part in evaluation only")
-    assert said[5] == "  the server learns of each client: nothing true"
-    assert said[6] == f"  {LEGEND}"
-    assert said[7].startswith("warning: 1 client holds one class alone (2: a): always answering it is right")
-
-
-def test_what_crosses_of_a_prototype_is_told_where_it_is_not_all(federation, say):
-    federation(2, codec=Codec(4, 7, 2, "int8")).start()
-    assert say()[1] == "  of each prototype 2 of 7 values cross, as int8"
-    federation(2, codec=Codec(4, 3, 0, "bfloat16")).start()
-    assert "  of each prototype 3 of 3 values cross, as bfloat16" in say()
-
-
-@pytest.mark.parametrize("codec", [Codec(4, 11, 3, "int8", seed=2), Codec(4, 13, 2)], ids=["int8", "float32"])
-@pytest.mark.parametrize(
-    "name", [name for name in METHODS if "prototypes" in read_settings({"strategy": name}).exchange.kinds()]
-)
-def test_every_method_works_with_every_codec_by_settings_alone(federation, monkeypatch, name, codec):
-    """It aggregates what the masks let through, and no array of size d is in any message."""
-    seen = []
-    strategy = load_method(name).server
-    whole = strategy.aggregate
-
-    def spy(self, uploads, state, server_round):
-        seen.extend(uploads.values())
-        return whole(self, uploads, state, server_round)
-
-    monkeypatch.setattr(strategy, "aggregate", spy)
-    group = federation(3, codec=codec)
-    run = group.start({"strategy": name, "rounds": 3})
-    assert [line["training"]["valid"] for line in lines_of(run)[:3]] == [3, 3, 3]
-    masks = class_masks(4, codec.dim, codec.ones, codec.seed)
-    downloads = [instruction.payload for *_, instruction in group.asked if instruction.payload is not None]
-    in_round_1 = 3 if strategy.begin is not ServerHalf.begin else 0
-    assert [number for _, number, _, instruction in group.asked if instruction.payload is not None].count(
-        1
-    ) == in_round_1
-    assert (len(seen), len(downloads)) == (9, 9 + in_round_1)
-    for payload in (*seen, *downloads):
-        assert payload.vectors.any()
-        assert not payload.vectors[~masks[payload.labels]].any()
-    messages = [message.content for message in group.grid.sent]
-    arrays = [array.numpy() for records in messages for r in records.array_records.values() for array in r.values()]
-    assert len(arrays) >= 9 * 2
-    assert not any(codec.dim in array.shape for array in arrays)
-
-
-def test_no_deprecated_call_of_flower(run):
-    """A whole run, both apps, with warnings as errors and an ear on Flower's own log, where it deprecates."""
-    heard = []
-    ear = logging.Handler()
-    ear.emit = lambda record: heard.append(record.getMessage())
-    logger = logging.getLogger("flwr")
-    logger.addHandler(ear)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            run({"rounds": 2, "fraction-train": 0.5})
-    finally:
-        logger.removeHandler(ear)
-    assert not [line for line in heard if "deprecat" in line.lower() or "preview" in line.lower()]
-
-
-def test_only_flowers_message_api_is_imported():
-    rooms = (
-        "prototypes",
-        "models",
-        "data",
-        "federation",
-        "strategies",
-        "client_app",
-        "server_app",
-        "experiments",
-        "cli",
-    )
-    found = set()
-    for room in rooms:
-        for path in (ROOT / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                found |= {name for name in names if name.split(".")[0] == "flwr"}
-    assert {name.split(".")[1] for name in found} <= {"app", "serverapp", "clientapp", "supercore", "superlink"}
-    # the private ones: what the in-process grid needs, and by what a simulation is known
-    private = {name for name in found if name.split(".")[1] in ("supercore", "superlink")}
-    assert private == {"flwr.supercore.task_identity", "flwr.superlink.grid.inmemory_grid"}
+def test_every_method_is_a_row():
+    assert {settings["strategy"] for settings in ROWS.values()} == set(METHODS)

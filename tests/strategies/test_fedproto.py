@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +9,9 @@ import torch
 from scipy.optimize import minimize
 from torch.nn.functional import cross_entropy
 
-from experiments.runtime.grid import LocalGrid
-from federation.settings import SettingError
 from models import build
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import EVERYONE, Batch, ClientState, Phase, as_state
+from strategies.contract import EVERYONE, Batch, ClientState, Phase
 
 K, D = 6, 4
 ALLOWED = {"strategy": "fedproto", "disclose-class-counts": True}
@@ -56,7 +53,7 @@ def median(rows):
 
 
 def trimmed(rows):
-    cut = math.floor(0.3 * len(rows))
+    cut = math.floor(0.45 * len(rows))
     kept = [sorted(vector[i] for vector, _ in rows)[cut : len(rows) - cut] for i in range(D)]
     return [sum(values) / len(values) for values in kept]
 
@@ -76,7 +73,7 @@ NAIVE = {"mean": mean, "weighted": weighted, "median": median, "trimmed-mean": t
 @pytest.mark.parametrize("how", NAIVE)
 def test_aggregation_is_the_plain_loops(halves, how):
     sets = uploads()
-    strategy = halves(ALLOWED | {"fedproto.aggregation": how, "fedproto.trim": 0.3}, K, D).server
+    strategy = halves(ALLOWED | {"fedproto.aggregation": how, "fedproto.trim": 0.45}, K, D).server
     outcome = strategy.aggregate(sets, {}, 1)
     download = outcome.downloads[EVERYONE]
     assert set(outcome.downloads) == {EVERYONE}
@@ -99,16 +96,6 @@ def test_a_class_nobody_reports_keeps_its_prototype(halves, how):
         assert torch.equal(new.vectors[label], old.vectors[label]) == (label in (2, 4))
 
 
-def test_one_client_s_lie_moves_the_robust_centres_little(halves):
-    sets = uploads()
-    lying = dict(sets) | {0: replace(sets[0], vectors=torch.full_like(sets[0].vectors, 1e5))}
-    for how in NAIVE:
-        strategy = halves(ALLOWED | {"fedproto.aggregation": how, "fedproto.trim": 0.3}, K, D).server
-        honest, moved = (strategy.aggregate(s, {}, 1).downloads[EVERYONE].vectors for s in (sets, lying))
-        shift = (moved - honest).norm(dim=1).max()
-        assert (shift > 1e3) == (how in ("mean", "weighted"))
-
-
 # --- what leaves a client ---------------------------------------------------------------------------------
 
 
@@ -120,47 +107,6 @@ def test_counts_are_uploaded_for_the_weighted_mean_alone(halves):
         assert (sent.counts is not None) == (how == "weighted")
         assert both.run.exchange.counts == (how == "weighted")
         assert torch.equal(sent.vectors, own.vectors)
-
-
-def test_the_weighted_mean_needs_leave_to_disclose_counts(halves):
-    with pytest.raises(
-        SettingError, match=r"`disclose-class-counts` is false, but `fedproto` as set uploads class counts"
-    ):
-        halves({"strategy": "fedproto", "fedproto.aggregation": "weighted"}, K, D)
-
-
-@pytest.mark.parametrize("how", ["mean", "weighted"])
-def test_counts_cross_the_wire_only_when_disclosed(run, metrics, how):
-    arrays = set()
-
-    class Ear(LocalGrid):
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            for reply in replies:
-                if "payload" in reply.content:
-                    arrays.update(reply.content["payload"])
-            return replies
-
-    first, _ = metrics(run(ALLOWED | {"fedproto.aggregation": how, "rounds": 1}, grid=Ear))
-    assert (first["training"]["valid"], first["problems"]) == (4, {})
-    assert arrays == {"labels", "vectors"} | ({"counts"} if how == "weighted" else set())
-    told = [line for line in run.said if line.startswith("  the server learns")]
-    assert ("its class counts" in told[0]) == (how == "weighted")
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"fedproto.aggregation": "average"}, r"`fedproto.aggregation` is \"average\""),
-        ({"fedproto.trim": 0.5}, r"`fedproto.trim` is 0.5"),
-        ({"fedproto.trim": -0.1}, r"`fedproto.trim` is -0.1"),
-        ({"fedproto.trim": True}, r"`fedproto.trim` is true"),
-        ({"fedproto.trimm": 0.1}, r"unknown setting `fedproto.trimm` \(did you mean `fedproto.trim`\?\)"),
-    ],
-)
-def test_wrong_settings_are_named(halves, settings, words):
-    with pytest.raises(SettingError, match=words):
-        halves({"strategy": "fedproto"} | settings, K, D)
 
 
 # --- the loss ---------------------------------------------------------------------------------------------
@@ -214,11 +160,3 @@ def test_without_targets_there_is_no_pull(halves):
     assert list(loss.parts) == ["cross-entropy"]
     assert torch.equal(loss.total, cross_entropy(model.classify(model.features(batch.inputs)), batch.labels))
     assert objective.targets(ClientState(model), None) is None
-
-
-def test_state_is_what_a_checkpoint_needs(halves):
-    strategy = halves({"strategy": "fedproto"}, K, D).server
-    outcome = strategy.aggregate(uploads(), {}, 1)
-    expected = as_state(outcome.downloads[EVERYONE])
-    assert outcome.state.keys() == expected.keys()
-    assert all(torch.equal(outcome.state[name], expected[name]) for name in expected)

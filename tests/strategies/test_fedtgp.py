@@ -5,18 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load, save
 
-from client_app import client as client_module
-from experiments.runtime.grid import LocalGrid
 from federation.seeds import derive, generator
-from federation.settings import SettingError
 from prototypes.prototype_set import PrototypeSet
 from prototypes.trainable import TrainablePrototypes
-from runs.folder import RunFolder
 from runs.round import RunError
-from strategies.contract import EVERYONE, ClientState
-from strategies.rounds.checkpoint import pack, unpack
+from strategies.contract import EVERYONE
+from tests.strategies.sets import same_state
 
 K, D = 6, 8
 QUICK = {"strategy": "fedtgp", "fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4}
@@ -42,10 +37,6 @@ def strategy_of(halves, settings=None, num_classes=K):
 def after_two_rounds(strategy):
     first = strategy.aggregate(uploads(0), {}, 1)
     return first, strategy.aggregate(uploads(1), first.state, 2)
-
-
-def same(state, other):
-    return state.keys() == other.keys() and all(torch.equal(state[name], other[name]) for name in other)
 
 
 # --- the paper, written out ---------------------------------------------------------------------------------
@@ -128,16 +119,6 @@ def test_two_rounds_are_the_papers_written_out(halves, extra):
         assert outcome.figures["contrastive_loss"] == pytest.approx(loss, rel=1e-5)
 
 
-def test_training_leads_below_the_collapsed_loss(halves):
-    """Classes that lie apart can be told apart, and the server learns it."""
-    apart = {p: PrototypeSet(torch.arange(4), 10 * torch.eye(4, D) + 0.1 * p) for p in range(4)}
-    outcome = strategy_of(halves, {"fedtgp.server-epochs": 300}).aggregate(apart, {}, 1)
-    assert outcome.figures["margin"] == pytest.approx(10 * math.sqrt(2), rel=1e-6)
-    assert outcome.figures["contrastive_loss"] < 0.5 * outcome.figures["collapsed_loss"]
-    nearest = torch.cdist(apart[0].vectors, outcome.downloads[EVERYONE].vectors).argmin(dim=1)
-    assert nearest.tolist() == [0, 1, 2, 3]
-
-
 # --- who takes part ------------------------------------------------------------------------------------------
 
 
@@ -191,10 +172,10 @@ def test_a_round_of_empty_uploads_trains_nothing(halves):
     assert len(nothing.downloads[EVERYONE]) == 0
     assert nothing.figures == {"margin": 100.0, "collapsed_loss": 0.0}
     # and the next round starts as the first would have
-    assert same(strategy.aggregate(uploads(), nothing.state, 2).state, strategy.aggregate(uploads(), {}, 2).state)
+    assert same_state(strategy.aggregate(uploads(), nothing.state, 2).state, strategy.aggregate(uploads(), {}, 2).state)
     first = strategy.aggregate(uploads(), {}, 1)
     still = strategy.aggregate(empty, first.state, 2)
-    assert same(still.state, first.state)
+    assert same_state(still.state, first.state)
     assert torch.equal(still.downloads[EVERYONE].vectors, first.downloads[EVERYONE].vectors)
 
 
@@ -204,25 +185,11 @@ def test_a_round_of_empty_uploads_trains_nothing(halves):
 def test_the_same_seed_gives_the_same_bits(halves):
     first, second = after_two_rounds(strategy_of(halves))
     again, _ = after_two_rounds(strategy_of(halves))
-    assert same(again.state, first.state)
-    assert not same(after_two_rounds(strategy_of(halves, {"seed": 1}))[0].state, first.state)
+    assert same_state(again.state, first.state)
+    assert not same_state(after_two_rounds(strategy_of(halves, {"seed": 1}))[0].state, first.state)
     # the order of the batches is of the round
     other = strategy_of(halves).aggregate(uploads(1), first.state, 3)
     assert not torch.equal(other.downloads[EVERYONE].vectors, second.downloads[EVERYONE].vectors)
-
-
-@pytest.mark.parametrize("settings", [QUICK, MOMENTUM], ids=["plain", "momentum"])
-def test_the_state_survives_the_checkpoint_to_the_bit(halves, settings):
-    strategy = strategy_of(halves, settings)
-    first = strategy.aggregate(uploads(0), {}, 1)
-    tensors = load(save(pack(first.state, first.downloads)))
-    state, downloads = unpack(tensors)
-    assert same(state, first.state)
-    assert torch.equal(downloads[EVERYONE].vectors, first.downloads[EVERYONE].vectors)
-    second = strategy.aggregate(uploads(1), first.state, 2)
-    assert same(strategy_of(halves, settings).aggregate(uploads(1), state, 2).state, second.state)
-    buffers = {name for name in first.state if name.startswith("optimiser/")}
-    assert buffers == ({f"optimiser/{i}/momentum_buffer" for i in range(5)} if settings is MOMENTUM else set())
 
 
 def test_a_server_that_diverges_names_its_own_learning_rate(halves):
@@ -237,95 +204,6 @@ def test_the_state_that_is_given_stays_as_it_is(halves, settings):
     strategy = strategy_of(halves, settings)
     first = strategy.aggregate(uploads(0), {}, 1)
     before = {name: tensor.clone() for name, tensor in first.state.items()}
-    second = strategy.aggregate(uploads(1), first.state, 2)
-    assert same(first.state, before)
-    assert same(strategy.aggregate(uploads(1), first.state, 2).state, second.state)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_resumed_run_is_the_uncut_one_and_would_not_be_without_its_buffers(run, metrics, momentum):
-    settings = QUICK | {"fedtgp.server-momentum": momentum}
-    whole = metrics(run(settings | {"rounds": 4}))
-
-    def grown(spoil):
-        folder = run(settings | {"rounds": 2})
-        with RunFolder(folder).held():
-            tensors, meta = RunFolder(folder).load_checkpoint()
-            kept = {name: t for name, t in tensors.items() if not name.startswith(spoil)}
-            RunFolder(folder).save_checkpoint(kept, meta)
-        client_module._states.clear()
-        lines = metrics(run(settings | {"rounds": 4, "resume": str(folder)}))
-        return lines, len(tensors) - len(kept)
-
-    assert grown("nothing") == (whole, 0)
-    lines, dropped = grown("state/optimiser/")
-    assert dropped == (5 if momentum else 0)
-    assert (lines == whole) == (momentum == 0)
-    assert lines[:2] == whole[:2]
-
-
-def test_uploads_are_taken_by_partition_however_they_arrive(run, metrics):
-    class OtherOrder(LocalGrid):
-        def get_node_ids(self):
-            return super().get_node_ids()[::-1]
-
-        def pull_messages(self, message_ids):
-            return super().pull_messages(list(message_ids)[::-1])
-
-    assert metrics(run(QUICK | {"rounds": 3})) == metrics(run(QUICK | {"rounds": 3}, grid=OtherOrder))
-
-
-def test_a_rounds_figures_are_recorded(run, metrics):
-    lines = metrics(run(QUICK))
-    for line in lines[:-1]:
-        figures = line["server"]
-        assert set(figures) == {"margin", "collapsed_loss", "contrastive_loss", "prototype_norm", "separation"}
-        assert 0 < figures["margin"] < 100
-        # all ten digits are held by somebody here
-        expected = math.log(1 + 9 * math.exp(figures["margin"]))
-        assert figures["collapsed_loss"] == pytest.approx(expected, rel=1e-9)
-
-
-# --- the client's half, and settings --------------------------------------------------------------------------
-
-
-def test_the_client_pulls_towards_what_it_received_and_sends_no_counts(halves):
-    objective = halves(QUICK, K, D).objective
-    received = PrototypeSet(torch.tensor([1, 4]), torch.eye(2, D))
-    assert torch.equal(objective.targets(ClientState(torch.nn.Identity()), received).vectors, received.vectors)
-    own = PrototypeSet(torch.tensor([0, 2]), torch.randn(2, D), torch.tensor([3, 9]))
-    sent = objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 1)
-    assert sent.counts is None
-    assert torch.equal(sent.vectors, own.vectors)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("margin", -1.0),
-        ("margin", math.inf),
-        ("server-epochs", 0),
-        ("server-learning-rate", 0.0),
-        ("server-batch-size", 0),
-        ("server-momentum", 1.0),
-        ("server-momentum", -0.1),
-    ],
-)
-def test_wrong_settings_are_named(halves, name, value):
-    with pytest.raises(SettingError, match=f"`fedtgp.{name}` is "):
-        halves({"strategy": "fedtgp", f"fedtgp.{name}": value}, K, D)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "foreign"),
-    [
-        ("fedproto", {"fedtgp.margin": 5.0}),
-        ("tinyproto-fp", {"fedtgp.margin": 5.0}),
-        ("fedtgp", {"tinyproto.mu": 0.1}),
-        ("fedtgp", {"fedproto.aggregation": "median"}),
-    ],
-)
-def test_settings_of_another_method_are_refused(run, strategy, foreign):
-    (name,) = foreign
-    with pytest.raises(SettingError, match=rf"setting `{name}` is .*, but `{strategy}` does not read it"):
-        run({"strategy": strategy} | foreign)
+    second = strategy.aggregate(uploads(1, classes=(0, 3, 4)), first.state, 2)
+    assert same_state(first.state, before)
+    assert same_state(strategy.aggregate(uploads(1, classes=(0, 3, 4)), first.state, 2).state, second.state)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.runtime.grid import LocalGrid
+from prototypes.prototype_set import PrototypeSet
 from strategies.contract import ClientState
 from strategies.frame import seeded_frame
 
@@ -31,30 +31,7 @@ def test_it_is_the_seed_s_and_of_no_round(halves):
     assert torch.equal(targets.vectors, 3.0 * seeded_frame(4, 7, 1).vectors)
 
 
-def test_nothing_crosses_and_every_round_pulls(run, metrics):
-    crossed = []
-
-    class Ear(LocalGrid):
-        def push_messages(self, messages):
-            messages = list(messages)
-            crossed.extend(message.content for message in messages)
-            return super().push_messages(messages)
-
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            crossed.extend(reply.content for reply in replies)
-            return replies
-
-    folder = run({"strategy": "frame", "frame.gamma": 2.5}, grid=Ear)
-    assert crossed
-    assert not any(records.array_records for records in crossed)
-    first, second, last = metrics(folder)
-    for line in (first, second):
-        assert line["training"]["target_norm"] == pytest.approx(2.5)
-        assert line["training"]["loss"]["prototype-pull"] > 0
-        assert line["bytes"]["payload_up"] == line["bytes"]["payload_down"] == 0
-    # also a rule by which the untrained models are measured
-    assert "global-prototypes" in first["evaluation"]["rules"]
-    assert "global-prototypes" in last["evaluation"]["rules"]
-    (told,) = [line for line in run.said if line.startswith("  the server learns")]
-    assert "prototypes of its classes" not in told
+def test_it_has_nothing_to_upload(halves):
+    objective = halves({"strategy": "frame"}, 4, 7).objective
+    own = PrototypeSet(torch.tensor([1]), torch.ones(1, 7))
+    assert objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 1) is None

@@ -1,21 +1,19 @@
 """PFPL: who gets which prototypes, round after round, and what the server tells of domains."""
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
-from federation.settings import SettingError
 from federation.wire.payloads import Evaluation
-from models import build
 from prototypes.aggregation import aggregate
 from prototypes.personalisation import personalise
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import EVERYONE, Batch, ClientState, Phase
+from strategies import read_settings
+from strategies.contract import EVERYONE, PullObjective
 from strategies.rounds.checkpoint import pack, unpack
+from tests.strategies.sets import same
 
 K, D = 6, 4
 PFPL = {"strategy": "pfpl"}
@@ -24,10 +22,6 @@ PFPL = {"strategy": "pfpl"}
 def upload(labels, seed):
     generator = torch.Generator().manual_seed(seed)
     return PrototypeSet(torch.tensor(labels), torch.randn(len(labels), D, generator=generator))
-
-
-def same(a, b):
-    return torch.equal(a.labels, b.labels) and torch.equal(a.vectors, b.vectors)
 
 
 def summary_of(run):
@@ -97,12 +91,6 @@ def test_alpha_of_one_sends_each_client_its_own_prototypes_back(halves):
     assert all(same(later.downloads[p], sets[p]) for p in sets)
 
 
-@pytest.mark.parametrize("alpha", [-0.01, 1.01, 2])
-def test_alpha_out_of_range_is_refused(halves, alpha):
-    with pytest.raises(SettingError, match=r"`pfpl.alpha` is"):
-        halves(PFPL | {"pfpl.alpha": float(alpha)}, K, D)
-
-
 # --- a run of scripted clients ----------------------------------------------------------------------------
 
 
@@ -126,25 +114,6 @@ def test_what_goes_down_is_each_client_s_own_and_strangers_get_the_mean(federati
     # with these seeds somebody was a stranger for a round at least
     first = {p for p, number, kind, _ in clients.asked if number == 1 and kind == "train"}
     assert len(first) == 2
-
-
-def test_a_resumed_run_goes_on_with_everybody_s_prototypes(federation):
-    settings = PFPL | {"rounds": 4, "fraction-train": 0.5}
-    whole = federation()
-    whole.start(settings)
-    cut = federation()
-    folder = cut.start(settings | {"rounds": 2}).folder
-    cut.start(settings | {"resume": folder.name})
-    sent = {(p, number): payload for p, number, _, (_, payload) in map(_told, cut.asked) if number > 2}
-    expected = {(p, number): payload for p, number, _, (_, payload) in map(_told, whole.asked) if number > 2}
-    # the first part ended with an evaluation of its own in round 3, the resumed one trains there
-    assert set(sent) == set(expected)
-    assert all(same(sent[key], expected[key]) for key in expected)
-
-
-def _told(entry):
-    partition, number, kind, instruction = entry
-    return partition, number, kind, (instruction.round, instruction.payload)
 
 
 def test_figures_by_domain(federation, say):
@@ -187,37 +156,6 @@ def test_without_domains_nothing_is_said_of_them(federation):
     assert all("own_domain_weight" not in line.get("server", {}) for line in run.folder.lines())
 
 
-# --- the client's half ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("reduction", ["mse", "l2", "l2-squared"])
-def test_loss_is_cross_entropy_and_the_pull_towards_its_own_targets(halves, reduction):
-    settings = PFPL | {"prototype-weight": 0.7, "prototype-loss": reduction}
-    objective = halves(settings, K, D).objective
-    model = build("tiny_perceptron", (5,), D, K, 3)
-    state = ClientState(objective.build(model, 3))
-    own = upload([0, 2, 5], 4)
-    state.targets = objective.targets(state, own)
-    state.table = state.targets.table(K)
-    assert same(state.targets, own)
-    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
-    y = torch.tensor([0, 1, 2, 5, 0, 3, 2])
-    loss = objective.loss(state, Batch(x, y), Phase("train", []), 2)
-    z = model.features(x)
-    held = {label: row for row, label in enumerate(own.labels.tolist())}
-    differences = [z[i] - own.vectors[held[label]] for i, label in enumerate(y.tolist()) if label in held]
-    each = {
-        "mse": [difference.square().mean() for difference in differences],
-        "l2": [difference.square().sum().sqrt() for difference in differences],
-        "l2-squared": [difference.square().sum() for difference in differences],
-    }[reduction]
-    expected = cross_entropy(model.classify(z), y) + 0.7 * sum(each) / len(each)
-    assert loss.total.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert math.isfinite(loss.total.item())
-
-
-def test_counts_never_leave_and_the_classifier_answers(halves):
-    both = halves(PFPL, K, D)
-    own = PrototypeSet(torch.tensor([1]), torch.ones(1, D), torch.tensor([9]))
-    assert both.objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 1).counts is None
-    assert both.run.inference == "classifier"
+def test_the_client_s_half_is_the_shared_pull_and_the_classifier_answers():
+    run = read_settings(PFPL)
+    assert (run.method.objective, run.inference) == (PullObjective, "classifier")

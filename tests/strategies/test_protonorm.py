@@ -1,13 +1,11 @@
 """ProtoNorm: unit directions as far apart as they can be go down, and the client alone scales them."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 import torch
 
-from experiments.runtime.grid import LocalGrid
 from federation.seeds import derive
 from federation.settings import SettingError
 from prototypes.alignment import align, riesz_energy
@@ -112,34 +110,21 @@ def test_riesz_converges_and_thomson_stops_at_its_iterations(halves):
     assert energies["thomson"] > energies["riesz"] + 1e-6
 
 
+def test_the_exponent_of_the_energy_is_a_setting(halves):
+    sets, riesz = uploads(range(7), 4), {"protonorm.alignment": "riesz"}
+    found = {s: made(halves, riesz | {"protonorm.energy-exponent": s}, sets, 7, 4)[1].vectors for s in (0.0, 2.0)}
+    for s, vectors in found.items():
+        expected = align(mean_of(sets), "riesz", s=s, seed=derive(0, "round", 1, "alignment"), num_classes=7)
+        assert torch.equal(vectors, expected.points)
+    assert not torch.allclose(found[0.0], found[2.0], atol=1e-4)
+
+
 @pytest.mark.parametrize(("epsilon", "ended_by"), [(1.0, "stop"), (1e-12, "limit")])
 def test_thomson_stops_by_the_rule_and_threshold_that_are_set(halves, epsilon, ended_by):
     settings = {"protonorm.alignment": "thomson", "protonorm.stop": "force", "protonorm.epsilon": epsilon}
     outcome, _ = made(halves, settings, uploads(range(7), 4), 7, 4)
     assert outcome.figures["alignment_ended_by"] == ended_by
     assert (outcome.figures["alignment_iterations"] < 100) == (ended_by == "stop")
-
-
-def test_thomson_is_algorithm_1(halves):
-    """Against the algorithm with its differences written out: mu = 0.9, eta = 0.1, by 0.95 every ten iterations."""
-    sets = uploads(range(7), 4)
-    settings = {"protonorm.alignment": "thomson", "protonorm.iterations": 25}
-    _, download = made(halves, settings, sets, 7, 4)
-    c = mean_of(sets).double().numpy()
-    c /= np.linalg.norm(c, axis=1, keepdims=True)
-    v, eta = np.zeros_like(c), 0.1
-    for step in range(1, 26):
-        force = np.zeros_like(c)
-        for j in range(7):
-            for k in range(7):
-                if k != j:
-                    force[j] += (c[j] - c[k]) / np.sum((c[j] - c[k]) ** 2)
-        v = 0.9 * v + eta * force
-        c = c + v
-        c /= np.linalg.norm(c, axis=1, keepdims=True)
-        if step % 10 == 0:
-            eta *= 0.95
-    np.testing.assert_allclose(download.vectors, c, rtol=0, atol=1e-6)
 
 
 def test_the_ablation_without_alignment_sends_the_normalised_means(halves):
@@ -172,82 +157,23 @@ def test_equal_prototypes_of_two_classes_come_apart(halves, solver):
     assert float(torch.pdist(download.vectors).min()) > 0.1
 
 
-def test_a_round_of_empty_uploads_makes_no_class(halves):
-    for solver in ("auto", "none", "riesz", "thomson"):
-        _, download = made(halves, {"protonorm.alignment": solver}, {0: PrototypeSet.empty(5)}, 6, 5)
-        assert len(download) == 0
-
-
 # --- the client's half ------------------------------------------------------------------------------------
 
 
-def test_the_client_scales(halves):
-    objective = halves({"strategy": "protonorm", "protonorm.gamma": 7.5}, 6, 5).objective
+def test_gamma_is_the_client_s_alone(halves):
+    """Unit vectors cross; what the server measures and allows is scaled by gamma."""
+    both = halves({"strategy": "protonorm", "protonorm.gamma": 7.5}, 6, 5)
     received = PrototypeSet(torch.tensor([1, 4]), torch.eye(2, 5))
-    targets = objective.targets(ClientState(torch.nn.Identity()), received)
+    targets = both.objective.targets(ClientState(torch.nn.Identity()), received)
     assert torch.equal(targets.vectors, 7.5 * torch.eye(2, 5))
     assert targets.labels.tolist() == [1, 4]
     assert torch.equal(received.vectors, torch.eye(2, 5))
-    assert objective.targets(ClientState(torch.nn.Identity()), None) is None
+    assert both.objective.targets(ClientState(torch.nn.Identity()), None) is None
+    assert (both.server.scales, both.server.target_norm) == ((7.5, 1.0), 7.5)
 
 
-def test_unit_vectors_cross_the_wire_and_targets_have_norm_gamma(run):
-    norms = []
-
-    class Ear(LocalGrid):
-        def push_messages(self, messages):
-            for message in messages:
-                if "payload" in message.content:
-                    norms.append(np.linalg.norm(message.content["payload"]["vectors"].numpy(), axis=1))
-            return super().push_messages(messages)
-
-    folder = run({"strategy": "protonorm", "protonorm.gamma": 6.5, "rounds": 2}, grid=Ear)
-    np.testing.assert_allclose(np.concatenate(norms), 1, atol=1e-6)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert lines[0]["training"]["target_norm"] == 0
-    assert lines[1]["training"]["target_norm"] == pytest.approx(6.5, rel=1e-5)
-    # fewer classes than digits may be held by 4 clients; those that are form a simplex all the same
-    assert lines[1]["server"]["distance_share"] == pytest.approx(1, abs=1e-9)
-    own = [client["evaluation"] for client in lines[2]["clients"].values()]
-    assert all("global-prototypes" in evaluation for evaluation in own)
-
-
-# --- settings ---------------------------------------------------------------------------------------------
-
-
-def test_a_simplex_that_does_not_fit_is_refused_before_training(run):
-    settings = {"strategy": "protonorm", "protonorm.alignment": "simplex", "rounds": 1}
-    with pytest.raises(
-        SettingError, match=r"simplex, which needs `feature-dim` of 9 at least for 10 classes \(it is 8\)"
-    ):
-        run(settings | {"feature-dim": 8})
-    assert not [line for line in run.said if line.startswith("round")]
-    run(settings | {"feature-dim": 9})
-    assert [line for line in run.said if line.startswith("round")]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("gamma", 0.0),
-        ("gamma", -1.0),
-        ("gamma", math.inf),
-        ("alignment", "tetrahedron"),
-        ("energy-exponent", -0.5),
-        ("iterations", 0),
-        ("iterations", 10.0),
-        ("stop", "sometimes"),
-        ("epsilon", 0.0),
-    ],
-)
-def test_wrong_settings_are_named(halves, name, value):
-    with pytest.raises(SettingError, match=f"`protonorm.{name}` is "):
-        halves({"strategy": "protonorm", f"protonorm.{name}": value}, 6, 5)
-
-
-def test_an_energy_beyond_all_numbers_stops_nothing(run, metrics):
-    """Ten points on a circle repel with 1 / distance^3000: the energy is no float64, the points are fine."""
-    settings = {"protonorm.alignment": "riesz", "protonorm.energy-exponent": 3000.0, "feature-dim": 2}
-    lines = metrics(run({"strategy": "protonorm", "rounds": 1, "partition": "iid"} | settings))
-    assert lines[0]["server"]["alignment_energy"] is None
-    assert lines[0]["server"]["distance_min"] > 0
+def test_a_simplex_that_does_not_fit_is_refused(halves):
+    server = halves({"strategy": "protonorm", "protonorm.alignment": "simplex"}, 10, 8).server
+    with pytest.raises(SettingError, match=r"`protonorm.alignment` is simplex, .* `feature-dim` of 9 .* \(it is 8\)"):
+        server.check(10, 8)
+    server.check(10, 9)

@@ -76,13 +76,20 @@ def test_an_unknown_strategy_is_refused_with_the_nearest():
     assert '"two\\nlines"' in refused(read_settings, {"strategy": "two\nlines"})
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_only_the_method_that_is_asked_for_is_imported(name):
-    # a deployment starts a process a message
-    code = f"import sys, strategies; strategies.read_settings({{'strategy': {name!r}}}); print(*sys.modules)"
+def test_only_the_method_that_is_asked_for_is_imported():
+    """A deployment starts a process a message. Here one process forgets what it has imported of methods each time."""
+    code = (
+        "import sys, strategies\n"
+        "modules = {place.partition(':')[0] for place in strategies.METHODS.values()}\n"
+        "for name in strategies.METHODS:\n"
+        "    strategies.read_settings({'strategy': name})\n"
+        "    print(name, *(modules & set(sys.modules)))\n"
+        "    for module in modules & set(sys.modules):\n"
+        "        del sys.modules[module]\n"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    imported = {module_of(key) for key in METHODS} & set(done.stdout.split())
-    assert imported == {module_of(name)} | BUILDS_ON.get(module_of(name), set())
+    imported = {words[0]: set(words[1:]) for words in map(str.split, done.stdout.splitlines())}
+    assert imported == {name: {module_of(name)} | BUILDS_ON.get(module_of(name), set()) for name in METHODS}
 
 
 # --- a run's settings ---------------------------------------------------------------------------------------
@@ -144,39 +151,96 @@ def test_own_settings_are_checked_like_the_shared_ones(name):
         assert f"setting `{name}` is {shown(value)}, but it should be " in text
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("fedproto.aggregation", "avg"),
-        ("fedproto.trim", -0.1),
-        ("fedproto.trim", 0.5),
-        ("protonorm.gamma", 0.0),
-        ("protonorm.alignment", "thompson"),
-        ("protonorm.energy-exponent", -0.5),
-        ("protonorm.iterations", 0),
-        ("protonorm.stop", "maybe"),
-        ("protonorm.epsilon", 0.0),
-        ("fedtgp.margin", -0.1),
-        ("fedtgp.server-epochs", 0),
-        ("fedtgp.server-learning-rate", 0.0),
-        ("fedtgp.server-batch-size", 0),
-        ("fedtgp.server-momentum", 1.0),
-        ("tinyproto.mu", -0.1),
-        ("tinyproto.scaling", 1),
-    ],
-)
+# setting -> values that are just not allowed; of what its type refuses, see above
+WRONG = {
+    "fedproto.aggregation": ["avg", "average"],
+    "fedproto.trim": [-0.1, 0.5],
+    "protonorm.gamma": [0.0, -1.0],
+    "protonorm.alignment": ["thompson"],
+    "protonorm.energy-exponent": [-0.5],
+    "protonorm.iterations": [0],
+    "protonorm.stop": ["maybe"],
+    "protonorm.epsilon": [0.0],
+    "fedtgp.margin": [-0.1],
+    "fedtgp.server-epochs": [0],
+    "fedtgp.server-learning-rate": [0.0],
+    "fedtgp.server-batch-size": [0],
+    "fedtgp.server-momentum": [1.0, -0.1],
+    "tinyproto.mu": [-1e-4, 1.1],
+    "tinyproto.scaling": [1],
+    "tinyproto.sum": [1],
+    "fedpagr.temperature": [0.0, -0.1],
+    "fedpagr.alignment": [1],
+    "fedpagr.entropy-weight": [-0.1],
+    "fedpagr.separation-weight": [-1.0],
+    "fedpagr.margin": [1.1, -1.1],
+    "fedpagr.steps": [-1, 2.5, 2**31],
+    "fedpagr.server-learning-rate": [0.0],
+    "fedpagr.server-momentum": [1.0],
+    "fedpagr.dropout": [1.0],
+    "fedproc.temperature": [0.0, -1.0],
+    "fedproc.dropout": [1.0],
+    "gfpl.components": [0],
+    "gfpl.dual-classifier": [1],
+    "gfpl.dot-weight": [-0.1],
+    "gfpl.threshold": [-0.1],
+    "gfpl.threshold-per-dimension": [0],
+    "gfpl.weighting": ["rows"],
+    "gfpl.first-exchange": [0],
+    "gfpl.exchange-every": [0],
+    "gfpl.pseudo-features": [-1],
+    "gfpl.retrain-learning-rate": [0.0],
+    "gfpl.retrain-momentum": [1.0],
+    "pfpl.alpha": [-0.01, 1.01],
+    "pfpl.weighting": ["near"],
+    "frame.gamma": [0.0],
+    "fedavg.weighting": ["rows"],
+    "fedper.personal-layers": [0, 3],
+}
+
+
+def test_the_table_of_wrong_values_covers_every_setting_of_a_method():
+    assert sorted(WRONG) == OWN
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
 def test_ranges_of_own_settings(name, value):
     text = refused(read_settings, {"strategy": reader_of(name), name: value})
-    assert f"setting `{name}` is {shown(value)}, but it should be " in text
+    assert f"`{name}` is {shown(value)}, but it should be " in text
 
 
-def test_weighted_aggregation_needs_leave_to_disclose_class_counts():
-    config = {"strategy": "fedproto", "fedproto.aggregation": "weighted"}
+# a run's settings that contradict each other -> what the refusal names; None: they do not
+CONTRADICTIONS = [
+    ({"strategy": "fedproto", "fedproto.aggregation": "weighted"}, ["`disclose-class-counts` is false", "`fedproto`"]),
+    ({"strategy": "fedproto", "fedproto.aggregation": "median"}, None),
+    ({"strategy": "fedproto", "fedproto.aggregation": "weighted", "disclose-class-counts": True}, None),
+    ({"strategy": "gfpl", "gfpl.weighting": "samples"}, ["`disclose-class-counts` is false", "`gfpl`"]),
+    # without pseudo-features nothing is uploaded, so there is nothing to allow
+    ({"strategy": "gfpl", "gfpl.weighting": "samples", "gfpl.pseudo-features": 0}, None),
+    ({"strategy": "gfpl", "sparsity-dim": 3}, ["`sparsity-dim` is 3", "`gfpl` sends mixtures"]),
+    ({"strategy": "gfpl", "wire-dtype": "int8"}, ['`wire-dtype` is "int8"', "`gfpl` sends mixtures"]),
+    ({"strategy": "fedper", "sparsity-dim": 5}, ["`sparsity-dim` is 5", "`fedper` sends weights"]),
+    ({"strategy": "fedper", "wire-dtype": "int8"}, None),
+    ({"strategy": "local", "sparsity-dim": 5}, None),
+    *(
+        ({"strategy": name, setting: value, "tinyproto.scaling": False}, [f"`{setting}` {word} scales nothing"])
+        for name in ("tinyproto-fp", "tinyproto-ft")
+        for setting, value, word in (("tinyproto.mu", 0.01, "0.01"), ("tinyproto.sum", True, "true"))
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "named"), CONTRADICTIONS)
+def test_settings_that_contradict_each_other_or_that_no_part_obeys(config, named):
+    if named is None:
+        read_settings(config)
+        return
     text = refused(read_settings, config)
-    assert "`disclose-class-counts` is false" in text
-    assert "`fedproto`" in text
-    read_settings(config | {"disclose-class-counts": True})
-    read_settings(config | {"fedproto.aggregation": "median"})
+    assert all(words in text for words in named)
+
+
+def test_whose_schedule_depends_on_the_number_of_rounds():
+    assert {name for name in METHODS if load_method(name).fixed_rounds} == {"fedproc", "gfpl"}
 
 
 def test_leave_to_disclose_alone_is_no_contradiction():
@@ -194,12 +258,14 @@ def test_a_rule_of_the_method_is_taken_and_auto_is_its_own(name):
         assert read_settings({"strategy": name, "inference": rule}).inference == rule
 
 
-@pytest.mark.parametrize("rule", ["etf", "local", "", "Classifier"])
-def test_a_rule_that_the_method_does_not_have(rule):
-    text = refused(read_settings, {"strategy": "fedproto", "inference": rule})
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [("fedproto", "etf"), ("fedproto", ""), ("fedproto", "Classifier"), ("local", "global-prototypes")],
+)
+def test_a_rule_that_the_method_does_not_have(name, rule):
+    text = refused(read_settings, {"strategy": name, "inference": rule})
     assert f'`inference` is "{rule}"' in text
-    assert "auto" in text
-    assert all(known in text for known in load_method("fedproto").rules)
+    assert all(known in text for known in ("auto", *load_method(name).rules))
 
 
 # --- settings of other methods ------------------------------------------------------------------------------
@@ -212,18 +278,18 @@ def another(value):
     return f"not {value}" if isinstance(value, str) else value + 1
 
 
-@pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize("strategy", METHODS)
-def test_a_setting_of_another_method_is_refused_unless_it_is_the_default(strategy, name):
-    default = known_settings()[name]
-    refuse_foreign(everything(strategy=strategy) | {name: default})
-    config = everything(strategy=strategy) | {name: another(default)}
-    if name.rpartition(".")[0] in load_method(strategy).settings:
-        refuse_foreign(config)
-        return
-    text = refused(refuse_foreign, config)
-    assert f"`{name}` is {shown(another(default))}, but `{strategy}` does not read it" in text
-    assert f"its default is {shown(default)}" in text
+def test_a_setting_of_another_method_is_refused_unless_it_is_the_default(strategy):
+    for name in OWN:
+        default = known_settings()[name]
+        config = everything(strategy=strategy) | {name: another(default)}
+        if name.rpartition(".")[0] in load_method(strategy).settings:
+            refuse_foreign(config)
+            continue
+        text = refused(refuse_foreign, config)
+        assert f"`{name}` is {shown(another(default))}, but `{strategy}` does not read it" in text
+        assert f"its default is {shown(default)}" in text
+    refuse_foreign(everything(strategy=strategy))
 
 
 def test_without_a_strategy_the_default_one_is_meant():

@@ -1,41 +1,21 @@
 """A round's exchange on a clock of its own: when it closes, whom it waits for, what it takes."""
 
 import itertools
-from dataclasses import replace
-from functools import partial
 
 import pytest
-import torch
 from flwr.app import Error, Message, RecordDict
 
-from federation.wire import messages
-from federation.wire.codec import Codec
 from federation.wire.messages import wire_bytes
-from federation.wire.parts import Limits
-from federation.wire.payloads import Evaluation, Report, TrainingFigures
-from prototypes.prototype_set import PrototypeSet
 from runs.round import Bytes, RunError
 from strategies.rounds.exchange import LATE, POLL, UNSENT, exchange
-
-CODEC = Codec(num_classes=4, dim=3)
-LIMITS = Limits(CODEC, max_norm=1e6)
-encode_report = partial(messages.encode_report, codec=CODEC)
-ROUND = 5  # as `ask` numbers it
-EVALUATION = Evaluation((6, 4), {"classifier": (3, 2)}, 0.1)
-TRAINING = TrainingFigures(20, 2, {"loss": 1.0})
-
-
-def upload(partition, classes=(0, 2)):
-    vectors = torch.arange(3.0 * len(classes)).reshape(-1, 3) + partition
-    return PrototypeSet(torch.tensor(classes), vectors)
-
-
-def trained(partition, **changes):
-    return replace(Report(partition, ROUND, upload(partition), TRAINING, EVALUATION), **changes)
-
-
-def evaluated(partition):
-    return Report(partition, ROUND, evaluation=EVALUATION)
+from tests.strategies.rounds.replies import (
+    LIMITS,
+    ROUND,
+    encode_report,
+    evaluated,
+    trained,
+    upload,
+)
 
 
 def about(seconds, looks=1):

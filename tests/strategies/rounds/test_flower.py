@@ -74,13 +74,6 @@ def test_sampling_depends_on_seed_and_round_alone(federation):
     assert len(set(map(tuple, first.values()))) > 1
 
 
-def test_sampling_leaves_nobody_out_for_long(federation):
-    strategy = federation(10).start({"fraction-train": 0.3, "rounds": 1})
-    counts = Counter(p for r in range(1, 1001) for p in strategy.sample(r))
-    # 300 expected, standard deviation 14.5
-    assert all(abs(counts[p] - 300) < 75 for p in range(10))
-
-
 # --- messages ---------------------------------------------------------------------------------------------
 
 

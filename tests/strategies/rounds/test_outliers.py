@@ -4,7 +4,6 @@ import json
 from contextlib import suppress
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from flwr.app import Error
@@ -140,15 +139,14 @@ def test_who_points_away_three_rounds_in_a_row_is_named(run):
 WITH_UPLOADS = [name for name in METHODS if "prototypes" in read_settings({"strategy": name}).exchange.kinds()]
 
 
-@pytest.mark.parametrize("strategy", WITH_UPLOADS)
-def test_an_upload_of_no_class_is_refused_also_as_the_only_one(federation, strategy):
+def test_an_upload_of_no_class_is_refused_also_as_the_only_one(federation):
     def nothing(partition, round_number, kind, report):
         if kind != "train":
             return report
         return replace(report, payload=PrototypeSet.empty(3))
 
     with pytest.raises(RunError, match="it holds no class, though the client has 20 training rows"):
-        federation(1, tamper=nothing).start({"strategy": strategy, "max-failed-rounds": 2})
+        federation(1, tamper=nothing).start({"max-failed-rounds": 2})
 
 
 ODD = {
@@ -160,10 +158,9 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("strategy", WITH_UPLOADS)
-def test_no_legal_upload_ends_a_run_otherwise_than_by_a_sentence(federation, strategy, odd, clients):
+def test_no_legal_upload_ends_a_run_otherwise_than_by_a_sentence(federation, strategy, odd):
     def change(partition, round_number, kind, report):
         if kind != "train":
             return report
@@ -172,7 +169,7 @@ def test_no_legal_upload_ends_a_run_otherwise_than_by_a_sentence(federation, str
 
     # the one sentence that there may be: a contrastive training that such lengths make diverge
     with suppress(RunError):
-        federation(clients, tamper=change).start({"strategy": strategy, "rounds": 2})
+        federation(3, tamper=change).start({"strategy": strategy, "rounds": 2})
 
 
 # --- messages that Flower cannot read ---------------------------------------------------------------------------
@@ -205,17 +202,6 @@ def remote(spoil):
     return Remote
 
 
-def flipped(seed):
-    rng = np.random.default_rng(seed)
-
-    def spoil(content, index):
-        # the body, behind the head that names type, children and length
-        at = int(rng.integers(content.index(b"\0") + 1, len(content))) if len(content) > content.index(b"\0") + 1 else 0
-        return content[:at] + bytes([content[at] ^ (1 << int(rng.integers(8)))]) + content[at + 1 :]
-
-    return spoil
-
-
 def test_malformed_objects_are_their_sender_s_failure(run, metrics):
     """Bits flipped in every record: Flower raises for most; the other clients' rounds are the same to the bit."""
     grid = remote(lambda content, index: content[:-3])
@@ -234,16 +220,6 @@ def test_malformed_objects_are_their_sender_s_failure(run, metrics):
         assert set(line["problems"]) == {str(LIAR)}
         assert "malformed" in line["problems"][str(LIAR)]
         assert line["training"]["valid"] == 2
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_flipped_bits_never_end_a_run(run, metrics, seed):
-    class AfterTheStart(remote(flipped(seed))):
-        def _crossed(self, message):
-            return message if message.metadata.message_type == "query" else super()._crossed(message)
-
-    lines = metrics(run({"strategy": "protonorm", "rounds": 4}, clients=3, grid=AfterTheStart))
-    assert [line["training"]["valid"] >= 2 for line in lines[:-1]] == [True] * 4
 
 
 def test_a_malformed_answer_at_the_start_is_said_and_asked_again(run):

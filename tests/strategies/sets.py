@@ -1,0 +1,27 @@
+"""Payloads and states held against each other to the bit, and mixtures of any kind."""
+
+import torch
+
+from federation.wire.payloads import to_tensors
+from prototypes.mixture_set import MixtureSet
+
+
+def same(one, other):
+    """Whether two payloads, or none, are equal to the bit."""
+    return one is other if one is None or other is None else same_state(to_tensors(one), to_tensors(other))
+
+
+def same_state(one, other):
+    """Whether two methods' states are equal to the bit."""
+    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def mixtures(labels, dim=6, seed=0, counts=None, scale=1.0):
+    """Any mixtures with components of equal weight."""
+    random = torch.Generator().manual_seed(seed)
+    rows = torch.tensor(labels, dtype=torch.int64)
+    weights = 1 / torch.tensor([labels.count(label) for label in labels], dtype=torch.float32)
+    means = scale * torch.randn(len(labels), dim, generator=random)
+    variances = torch.rand(len(labels), dim, generator=random) + 0.1
+    counted = torch.tensor([counts[label] for label in labels]) if counts else None
+    return MixtureSet(rows, means, variances, weights, counted)

@@ -1,0 +1,198 @@
+"""Flower's contract: what its users may call, and what we may call of it."""
+
+import ast
+import inspect
+import json
+import logging
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.serverapp.strategy import Result, Strategy
+
+import strategies
+from experiments.runtime.grid import LocalGrid
+from federation.settings import SettingError
+from federation.wire.codec import Codec
+from prototypes.masks import class_masks
+from runs.lines import LEGEND
+from strategies import METHODS, known_settings, load_method, read_settings
+from strategies.contract import ServerHalf
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def lines_of(strategy):
+    return strategy.folder.lines()
+
+
+def test_strategies_keep_flowers_contract():
+    for name in METHODS:
+        strategy = strategies.strategy({"strategy": name})
+        assert isinstance(strategy, Strategy)
+        for method in ("start", *Strategy.__abstractmethods__):
+            expected = inspect.signature(getattr(Strategy, method)).parameters
+            assert list(inspect.signature(getattr(type(strategy), method)).parameters) == list(expected)
+
+
+def test_the_lines_of_docs_flower_md_run_in_a_server_app_of_ones_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path))
+    lines = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "flower.md").read_text(), re.DOTALL)[1]
+    assert len([line for line in lines.splitlines() if line]) <= 10
+    own = {}
+    exec(compile(lines, "docs/flower.md", "exec"), own)
+    config = known_settings() | {"strategy": "fedproto", "models": "tiny_perceptron", "max-samples": 400, "clients": 3}
+    nodes = [{"partition-id": number, "num-partitions": 3} for number in range(3)]
+    grid = LocalGrid(config, nodes)
+    own["app"](grid, Context(1, 1, {}, RecordDict(), config))
+    assert re.search(r"2: *\{ *'accuracy'", capsys.readouterr().out)
+    (folder,) = (tmp_path / "results").iterdir()
+    assert json.loads((folder / "summary.json").read_text())["rounds"] == 2
+
+
+def test_start_returns_flowers_result(federation):
+    strategy = federation(3).start({"rounds": 2})
+    result = strategy.result
+    assert isinstance(result, Result)
+    assert set(result.train_metrics_clientapp) == {1, 2}
+    assert set(result.evaluate_metrics_clientapp) == {0, 1, 2}
+    assert not result.arrays
+    assert "Aggregated ClientApp-side Train Metrics" in repr(result)
+
+
+def test_rounds_and_timeout_can_be_given_as_flower_users_do(federation, clock):
+    def silent(partition, round_number, kind, report):
+        return None if partition == 0 and kind == "train" else report
+
+    group = federation(2, tamper=silent)
+    strategy = group.start({"rounds": 9}, num_rounds=2, timeout=7.0)
+    assert [line["round"] for line in lines_of(strategy)] == [1, 2, 3]
+    assert clock.now == pytest.approx(14, abs=1)
+    assert {message.metadata.ttl for message in group.grid.sent if message.metadata.message_type == "train"} == {67.0}
+    assert json.loads((strategy.folder.path / "summary.json").read_text())["settings"]["rounds"] == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"initial_arrays": ArrayRecord({"w": Array(torch.zeros(2).numpy())})},
+        {"train_config": ConfigRecord({"lr": 0.1})},
+        {"evaluate_config": ConfigRecord({"lr": 0.1})},
+        {"evaluate_fn": lambda server_round, arrays: None},
+    ],
+)
+def test_arguments_without_a_meaning_are_refused(federation, arguments):
+    group = federation(2)
+    with pytest.raises(ValueError, match="no global weights"):
+        group.start(**arguments)
+    assert not group.asked
+
+
+def test_a_method_can_refuse_classes_and_width_before_training(federation, monkeypatch):
+    method = load_method("fedproto").server
+
+    def check(self, num_classes, dim):
+        raise SettingError(f"K = {num_classes}, d = {dim}")
+
+    monkeypatch.setattr(method, "check", check, raising=False)
+    group = federation(2)
+    with pytest.raises(SettingError, match="K = 4, d = 3"):
+        group.start()
+    assert not group.asked
+
+
+def test_the_start_is_told(federation, say):
+    federation(3, rows={0: (20, 4, 6), 1: (0, 4, 6), 2: (20, 4, 6)}, held={0: (1, 3), 1: (), 2: (0,)}).start()
+    said = say()
+    assert said[0] == "fedproto on digits: 3 clients, 4 classes, d = 3, 3 rounds, prediction by local-prototypes"
+    assert said[1] == "  the clients, with their rows for training + validation + test:"
+    assert said[2] == "  client 0: scripted (7 parameters), 20 + 4 + 6 rows, 2 classes: b, d"
+    assert said[3].endswith("rows, no class: it has no training row and takes part in evaluation only")
+    assert said[5] == "  the server learns of each client: nothing true"
+    assert said[6] == f"  {LEGEND}"
+    assert said[7].startswith("warning: 1 client holds one class alone (2: a): always answering it is right")
+
+
+def test_what_crosses_of_a_prototype_is_told_where_it_is_not_all(federation, say):
+    federation(2, codec=Codec(4, 7, 2, "int8")).start()
+    assert say()[1] == "  of each prototype 2 of 7 values cross, as int8"
+    federation(2, codec=Codec(4, 3, 0, "bfloat16")).start()
+    assert "  of each prototype 3 of 3 values cross, as bfloat16" in say()
+
+
+@pytest.mark.parametrize("codec", [Codec(4, 11, 3, "int8", seed=2), Codec(4, 13, 2)], ids=["int8", "float32"])
+@pytest.mark.parametrize(
+    "name", [name for name in METHODS if "prototypes" in read_settings({"strategy": name}).exchange.kinds()]
+)
+def test_every_method_works_with_every_codec_by_settings_alone(federation, monkeypatch, name, codec):
+    """It aggregates what the masks let through, and no array of size d is in any message."""
+    seen = []
+    strategy = load_method(name).server
+    whole = strategy.aggregate
+
+    def spy(self, uploads, state, server_round):
+        seen.extend(uploads.values())
+        return whole(self, uploads, state, server_round)
+
+    monkeypatch.setattr(strategy, "aggregate", spy)
+    group = federation(3, codec=codec)
+    run = group.start({"strategy": name, "rounds": 3})
+    assert [line["training"]["valid"] for line in lines_of(run)[:3]] == [3, 3, 3]
+    masks = class_masks(4, codec.dim, codec.ones, codec.seed)
+    downloads = [instruction.payload for *_, instruction in group.asked if instruction.payload is not None]
+    in_round_1 = 3 if strategy.begin is not ServerHalf.begin else 0
+    assert [number for _, number, _, instruction in group.asked if instruction.payload is not None].count(
+        1
+    ) == in_round_1
+    assert (len(seen), len(downloads)) == (9, 9 + in_round_1)
+    for payload in (*seen, *downloads):
+        assert payload.vectors.any()
+        assert not payload.vectors[~masks[payload.labels]].any()
+    messages = [message.content for message in group.grid.sent]
+    arrays = [array.numpy() for records in messages for r in records.array_records.values() for array in r.values()]
+    assert len(arrays) >= 9 * 2
+    assert not any(codec.dim in array.shape for array in arrays)
+
+
+def test_no_deprecated_call_of_flower(run):
+    """A whole run, both apps, with warnings as errors and an ear on Flower's own log, where it deprecates."""
+    heard = []
+    ear = logging.Handler()
+    ear.emit = lambda record: heard.append(record.getMessage())
+    logger = logging.getLogger("flwr")
+    logger.addHandler(ear)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run({"rounds": 2, "fraction-train": 0.5})
+    finally:
+        logger.removeHandler(ear)
+    assert not [line for line in heard if "deprecat" in line.lower() or "preview" in line.lower()]
+
+
+def test_only_flowers_message_api_is_imported():
+    rooms = (
+        "prototypes",
+        "models",
+        "data",
+        "federation",
+        "strategies",
+        "client_app",
+        "server_app",
+        "experiments",
+        "cli",
+    )
+    found = set()
+    for room in rooms:
+        for path in (ROOT / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                found |= {name for name in names if name.split(".")[0] == "flwr"}
+    assert {name.split(".")[1] for name in found} <= {"app", "serverapp", "clientapp", "supercore", "superlink"}
+    # the private ones: what the in-process grid needs, and by what a simulation is known
+    private = {name for name in found if name.split(".")[1] in ("supercore", "superlink")}
+    assert private == {"flwr.supercore.task_identity", "flwr.superlink.grid.inmemory_grid"}

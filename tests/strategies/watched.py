@@ -1,0 +1,141 @@
+"""A tiny run with an ear on the wire and on both halves behind it: what the contract's properties are read from."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+
+from client_app.client import Client
+from experiments.runtime.grid import LocalGrid, run_in_process
+from federation.wire.parts import as_sent
+from prototypes.mixture_set import MixtureSet
+from prototypes.prototype_set import PrototypeSet
+from runs.folder import RunFolder
+from strategies import read_settings
+from strategies.rounds.flower import PrototypeStrategy
+
+CLASSES, DIM, CLIENTS = 6, 7, 3  # of the spiral
+SMALL = {"dataset": "spiral", "spiral-points": 30, "models": "tiny_perceptron", "feature-dim": DIM, "device": "cpu"}
+
+
+def start(settings, clients=CLIENTS, workers=1, grid=LocalGrid):
+    return run_in_process(SMALL | settings, clients=clients, workers=workers, show=lambda line: None, grid_of=grid)
+
+
+@dataclass
+class Seen:
+    """What a run showed. `made`, `took` and `came` by (partition, round): uploads as trained, uploads as the method
+    took them, downloads as the clients took them; `sent` by (partition, round, whether it trains): as the server made
+    them; `records` and `arrays`: the names of all that crossed, down and up; `said`: partition -> what it discloses."""
+
+    folder: Any = None
+    made: dict = field(default_factory=dict)
+    took: dict = field(default_factory=dict)
+    sent: dict = field(default_factory=dict)
+    came: dict = field(default_factory=dict)
+    records: dict = field(default_factory=lambda: {"down": set(), "up": set()})
+    arrays: dict = field(default_factory=lambda: {"down": set(), "up": set()})
+    said: dict = field(default_factory=dict)
+
+    def lines(self):
+        return without_time(self.folder)
+
+
+def without_time(folder):
+    return [{name: value for name, value in line.items() if name != "time"} for line in RunFolder(folder).lines()]
+
+
+def watched(settings, seen, grid=LocalGrid):
+    """A run with an ear on the wire, and on both halves behind it."""
+
+    class Ear(grid):
+        def push_messages(self, messages):
+            messages = list(messages)
+            for message in messages:
+                self._heard("down", message.content)
+            return super().push_messages(messages)
+
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                assert reply.has_content(), reply.error
+                self._heard("up", reply.content)
+                if "identity" in reply.content:
+                    identity = reply.content["identity"]
+                    seen.said[identity["partition"]] = list(identity["discloses"])
+            return replies
+
+        def _heard(self, way, records):
+            seen.records[way] |= set(records)
+            seen.arrays[way] |= set(records["payload"]) if "payload" in records else set()
+
+    run = read_settings(settings)
+    halves, whole_train, whole_evaluate = run.method.server, Client.train, Client.evaluate
+    whole_messages = PrototypeStrategy._messages
+
+    def train(self, instruction):
+        seen.came[self.partition, instruction.round, True] = instruction.payload
+        report = whole_train(self, instruction)
+        assert not report.problem
+        made = report.payload
+        # a method's own transforms are the sender's
+        own = isinstance(made, PrototypeSet | MixtureSet)
+        seen.made[self.partition, instruction.round] = as_sent(made, run.exchange.up) if own else made
+        return report
+
+    def evaluate(self, instruction):
+        seen.came[self.partition, instruction.round, False] = instruction.payload
+        return whole_evaluate(self, instruction)
+
+    def messages(self, partitions, kind, server_round, due):
+        for partition in partitions:
+            trains = kind == "train"
+            goes = self.half.downloads_due(server_round, trains)
+            key = self.half.address(partition, self.downloads)
+            seen.sent[partition, server_round, trains] = self.downloads.get(key) if goes else None
+        return whole_messages(self, partitions, kind, server_round, due)
+
+    def aggregate(self, uploads, state, server_round):
+        seen.took.update({(partition, server_round): upload for partition, upload in uploads.items()})
+        return whole_aggregate(self, uploads, state, server_round)
+
+    def finish(self, totals, state, server_round):
+        seen.took.update({(partition, server_round): upload for partition, upload in waiting.items()})
+        waiting.clear()
+        return whole_finish(self, totals, state, server_round)
+
+    def contribution(self, upload, identity):
+        waiting[identity.partition] = upload
+        return whole_contribution(self, upload, identity)
+
+    waiting: dict = {}
+    whole_aggregate, whole_finish, whole_contribution = halves.aggregate, halves.finish, halves.contribution
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, half in ((Client, train), (Client, evaluate), (PrototypeStrategy, messages)):
+            patch.setattr(owner, "_messages" if half is messages else half.__name__, half)
+        for half in (aggregate, finish, contribution):
+            patch.setattr(halves, half.__name__, half)
+        seen.folder = start(settings, grid=Ear)
+    return seen
+
+
+class Warm(LocalGrid):
+    """Two worker processes that outlive a run, since starting them takes longer than one; and nodes and replies in
+    another order."""
+
+    spare: ClassVar[list] = []
+
+    def _start_process(self):
+        if self.spare:
+            self._own.process = self.spare.pop()
+        else:
+            super()._start_process()
+            self._processes.remove(self._own.process)
+        self.used = [*getattr(self, "used", []), self._own.process]
+
+    def close(self):
+        super().close()
+        self.spare.extend(getattr(self, "used", []))
+
+    def get_node_ids(self):
+        return super().get_node_ids()[::-1]
