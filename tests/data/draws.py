@@ -1,7 +1,10 @@
-"""What the tests of several partitions compare: draws with their distribution, and lists of rows."""
+"""What tests of data share: draws against their distribution, lists of rows, and what a refusal says."""
 
 import numpy as np
+import pytest
 from scipy.stats import chisquare
+
+from data import DataError
 
 # seeds are fixed, so a test that passes once passes always; the level is far below any that chance would miss
 LEVEL = 1e-3
@@ -27,3 +30,10 @@ def disjoint(parts):
     rows = np.concatenate(parts)
     assert np.unique(rows).size == rows.size
     return np.sort(rows)
+
+
+def refusal(action, *args, **keywords):
+    """What the DataError says that this call must raise."""
+    with pytest.raises(DataError) as caught:
+        action(*args, **keywords)
+    return str(caught.value)

@@ -1,4 +1,4 @@
-"""Several data sets as one: which they are, their images and labels against loops, and which one an error is about."""
+"""Several data sets as one: their images and labels against loops, and which one an error is about."""
 
 import dataclasses
 import io
@@ -12,49 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
-from data import DataError
 from data.assignment import DataSpec, assignment, open_data
 from data.client_data import client_data
 from data.columns import Columns
-from data.decoded import Recipe, decode, decoded
-from data.domains import domains_of, interleaved, listed, locate_all, open_all, short_name
+from data.decoded import Recipe, decoded
+from data.domains import interleaved, locate_all, open_all
 from data.sources import load_source
-
-ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT / ".." / "shared" / "data"
-ABC = ("ant", "bee", "cat")
-
-
-@pytest.fixture
-def domain(tmp_path, write, png):
-    """domain(name, train=6, test=3, shape=(6, 6), classes=ABC): the folder of a made domain of random images, label i
-    of row i counted around the classes."""
-
-    def make(name, train=6, test=3, shape=(6, 6), classes=ABC):
-        rng = np.random.default_rng(list(name.encode()))
-        root = tmp_path / "all" / name
-        for split, rows in (("train", train), ("test", test)):
-            if rows or split == "train":
-                images = [png(rng.integers(0, 256, shape, dtype=np.uint8)) for _ in range(rows)]
-                write(root / f"{split}.parquet", images, np.arange(rows) % len(classes))
-        (root / "classes.txt").write_text("\n".join(classes))
-        return str(root)
-
-    return make
-
-
-@pytest.fixture
-def opened(tmp_path):
-    """opened(*data sets, classes="same", **recipe): what they are together."""
-    return lambda *items, classes="same", **recipe: open_all(
-        Recipe(",".join(items), **recipe), tmp_path / "cache", classes
-    )
-
-
-def refusal(action, *args, **keywords):
-    with pytest.raises(DataError) as caught:
-        action(*args, **keywords)
-    return str(caught.value)
+from tests.data.draws import refusal
 
 
 def names_of(data, domain):
@@ -62,88 +26,14 @@ def names_of(data, domain):
     return [data.class_names[label] for label in data.labels[data.domains == domain]]
 
 
+ABC = ("ant", "bee", "cat")
+
+
 def files_of(folder):
     """The images of a made domain, as PIL reads them, and their labels: training rows first."""
     source = load_source(folder, Path(folder).parents[1] / "unpacked")
     rows = [row for table in (source.train, source.test) if table is not None for row in table]
     return [Image.open(io.BytesIO(row["inputs"]["bytes"])) for row in rows], [row["label"] for row in rows]
-
-
-# --- which data sets a setting names --------------------------------------------------------------------------------
-
-
-def test_a_list_names_its_domains_by_the_last_part_of_a_path():
-    found = domains_of(" /data/mnist/, usps,some/body ,~/more/svhn,./x")
-    assert [each.name for each in found] == ["mnist", "usps", "some/body", "svhn", "x"]
-    assert [each.dataset for each in found] == ["/data/mnist/", "usps", "some/body", "~/more/svhn", "./x"]
-    for dataset in ("digits", "some/body", "/data/pictures", "../x", "no such name"):
-        assert (domains_of(dataset), listed(dataset)) == ((), (dataset,))
-
-
-def test_a_folder_with_a_comma_is_one_data_set(domain, opened, tmp_path):
-    folder = domain("a,b")
-    assert domains_of(folder) == ()
-    data = opened(folder)
-    assert data.key == decoded(folder, tmp_path / "cache").key
-    assert (data.domains, data.domain_names) == (None, ())
-    # what is not there may be a list
-    assert listed(folder + "x") == (folder[: -len(",b")], "bx")
-
-
-def test_all_subfolders_that_are_not_hidden_sorted_by_name(domain, tmp_path, monkeypatch):
-    for name in ("beta", "alpha", "gamma,delta"):
-        domain(name)
-    for hidden in (".hidden", "__pycache__"):
-        (tmp_path / "all" / hidden).mkdir()
-    (tmp_path / "all" / "README.md").write_text("no folder")
-    names = ["alpha", "beta", "gamma,delta"]
-    monkeypatch.chdir(tmp_path)
-    for every in (str(tmp_path / "all" / "*"), "./all/*"):
-        found = domains_of(every)
-        assert [each.name for each in found] == names
-        assert [each.dataset for each in found] == [str(tmp_path / "all" / name) for name in names]
-    (tmp_path / "all").rename(tmp_path / "all, or some")
-    assert len(domains_of(str(tmp_path / "all, or some" / "*"))) == 3
-
-
-@pytest.mark.parametrize(
-    ("dataset", "words"),
-    [
-        ("digits,,usps", "dataset is 'digits,,usps', a list with an empty item"),
-        ("digits,", "a list with an empty item"),
-        ("usps,/data/usps", "dataset names two domains 'usps'"),
-        ("digits,mnist,digits", "dataset names two domains 'digits'"),
-        ("digits,/data/*", "dataset lists '/data/*' among others"),
-        ("/nowhere/at/all/*", "data path '/nowhere/at/all' is no folder"),
-    ],
-)
-def test_lists_that_cannot_be_read(dataset, words, tmp_path):
-    assert words in refusal(domains_of, dataset)
-    assert words in refusal(locate_all, dataset)
-    assert words in refusal(open_all, Recipe(dataset), tmp_path / "cache")
-    assert not (tmp_path / "cache").exists()
-
-
-def test_a_link_that_leads_nowhere_is_a_missing_domain(domain, opened, tmp_path):
-    domain("a"), domain("b")
-    (tmp_path / "all" / "c").symlink_to(tmp_path / "unmounted")
-    (tmp_path / "all" / "notes.txt").write_text("no domain")
-    assert [each.name for each in domains_of(str(tmp_path / "all" / "*"))] == ["a", "b", "c"]
-    assert refusal(opened, str(tmp_path / "all" / "*")).startswith("domain 'c': data path ")
-
-
-def test_the_splits_of_one_data_set_and_hidden_folders_are_no_domains(tmp_path):
-    for split in ("train", "test"):
-        (tmp_path / "one" / split / "ant").mkdir(parents=True)
-    assert f"set dataset to {str(tmp_path / 'one')!r}" in refusal(domains_of, str(tmp_path / "one" / "*"))
-    (tmp_path / "all" / ".hidden").mkdir(parents=True)
-    assert "has no subfolders" in refusal(domains_of, str(tmp_path / "all" / "*"))
-
-
-def test_a_short_name():
-    names = {"digits": "digits", "some/body": "body", "/data/mnist/": "mnist", "/data/pacs/*": "pacs"}
-    names |= {"mnist, some/body,/data/usps": "mnist+body+usps", "mnist,,usps": "mnist+usps"}
-    assert {dataset: short_name(dataset) for dataset in names} == names
 
 
 # --- their images ---------------------------------------------------------------------------------------------------
@@ -401,14 +291,6 @@ def test_made_once_and_anew_when_a_part_has_changed(domain, opened, write, png, 
 # --- who holds them -------------------------------------------------------------------------------------------------
 
 
-def test_the_first_rows_are_of_all_domains(domain, tmp_path):
-    dataset = ",".join([domain("a", 60, 0), domain("b", 30, 0)])
-    spec = DataSpec(dataset, 3, "iid", max_samples=30, min_samples=1)
-    data = open_data(spec, tmp_path / "cache")
-    rows = np.concatenate(assignment(spec, data, tmp_path / "cache").held)
-    assert np.bincount(data.domains[rows]).tolist() == [20, 10]
-
-
 @pytest.mark.parametrize("partition", ["dirichlet", "way-shot"])
 def test_other_partitions_take_the_rows_of_all_domains(domain, tmp_path, partition):
     dataset = ",".join([domain("a", 60, 30), domain("b", 60, 30, (5, 5, 3))])
@@ -446,18 +328,3 @@ def test_a_client_s_own_data_are_one_folder(domain, tmp_path):
     assert (data.transform.shape, data.domain) == ((1, 5, 5), "")
     for path in (f"{tmp_path}/all/*", f"{folder},{folder}x"):
         assert f"the data path {path!r} names several data sets" in refusal(open_data, spec, tmp_path / "cache", path)
-
-
-# --- real ones ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not (SHARED / "pacs").is_dir(), reason="the real PACS images are not beside this checkout")
-def test_real_pacs(tmp_path):
-    data = open_all(Recipe(str(SHARED / "pacs" / "*")), tmp_path)
-    assert data.domain_names == ("art_painting", "cartoon", "photo", "sketch")
-    assert data.inputs.shape == (6325, 3, 64, 64)
-    named = tuple((SHARED / "pacs" / "classes.txt").read_text().split())
-    assert (data.train_rows, data.name, data.class_names) == (5064, "pacs", named)
-    assert np.bincount(data.domains).tolist() == [1664, 1671, 1470, 1520]
-    photo = decode(Recipe(str(SHARED / "pacs" / "photo")), tmp_path)
-    assert (np.asarray(data.inputs)[data.domains == 2] == photo.inputs).all()

@@ -1,10 +1,9 @@
-"""Text encoders on small random networks: names, tokens, what learns, the pooling written out, and every refusal."""
+"""Text encoders on small random networks: names, tokens, what learns, and the pooling written out."""
 
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,68 +11,25 @@ import torch
 from torch import Tensor, nn
 
 import models
-from models.split import ModelError, SplitModel
+from models.split import ModelError
 from models.text import EncoderName, TextEncoder, Tokens, encoder_name, text_backbone
-
-transformers = pytest.importorskip("transformers", reason="text needs the extra `text`")
-tokenizers = pytest.importorskip("tokenizers", reason="text needs the extra `text`")
+from tests.models.encoders import (
+    KINDS,
+    OWN,
+    SPECIAL,
+    TEXTS,
+    WORDS,
+    K,
+    L,
+    build,
+    learning,
+    save_encoder,
+    save_tokenizer,
+    tokenizers,
+    transformers,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
-D = 6
-K = 3
-L = 12  # max-tokens
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = ["patient", "was", "seen", "for", "pain", "fever", "and", "the", "knee", "##s", "##ed", "heart", ".", ","]
-TEXTS = ["the patient was seen .", "knees", "fever and pain , fever and pain , fever and pain", "", "unheard of pain"]
-
-
-def save_tokenizer(folder: Path, words: list[str] = WORDS) -> None:
-    vocabulary = {word: number for number, word in enumerate([*SPECIAL, *words])}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
-
-
-def save_encoder(folder: Path, kind: str = "Bert", seed: int = 0, **changes: object) -> nn.Module:
-    """Save a small random encoder; weights far enough from 0 that layers matter."""
-    widths = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 64}
-    settings = widths | {"vocab_size": len(SPECIAL) + len(WORDS), "max_position_embeddings": 20, "pad_token_id": 0}
-    config = getattr(transformers, f"{kind}Config")(**settings | changes)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        encoder = getattr(transformers, f"{kind}Model")(config)
-        with torch.no_grad():
-            for parameter in encoder.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    encoder.save_pretrained(folder)
-    return encoder.eval()
-
-
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test asks the network, also where the hub's library was imported before."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("socket.getaddrinfo", lambda *args, **_: pytest.fail(f"a test asks for {args}"))
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with a BERT of four layers and its tokenizer."""
-    save_encoder(tmp_path / "bert")
-    save_tokenizer(tmp_path / "bert")
-    return tmp_path / "bert"
-
-
-def build(name: str, max_tokens: int = L, seed: int = 0) -> SplitModel:
-    return models.build(name, (max_tokens,), D, K, seed)
-
-
-def learning(model: nn.Module) -> set[str]:
-    return {key for key, parameter in model.named_parameters() if parameter.requires_grad}
-
 
 # --- names --------------------------------------------------------------------------------------------------
 
@@ -84,28 +40,6 @@ def test_a_name_says_place_and_layers() -> None:
     assert encoder_name("hf:/a b/c.d?trainable=12") == EncoderName("/a b/c.d", 12)
     places = ["/a", "./a", "../a", "~/a", "a/b", "a"]
     assert [encoder_name(f"hf:{place}").local for place in places] == [True] * 4 + [False] * 2
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("hf:a/b?layers=2", r"'hf:a/b\?layers=2' has the query 'layers=2'; the only one is \?trainable="),
-        ("hf:a/b?", r"has the query ''"),
-        ("hf:a/b?trainable", r"asks for '' trainable layers"),
-        ("hf:a/b?trainable=-1", r"asks for '-1' trainable layers"),
-        ("hf:a/b?trainable=1.5", r"asks for '1.5' trainable layers"),
-        ("hf:a/b?trainable=²", r"asks for '²' trainable layers"),
-        ("hf:a/b?trainable=2&trainable=3", r"asks for '2&trainable=3' trainable layers"),
-        *[
-            (name, rf"'{name[:3]}.*' names no encoder")
-            for name in ("hf:", "hf:?trainable=2", "hf:a/b/c", "hf:a b", "hf:-a")
-        ],
-    ],
-)
-def test_malformed_names_are_refused(name: str, words: str) -> None:
-    for refuse in (lambda: models.model_names(f"tiny,{name}"), lambda: build(name)):
-        with pytest.raises(ModelError, match=words):
-            refuse()
 
 
 def test_the_clinical_family_is_one_encoder_at_three_depths_and_no_other_model_reads_text() -> None:
@@ -161,8 +95,6 @@ def test_the_tokenizer_is_loaded_once(folder: Path) -> None:
 
 # --- what learns --------------------------------------------------------------------------------------------
 
-OWN = {"extractor.projection.weight", "extractor.projection.bias", "classifier.weight", "classifier.bias"}
-
 
 @pytest.mark.parametrize("asked", [None, 0, 1, 4])
 def test_exactly_the_layers_asked_for_learn_and_move(folder: Path, asked: int | None) -> None:
@@ -192,17 +124,6 @@ def test_exactly_the_layers_asked_for_learn_and_move(folder: Path, asked: int | 
 def pooled_by_hand(encoder: nn.Module, rows: Tensor) -> Tensor:
     """One text at a time, without padding or mask."""
     return torch.stack([encoder(row[row >= 0].long()[None]).last_hidden_state[0].mean(dim=0) for row in rows])
-
-
-KINDS: dict[str, dict[str, object]] = {
-    "Bert": {},
-    "Roberta": {"pad_token_id": 1, "max_position_embeddings": 22},
-    "Electra": {"embedding_size": 16},
-    "Albert": {"embedding_size": 16},
-    "DistilBert": {"dim": 32, "n_layers": 4, "n_heads": 2, "hidden_dim": 64},
-    "DebertaV2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False},
-    "GPT2": {"pad_token_id": None, "bos_token_id": 2, "eos_token_id": 3},
-}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -361,106 +282,3 @@ def test_the_hub_is_asked_for_what_the_cache_lacks(
         with pytest.raises(ModelError, match="the tokenizer of 'owner/automodel' cannot be loaded"):
             text_backbone(name, (L,))  # the encoder came, its tokenizer is nowhere
     assert asked == [(name.removeprefix("hf:"), True), (name.removeprefix("hf:"), False)]
-
-
-# --- refusals -----------------------------------------------------------------------------------------------
-
-
-def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ModelError, match=r"transformers, which cannot be imported.*pip install 'protosphere\[text\]'"):
-        build(f"hf:{tmp_path}")
-    with pytest.raises(ModelError, match=r"pip install 'protosphere\[text\]'"):
-        Tokens(f"hf:{tmp_path}", L)(["pain"])
-
-
-@pytest.mark.parametrize("kind", ["Bert", "Roberta", "DistilBert", "GPT2"])
-def test_texts_longer_than_the_encoder_are_refused(tmp_path: Path, kind: str) -> None:
-    save_encoder(tmp_path, kind, **KINDS[kind])
-    save_tokenizer(tmp_path)
-    assert build(f"hf:{tmp_path}", 20).eval()(torch.full((1, 20), 5)).isfinite().all()
-    with pytest.raises(ModelError, match="max-tokens is 21, but it has 20 positions"):
-        build(f"hf:{tmp_path}", 21)
-
-
-def test_no_room_for_a_text_is_refused(folder: Path) -> None:
-    with pytest.raises(
-        ModelError, match=r"max-tokens is 2, but the tokenizer of .* adds 2 tokens of its own .*; raise"
-    ):
-        Tokens(f"hf:{folder}", 2)(TEXTS)
-    assert Tokens(f"hf:{folder}", 3)(["knees"]).tolist() == [[2, 13, 3]]
-
-
-# what the folder of a whole encoder lacks or has too much of, and the words of the refusal; name and tokenizer are asked
-MENDED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no weights": (lambda at: (at / "model.safetensors").unlink(), "the encoder of '{}' cannot be loaded: "),
-    "no configuration": (lambda at: (at / "config.json").unlink(), "the encoder of '{}' cannot be loaded: "),
-    "a layer too few": (
-        lambda at: transformers.AutoConfig.from_pretrained(at, num_hidden_layers=5).save_pretrained(at),
-        r"lack 16 of the encoder's tensors, encoder\.layer\.4\..* among them",
-    ),
-    "other words": (
-        lambda at: save_tokenizer(at, [*WORDS, "liver"]),
-        "its tokenizer has 20 tokens, but the encoder embeds 19",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", MENDED)
-def test_a_folder_that_is_not_whole_is_refused(folder: Path, case: str) -> None:
-    spoil, words = MENDED[case]
-    spoil(folder)
-    with pytest.raises(ModelError, match=words.format(folder)):
-        build(f"hf:{folder}")
-
-
-@pytest.mark.parametrize("kind", ["Bert", "Roberta", "Albert", "Electra"])
-def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path, kind: str) -> None:
-    save_encoder(tmp_path, kind, **KINDS[kind])
-    for refuse in (lambda: Tokens(f"hf:{tmp_path}", L)(TEXTS), lambda: build(f"hf:{tmp_path}")):
-        with pytest.raises(ModelError, match=f"the tokenizer of '{tmp_path}' cannot be .*; save its tokenizer.json"):
-            refuse()
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(ModelError, match=f"the tokenizer of '{tmp_path}' cannot be loaded: "):
-        Tokens(f"hf:{tmp_path}", L)(TEXTS)
-
-
-@pytest.mark.parametrize(
-    ("place", "words"),
-    [("./gone", "no folder '.*gone' on this machine"), ("no-one/nothing-9", "hf download no-one/nothing-9")],
-)
-def test_what_is_neither_on_this_machine_nor_in_the_cache_is_named(place: str, words: str) -> None:
-    with pytest.raises(ModelError, match=words):
-        build(f"hf:{place}?trainable=2")
-    with pytest.raises(ModelError, match=words):
-        Tokens(f"hf:{place}", L)(["pain"])
-
-
-SIZES = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "query", "shape", "words"),
-    [
-        ("Bert", {}, "?trainable=5", (L,), "trainable=5 is more than its 4 layers"),
-        ("Albert", KINDS["Albert"], "?trainable=2", (L,), r"share their weights .* use \?trainable=0"),
-        ("Bert", {}, "", (3, 32, 32), r"of shape \(3, 32, 32\): it reads text, but this data has images"),
-        (
-            "Bart",
-            SIZES | {"encoder_attention_heads": 2, "decoder_attention_heads": 2},
-            "",
-            (L,),
-            "is an encoder with a decoder",
-        ),
-        ("ViT", {"image_size": 16, "patch_size": 8}, "", (L,), "use a text encoder"),
-    ],
-)
-def test_an_encoder_that_cannot_do_what_is_asked_is_refused(
-    tmp_path: Path, kind: str, settings: dict[str, object], query: str, shape: tuple[int, ...], words: str
-) -> None:
-    save_encoder(tmp_path, kind, **settings)
-    save_tokenizer(tmp_path)
-    with pytest.raises(ModelError, match=words):
-        models.build(f"hf:{tmp_path}{query}", shape, D, K, 0)
-    if kind == "Albert":
-        assert learning(build(f"hf:{tmp_path}?trainable=0")) == OWN

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy.linalg import orthogonal_procrustes
+from scipy.optimize import minimize
 
 from prototypes import solvers
 from prototypes.sphere import measure, potential, unit_rows
@@ -174,3 +175,20 @@ def test_rotating_or_reordering_the_directions_does_so_to_the_result(solver):
     np.testing.assert_allclose(solve(points @ turn), found @ turn, atol=1e-9)
     order = [3, 0, 5, 1, 2, 4]
     np.testing.assert_allclose(solve(points[order]), found[order], atol=1e-9)
+
+
+@pytest.mark.parametrize("s", [0.0, 1.0, 3.0])
+def test_what_riesz_minimises_has_the_gradient_of_finite_differences_off_the_sphere_too(monkeypatch, s):
+    asked = []
+
+    def minimise(objective, start, **options):
+        asked.append(objective)
+        return minimize(objective, start, **options)
+
+    monkeypatch.setattr("scipy.optimize.minimize", minimise)
+    solvers.riesz(on_sphere(5, 3), s, np.random.default_rng(0))
+    free = np.random.default_rng(1).standard_normal(15)
+    value, gradient = asked[0](free)
+    assert value == pytest.approx(potential(unit_rows(free.reshape(5, 3)), s)[0])
+    slopes = [(asked[0](free + step)[0] - asked[0](free - step)[0]) / 2e-6 for step in 1e-6 * np.eye(15)]
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-5, atol=1e-7)
