@@ -6,7 +6,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from data import DataError
 from data.decoded import decoded
@@ -23,15 +22,6 @@ def image(value, size=4, mode="RGB"):
     return Image.new(mode, (size, size), value if mode == "L" else (value,) * 3)
 
 
-def test_digits_are_scikit_learns(tmp_path):
-    data = decoded("digits", tmp_path)
-    assert data.inputs.shape == (1797, 1, 8, 8)
-    assert data.inputs.dtype == np.uint8
-    assert np.array_equal(data.inputs[:, 0], load_digits().images)
-    assert np.array_equal(data.labels, load_digits().target)
-    assert (data.train_rows, data.scale) == (1797, 16.0)
-
-
 def test_spiral_is_float_and_depends_on_its_settings(tmp_path):
     data = decoded("spiral", tmp_path, spiral_points=20, spiral_noise=0.0)
     assert data.inputs.shape == (120, 2)
@@ -41,15 +31,6 @@ def test_spiral_is_float_and_depends_on_its_settings(tmp_path):
         for points, noise, seed in ((20, 0.0, 0), (21, 0.0, 0), (20, 0.1, 0), (20, 0.0, 1))
     }
     assert len(keys) == 4
-
-
-def test_parquet_folder(parquet_folder, tmp_path):
-    data = decoded(str(parquet_folder), tmp_path / "cache")
-    assert data.inputs.shape == (52, 3, 6, 6)
-    assert data.inputs[:, 0, 0, 0].tolist() == [*range(40), *range(100, 112)]
-    assert data.labels.tolist() == [i % 4 for i in range(40)] + [i % 4 for i in range(12)]
-    assert data.class_names == ("ant", "bee", "cat", "dog")
-    assert data.train_rows == 40
 
 
 def test_parquet_in_shards_below_data_without_a_class_list(parquet_folder, tmp_path):

@@ -87,12 +87,11 @@ def test_a_lone_table_of_any_name_is_the_training_table(tmp_path):
 
 
 def test_shards_below_data_and_a_table_beside_that_is_no_split(tmp_path):
-    for name, rows in (("train-0", ROWS[:5]), ("train-1", ROWS[5:]), ("valid", ROWS[:1])):
-        put(tmp_path / "set" / "data" / f"{name}.jsonl", rows)
-    put(tmp_path / "set" / "data" / "sources.csv", ROWS)
+    shards = {"train-0.jsonl": ROWS[:5], "train-1.jsonl": ROWS[5:], "valid.jsonl": ROWS[:1], "sources.csv": ROWS}
+    for name, rows in shards.items():
+        put(tmp_path / "set" / "data" / name, rows)
     data = opened(tmp_path / "set")
-    assert everything(data) == ODD + ODD[:1]
-    assert data.train_rows == 13
+    assert (everything(data), data.train_rows) == (ODD + ODD[:1], 13)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
@@ -278,15 +277,12 @@ def test_tables_typed_differently(tmp_path, suffix, change, words):
     assert words.format(next(iter(change))) in failure(tmp_path / "set", group="id")
 
 
-def test_files_of_other_columns(tmp_path):
-    for split, column in (("train", "label"), ("test", "class")):
-        put(tmp_path / "set" / f"{split}.csv", of("x", column), ("text", column))
-    assert "test.csv' has the columns text, class, but train.csv text and label" in failure(tmp_path / "set")
-
-
-def test_groups_that_are_no_ids(tmp_path):
+def test_groups_that_are_no_ids_and_files_of_other_columns(tmp_path):
     put(tmp_path / "set" / "train.parquet", [{"text": "a", "label": 0, "id": 0.5}])
     assert re.search("column 'id' of .* holds float64, but groups", failure(tmp_path / "set", group="id"))
+    for split, column in (("train", "label"), ("test", "class")):
+        put(tmp_path / "other" / f"{split}.csv", of("x", column), ("text", column))
+    assert "test.csv' has the columns text, class, but train.csv text and label" in failure(tmp_path / "other")
 
 
 @pytest.mark.parametrize("column", ["text", "label", "id"])
