@@ -182,10 +182,10 @@ def test_copies_of_training_rows_are_counted_whatever_file_they_lie_in(sites, su
     assert "row 2 first" in said
 
 
-def refusal(where, site=None):
+def refusal(where, site=None, partition=0):
     """Why a client, of the run's data or of a site's own, is refused."""
     with pytest.raises(DataError) as caught:
-        refuse_unfit(where, 0, site)
+        refuse_unfit(where, partition, site)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -243,22 +243,14 @@ def test_another_scale_is_refused(decoded_cache, tmp_path, monkeypatch):
     assert "1×8×8 of full scale 255, but this client's data inputs 1×8×8 of full scale 16:" in refusal(where)
 
 
-def test_texts_of_any_length_have_one_form(tmp_path):
-    spec = DataSpec("digits", clients=2, validation_share=0.0)
-    for name, words in (("shared", "a note"), ("site", "a much longer text than theirs")):
-        rows = "".join(f"{words} {i},{('ant', 'bee')[i % 2]}\n" for i in range(8))
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "train.csv").write_text("text,label\n" + rows)
-    refuse_unfit(SharedTestSpec(spec, tmp_path / "cache", str(tmp_path / "shared")), 0, str(tmp_path / "site"))
-
-
 def test_rows_set_aside_overlap_with_nobody_and_a_client_of_the_same_data_does(decoded_cache, tmp_path):
     spec = DataSpec("digits", clients=4, shared_test_share=0.1, max_samples=400)
     for partition in range(4):
         refuse_unfit(SharedTestSpec(spec, decoded_cache), partition)
     folder = paint(tmp_path / "all" / "train", ("ant", "bee"), range(0, 40)).parent
     spec = DataSpec(str(folder), clients=2, partition="iid", min_samples=1)
-    train = assignment(spec, open_data(spec, tmp_path), tmp_path).train[0]
-    said = refusal(SharedTestSpec(spec, tmp_path, str(folder)))
-    assert f"{train.size} of its 40 rows" in said
-    assert f"row {train[0]} first" in said
+    train = assignment(spec, open_data(spec, tmp_path), tmp_path).train
+    for partition in range(2):
+        said = refusal(SharedTestSpec(spec, tmp_path, str(folder)), partition=partition)
+        assert f"{train[partition].size} of its 40 rows" in said
+        assert f"row {train[partition][0]} first" in said
