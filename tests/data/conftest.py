@@ -8,6 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from data.decoded import Recipe
+from data.domains import open_all
+
 
 def pixels(row, channels=3, size=6):
     """An image whose first pixel is its row number, so that a test can tell which one it got."""
@@ -62,3 +65,29 @@ def write():
 def png():
     """png(array): an image's file content; `png(array, "JPEG")` likewise."""
     return encode
+
+
+@pytest.fixture
+def domain(tmp_path, write, png):
+    """domain(name, train, test, shape, classes): the folder of a made domain of random images, label i of row i counted
+    around the classes."""
+
+    def make(name, train=6, test=3, shape=(6, 6), classes=("ant", "bee", "cat")):
+        rng = np.random.default_rng(list(name.encode()))
+        root = tmp_path / "all" / name
+        for split, rows in (("train", train), ("test", test)):
+            if rows or split == "train":
+                images = [png(rng.integers(0, 256, shape, dtype=np.uint8)) for _ in range(rows)]
+                write(root / f"{split}.parquet", images, np.arange(rows) % len(classes))
+        (root / "classes.txt").write_text("\n".join(classes))
+        return str(root)
+
+    return make
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """opened(*data sets, classes="same", **recipe): what they are together."""
+    return lambda *items, classes="same", **recipe: open_all(
+        Recipe(",".join(items), **recipe), tmp_path / "cache", classes
+    )

@@ -1,4 +1,4 @@
-"""Several data sets as one: which they are, their images and labels against loops, and which one an error is about."""
+"""Several data sets as one: their images and labels against loops, and which one an error is about."""
 
 import dataclasses
 import io
@@ -12,49 +12,21 @@ import pytest
 import torch
 from PIL import Image
 
-from data import DataError
 from data.assignment import DataSpec, assignment, open_data
 from data.client_data import client_data
 from data.columns import Columns
-from data.decoded import Recipe, decode, decoded
-from data.domains import domains_of, interleaved, listed, locate_all, open_all, short_name
+from data.decoded import Recipe, decoded
+from data.domains import interleaved, locate_all, open_all
 from data.sources import load_source
+from tests.data.draws import refusal
 
-ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT / ".." / "shared" / "data"
+
+def names_of(data, domain):
+    """What the rows of a domain are called, in their order."""
+    return [data.class_names[label] for label in data.labels[data.domains == domain]]
+
+
 ABC = ("ant", "bee", "cat")
-
-
-@pytest.fixture
-def domain(tmp_path, write, png):
-    """domain(name, train=6, test=3, shape=(6, 6), classes=ABC): the folder of a made domain of random images, label i
-    of row i counted around the classes."""
-
-    def make(name, train=6, test=3, shape=(6, 6), classes=ABC):
-        rng = np.random.default_rng(list(name.encode()))
-        root = tmp_path / "all" / name
-        for split, rows in (("train", train), ("test", test)):
-            if rows or split == "train":
-                images = [png(rng.integers(0, 256, shape, dtype=np.uint8)) for _ in range(rows)]
-                write(root / f"{split}.parquet", images, np.arange(rows) % len(classes))
-        (root / "classes.txt").write_text("\n".join(classes))
-        return str(root)
-
-    return make
-
-
-@pytest.fixture
-def opened(tmp_path):
-    """opened(*data sets, classes="same", **recipe): what they are together."""
-    return lambda *items, classes="same", **recipe: open_all(
-        Recipe(",".join(items), **recipe), tmp_path / "cache", classes
-    )
-
-
-def refusal(action, *args, **keywords):
-    with pytest.raises(DataError) as caught:
-        action(*args, **keywords)
-    return str(caught.value)
 
 
 def files_of(folder):
@@ -62,105 +34,6 @@ def files_of(folder):
     source = load_source(folder, Path(folder).parents[1] / "unpacked")
     rows = [row for table in (source.train, source.test) if table is not None for row in table]
     return [Image.open(io.BytesIO(row["inputs"]["bytes"])) for row in rows], [row["label"] for row in rows]
-
-
-# --- which data sets a setting names --------------------------------------------------------------------------------
-
-
-def test_a_list_names_its_domains_by_the_last_part_of_a_path():
-    found = domains_of(" /data/mnist/, usps,some/body ,~/more/svhn,./x")
-    assert [each.name for each in found] == ["mnist", "usps", "some/body", "svhn", "x"]
-    assert [each.dataset for each in found] == ["/data/mnist/", "usps", "some/body", "~/more/svhn", "./x"]
-
-
-@pytest.mark.parametrize("dataset", ["digits", "some/body", "/data/pictures", "../x", "no such name"])
-def test_a_single_data_set_has_no_domains(dataset):
-    assert domains_of(dataset) == ()
-    assert listed(dataset) == (dataset,)
-
-
-def test_a_folder_with_a_comma_is_one_data_set(domain, opened, tmp_path):
-    folder = domain("a,b")
-    assert domains_of(folder) == ()
-    data = opened(folder)
-    assert data.key == decoded(folder, tmp_path / "cache").key
-    assert (data.domains, data.domain_names) == (None, ())
-    # what is not there may be a list
-    assert listed(folder + "x") == (folder[: -len(",b")], "bx")
-
-
-def test_all_subfolders_that_are_not_hidden_sorted_by_name(domain, tmp_path):
-    for name in ("beta", "alpha", "gamma,delta"):
-        domain(name)
-    (tmp_path / "all" / ".hidden").mkdir()
-    (tmp_path / "all" / "__pycache__").mkdir()
-    (tmp_path / "all" / "README.md").write_text("no folder")
-    found = domains_of(str(tmp_path / "all" / "*"))
-    assert [each.name for each in found] == ["alpha", "beta", "gamma,delta"]
-    assert [each.dataset for each in found] == [str(tmp_path / "all" / each.name) for each in found]
-    (tmp_path / "all").rename(tmp_path / "all, or some")
-    assert len(domains_of(str(tmp_path / "all, or some" / "*"))) == 3
-
-
-def test_a_relative_folder_of_domains(domain, tmp_path, monkeypatch):
-    domain("a")
-    monkeypatch.chdir(tmp_path)
-    assert [each.dataset for each in domains_of("./all/*")] == [str(tmp_path / "all" / "a")]
-
-
-@pytest.mark.parametrize(
-    ("dataset", "words"),
-    [
-        ("digits,,usps", "dataset is 'digits,,usps', a list with an empty item"),
-        ("digits,", "a list with an empty item"),
-        (" ,digits", "a list with an empty item"),
-        ("usps,/data/usps", "dataset names two domains 'usps': rename a folder"),
-        ("digits,mnist,digits", "dataset names two domains 'digits'"),
-        ("digits,/data/*", "dataset lists '/data/*' among others, but * stands alone"),
-        ("/nowhere/at/all/*", "data path '/nowhere/at/all' is no folder"),
-    ],
-)
-def test_lists_that_cannot_be_read(dataset, words, tmp_path):
-    assert words in refusal(domains_of, dataset)
-    assert words in refusal(locate_all, dataset)
-    assert words in refusal(open_all, Recipe(dataset), tmp_path / "cache")
-    assert not (tmp_path / "cache").exists()
-
-
-def test_a_link_that_leads_nowhere_is_a_missing_domain(domain, opened, tmp_path):
-    domain("a"), domain("b")
-    (tmp_path / "all" / "c").symlink_to(tmp_path / "unmounted")
-    (tmp_path / "all" / "notes.txt").write_text("no domain")
-    assert [each.name for each in domains_of(str(tmp_path / "all" / "*"))] == ["a", "b", "c"]
-    assert refusal(opened, str(tmp_path / "all" / "*")).startswith("domain 'c': data path ")
-
-
-def test_the_splits_of_one_data_set_are_no_domains(tmp_path):
-    for split in ("train", "test"):
-        (tmp_path / "one" / split / "ant").mkdir(parents=True)
-    assert refusal(domains_of, str(tmp_path / "one" / "*")).endswith(
-        f"but they are the splits of one data set: set dataset to {str(tmp_path / 'one')!r}."
-    )
-
-
-def test_a_folder_without_subfolders(tmp_path):
-    (tmp_path / "all" / ".hidden").mkdir(parents=True)
-    assert "has no subfolders" in refusal(domains_of, str(tmp_path / "all" / "*"))
-
-
-@pytest.mark.parametrize(
-    ("dataset", "name"),
-    [
-        ("digits", "digits"),
-        ("some/body", "body"),
-        ("/data/mnist/", "mnist"),
-        ("mnist, some/body,/data/usps", "mnist+body+usps"),
-        ("/data/pacs/*", "pacs"),
-        ("mnist,,usps", "mnist+usps"),
-    ],
-)
-def test_a_short_name(dataset, name):
-    assert short_name(dataset) == name
 
 
 # --- their images ---------------------------------------------------------------------------------------------------
@@ -178,19 +51,14 @@ def test_rows_are_taken_in_proportion_and_in_their_order():
 
 
 def test_all_against_a_loop(domain, opened):
-    folders = [
-        domain("grey", 9, 2, (4, 9)),
-        domain("colour", 4, 4, (8, 5, 3), ("cat", "ant", "bee")),
-        domain("small", 5, 0, (3, 3)),
-    ]
+    names = [ABC, ("cat", "ant", "bee"), ABC]
+    folders = [domain("grey", 9, 2, (4, 9)), domain("colour", 4, 4, (8, 5, 3), names[1]), domain("small", 5, 0, (3, 3))]
     data = opened(*folders)
-    assert data.inputs.shape == (24, 3, 8, 9)
-    assert data.inputs.dtype == np.uint8
+    assert (data.inputs.shape, data.inputs.dtype) == ((24, 3, 8, 9), np.uint8)
     assert not data.inputs.flags.writeable
     assert (data.scale, data.train_rows, data.class_names) == (255.0, 18, ABC)
     assert data.domain_names == ("grey", "colour", "small")
     assert data.domains.dtype == data.labels.dtype == np.int64
-    names = [ABC, ("cat", "ant", "bee"), ABC]
     files = [files_of(folder) for folder in folders]
     seen = [0, 0, 0]
     for row, table in enumerate(data.domains.tolist()):
@@ -199,13 +67,10 @@ def test_all_against_a_loop(domain, opened):
         assert np.array_equal(data.inputs[row].transpose(1, 2, 0), np.asarray(image))
         assert data.class_names[data.labels[row]] == names[table][labels[seen[table]]]
         seen[table] += 1
-    assert np.bincount(data.domains[:18]).tolist() == [9, 4, 5]
     assert data.domains[:18].tolist() == interleaved([9, 4, 5])[0].tolist()
     assert data.domains[18:].tolist() == interleaved([2, 4, 0])[0].tolist()
-
-
-def test_grey_domains_stay_grey(domain, opened):
-    assert opened(domain("a"), domain("b", shape=(7, 3))).inputs.shape == (18, 1, 7, 6)
+    # grey domains alone stay grey
+    assert opened(folders[0], folders[2]).inputs.shape == (16, 1, 4, 9)
 
 
 def test_images_are_brought_to_the_size_that_is_asked_for(domain, opened, tmp_path):
@@ -215,36 +80,31 @@ def test_images_are_brought_to_the_size_that_is_asked_for(domain, opened, tmp_pa
     for table, folder in enumerate(folders):
         alone = decoded(folder, tmp_path / "cache", image_size=6)
         assert (np.asarray(data.inputs)[data.domains == table] == alone.inputs).all()
-        images = files_of(folder)[0]
-        for row, image in enumerate(images):
+        for found, image in zip(alone.inputs, files_of(folder)[0], strict=True):
             expected = np.asarray(image.resize((6, 6), Image.Resampling.BILINEAR))
-            assert np.array_equal(alone.inputs[row].transpose(1, 2, 0).squeeze(), expected)
+            assert np.array_equal(found.transpose(1, 2, 0).squeeze(), expected)
 
 
 @pytest.mark.parametrize("size", [3, 8, 30])
 def test_resizing_is_bilinear_and_antialiased(domain, size):
     """torch's own, in float: uint8 arithmetic rounds twice, once along each axis."""
     folder = domain("a", shape=(17, 11, 3))
-    data = decoded(folder, Path(folder).parent / "cache", image_size=size)
-    images = torch.stack([torch.from_numpy(np.array(image)) for image in files_of(folder)[0]])
-    exact = torch.nn.functional.interpolate(
-        images.permute(0, 3, 1, 2).double(), (size, size), mode="bilinear", antialias=True
-    )
-    assert (torch.from_numpy(np.array(data.inputs)).double() - exact).abs().max() <= 1.5
+    found = np.array(decoded(folder, Path(folder).parent / "cache", image_size=size).inputs)
+    images = torch.from_numpy(np.stack(files_of(folder)[0])).permute(0, 3, 1, 2).double()
+    exact = torch.nn.functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
+    assert (torch.from_numpy(found).double() - exact).abs().max() <= 1.5
 
 
 def test_a_folder_of_images_of_several_sizes(tmp_path):
-    rng = np.random.default_rng(0)
     for number, shape in enumerate([(5, 6), (9, 3, 3), (4, 4)]):
         folder = tmp_path / "set" / f"class{number % 2}"
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, shape, dtype=np.uint8)).save(folder / f"{number}.png")
-    text = refusal(decoded, str(tmp_path / "set"), tmp_path / "cache")
-    assert "must have one size, so resize them first, or set image-size" in text
-    data = decoded(str(tmp_path / "set"), tmp_path / "cache", image_size=5)
-    assert data.inputs.shape == (3, 3, 5, 5)
+        Image.fromarray(np.zeros(shape, dtype=np.uint8)).save(folder / f"{number}.png")
+    assert "set image-size" in refusal(decoded, str(tmp_path / "set"), tmp_path / "cache")
+    five, four = (decoded(str(tmp_path / "set"), tmp_path / "cache", image_size=size) for size in (5, 4))
+    assert five.inputs.shape == (3, 3, 5, 5)
     # the same data at another size is another entry
-    assert decoded(str(tmp_path / "set"), tmp_path / "cache", image_size=4).key != data.key
+    assert five.key != four.key
 
 
 def test_digits_are_a_domain(domain, opened, tmp_path):
@@ -271,10 +131,9 @@ def test_what_has_no_images_cannot_be_resized(held, tmp_path):
     (tmp_path / "set" / "train.csv").write_text("text,label\na,0\nb,1\n")
     dataset = "spiral" if held == "numbers" else str(tmp_path / "set")
     text = refusal(decoded, dataset, tmp_path / "cache", image_size=8)
-    assert text == f"image-size is 8, but {dataset!r} holds {held} and no images: leave it 0."
+    assert text.startswith(f"image-size is 8, but {dataset!r} holds {held}")
     for size in (-1, 4097):
-        said = refusal(decoded, dataset, tmp_path / "cache", image_size=size)
-        assert said == f"image-size is {size}, but it must lie between 0 and 4096 pixels."
+        assert f"image-size is {size}, but" in refusal(decoded, dataset, tmp_path / "cache", image_size=size)
 
 
 # --- their classes --------------------------------------------------------------------------------------------------
@@ -286,78 +145,64 @@ def test_different_classes_are_named(domain, opened):
         domain("b", classes=("bee", "cat", "ant")),
         domain("c", classes=("cat", "dog", "ant", "eel")),
     ]
-    assert refusal(opened, *folders) == (
-        "domains 'a' and 'c' have different classes (only 'a' has bee; only 'c' has dog, eel): name them alike in each "
-        'classes.txt, or set classes = "union".'
-    )
+    said = refusal(opened, *folders)
+    assert "domains 'a' and 'c' have different classes (only 'a' has bee; only 'c' has dog, eel): " in said
     only = refusal(opened, folders[1], domain("d", classes=("ant", "bee")))
     assert "domains 'b' and 'd' have different classes (only 'b' has cat):" in only
     assert "'other'" in refusal(opened, *folders, classes="other")
 
 
 def test_the_union_has_the_first_domain_s_classes_first(domain, opened):
-    folders = [
-        domain("a", classes=("cat", "bee")),
-        domain("b", classes=("dog", "bee", "ant")),
-        domain("c", classes=("eel", "dog")),
-    ]
+    names = [("cat", "bee"), ("dog", "bee", "ant"), ("eel", "dog")]
+    folders = [domain(name, classes=own) for name, own in zip("abc", names, strict=True)]
     data = opened(*folders, classes="union")
     assert data.class_names == ("cat", "bee", "dog", "ant", "eel")
-    for table, names in enumerate((("cat", "bee"), ("dog", "bee", "ant"), ("eel", "dog"))):
-        own = data.labels[data.domains == table]
-        labels = [np.arange(rows) % len(names) for rows in (6, 3)]
-        assert [data.class_names[label] for label in own] == [names[label] for label in np.concatenate(labels)]
+    for table, own in enumerate(names):
+        assert names_of(data, table) == [own[row % len(own)] for row in (*range(6), *range(3))]
     # where all have the same, it makes no difference
     same, union = (opened(folders[0], classes=classes) for classes in ("same", "union"))
     assert np.array_equal(same.labels, union.labels)
 
 
+def unlisted(folder):
+    """A domain that only numbers its classes."""
+    (Path(folder) / "classes.txt").unlink()
+    return folder
+
+
 def test_a_classes_txt_beside_the_domains_settles_their_classes(domain, opened, tmp_path):
     every = str(tmp_path / "all" / "*")
-    domain("a", classes=("cat", "ant"))
-    Path(domain("b", classes=("0", "1", "2"))).joinpath("classes.txt").unlink()
-    before = refusal(opened, every)
-    assert "domains 'a' and 'b' have different classes" in before
+    a, b = domain("a", classes=("cat", "ant")), unlisted(domain("b", classes=("0", "1", "2")))
+    assert "domains 'a' and 'b' have different classes" in refusal(opened, every)
     names = tmp_path / "all" / "classes.txt"
-    names.write_text("ant\nbee\ncat\ndog\n")
-    found = opened(every)
-    assert found.class_names == ("ant", "bee", "cat", "dog")
-    of_a, of_b = (found.labels[found.domains == index].tolist() for index in (0, 1))
-    # rows of a are cat, ant, cat, ...; b only numbers its own
-    assert of_a == [2, 0] * 3 + [2, 0, 2]
-    assert of_b == [0, 1, 2] * 3
+    for listed_names in (("ant", "bee", "cat", "dog"), ("cat", "ant", "bee")):
+        names.write_text("\n".join(listed_names) + "\n")
+        found = opened(every)
+        assert found.class_names == listed_names
+        assert names_of(found, 0) == ["cat", "ant"] * 3 + ["cat", "ant", "cat"]
+        assert names_of(found, 1) == list(listed_names[:3]) * 3
     names.write_text("ant\nbee\ndog\n")
-    assert refusal(opened, every) == (
-        "domain 'a' has a class 'cat' that the classes.txt beside it does not name: add it there, or rename it."
+    assert refusal(opened, every).startswith(
+        "domain 'a' has a class 'cat' that the classes.txt beside it does not name"
     )
-    names.write_text("cat\nant\nbee\n")
-    assert opened(every).labels[opened(every).domains == 0].tolist() == [0, 1] * 3 + [0, 1, 0]
     # a list says nothing of what lies beside its items
-    assert "different classes" in refusal(opened, str(tmp_path / "all" / "a"), str(tmp_path / "all" / "b"))
+    assert "different classes" in refusal(opened, a, b)
 
 
 def test_a_classes_txt_for_all_names_numbers_only_where_they_are_no_names(domain, opened, tmp_path):
     names = tmp_path / "all" / "classes.txt"
-    Path(domain("a", classes=("0", "1", "2"))).joinpath("classes.txt").unlink()
+    unlisted(domain("a", classes=("0", "1", "2")))
     domain("b", classes=("2", "1", "0"))
     names.write_text("2\n0\n1\n")
     found = opened(str(tmp_path / "all" / "*"))
-    # "0", "1", "2" are names here: a's rows are 0, 1, 2, ...; b's 2, 1, 0, ...
-    assert [[found.class_names[label] for label in found.labels[found.domains == d][:3]] for d in (0, 1)] == [
-        ["0", "1", "2"],
-        ["2", "1", "0"],
-    ]
+    assert [names_of(found, d)[:3] for d in (0, 1)] == [["0", "1", "2"], ["2", "1", "0"]]
     names.write_text("ant\nbee\n")
-    assert refusal(opened, str(tmp_path / "all" / "*")) == (
-        "domain 'a' has 3 numbered classes, but the classes.txt beside it names 2: give it a line for each, in label "
-        "order."
-    )
+    said = refusal(opened, str(tmp_path / "all" / "*"))
+    assert said.startswith("domain 'a' has 3 numbered classes, but the classes.txt beside it names 2:")
 
 
 def test_numbered_classes_match_by_their_digits(domain, opened):
-    numbered = domain("numbered", classes=("0", "1", "2"))
-    (Path(numbered) / "classes.txt").unlink()
-    data = opened(domain("named", classes=("2", "0", "1")), numbered)
+    data = opened(domain("named", classes=("2", "0", "1")), unlisted(domain("numbered", classes=("0", "1", "2"))))
     assert data.class_names == ("2", "0", "1")
     assert data.labels[data.domains == 1].tolist() == [1, 2, 0] * 3
 
@@ -365,18 +210,12 @@ def test_numbered_classes_match_by_their_digits(domain, opened):
 # --- bad ones among good ones ---------------------------------------------------------------------------------------
 
 
-def kept(tmp_path):
-    """What is left in the cache beside locks, by whether it is a whole entry."""
-    return [path for path in (tmp_path / "cache" / "decoded").iterdir() if path.suffix != ".lock"]
-
-
 def test_a_domain_that_is_not_there_or_empty_is_never_skipped(domain, opened, tmp_path):
     good = domain("good")
     assert "domain 'gone': data path" in refusal(opened, good, str(tmp_path / "gone"))
-    assert "domain 'digit': unknown data set 'digit'" in refusal(opened, good, "digit")
-    assert "domain 'digit': unknown" in refusal(locate_all, f"{good},digit")
     (tmp_path / "all" / "void").mkdir()
-    for action in (locate_all, lambda dataset: open_all(Recipe(dataset), tmp_path / "cache")):
+    for action in (locate_all, lambda dataset: opened(*dataset.split(","))):
+        assert "domain 'digit': unknown data set 'digit'" in refusal(action, f"{good},digit")
         text = refusal(action, str(tmp_path / "all" / "*"))
         assert text.startswith("domain 'void': ")
         assert "holds no images" in text
@@ -384,31 +223,33 @@ def test_a_domain_that_is_not_there_or_empty_is_never_skipped(domain, opened, tm
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.parametrize("bad", ["image", "size", "rows", "training", "group"])
+BAD = {
+    # what is wrong: training and test rows, the words of the refusal, and how many domains are kept whole
+    "image": (4, 4, "domain 'bad': row 2 of the train table", 1),
+    "size": (4, 4, "domain 'bad': row 2 of the train table", 1),
+    "rows": (0, 0, "domain 'bad': data set", 1),
+    "training": (0, 4, "domain 'bad' has no training row", 2),
+    "group": (4, 4, "domain 'good': group-column is 'patient'", 0),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
 def test_one_bad_domain_is_named_and_nothing_half_written(bad, domain, opened, write, png, tmp_path):
-    good, other = domain("good"), domain("bad", 0 if bad in ("rows", "training") else 4, 0 if bad == "rows" else 4)
-    fine = [png(np.zeros((6, 6), dtype=np.uint8))] * 2
-    if bad == "image":
-        write(Path(other) / "train.parquet", [*fine, b"no image"], [0, 1, 2])
-    if bad == "size":
-        write(Path(other) / "train.parquet", [*fine, png(np.zeros((6, 7), dtype=np.uint8))], [0, 1, 2])
-    words = {
-        "image": "domain 'bad': row 2 of the train table",
-        "size": "domain 'bad': row 2 of the train table",
-        "rows": "domain 'bad': data set",
-        "training": "domain 'bad' has no training row",
-        "group": "domain 'good': group-column is 'patient'",
-    }
-    columns = Columns(group="patient") if bad == "group" else Columns()
-    assert words[bad] in refusal(opened, good, other, columns=columns)
+    train, test, words, whole = BAD[bad]
+    good, other = domain("good"), domain("bad", train, test)
+    third = {"image": b"no image", "size": png(np.zeros((6, 7), dtype=np.uint8))}
+    if bad in third:
+        fine = [png(np.zeros((6, 6), dtype=np.uint8))] * 2
+        write(Path(other) / "train.parquet", [*fine, third[bad]], [0, 1, 2])
+    assert words in refusal(opened, good, other, columns=Columns(group="patient" if bad == "group" else ""))
     # the domains that are whole stay, what is made of them all was not begun or is gone
-    whole = {"image": 1, "size": 1, "rows": 1, "training": 2, "group": 0}[bad]
-    assert len(kept(tmp_path)) == whole
-    assert all((path / "about.json").is_file() for path in kept(tmp_path))
+    left = [path for path in (tmp_path / "cache" / "decoded").iterdir() if path.suffix != ".lock"]
+    assert len(left) == whole
+    assert all((path / "about.json").is_file() for path in left)
 
 
-@pytest.mark.parametrize("held", ["spiral", "csv", "parquet"])
-def test_domains_are_images(held, domain, opened, tmp_path):
+@pytest.mark.parametrize(("held", "what"), [("spiral", "numbers"), ("csv", "texts"), ("parquet", "texts")])
+def test_domains_are_images(held, what, domain, opened, tmp_path):
     notes = tmp_path / "notes"
     notes.mkdir()
     if held == "csv":
@@ -416,10 +257,7 @@ def test_domains_are_images(held, domain, opened, tmp_path):
     else:
         pq.write_table(pa.table({"text": ["a", "b"], "label": [0, 1]}), notes / "train.parquet")
     item = "spiral" if held == "spiral" else str(notes)
-    name, what = ("spiral", "numbers") if held == "spiral" else ("notes", "texts")
-    assert refusal(opened, domain("a"), item) == (
-        f"domain {name!r} holds {what}, but domains must be images: take it out of dataset."
-    )
+    assert refusal(opened, domain("a"), item).startswith(f"domain {Path(item).name!r} holds {what}, but")
 
 
 # --- the cache ------------------------------------------------------------------------------------------------------
@@ -453,20 +291,11 @@ def test_made_once_and_anew_when_a_part_has_changed(domain, opened, write, png, 
 # --- who holds them -------------------------------------------------------------------------------------------------
 
 
-def test_the_first_rows_are_of_all_domains(domain, tmp_path):
-    dataset = ",".join([domain("a", 60, 0), domain("b", 30, 0)])
-    spec = DataSpec(dataset, 3, "iid", max_samples=30, min_samples=1)
-    data = open_data(spec, tmp_path / "cache")
-    rows = np.concatenate(assignment(spec, data, tmp_path / "cache").held)
-    assert np.bincount(data.domains[rows]).tolist() == [20, 10]
-
-
-@pytest.mark.parametrize("partition", ["iid", "dirichlet", "way-shot"])
+@pytest.mark.parametrize("partition", ["dirichlet", "way-shot"])
 def test_other_partitions_take_the_rows_of_all_domains(domain, tmp_path, partition):
     dataset = ",".join([domain("a", 60, 30), domain("b", 60, 30, (5, 5, 3))])
     spec = DataSpec(dataset, 2, partition, alpha=5.0, shots=10, split="official", min_samples=1)
-    clients = [client_data(spec, client, tmp_path / "cache") for client in range(2)]
-    assert [each.domain for each in clients] == ["", ""]
+    assert [client_data(spec, client, tmp_path / "cache").domain for client in range(2)] == ["", ""]
     data = open_data(spec, tmp_path / "cache")
     who = assignment(spec, data, tmp_path / "cache")
     assert all(set(data.domains[own].tolist()) == {0, 1} for own in who.train)
@@ -496,38 +325,6 @@ def test_a_client_s_own_data_are_one_folder(domain, tmp_path):
     folder = domain("a", shape=(4, 6))
     spec = DataSpec("digits", 2, image_size=5)
     data = client_data(spec, 0, tmp_path / "cache", data_path=folder)
-    assert data.transform.shape == (1, 5, 5)
-    assert data.domain == ""
+    assert (data.transform.shape, data.domain) == ((1, 5, 5), "")
     for path in (f"{tmp_path}/all/*", f"{folder},{folder}x"):
-        text = refusal(open_data, spec, tmp_path / "cache", path)
-        assert text.startswith(f"the data path {path!r} names several data sets, but a client's own data")
-
-
-# --- real ones ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not (SHARED / "pacs").is_dir(), reason="the real PACS images are not beside this checkout")
-def test_real_pacs(tmp_path):
-    data = open_all(Recipe(str(SHARED / "pacs" / "*")), tmp_path)
-    assert data.domain_names == ("art_painting", "cartoon", "photo", "sketch")
-    assert data.inputs.shape == (6325, 3, 64, 64)
-    named = tuple((SHARED / "pacs" / "classes.txt").read_text().split())
-    assert (data.train_rows, data.name, data.class_names) == (5064, "pacs", named)
-    assert np.bincount(data.domains).tolist() == [1664, 1671, 1470, 1520]
-    photo = decode(Recipe(str(SHARED / "pacs" / "photo")), tmp_path)
-    assert (np.asarray(data.inputs)[data.domains == 2] == photo.inputs).all()
-
-
-@pytest.mark.skipif(not (SHARED / "mnist_m").is_dir(), reason="the real digit images are not beside this checkout")
-def test_real_digits(tmp_path):
-    dataset = ",".join([*(str(SHARED / name) for name in ("mnist", "usps", "mnist_m")), "digits"])
-    data = open_all(Recipe(dataset), tmp_path)
-    assert data.domain_names == ("mnist", "usps", "mnist_m", "digits")
-    assert data.inputs.shape == (32095, 3, 32, 32)
-    assert data.class_names == tuple(str(number) for number in range(10))
-    assert np.bincount(data.domains).tolist() == [14000, 9298, 7000, 1797]
-    assert np.bincount(data.domains[data.train_rows :], minlength=4).tolist() == [2000, 2007, 1000, 0]
-    # grey ones have three equal channels, and light strokes on a dark ground in all but MNIST-M
-    first = np.asarray(data.inputs[:400])[data.domains[:400] != 2]
-    assert (first == first[:, :1]).all()
-    assert first[:, :, 0].mean() < 30 < first[:, :, 14:18, 14:18].mean()
+        assert f"the data path {path!r} names several data sets" in refusal(open_data, spec, tmp_path / "cache", path)

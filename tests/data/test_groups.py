@@ -25,7 +25,7 @@ def made(labels, groups, train_rows=None, key="made"):
     return Decoded(key, "made", inputs, labels, len(labels) if train_rows is None else train_rows, names, 1.0, groups)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_units_are_those_of_a_loop(seed):
     labels, groups = rows_with_groups(seed, rows=60, groups=25)
     units = units_of(labels, groups)
@@ -43,32 +43,24 @@ def test_units_are_those_of_a_loop(seed):
     # one row less, and its unit is not whole any more
     without = np.array(wanted[1:])
     assert units.whole(without).tolist() == sorted({2, 5, 9} - {first_seen.index(groups[wanted[0]])})
-
-
-def test_units_do_not_depend_on_the_names_of_the_groups():
-    labels, groups = rows_with_groups(0)
+    # what the groups are called does not matter
     renamed = units_of(labels, -3 * groups)
-    assert np.array_equal(units_of(labels, groups).of_row, renamed.of_row)
-    assert np.array_equal(units_of(labels, groups).labels, renamed.labels)
+    assert np.array_equal(units.of_row, renamed.of_row)
+    assert np.array_equal(units.labels, renamed.labels)
 
 
-def test_without_groups_and_with_a_group_a_row_units_are_rows():
-    labels = np.array([2, 0, 1, 0])
-    for groups in (None, np.array([7, 3, 9, -1])):
-        units = units_of(labels, groups)
-        assert len(units) == 4
-        assert units.labels.tolist() == [2, 0, 1, 0]
-        assert units.rows(np.array([3, 1])).tolist() == [1, 3]
-        assert units.whole(np.array([3, 1])).tolist() == [1, 3]
+@pytest.mark.parametrize("groups", [None, np.array([7, 3, 9, -1])])
+def test_without_groups_and_with_a_group_a_row_units_are_rows(groups):
+    units = units_of(np.array([2, 0, 1, 0]), groups)
+    assert units.labels.tolist() == [2, 0, 1, 0]
+    assert units.rows(np.array([3, 1])).tolist() == units.whole(np.array([3, 1])).tolist() == [1, 3]
     empty = units_of(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-    assert len(empty) == 0
-    assert empty.rows(np.empty(0, dtype=np.int64)).size == 0
+    assert (len(units), len(empty), empty.rows(np.empty(0, dtype=np.int64)).size) == (4, 0, 0)
 
 
 def test_shared_group_names_the_first_rows():
-    assert shared_group(np.array([1, 2, 2, 3, 2, 1]), 3) == (1, 4)
-    assert shared_group(np.array([1, 2, 2, 3, 4]), 3) is None
-    assert shared_group(np.array([1, 1]), 2) is None
+    found = [shared_group(np.array(rows), 3) for rows in ([1, 2, 2, 3, 2, 1], [1, 2, 2, 3, 4], [1, 1, 1])]
+    assert found == [(1, 4), None, None]
 
 
 def sides(who):
@@ -79,8 +71,7 @@ def sides(who):
     return parts
 
 
-@pytest.mark.parametrize("scheme", ["iid", "dirichlet", "pathological"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("seed", "scheme"), [(0, "iid"), (1, "dirichlet"), (2, "pathological")])
 def test_no_group_is_on_two_sides_and_no_row_is_lost(tmp_path, scheme, seed):
     labels, groups = rows_with_groups(seed)
     spec = DataSpec("made", clients=5, partition=scheme, alpha=0.5, min_samples=8, shared_test_share=0.2, seed=seed)
@@ -101,8 +92,7 @@ def test_no_group_is_on_two_sides_and_no_row_is_lost(tmp_path, scheme, seed):
         assert abs(np.unique(groups[who.test[client]]).size - 0.25 * count) <= 0.5
 
 
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "own"), [(0, False), (1, True), (2, False)])
 def test_official_deals_groups_of_each_table(tmp_path, seed, own):
     labels, groups = rows_with_groups(seed)
     # the later table has patients of its own
@@ -159,15 +149,9 @@ def rows_dealt(labels, train_rows, spec):
     seed = int(np.random.SeedSequence([spec.seed, 0, 1]).generate_state(1)[0])
     shared = among[split_rows(labels[among], spec.shared_test_share, 0.0, seed)[1]]
     pool, tests = np.setdiff1d(pool, shared), np.setdiff1d(tests, shared)
-    parts = partition_rows(
-        labels[pool],
-        spec.clients,
-        spec.partition,
-        alpha=spec.alpha,
-        classes_per_client=spec.classes_per_client,
-        min_samples=spec.min_samples,
-        seed=spec.seed,
-    )
+    names = ("alpha", "classes_per_client", "min_samples", "seed")
+    settings = {name: getattr(spec, name) for name in names}
+    parts = partition_rows(labels[pool], spec.clients, spec.partition, **settings)
     three = []
     for client, part in enumerate(parts):
         seed = int(np.random.SeedSequence([spec.seed, client]).generate_state(1)[0])
@@ -180,10 +164,9 @@ def rows_dealt(labels, train_rows, spec):
     return three, shared
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3])
+@pytest.mark.parametrize(("share", "grouped"), [(0.0, False), (0.3, True), (0.3, False)])
 @pytest.mark.parametrize("split", ["pooled", "official"])
 @pytest.mark.parametrize("scheme", ["iid", "dirichlet", "pathological"])
-@pytest.mark.parametrize("grouped", [False, True])
 def test_without_groups_nothing_has_changed(tmp_path, split, scheme, grouped, share):
     labels, _ = rows_with_groups(11)
     # as many groups as rows deal the same rows, too

@@ -9,6 +9,7 @@ from data import DataError
 from data.assignment import DataSpec, assignment, open_data
 from data.partitions import class_counts
 from data.table import table_rows, write_table
+from tests.data.draws import disjoint
 
 NAMES = ("cat", "dog", "frog, green")
 LABELS = np.repeat([0, 1, 2], [10, 20, 5])
@@ -27,54 +28,44 @@ def table(tmp_path):
     return make
 
 
-def test_each_client_gets_what_the_table_counts_and_no_row_twice(table):
-    parts = table_rows(LABELS, table(), 2, NAMES, seed=3)
+OTHER_ORDER = '\ufeffclient,dog,"frog, green",cat\r\n0,0,5,3\r\n1,20,0,7\r\n\r\n'
+
+
+@pytest.mark.parametrize("counts", [COUNTS, OTHER_ORDER])
+def test_each_client_gets_what_the_table_counts_and_no_row_twice_whatever_the_order_of_columns(table, counts):
+    parts = table_rows(LABELS, table(counts), 2, NAMES, seed=3)
     assert class_counts(LABELS, parts, 3).tolist() == COUNTS.tolist()
     assert all((np.diff(part) > 0).all() for part in parts)
-    assert len(np.unique(np.concatenate(parts))) == COUNTS.sum()
-
-
-def test_rows_are_drawn_by_the_seed_alone(table):
+    assert disjoint(parts).size == COUNTS.sum()
     path = table(np.array([[5, 10, 2], [5, 10, 3]]))
     deal = [np.concatenate(table_rows(LABELS, path, 2, NAMES, seed)).tolist() for seed in (0, 0, 1)]
     assert deal[0] == deal[1] != deal[2]
 
 
-def test_columns_may_stand_in_another_order_and_a_mark_may_come_first(table):
-    path = table('\ufeffclient,dog,"frog, green",cat\r\n0,0,5,3\r\n1,20,0,7\r\n\r\n')
-    assert class_counts(LABELS, table_rows(LABELS, path, 2, NAMES, 0), 3).tolist() == COUNTS.tolist()
-
-
 HEAD = 'client,cat,dog,"frog, green"\n'
 BAD = {
-    "other classes": (
-        "client,cat,dog\n0,1,1\n1,1,1\n",
-        r"the columns client, cat, dog, but it needs 'client' and then",
-    ),
-    "no head": ("0,3,0,5\n1,7,20,0\n", r"the columns 0, 3, 0, 5, but it needs 'client'"),
-    "empty": ("", r"the columns of no name"),
-    "too few clients": (HEAD + "0,1,1,1\n", r"has 1 rows, but it needs one for each of the run's 2 clients"),
-    "other numbers": (HEAD + "1,1,1,1\n0,1,1,1\n", r"does not number the clients from 0 to 1 in that order"),
-    "a field without end": (HEAD + "0," + "1" * 200_000, r"is no CSV file \(field larger than"),
-    "a stray quote": (HEAD + '0,1,"1"1,1\n', r"is no CSV file"),
-    "no number": (
-        HEAD + "0,1,1,1\n1,1,x,1\n",
-        r"the row of client 1 in the partition table .* does not hold a whole",
-    ),
-    "below zero": (HEAD + "0,1,1,1\n1,1,-1,1\n", r"the row of client 1 in"),
-    "a column too few": (HEAD + "0,1,1,1\n1,1,1\n", r"the row of client 1 in"),
-    "a client without a row": (HEAD + "0,1,1,1\n1,0,0,0\n", r"gives client 1 no row"),
-    "too many rows": (HEAD + "0,1,1,1\n1,1,20,1\n", r"asks for 21 rows of class 'dog', but 20 are there"),
+    "client,cat,dog\n0,1,1\n1,1,1\n": r"the columns client, cat, dog, but it needs 'client' and then",
+    "0,3,0,5\n1,7,20,0\n": r"the columns 0, 3, 0, 5, but it needs 'client'",
+    "": r"the columns of no name",
+    HEAD + "0,1,1,1\n": r"has 1 rows, but it needs one for each of the run's 2 clients",
+    HEAD + "1,1,1,1\n0,1,1,1\n": r"does not number the clients from 0 to 1 in that order",
+    HEAD + "0," + "1" * 200_000: r"is no CSV file \(field larger than",
+    HEAD + '0,1,"1"1,1\n': r"is no CSV file",
+    HEAD + "0,1,1,1\n1,1,x,1\n": r"the row of client 1 in the partition table .* does not hold a whole",
+    HEAD + "0,1,1,1\n1,1,-1,1\n": r"the row of client 1 in",
+    HEAD + "0,1,1,1\n1,1,1\n": r"the row of client 1 in",
+    HEAD + "0,1,1,1\n1,0,0,0\n": r"gives client 1 no row",
+    HEAD + "0,1,1,1\n1,1,20,1\n": r"asks for 21 rows of class 'dog', but 20 are there",
 }
 
 
-@pytest.mark.parametrize("bad", BAD)
-def test_what_does_not_fit_is_refused_by_a_sentence(bad, table):
-    words, refusal = BAD[bad]
+@pytest.mark.parametrize(("content", "refusal"), BAD.items(), ids=BAD.values())
+def test_what_does_not_fit_is_refused_by_a_sentence(content, refusal, table):
     with pytest.raises(DataError, match=refusal) as raised:
-        table_rows(LABELS, table(words), 2, NAMES, 0)
-    assert str(raised.value).endswith(".")
+        table_rows(LABELS, table(content), 2, NAMES, 0)
     assert "\n" not in str(raised.value)
+    with pytest.raises(DataError, match="two classes named 'cat'"):
+        table_rows(LABELS, table("client,cat,cat,dog\n0,1,1,1\n1,1,1,1\n"), 2, ("cat", "cat", "dog"), 0)
 
 
 @pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), (b"client,\xff\n", "it is not UTF-8")])
@@ -110,8 +101,3 @@ def test_what_is_written_is_read_whatever_the_classes_are_called(tmp_path, names
     labels = np.repeat([0, 1], 6)
     rows = table_rows(labels, str(tmp_path / "table.csv"), 2, names, 0)
     assert class_counts(labels, rows, 2).tolist() == counts.tolist()
-
-
-def test_two_classes_of_one_name_are_refused(table):
-    with pytest.raises(DataError, match="two classes named 'cat', which a partition table cannot tell apart"):
-        table_rows(LABELS, table("client,cat,cat,dog\n0,1,1,1\n1,1,1,1\n"), 2, ("cat", "cat", "dog"), 0)

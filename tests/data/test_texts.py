@@ -20,27 +20,13 @@ from data.decoded import decoded
 from data.sources import load_source, locate
 from data.text_files import column_types
 from data.texts import Texts, write_texts
+from tests.data.draws import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
-ODD = [
-    'a, "b"\nc',
-    "None",
-    "NA",
-    "null",
-    "nan",
-    "  blank around ",
-    "007",
-    "1e5",
-    "😀 ünï",
-    "2020-01-01",
-    '"',
-    "#x",
-    "\u2028y",
-]
+ODD = ['a, "b"\nc', "None", "NA", "null", "nan", "  blank around ", "007", "1e5", "😀 ünï", "2020-01-01", '"', "#x"]
+ODD.append("\u2028y")
 IDS = ["00012", "12", "1e2", "NA", "-0", "0.10", "None", "x y", "0x1", "1_000", "TRUE", "2020-01-01", "+1"]
-ROWS = [
-    {"id": number, "text": text, "label": name} for number, text, name in zip(IDS, ODD, "abcabcabcabca", strict=True)
-]
+ROWS = [{"id": n, "text": text, "label": name} for n, text, name in zip(IDS, ODD, "abcabcabcabca", strict=True)]
 
 
 def put(path, rows, columns=("id", "text", "label")):
@@ -68,11 +54,15 @@ def everything(data):
 
 
 def failure(folder, **columns):
-    with pytest.raises(DataError) as caught:
-        opened(folder, **columns)
+    said = refusal(opened, folder, **columns)
     # nothing of a note belongs in a message
-    assert "secret" not in str(caught.value)
-    return str(caught.value)
+    assert "secret" not in said
+    return said
+
+
+def of(names, column, **rest):
+    """Rows of the column `column`, one a name."""
+    return [{"text": "t", column: name} | rest for name in names]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".json", ".parquet"])
@@ -91,74 +81,64 @@ def test_odd_texts_and_ids_stay_what_they_are(tmp_path, suffix):
 
 def test_a_lone_table_of_any_name_is_the_training_table(tmp_path):
     put(tmp_path / "set" / "mimic-iv-bhc.csv", ROWS)
-    (tmp_path / "set" / "dataset_infos.json").write_text("{}")
-    (tmp_path / "set" / "._mimic.csv").write_text("")
+    for other, content in (("dataset_infos.json", "{}"), ("._mimic.csv", "")):
+        (tmp_path / "set" / other).write_text(content)
     assert opened(tmp_path / "set").train_rows == 13
 
 
 def test_shards_below_data_and_a_table_beside_that_is_no_split(tmp_path):
-    put(tmp_path / "set" / "data" / "train-0.jsonl", ROWS[:5])
-    put(tmp_path / "set" / "data" / "train-1.jsonl", ROWS[5:])
-    put(tmp_path / "set" / "data" / "valid.jsonl", ROWS[:1])
-    put(tmp_path / "set" / "data" / "sources.csv", ROWS)
+    shards = {"train-0.jsonl": ROWS[:5], "train-1.jsonl": ROWS[5:], "valid.jsonl": ROWS[:1], "sources.csv": ROWS}
+    for name, rows in shards.items():
+        put(tmp_path / "set" / "data" / name, rows)
     data = opened(tmp_path / "set")
-    assert everything(data) == ODD + ODD[:1]
-    assert data.train_rows == 13
+    assert (everything(data), data.train_rows) == (ODD + ODD[:1], 13)
 
 
-def test_more_rows_than_a_batch_keep_their_order(tmp_path):
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_more_rows_than_a_batch_keep_their_order(tmp_path, suffix):
     rows = [{"id": i, "text": f"note {i}", "label": i % 7} for i in range(2345)]
-    for suffix in (".csv", ".jsonl", ".parquet"):
-        folder = tmp_path / suffix[1:]
-        put(folder / f"a{suffix}", rows)
-        data = opened(folder, group="id")
-        assert everything(data) == [row["text"] for row in rows]
-        assert data.labels.tolist() == [row["label"] for row in rows]
-        assert data.groups.tolist() == list(range(2345))
+    put(tmp_path / "set" / f"a{suffix}", rows)
+    data = opened(tmp_path / "set", group="id")
+    assert everything(data) == [row["text"] for row in rows]
+    assert data.labels.tolist() == [row["label"] for row in rows]
+    assert data.groups.tolist() == list(range(2345))
 
 
 @pytest.mark.parametrize(
-    ("labels", "listed", "names", "numbers"),
+    ("suffix", "labels", "listed", "names", "numbers"),
     [
-        ("b a b", "", ("a", "b"), [1, 0, 1]),
-        ("b a b", "b\na\nc\n", ("b", "a", "c"), [0, 1, 0]),
-        ("0 2 0", "", ("0", "1", "2"), [0, 2, 0]),
-        ("0 2 0", "x\ny\nz\n", ("x", "y", "z"), [0, 2, 0]),
+        (".csv", ["b", "a", "b"], "", "a b", [1, 0, 1]),
+        (".csv", ["b", "a", "b"], "b\na\nc\n", "b a c", [0, 1, 0]),
+        (".csv", ["0", "2", "0"], "", "0 1 2", [0, 2, 0]),
+        (".csv", ["0", "2", "0"], "x\ny\nz\n", "x y z", [0, 2, 0]),
         # written-out numbers that classes.txt names are names, whatever their order there
-        ("1 2 1", "3\n2\n1\n", ("3", "2", "1"), [2, 1, 2]),
+        (".csv", ["1", "2", "1"], "3\n2\n1\n", "3 2 1", [2, 1, 2]),
         # not all are canonical whole numbers, so all are names
-        ("0 01 2", "", ("0", "01", "2"), [0, 1, 2]),
+        (".csv", ["0", "01", "2"], "", "0 01 2", [0, 1, 2]),
+        # strings of JSON are names, and its numbers numbers
+        (".jsonl", ["10", "9", "10"], "", "10 9", [0, 1, 0]),
+        (".jsonl", [1, 3, 0], "", "0 1 2 3", [1, 3, 0]),
     ],
 )
-def test_labels_of_csv_are_numbers_or_names(tmp_path, labels, listed, names, numbers):
-    put(tmp_path / "set" / "train.csv", [{"text": "t", "label": label} for label in labels.split()], ("text", "label"))
+def test_labels_are_numbers_or_names(tmp_path, suffix, labels, listed, names, numbers):
+    put(tmp_path / "set" / f"train{suffix}", of(labels, "label"), ("text", "label"))
     if listed:
         (tmp_path / "set" / "classes.txt").write_text(listed)
     data = opened(tmp_path / "set")
-    assert (data.class_names, data.labels.tolist()) == (names, numbers)
-
-
-def test_strings_of_json_are_names_and_its_numbers_numbers(tmp_path):
-    put(tmp_path / "names" / "train.jsonl", [{"text": "t", "label": label} for label in ("10", "9", "10")])
-    put(tmp_path / "numbers" / "train.jsonl", [{"text": "t", "label": label} for label in (1, 3, 0)])
-    assert opened(tmp_path / "names").class_names == ("10", "9")
-    assert opened(tmp_path / "names").labels.tolist() == [0, 1, 0]
-    assert opened(tmp_path / "numbers").labels.tolist() == [1, 3, 0]
-    assert len(opened(tmp_path / "numbers").class_names) == 4
+    assert (data.class_names, data.labels.tolist()) == (tuple(names.split()), numbers)
 
 
 def test_classes_of_the_test_table_count_too_and_classes_txt_gives_sites_one_order(tmp_path):
-    put(tmp_path / "set" / "train.csv", [{"text": "t", "label": "b"}], ("text", "label"))
-    put(tmp_path / "set" / "test.csv", [{"text": "t", "label": "a"}], ("text", "label"))
+    for split, label in (("train", "b"), ("test", "a")):
+        put(tmp_path / "set" / f"{split}.csv", of(label, "label"), ("text", "label"))
     assert opened(tmp_path / "set").class_names == ("a", "b")
     (tmp_path / "set" / "classes.txt").write_text("Home\nb\n")
-    assert "row 0 of the test table of" in failure(tmp_path / "set")
-    assert "has the label 'a', but classes.txt names no such class" in failure(tmp_path / "set")
+    assert re.search("row 0 of the test table of .* has the label 'a', but classes.txt", failure(tmp_path / "set"))
 
 
 def test_named_columns_are_obeyed(tmp_path):
     rows = [{"input": "in", "target": "out", "text": "t", "where": name} for name in ("Home", "SNF")]
-    put(tmp_path / "set" / "train.csv", rows, ("input", "target", "text", "where"))
+    put(tmp_path / "set" / "train.csv", rows, rows[0])
     data = opened(tmp_path / "set", text="input", label="where")
     assert (everything(data), data.class_names) == (["in", "in"], ("Home", "SNF"))
     assert everything(opened(tmp_path / "set", label="text")) == ["in", "in"]
@@ -167,10 +147,10 @@ def test_named_columns_are_obeyed(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["text", "sentence", "content", "document", "note", "input"])
-def test_usual_names_of_text_columns(tmp_path, name):
-    for suffix in (".csv", ".parquet"):
-        put(tmp_path / suffix[1:] / f"a{suffix}", [{name: "words", "label": 0}], (name, "label"))
-        assert everything(opened(tmp_path / suffix[1:])) == ["words"]
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_usual_names_of_text_columns(tmp_path, name, suffix):
+    put(tmp_path / "set" / f"a{suffix}", [{name: "words", "label": 0}], (name, "label"))
+    assert everything(opened(tmp_path / "set")) == ["words"]
 
 
 def test_a_column_of_numbers_is_no_text_of_a_usual_name(tmp_path):
@@ -196,9 +176,8 @@ def test_parquet_with_images_and_texts_is_what_is_asked_for(tmp_path, png):
 
 
 def test_a_hub_id_with_texts(tmp_path, monkeypatch):
-    features = datasets.Features(
-        {"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])}
-    )
+    label = datasets.ClassLabel(names=["no", "yes"])
+    features = datasets.Features({"sentence": datasets.Value("string"), "label": label})
     train = datasets.Dataset.from_dict({"sentence": ["a", "b"], "label": [1, 0]}, features=features)
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.DatasetDict({"train": train}))
     data = decoded("owner/sst2", tmp_path)
@@ -206,62 +185,54 @@ def test_a_hub_id_with_texts(tmp_path, monkeypatch):
 
 
 CSV_ERRORS = [
-    ("text,label\na,x\n  ,y\n", "row 1 of the train table of {root!r} has no text: give it one or drop the row"),
-    ("text,label\na,x\nsecret,\n", "row 1 of the train table of {root!r} has no label: give it one or drop the row"),
-    ("text,label\na,-1\n", "row 0 of the train table of {root!r} has the label -1, but labels must be 0 or more"),
-    ("text,label\na,99999999\n", f"would make 100000000 classes, more than {MOST_NAMES}: set label-column"),
+    ("text,label\na,x\n  ,y\n", "row 1 of the train table of {root!r} has no text"),
+    ("text,label\na,x\nsecret,\n", "row 1 of the train table of {root!r} has no label"),
+    ("text,label\na,-1\n", "row 0 of the train table of {root!r} has the label -1"),
+    ("text,label\na,99999999\n", f"would make 100000000 classes, more than {MOST_NAMES}"),
     ("text,label\na,x\nsecret\n", "row 1 of '{root}/train.csv' has another number of fields (1) than the header (2)"),
     ("text,label\nsecret,x,y\n", "row 0 of '{root}/train.csv' has another number of fields (3) than the header (2)"),
-    (
-        'text,label\n"secret\nb,x\n',
-        "another number of fields (1) than the header (2): mend the row; a field with commas",
-    ),
-    ("text,label\na,x\nsecret\xff,x\n", "row 1 of '{root}/train.csv' is not UTF-8: save the file in UTF-8"),
+    ('text,label\n"secret\nb,x\n', "another number of fields (1) than the header (2)"),
+    ("text,label\na,x\nsecret\xff,x\n", "row 1 of '{root}/train.csv' is not UTF-8"),
     ("t\xffxt,label\na,x\n", "the header of '{root}/train.csv' is not UTF-8"),
-    ("", "'{root}/train.csv' is empty: write a header and rows"),
-    ("text,label\n", "data set {root!r} has no rows: give it at least one"),
+    ("", "'{root}/train.csv' is empty"),
+    ("text,label\n", "data set {root!r} has no rows"),
     ("text,text\na,x\n", "names the column 'text' twice"),
-    (
-        "content;label\na;x\n",
-        "{root!r} has no text column; its columns are content;label: name it text or set text-column",
-    ),
+    ("content;label\na;x\n", "{root!r} has no text column; its columns are content;label"),
     ("text,class\na,x\n", "{root!r} has no label column; its columns are text, class"),
 ]
 
 
 @pytest.mark.parametrize(("content", "words"), CSV_ERRORS)
 def test_csv_that_cannot_be_used(tmp_path, content, words):
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "train.csv").write_bytes(content.encode("latin-1"))
-    said = failure(tmp_path / "set")
-    # doubled braces would hide the table below
-    assert words.replace("{root!r}", repr(str(tmp_path / "set"))).replace("{root}", str(tmp_path / "set")) in said
+    root = tmp_path / "set"
+    root.mkdir()
+    (root / "train.csv").write_bytes(content.encode("latin-1"))
+    assert words.replace("{root!r}", repr(str(root))).replace("{root}", str(root)) in failure(root)
 
 
 def test_the_row_of_a_broken_line_is_counted_over_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("data.text_files._BLOCK_BYTES", 64)
     (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "train.csv").write_text("text,label\n" + '"a\nb",x\n' * 50 + "secret\n")
-    assert "row 50 of" in failure(tmp_path / "set")
-    (tmp_path / "set" / "train.csv").write_text("text,label\na,x\n" + "secret" * 50 + ",x\n")
-    assert "has a row of more than 64 bytes" in failure(tmp_path / "set")
+    for rows, words in (
+        ('"a\nb",x\n' * 50 + "secret\n", "row 50 of"),
+        ("a,x\n" + "secret" * 50 + ",x\n", "a row of more than 64 bytes"),
+    ):
+        (tmp_path / "set" / "train.csv").write_text("text,label\n" + rows)
+        assert words in failure(tmp_path / "set")
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b'{"text": "a", "label": 1}\n\n{"text": "secret"}', "row 1 of the train table of"),
-        (
-            b'{"text": "a", "label": 1}\n{"text": "b", "label": "1"}',
-            "row 1 of .* has text in column 'label', where other",
-        ),
-        (b'{"text": "a", "label": true}', "row 0 of .* has a bool in column 'label': write strings or whole numbers"),
+        (b'{"text": "a", "label": 1}\n{"text": "b", "label": "1"}', "row 1 of .* has text in column 'label', where"),
+        (b'{"text": "a", "label": true}', "row 0 of .* has a bool in column 'label'"),
         (b'{"text": "a", "label": 1e400}', "row 0 of .* has a float in column 'label'"),
         (b'{"text": "a", "label": 9223372036854775808}', "row 0 of .* has 9223372036854775808 in column 'label'"),
-        (b'{"text": 7, "label": 1}', "column 'text' of the train table of .* holds whole numbers, but texts must be"),
+        (b'{"text": 7, "label": 1}', "column 'text' of the train table of .* holds whole numbers"),
         (b'{"text": "\\ud83d", "label": 1}', "row 0 of .* has half of a .u pair in column 'text'"),
         (b'{"text": "a", "label": 1}\n{"text": "\xff", "label": 1}', "row 1 of .* is not UTF-8"),
-        (b'{"text": "a", "label": 1}\n{"text": "secret', "row 1 of .* is not JSON: write one object a line"),
+        (b'{"text": "a", "label": 1}\n{"text": "secret', "row 1 of .* is not JSON"),
         (b'{"text": "a", "label": 1}\n["secret"]', "row 1 of .* is no object"),
         (b'[{"text": "a"}, 3]', "row 1 of .* is no object"),
         (b'[{"text": "secret"', "the file of .* is not JSON"),
@@ -271,77 +242,62 @@ def test_the_row_of_a_broken_line_is_counted_over_blocks(tmp_path, monkeypatch):
 def test_json_that_cannot_be_used(tmp_path, content, words):
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "train.jsonl").write_bytes(content)
-    failure(tmp_path / "set")
-    with pytest.raises(DataError, match=words):
-        opened(tmp_path / "set")
+    assert re.search(words, failure(tmp_path / "set"))
 
 
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        (
-            {"text": "note"},
-            "text-column is 'note', but .* has no such column; its columns are text, label, id: name one",
-        ),
+        ({"text": "note"}, "text-column is 'note', but .* has no such column; its columns are text, label, id"),
         ({"label": "class"}, "label-column is 'class', but"),
         ({"group": "patient"}, "group-column is 'patient', but"),
         ({"text": "text", "group": "text"}, "text-column = 'text', group-column = 'text' name one column of .* twice"),
-        ({"group": "id"}, "row 2 of the train table of .* has no group in column 'id': give it one or drop the row"),
+        ({"group": "id"}, "row 2 of the train table of .* has no group in column 'id'"),
     ],
 )
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_columns_that_cannot_be_used(tmp_path, suffix, columns, words):
     rows = [{"text": "a", "label": "x", "id": number} for number in ("1", "2", None)]
     put(tmp_path / "set" / f"train{suffix}", rows, ("text", "label", "id"))
-    with pytest.raises(DataError, match=words):
-        opened(tmp_path / "set", **columns)
+    assert re.search(words, failure(tmp_path / "set", **columns))
 
 
 @pytest.mark.parametrize("change", [{"label": "0"}, {"id": "5"}])
-def test_tables_typed_differently(tmp_path, change):
+@pytest.mark.parametrize(
+    ("suffix", "words"),
+    [
+        (".parquet", "column '{}' holds strings in the test table of"),
+        (".jsonl", "has text in column '{}', where other"),
+    ],
+)
+def test_tables_typed_differently(tmp_path, suffix, change, words):
     row = {"text": "a", "label": 0, "id": 5}
-    put(tmp_path / "set" / "train.parquet", [row])
-    put(tmp_path / "set" / "test.parquet", [row | change])
-    column = next(iter(change))
-    assert f"column {column!r} holds strings in the test table of" in failure(tmp_path / "set", group="id")
-    put(tmp_path / "lines" / "train.jsonl", [row])
-    put(tmp_path / "lines" / "test.jsonl", [row | change])
-    assert f"has text in column {column!r}, where other rows have a whole number" in failure(
-        tmp_path / "lines", group="id"
-    )
+    put(tmp_path / "set" / f"train{suffix}", [row])
+    put(tmp_path / "set" / f"test{suffix}", [row | change])
+    assert words.format(next(iter(change))) in failure(tmp_path / "set", group="id")
 
 
-def test_files_of_other_columns(tmp_path):
-    put(tmp_path / "set" / "train.csv", [{"text": "a", "label": "x"}], ("text", "label"))
-    put(tmp_path / "set" / "test.csv", [{"text": "a", "class": "x"}], ("text", "class"))
-    said = failure(tmp_path / "set")
-    assert "test.csv' has the columns text, class, but train.csv text and label: give all files the same" in said
-
-
-def test_groups_that_are_no_ids(tmp_path):
+def test_groups_that_are_no_ids_and_files_of_other_columns(tmp_path):
     put(tmp_path / "set" / "train.parquet", [{"text": "a", "label": 0, "id": 0.5}])
-    assert "column 'id' of" in failure(tmp_path / "set", group="id")
-    assert "holds float64, but groups must be whole numbers or strings" in failure(tmp_path / "set", group="id")
+    assert re.search("column 'id' of .* holds float64, but groups", failure(tmp_path / "set", group="id"))
+    for split, column in (("train", "label"), ("test", "class")):
+        put(tmp_path / "other" / f"{split}.csv", of("x", column), ("text", column))
+    assert "test.csv' has the columns text, class, but train.csv text and label" in failure(tmp_path / "other")
 
 
 @pytest.mark.parametrize("column", ["text", "label", "id"])
 def test_parquet_with_bytes_that_are_no_text(tmp_path, column):
     (tmp_path / "set").mkdir()
-    values = {"text": ["a", "b"], "label": ["x", "y"], "id": ["1", "2"]}
-    table = pa.table(values)
     broken = pa.array([b"ok", b"\xff\xfe"]).view(pa.string())
-    pq.write_table(table.set_column(table.column_names.index(column), column, broken), tmp_path / "set" / "a.parquet")
-    assert "row 1 of the train table of" in failure(tmp_path / "set", group="id")
-    assert "not UTF-8" in failure(tmp_path / "set", group="id")
+    table = pa.table({"text": ["a", "b"], "label": ["x", "y"], "id": ["1", "2"]} | {column: broken})
+    pq.write_table(table, tmp_path / "set" / "a.parquet")
+    assert re.search("row 1 of the train table of .* not UTF-8", failure(tmp_path / "set", group="id"))
 
 
 def test_more_names_than_classes_can_be(tmp_path, monkeypatch):
     monkeypatch.setattr("data.columns.MOST_NAMES", 2)
     put(tmp_path / "set" / "train.csv", ROWS)
-    assert "column 'label' of" in failure(tmp_path / "set")
-    assert "would make 3 classes, more than 2: set label-column to the one with the classes" in failure(
-        tmp_path / "set"
-    )
+    assert re.search("column 'label' of .* would make 3 classes, more than 2", failure(tmp_path / "set"))
     (tmp_path / "set" / "classes.txt").write_text("a\nb\nc\n")
     assert opened(tmp_path / "set").class_names == ("a", "b", "c")
 
@@ -349,38 +305,35 @@ def test_more_names_than_classes_can_be(tmp_path, monkeypatch):
 def test_folders_of_several_formats(tmp_path):
     put(tmp_path / "set" / "train.csv", ROWS)
     put(tmp_path / "set" / "test.parquet", ROWS)
-    with pytest.raises(
-        DataError, match=r"holds tables of several formats \(train\.csv, test\.parquet\): write them all"
-    ):
+    with pytest.raises(DataError, match=r"holds tables of several formats \(train\.csv, test\.parquet\)"):
         locate(str(tmp_path / "set"))
     (tmp_path / "set" / "test.parquet").unlink()
     (tmp_path / "set" / "ant").mkdir()
     Image.new("L", (2, 2)).save(tmp_path / "set" / "ant" / "a.png")
-    with pytest.raises(DataError, match=r"holds a table, train\.csv, and images, ant/a\.png: move one of the two"):
+    with pytest.raises(DataError, match=r"holds a table, train\.csv, and images, ant/a\.png"):
         locate(str(tmp_path / "set"))
 
 
 @pytest.mark.parametrize("setting", ["text", "label", "group"])
 def test_what_is_no_table_has_no_columns(image_folder, tmp_path, setting):
     for name in ("digits", "spiral", str(image_folder)):
-        with pytest.raises(DataError) as caught:
-            load_source(name, tmp_path, columns=Columns(**{setting: "note"}))
-        assert f"{setting}-column is 'note', but {name!r} is no table: leave {setting}-column empty" in str(
-            caught.value
-        )
+        said = refusal(load_source, name, tmp_path, columns=Columns(**{setting: "note"}))
+        assert f"{setting}-column is 'note', but {name!r} is no table" in said
 
 
-def test_a_file_with_a_byte_order_mark(tmp_path):
-    for suffix, content in ((".csv", "text,label\na,x\n"), (".jsonl", '{"text": "a", "label": "x"}\n')):
-        (tmp_path / f"train{suffix}").write_text(content, "utf-8-sig")
-        assert list(column_types(tmp_path / f"train{suffix}")) == ["text", "label"]
+BOM = {".csv": "text,label\na,x\n", ".jsonl": '{"text": "a", "label": "x"}\n'}
+
+
+@pytest.mark.parametrize("suffix", BOM)
+def test_a_file_with_a_byte_order_mark(tmp_path, suffix):
+    (tmp_path / f"train{suffix}").write_text(BOM[suffix], "utf-8-sig")
+    assert list(column_types(tmp_path / f"train{suffix}")) == ["text", "label"]
 
 
 def test_texts_in_any_order_and_none(tmp_path):
     write_texts(iter([*ODD, ""]), tmp_path)
     texts = Texts.open(tmp_path)
-    assert len(texts) == 14
-    assert texts[np.array([13, 3, 0, 3])] == ["", ODD[3], ODD[0], ODD[3]]
+    assert (len(texts), texts[np.array([13, 3, 0, 3])]) == (14, ["", ODD[3], ODD[0], ODD[3]])
     assert texts[np.empty(0, dtype=np.int64)] == []
     for row in (-1, 14):
         with pytest.raises(IndexError):
@@ -391,8 +344,7 @@ def test_texts_in_any_order_and_none(tmp_path):
 
 def test_a_shortened_file_of_texts_is_decoded_anew(tmp_path):
     put(tmp_path / "set" / "train.csv", ROWS)
-    data = opened(tmp_path / "set")
-    folder = tmp_path / "cache" / "decoded" / data.key
+    folder = tmp_path / "cache" / "decoded" / opened(tmp_path / "set").key
     assert {path.name for path in folder.iterdir()} == {"about.json", "labels.npy", "inputs.utf8", "ends.npy"}
     (folder / "inputs.utf8").write_bytes(b"short")
     with pytest.raises(ValueError, match=r"inputs\.utf8 does not have the"):
@@ -403,7 +355,7 @@ def test_a_shortened_file_of_texts_is_decoded_anew(tmp_path):
 def write_csv(path, header, *rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     with (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8", newline="") as stream:
-        csv.writer(stream).writerows([header, *rows])
+        csv.writer(stream).writerows([header.split(), *rows])
 
 
 def test_the_page_s_snippet_joins_tables_of_mimic_s_layout(tmp_path, monkeypatch, capsys):
@@ -416,33 +368,31 @@ def test_the_page_s_snippet_joins_tables_of_mimic_s_layout(tmp_path, monkeypatch
         "N3": ("00000007", "23", "SKILLED NURSING FACILITY", "0", "SNF"),
         "N4": ("00000008", "24", "REHAB", "0", "Rehab"),
         "N5": ("00000009", "25", "DIED", "1", "Expired"),
-        "N6": ("00000010", "26", "", "1", "Expired"),
         "N7": ("00000011", "27", "HOSPICE", "0", "Other"),
         "N8": ("00000012", "28", "", "0", "Other"),
     }
     texts = {note: f'<SEX> F\n<SERVICE> "{note}", stable' for note in made} | {"N8": "None"}
     bhc = [(note, text, "summary", 12, 3) for note, text in texts.items()]
-    header = ("note_id", "input", "target", "input_tokens", "target_tokens")
+    header = "note_id input target input_tokens target_tokens"
     # one note of which MIMIC-IV-Note knows nothing, and one without a word
     write_csv(tmp_path / "mimic-iv-bhc.csv", header, *bhc, ("N0", "nobody's", "", 2, 0), ("N9", " \n", "", 0, 0))
     owners = [(note, row[0], row[1], "DS", 1, "2150-01-01", "2150-01-02", "whole") for note, row in made.items()]
     owners.append(("N9", "00000012", "28", "DS", 2, "2150-01-01", "2150-01-02", "whole"))
-    header = ("note_id", "subject_id", "hadm_id", "note_type", "note_seq", "charttime", "storetime", "text")
+    header = "note_id subject_id hadm_id note_type note_seq charttime storetime text"
     write_csv(tmp_path / "note" / "discharge.csv.gz", header, *reversed(owners))
     stays = [(row[0], row[1], "2150-01-01", row[2], "Medicare", row[3]) for row in made.values()]
-    header = ("subject_id", "hadm_id", "admittime", "discharge_location", "insurance", "hospital_expire_flag")
+    header = "subject_id hadm_id admittime discharge_location insurance hospital_expire_flag"
     write_csv(tmp_path / "hosp" / "admissions.csv.gz", header, *stays)
 
     monkeypatch.chdir(tmp_path)
     runpy.run_path("join.py")
-    assert "8 of 10 notes of 6 patients" in capsys.readouterr().out
+    assert "7 of 9 notes of 5 patients" in capsys.readouterr().out
     data = opened(tmp_path / "mimic-discharge", group="subject_id")
     assert data.class_names == ("Home", "Home Health", "SNF", "Rehab", "Expired", "Other")
     assert dict(zip(everything(data), [data.class_names[label] for label in data.labels], strict=True)) == {
         texts[note]: row[4] for note, row in made.items()
     }
-    patients = [row[0] for row in made.values()]
-    for text, group in zip(everything(data), data.groups, strict=True):
-        own = {text for text, other in zip(everything(data), data.groups, strict=True) if other == group}
-        patient = patients[list(texts.values()).index(text)]
-        assert own == {texts[note] for note, row in made.items() if row[0] == patient}
+    # the notes of one patient are one group
+    patients = {texts[note]: row[0] for note, row in made.items()}
+    pairs = {(patients[text], group) for text, group in zip(everything(data), data.groups.tolist(), strict=True)}
+    assert len(pairs) == len(set(patients.values())) == np.unique(data.groups).size

@@ -76,96 +76,71 @@ NAMES = [*models.FAMILIES["tiny"], "cnn2", "perceptron", "resnet8", "mobilenet_v
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_architecture_gets_unit_features_and_trains_throughout(name: str) -> None:
+def test_every_architecture_gets_unit_features_or_two_classifiers_and_trains_throughout(name: str) -> None:
     model = ConsensusModel(models.build(name, (1, 8, 8), D, K, 0), seed=0)
     x = images()
     z = model.features(x)
     assert z.shape == (7, D)
     torch.testing.assert_close(z.norm(dim=1), torch.ones(7))
-    logits = model.classify(z)
-    assert logits.shape == (7, K)
     assert (model.feature_dim, model.num_classes) == (D, K)
-    nn.functional.cross_entropy(logits, torch.arange(7) % K).backward()
+    nn.functional.cross_entropy(model.classify(z), torch.arange(7) % K).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-    one = model.eval()(x[:1])
-    torch.testing.assert_close(one, model(x)[:1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.eval()(x[:1]), model(x)[:1], rtol=1e-4, atol=1e-5)
+
+    two = dual(name=name)
+    z = two.features(x)
+    nn.functional.cross_entropy(two.classify(z), torch.arange(7) % K).backward(retain_graph=True)
+    (two.project(z) @ two.frame.T).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in two.parameters())
 
 
-def test_head_and_classifier_come_from_the_seed_alone_whatever_the_architecture() -> None:
-    before = torch.get_rng_state()
-    own = {
-        name: ConsensusModel(models.build(name, (1, 8, 8), D, K, number), seed=3)
-        for number, name in enumerate(models.FAMILIES["tiny"])
-    }
+def test_head_and_classifier_come_from_the_seed_alone_and_the_extractor_stays_itself() -> None:
+    before, states = torch.get_rng_state(), []
+    for number, name in enumerate(models.FAMILIES["tiny"]):
+        split = models.build(name, (1, 8, 8), D, K, number)
+        weights = {key: value.clone() for key, value in split.extractor.state_dict().items()}
+        model = ConsensusModel(split, seed=3)
+        states.append(model.head.state_dict() | model.classifier.state_dict())
+        kept = {key.removeprefix("network.extractor."): value for key, value in model.state_dict().items()}
+        assert all(torch.equal(kept[key], value) for key, value in weights.items())
+        # the old classifier is gone
+        added = sum(p.numel() for p in model.head.parameters()) + K * D + K
+        assert models.num_parameters(model) == sum(p.numel() for p in split.extractor.parameters()) + added
     assert torch.equal(torch.get_rng_state(), before)
-    states = [head.head.state_dict() | head.classifier.state_dict() for head in own.values()]
     for state in states[1:]:
         assert all(torch.equal(state[key], states[0][key]) for key in states[0])
-    other = consensus(seed=4)
-    assert not torch.equal(other.head.widen.weight, states[0]["widen.weight"])
+    assert not torch.equal(consensus(seed=4).head.widen.weight, states[0]["widen.weight"])
 
 
-def test_the_extractor_keeps_its_weights_and_the_old_classifier_is_gone() -> None:
-    split = models.build("tiny_cnn", (1, 8, 8), D, K, 2)
-    weights = {key: value.clone() for key, value in split.extractor.state_dict().items()}
-    model = ConsensusModel(split, 0)
-    kept = {key.removeprefix("network.extractor."): value for key, value in model.state_dict().items()}
-    assert all(torch.equal(kept[key], value) for key, value in weights.items())
-    added = sum(p.numel() for p in model.head.parameters()) + K * D + K
-    assert models.num_parameters(model) == sum(p.numel() for p in split.extractor.parameters()) + added
-
-
-def test_state_dict_round_trip() -> None:
-    model, other = consensus(seed=0), consensus(seed=9)
-    model.anchor(prototypes(0, 2))
-    assert not torch.equal(model.eval()(images()), other.eval()(images()))
-    other.load_state_dict(copy.deepcopy(model.state_dict()))
-    assert torch.equal(model(images()), other(images()))
-
-
-def test_anchoring_overwrites_the_classes_given_and_the_whole_bias_in_place() -> None:
-    model = consensus()
+@pytest.mark.parametrize("labels", [(0, 2), (), (0, 1, 2, 3)])
+def test_anchoring_overwrites_the_classes_given_and_the_whole_bias_in_place(labels: tuple[int, ...]) -> None:
+    model = consensus().eval()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     weight, bias = model.classifier.weight, model.classifier.bias
     before = weight.detach().clone()
     assert bias.any()
-    given = prototypes(0, 2)
+    given = prototypes(*labels) if labels else PrototypeSet.empty(D)
     vectors = given.vectors.clone()
-    model.anchor(given)
-    assert model.classifier.weight is weight
-    assert model.classifier.bias is bias
-    torch.testing.assert_close(weight[[0, 2]], vectors / vectors.norm(dim=1, keepdim=True))
-    assert torch.equal(weight[[1, 3]], before[[1, 3]])
+    model.anchor(given.with_vectors(40 * given.vectors.double()))
+    assert (model.classifier.weight is weight, model.classifier.bias is bias) == (True, True)
+    torch.testing.assert_close(weight[list(labels)], normalize(vectors, dim=1))
+    others = [label for label in range(K) if label not in labels]
+    assert torch.equal(weight[others], before[others])
     assert not bias.any()
     assert torch.equal(given.vectors, vectors)
-    assert weight.requires_grad
-    assert bias.requires_grad
-    assert weight.grad is None
-
-
-def test_right_after_anchoring_the_logits_are_cosines() -> None:
-    model = consensus().eval()
-    given = prototypes(0, 1, 2, 3)
-    model.anchor(given.with_vectors(40 * given.vectors.double()))
-    cosines = nn.functional.cosine_similarity(model.features(images())[:, None], given.vectors[None], dim=2)
-    torch.testing.assert_close(model(images()), cosines)
-
-
-def test_an_anchored_classifier_trains_on_in_an_optimiser_made_before() -> None:
-    model = consensus()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    model.anchor(prototypes(0, 1, 2, 3))
-    before = model.classifier.weight.detach().clone()
-    nn.functional.cross_entropy(model(images()), torch.arange(7) % K).backward()
+    assert (weight.requires_grad, bias.requires_grad, weight.grad) == (True, True, None)
+    # the logits are cosines, and an optimiser that was made before trains on
+    cosines = nn.functional.cosine_similarity(model.features(images())[:, None], vectors[None], dim=2)
+    logits = model(images())
+    torch.testing.assert_close(logits[:, list(labels)], cosines)
+    anchored = weight.detach().clone()
+    nn.functional.cross_entropy(logits, torch.arange(7) % K).backward()
     optimiser.step()
-    assert (model.classifier.weight != before).any(dim=1).all()
-
-
-def test_anchoring_with_nothing_sets_the_bias_alone() -> None:
-    model = consensus()
-    before = model.classifier.weight.detach().clone()
-    model.anchor(PrototypeSet.empty(D))
-    assert torch.equal(model.classifier.weight, before)
-    assert not model.classifier.bias.any()
+    assert (weight != anchored).any(dim=1).all()
+    # and a state has it all
+    other = consensus(seed=9)
+    other.load_state_dict(copy.deepcopy(model.state_dict()))
+    assert torch.equal(model.eval()(images()), other.eval()(images()))
 
 
 def test_features_without_a_length_and_a_prototype_of_zeros_give_no_nan() -> None:
@@ -181,11 +156,12 @@ def test_features_without_a_length_and_a_prototype_of_zeros_give_no_nan() -> Non
 
 
 def test_prototypes_that_do_not_fit_are_refused() -> None:
-    model = consensus()
-    with pytest.raises(ValueError, match=r"of 5 dimensions cannot anchor a classifier of 6; .* same feature-dim"):
-        model.anchor(prototypes(0, dim=5))
-    with pytest.raises(ValueError, match="has the label 4, but there are 4 classes"):
-        model.anchor(prototypes(1, 4))
+    for given, words in (
+        (prototypes(0, dim=5), "of 5 dimensions .* classifier of 6"),
+        (prototypes(1, 4), "label 4, .* 4"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            consensus().anchor(given)
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
@@ -227,16 +203,6 @@ def test_a_projection_without_a_length_is_zero_and_its_gradient_finite() -> None
     assert torch.equal(h, torch.zeros(7, D))
     (h @ model.frame.T).sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.projection.parameters())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_architecture_takes_two_classifiers_and_trains_throughout(name: str) -> None:
-    model = dual(name=name)
-    z = model.features(images())
-    assert z.shape == (7, D)
-    nn.functional.cross_entropy(model.classify(z), torch.arange(7) % K).backward(retain_graph=True)
-    (model.project(z) @ model.frame.T).square().sum().backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_the_frame_is_no_parameter_and_in_no_state() -> None:

@@ -1,10 +1,6 @@
 """What holds for every model: a new one is tested by standing in SMALL or FAMILIES."""
 
 import hashlib
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,10 +9,9 @@ from torch import nn
 import models
 from models.small import FLAT, SMALL
 
-ROOT = Path(__file__).resolve().parents[2]
 # text encoders read other inputs: test_text.py
 NAMES = sorted(name for name in set(SMALL).union(*models.FAMILIES.values()) if not models.reads_text(name))
-SHAPES = [(1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 64, 64)]
+SHAPES = [(1, 8, 8), (1, 28, 28), (3, 64, 64)]
 D, K = 16, 5
 
 
@@ -36,11 +31,9 @@ def digest(model: nn.Module) -> str:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_two_rows_train_and_keep_to_d_and_k(name: str, shape: tuple[int, ...]) -> None:
-    model = built(name, shape).train()
-    x = inputs(shape, 2)
-    assert model.features(x).shape == (2, D)
+    model, x = built(name, shape).train(), inputs(shape, 2)
     logits = model(x)
-    assert logits.shape == (2, K)
+    assert (model.features(x).shape, logits.shape) == ((2, D), (2, K))
     nn.functional.cross_entropy(logits, torch.tensor([0, K - 1])).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     assert (model.feature_dim, model.num_classes) == (D, K)
@@ -82,14 +75,6 @@ def test_features_are_linear_and_relu_clamps_them(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_logits_are_affine_in_z(name: str) -> None:
-    model = built(name, (1, 8, 8)).double()
-    a, b = inputs((D,), 2).double()
-    left = model.classify(a + b) + model.classify(torch.zeros_like(a))
-    torch.testing.assert_close(left, model.classify(a) + model.classify(b))
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_a_row_is_judged_alone_in_eval_mode(name: str) -> None:
     model = built(name, (1, 8, 8)).train()
     x = inputs((1, 8, 8), 6)
@@ -109,34 +94,3 @@ def test_the_seed_alone_decides_the_weights(name: str) -> None:
     assert digest(built(name, (1, 8, 8), seed=2**62 + 1)) == first
     assert torch.equal(torch.get_rng_state(), before)
     assert digest(built(name, (1, 8, 8), seed=3)) != first
-
-
-def test_another_process_with_other_threads_gives_the_same_bits() -> None:
-    names = ["resnet8", "tiny_cnn", "perceptron"]
-    script = (
-        "import hashlib, models\n"
-        f"for name in {names}:\n"
-        f"    state = models.build(name, (1, 8, 8), {D}, {K}, 7).state_dict()\n"
-        "    print(hashlib.sha256(b''.join(state[key].numpy().tobytes() for key in sorted(state))).hexdigest())\n"
-    )
-    threads = "1" if torch.get_num_threads() > 1 else "2"
-    there = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": threads},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert there.stdout.split() == [digest(built(name, (1, 8, 8), seed=7)) for name in names]
-
-
-def test_our_own_models_do_not_import_torchvision() -> None:
-    script = (
-        "import sys, models\n"
-        "from models.small import SMALL\n"
-        "for name in SMALL: models.build(name, (1, 8, 8), 4, 3, 0)\n"
-        "models.model_for(','.join([*models.FAMILIES, 'somebody.networks:make']), 3)\n"
-        "assert 'torchvision' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

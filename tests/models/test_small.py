@@ -66,18 +66,3 @@ def test_tiny_models_can_train_on_one_row_and_predict_as_they_trained(name: str)
     x = torch.randn(5, 1, 8, 8)
     alone = torch.cat([model.train()(row[None]) for row in x])
     torch.testing.assert_close(alone, model.eval()(x), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", models.FAMILIES["tiny"])
-def test_tiny_models_learn_two_patterns(name: str) -> None:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.arange(64) % 2
-    pattern = torch.randn(2, 1, 8, 8, generator=generator)
-    x = pattern[labels] + 0.5 * torch.randn(64, 1, 8, 8, generator=generator)
-    model = models.build(name, (1, 8, 8), 16, 2, 0)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
-    for _ in range(30):
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(model(x), labels).backward()
-        optimiser.step()
-    assert (model(x).argmax(1) == labels).float().mean() == 1

@@ -77,26 +77,18 @@ def test_equals_the_naive_computation_class_by_class(how):
 
 
 @pytest.mark.parametrize("how", AGGREGATIONS)
-def test_the_order_of_the_sets_does_not_matter(how):
-    sets = random_sets(clients=8)
-    one, other = aggregate(sets, how), aggregate(sets[::-1], how)
-    assert torch.equal(one.labels, other.labels)
-    torch.testing.assert_close(one.vectors, other.vectors, rtol=0, atol=1e-8)
-
-
-@pytest.mark.parametrize("how", AGGREGATIONS)
-def test_one_set_is_its_own_centre_and_is_not_modified(how):
+def test_shifting_and_scaling_every_set_does_so_to_the_result_and_their_order_does_not_matter(how):
+    sets = random_sets()
+    found = aggregate(sets, how).vectors
+    moved = [each.with_vectors(3 * each.vectors - 2) for each in sets[::-1]]
+    torch.testing.assert_close(aggregate(moved, how).vectors, 3 * found - 2, rtol=0, atol=1e-7)
     (only,) = random_sets(clients=1)
     before = only.vectors.clone()
     torch.testing.assert_close(aggregate([only], how).vectors, before, rtol=0, atol=1e-12)
     assert torch.equal(only.vectors, before)
-
-
-@pytest.mark.parametrize("how", AGGREGATIONS)
-def test_shifting_and_scaling_every_set_shifts_and_scales_the_result(how):
-    sets = random_sets()
-    moved = [each.with_vectors(3 * each.vectors - 2) for each in sets]
-    torch.testing.assert_close(aggregate(moved, how).vectors, 3 * aggregate(sets, how).vectors - 2, rtol=0, atol=1e-7)
+    nothing = PrototypeSet(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+    result = aggregate([nothing, nothing], how)
+    assert (len(result), result.dim) == (0, 3)
 
 
 @pytest.mark.parametrize("how", AGGREGATIONS)
@@ -106,21 +98,6 @@ def test_the_dtype_is_kept_and_sums_are_float64(how, dtype):
     assert result.vectors.dtype == dtype
     wide = [each.to(dtype=torch.float64) for each in random_sets(dtype=dtype)]
     torch.testing.assert_close(result.vectors, aggregate(wide, how).vectors.to(dtype), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("how", AGGREGATIONS)
-def test_sets_without_any_class(how):
-    nothing = PrototypeSet(torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
-    result = aggregate([nothing, nothing], how)
-    assert (len(result), result.dim) == (0, 3)
-
-
-@pytest.mark.parametrize("how", ["median", "trimmed-mean", "geometric-median"])
-def test_two_absurd_uploads_of_nine_move_a_robust_centre_little_and_the_mean_far(how):
-    honest = torch.randn(7, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    sets = single([*honest, *torch.full((2, 3), 1e6, dtype=torch.float64)])
-    assert aggregate(sets, how, trim=0.25).vectors.abs().max() < honest.abs().max()
-    assert aggregate(sets, "mean").vectors.min() > 1e5
 
 
 def test_trim_zero_is_the_mean_and_three_lose_one_at_each_end():
@@ -134,21 +111,6 @@ def test_trim_zero_is_the_mean_and_three_lose_one_at_each_end():
         assert float(aggregate(three, "trimmed-mean", trim=trim).vectors) == pytest.approx(1.0)
     two = single([[0.0], [8.0]])
     assert float(aggregate(two, "trimmed-mean", trim=0.3).vectors) == pytest.approx(4.0)
-
-
-def test_geometric_median_of_a_triangle_sees_every_side_under_120_degrees():
-    corners = np.array([[0.0, 0.0], [5.0, 0.0], [1.0, 3.0]])
-    point = aggregate(single(corners), "geometric-median").vectors[0].numpy()
-    rays = (corners - point) / np.linalg.norm(corners - point, axis=1, keepdims=True)
-    np.testing.assert_allclose(rays @ rays.T, 1.5 * np.eye(3) - 0.5, atol=1e-8)
-
-
-def test_geometric_median_that_is_a_row_is_that_row():
-    # the middle corner sees the other two under more than 120 degrees
-    corners = [[-5.0, 0.0], [0.0, 0.5], [5.0, 0.0]]
-    assert aggregate(single(corners), "geometric-median").vectors[0].tolist() == [0.0, 0.5]
-    many = [[7.0, 7.0]] * 4 + [[0.0, 0.0], [0.0, 1.0], [3.0, 9.0]]
-    assert aggregate(single(many), "geometric-median").vectors[0].tolist() == [7.0, 7.0]
 
 
 def test_geometric_median_leaves_a_row_that_the_mean_happens_to_hit():
@@ -170,37 +132,39 @@ def test_the_step_away_from_a_row_already_lowers_the_distance_sum(monkeypatch):
     assert distance_sum(point, rows) < distance_sum(rows[0], rows) - 0.01
 
 
-def test_geometric_median_on_a_line_and_of_equal_rows():
-    line = single([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [90.0, 90.0]])
-    assert aggregate(line, "geometric-median").vectors[0].tolist() == [2.0, 2.0]
-    two = single([[0.0, 2.0], [4.0, 0.0]])
-    assert aggregate(two, "geometric-median").vectors[0].tolist() == [2.0, 1.0]
-    equal = single([[1.0, -3.0]] * 5)
-    assert aggregate(equal, "geometric-median").vectors[0].tolist() == [1.0, -3.0]
+@pytest.mark.parametrize(
+    ("rows", "centre"),
+    [
+        ([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [90.0, 90.0]], [2.0, 2.0]),
+        ([[0.0, 2.0], [4.0, 0.0]], [2.0, 1.0]),
+        ([[1.0, -3.0]] * 5, [1.0, -3.0]),
+        # the middle corner sees the other two under more than 120 degrees
+        ([[-5.0, 0.0], [0.0, 0.5], [5.0, 0.0]], [0.0, 0.5]),
+        ([[7.0, 7.0]] * 4 + [[0.0, 0.0], [0.0, 1.0], [3.0, 9.0]], [7.0, 7.0]),
+    ],
+)
+def test_geometric_median_that_is_a_row_or_between_two_is_exact(rows, centre):
+    assert aggregate(single(rows), "geometric-median").vectors[0].tolist() == centre
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_geometric_median_has_no_smaller_distance_sum_nearby(seed):
-    rng = np.random.default_rng(seed)
-    rows = rng.standard_normal((15, 20)) * rng.uniform(0.1, 5, (15, 1))
-    point = aggregate(single(rows), "geometric-median").vectors[0].numpy()
-    here = distance_sum(point, rows)
-    for size in (1e-1, 1e-3, 1e-5):
-        for _ in range(20):
-            step = rng.standard_normal(20)
-            assert distance_sum(point + size * step / np.linalg.norm(step), rows) >= here - 1e-12
+SETS = random_sets()
 
 
-def test_errors_name_the_value():
-    sets = random_sets()
-    with pytest.raises(ValueError, match="no prototype sets"):
-        aggregate([])
-    with pytest.raises(ValueError, match=r"'average'.*trimmed-mean"):
-        aggregate(sets, "average")
-    for trim in (0.5, -0.1, float("nan")):
-        with pytest.raises(ValueError, match=str(trim)):
-            aggregate(sets, "trimmed-mean", trim=trim)
-    with pytest.raises(ValueError, match="1 of 9 prototype sets have none"):
-        aggregate([*sets[:-1], sets[-1].without_counts()], "weighted")
-    with pytest.raises(ValueError, match=r"\(4, 'torch.float64'\), \(7, 'torch.float64'\)"):
-        aggregate([*sets, PrototypeSet.empty(7, dtype=torch.float64)])
+@pytest.mark.parametrize(
+    ("sets", "how", "trim", "named"),
+    [
+        ([], "mean", 0.1, "no prototype sets"),
+        (SETS, "average", 0.1, r"'average'.*trimmed-mean"),
+        *[(SETS, "trimmed-mean", trim, str(trim)) for trim in (0.5, -0.1, float("nan"))],
+        ([*SETS[:-1], SETS[-1].without_counts()], "weighted", 0.1, "1 of 9 prototype sets have none"),
+        (
+            [*SETS, PrototypeSet.empty(7).to(dtype=torch.float64)],
+            "mean",
+            0.1,
+            r"\(4, 'torch.float64'\), \(7, 'torch.float64'\)",
+        ),
+    ],
+)
+def test_errors_name_the_value(sets, how, trim, named):
+    with pytest.raises(ValueError, match=named):
+        aggregate(sets, how, trim=trim)

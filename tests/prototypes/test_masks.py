@@ -3,12 +3,7 @@
 import hashlib
 import itertools
 import math
-import os
-import re
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +11,6 @@ import torch
 from scipy.spatial.distance import pdist
 
 from prototypes.masks import class_masks, compress, expand
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def distances(masks):
@@ -27,10 +20,6 @@ def distances(masks):
 
 def digest(masks):
     return hashlib.sha256(masks.numpy().tobytes()).hexdigest()
-
-
-def exactly(message):
-    return f"^{re.escape(message)}$"
 
 
 def check(K, d, s, seed=0):
@@ -74,18 +63,10 @@ def test_rows_columns_mean_distance_and_uses(K, d, s):
     check(K, d, s)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("K", "least"), [(100, 86), (200, 84)])
 def test_the_least_distance_at_the_papers_dimensions(K, least, seed):
     assert distances(check(K, 500, 50, seed)).min() >= least
-
-
-def test_a_thousand_classes_keep_farther_apart_than_random_masks():
-    generator = np.random.default_rng(0)
-    drawn = np.zeros((1000, 500), dtype=bool)
-    np.put_along_axis(drawn, generator.random((1000, 500)).argsort(axis=1)[:, :50], True, axis=1)
-    masks = check(1000, 500, 50)
-    assert distances(masks).min() >= distances(torch.from_numpy(drawn)).min() + 10
 
 
 def best_least_distance(K, d, s):
@@ -111,19 +92,6 @@ def test_finite_planes_are_found(K, d, s):
     """Lines of a projective or affine plane (of a complement) share at most one point: no masks are farther apart."""
     points = min(s, d - s)
     assert distances(class_masks(K, d, s, seed=0)).min() == 2 * (points - 1)
-
-
-def test_the_same_in_another_process_with_other_threads_and_hashes():
-    command = (
-        "import hashlib; from prototypes.masks import class_masks; "
-        "print(hashlib.sha256(class_masks(200, 500, 50, 2**62 + 5).numpy().tobytes()).hexdigest())"
-    )
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "3")
-    environment = {**os.environ, **threads, "PYTHONHASHSEED": "77"}
-    there = subprocess.run(
-        [sys.executable, "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    assert there.stdout.strip() == digest(class_masks(200, 500, 50, 2**62 + 5))
 
 
 def test_the_same_on_every_platform_and_in_every_version():
@@ -175,22 +143,14 @@ def test_compress_ignores_what_the_mask_hides_even_nan():
     assert expand(compress(vectors, masks), masks).tolist() == [[1, 0, 3], [0, 5, 6]]
 
 
-def test_rows_of_a_class_subset_take_their_masks_along():
+def test_rows_of_a_class_subset_take_their_masks_along_and_gradients_pass():
     masks, held = class_masks(8, 12, 4, seed=0), torch.tensor([6, 1, 3])
-    vectors = torch.randn(8, 12)
+    vectors = torch.randn(8, 12, dtype=torch.float64, requires_grad=True)
     assert torch.equal(compress(vectors[held], masks[held]), compress(vectors, masks)[held])
-
-
-def test_gradients_pass_through_both():
-    masks = class_masks(3, 5, 2, seed=0)
-    vectors = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda v: expand(compress(v, masks), masks), vectors)
-
-
-def test_no_rows():
-    none = class_masks(4, 6, 2, seed=0)[:0]
-    assert compress(torch.zeros(0, 6), none).shape == (0, 0)
-    assert expand(torch.zeros(0, 2, dtype=torch.float16), none).shape == (0, 6)
+    none = masks[:0]
+    assert compress(torch.zeros(0, 12), none).shape == (0, 0)
+    assert expand(torch.zeros(0, 2, dtype=torch.float16), none).shape == (0, 12)
     assert expand(torch.zeros(0, 0), none).dtype == torch.float32
 
 
@@ -203,51 +163,44 @@ def test_masks_of_the_cpu_serve_vectors_on_cuda():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        ((0, 5, 2, 0), "Masks were asked for 0 classes in 5 dimensions; both must be at least 1."),
-        ((3, 0, 1, 0), "Masks were asked for 3 classes in 0 dimensions; both must be at least 1."),
-        ((3, 5, 6, 0), "A mask of 6 ones in 5 dimensions does not exist; ask for 1 to 5 ones."),
-        ((3, 5, 0, 0), "A mask of 0 ones in 5 dimensions does not exist; ask for 1 to 5 ones."),
-        ((3, 5, 2, -1), "The masks' seed is -1; it must be at least 0 and below 2^63."),
-        ((3, 5, 2, 2**63), "The masks' seed is 9223372036854775808; it must be at least 0 and below 2^63."),
+        ((0, 5, 2, 0), "0 classes in 5 dimensions"),
+        ((3, 0, 1, 0), "3 classes in 0 dimensions"),
+        ((3, 5, 6, 0), "6 ones in 5 dimensions"),
+        ((3, 5, 0, 0), "0 ones in 5 dimensions"),
+        ((3, 5, 2, -1), "seed is -1;"),
+        ((3, 5, 2, 2**63), "seed is 9223372036854775808;"),
     ],
 )
-def test_masks_that_cannot_be(arguments, message):
-    with pytest.raises(ValueError, match=exactly(message)):
+def test_masks_that_cannot_be(arguments, named):
+    with pytest.raises(ValueError, match=named):
         class_masks(*arguments)
 
 
-@pytest.mark.parametrize("shape", [(3, 6), (2, 5), (10,), (2, 6, 1)])
-def test_vectors_that_do_not_fit_the_masks(shape):
-    message = (
-        f"Vectors of shape {shape} do not fit masks of shape (2, 6); both must be (k, d), one mask for each vector."
-    )
-    with pytest.raises(ValueError, match=exactly(message)):
-        compress(torch.zeros(shape), class_masks(2, 6, 2, seed=0))
+MASKS = class_masks(2, 6, 2, seed=0)
+UNEQUAL = torch.tensor([[True, True, False], [True, False, False]])
 
 
-@pytest.mark.parametrize("shape", [(3, 2), (2,), (2, 2, 1)])
-def test_values_that_do_not_fit_the_masks(shape):
-    message = (
-        f"Values of shape {shape} do not fit masks of shape (2, 6); "
-        "they must be (k, s) and (k, d), one mask for each row of values."
-    )
-    with pytest.raises(ValueError, match=exactly(message)):
-        expand(torch.zeros(shape), class_masks(2, 6, 2, seed=0))
-
-
-@pytest.mark.parametrize("width", [1, 3])
-def test_values_of_another_number_of_ones(width):
-    message = f"Rows of {width} values do not fit masks with 2 ones; both ends must use the same sparsity-dim."
-    with pytest.raises(ValueError, match=exactly(message)):
-        expand(torch.zeros(2, width), class_masks(2, 6, 2, seed=0))
-
-
-def test_masks_with_unequal_rows():
-    masks = torch.tensor([[True, True, False], [True, False, False]])
-    for call in (lambda: compress(torch.zeros(2, 3), masks), lambda: expand(torch.zeros(2, 2), masks)):
-        with pytest.raises(
-            ValueError, match=exactly("The masks' rows have from 1 to 2 ones; all must have equally many.")
-        ):
-            call()
+@pytest.mark.parametrize(
+    ("call", "given", "masks", "named"),
+    [
+        *[
+            (compress, torch.zeros(shape), MASKS, rf"shape \({shape[0]}, ?.*\) do not fit masks of shape \(2, 6\)")
+            for shape in ((3, 6), (2, 5), (10,), (2, 6, 1))
+        ],
+        *[
+            (expand, torch.zeros(shape), MASKS, rf"shape \({shape[0]}, ?.*\) do not fit masks of shape \(2, 6\)")
+            for shape in ((3, 2), (2,), (2, 2, 1))
+        ],
+        *[
+            (expand, torch.zeros(2, width), MASKS, f"Rows of {width} values .* 2 ones; .*sparsity-dim")
+            for width in (1, 3)
+        ],
+        (compress, torch.zeros(2, 3), UNEQUAL, "from 1 to 2 ones"),
+        (expand, torch.zeros(2, 2), UNEQUAL, "from 1 to 2 ones"),
+    ],
+)
+def test_what_does_not_fit_the_masks_is_named(call, given, masks, named):
+    with pytest.raises(ValueError, match=named):
+        call(given, masks)

@@ -10,7 +10,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
-from prototypes import fusion, mixture
 from prototypes.mixture import fit_class_mixtures, sample
 from prototypes.mixture_set import MixtureSet
 
@@ -87,14 +86,6 @@ def test_equals_scikit_learn_from_the_same_start_after_any_number_of_iterations(
         assert bool(fit.converged[position]) == expected.converged_
 
 
-def test_the_comparison_has_classes_that_leave_at_different_times_and_lie_in_several_tiles():
-    features, labels = blobs()
-    fit = fit_class_mixtures(features, labels, 4, seed=1)
-    assert fit.converged.all()
-    assert len(fit.iterations.unique()) > 2
-    assert max(SIZES.values()) > 2 * sum(SIZES.values()) / len(SIZES)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_log_likelihood_never_falls_and_is_that_of_the_mixture_before(seed):
     """Not by more than 1e-7: with the floor added an M-step misses its maximum by about d/4·(floor/variance)² a
@@ -131,17 +122,6 @@ def test_the_start_finds_separate_blobs_and_has_their_moments():
         assert widths.max() < 3
 
 
-def test_the_greedy_start_beats_samples_drawn_at_random():
-    features, labels = blobs({0: 400}, places=4, apart=5.0)
-
-    def spread(points):
-        return float(torch.cdist(features, points).min(dim=1).values.square().sum())
-
-    greedy = [fit_class_mixtures(features, labels, 4, seed, max_iterations=0).mixtures.means for seed in range(20)]
-    random = [features[torch.randperm(400, generator=torch.Generator().manual_seed(seed))[:4]] for seed in range(20)]
-    assert np.mean([spread(each) for each in greedy]) < 0.6 * np.mean([spread(each) for each in random])
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("samples", [1, 2, 3])
 def test_fewer_samples_than_components_give_a_component_a_sample(samples, dtype):
@@ -173,11 +153,10 @@ def test_identical_samples_are_one_component_with_the_least_variance(value, dtyp
     assert fit.log_likelihood.isfinite().all()
 
 
-def test_samples_that_differ_by_less_than_the_floor_are_one_component():
+@pytest.mark.parametrize(("size", "components"), [(1e-8, 1), (1e-4, 4)])
+def test_samples_that_differ_by_less_than_the_floor_are_one_component(size, components):
     noise = torch.randn(40, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    labels = torch.zeros(40, dtype=torch.int64)
-    assert len(fit_class_mixtures(1e-8 * noise, labels, 4, seed=0).mixtures) == 1
-    assert len(fit_class_mixtures(1e-4 * noise, labels, 4, seed=0).mixtures) == 4
+    assert len(fit_class_mixtures(size * noise, torch.zeros(40, dtype=torch.int64), 4, seed=0).mixtures) == components
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -220,19 +199,6 @@ def test_a_constant_dimension_has_the_floor_and_leaves_the_others_alone(dtype):
     torch.testing.assert_close(moments[others], expected[others], rtol=1e-4, atol=0)
 
 
-def test_float32_comes_near_float64():
-    features, labels = blobs({0: 300, 3: 40, 11: 120})
-    start = fit_class_mixtures(features, labels, 3, seed=0, max_iterations=0).mixtures
-    options = {"components": 3, "seed": 0, "start": start, "tolerance": 0, "max_iterations": 8}
-    wide = fit_class_mixtures(features, labels, **options)
-    narrow = fit_class_mixtures(features, labels, **options, dtype=torch.float32)
-    assert narrow.mixtures.means.dtype == torch.float64
-    assert not torch.equal(narrow.mixtures.means, wide.mixtures.means)
-    torch.testing.assert_close(narrow.log_likelihood, wide.log_likelihood, rtol=1e-5, atol=0)
-    torch.testing.assert_close(narrow.mixtures.means, wide.mixtures.means, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(narrow.mixtures.variances, wide.mixtures.variances, rtol=1e-3, atol=0)
-
-
 def test_the_features_own_dtype_comes_back_from_32_bits_up():
     features, labels = blobs()
     for given, expected in [(torch.float16, torch.float32), (torch.float32, torch.float32)]:
@@ -242,7 +208,7 @@ def test_the_features_own_dtype_comes_back_from_32_bits_up():
         assert_alike(fit.mixtures, wide.mixtures.to(dtype=expected), rtol=1e-6)
 
 
-def test_the_order_of_the_samples_does_not_matter():
+def test_the_order_of_the_samples_does_not_matter_and_moving_them_moves_the_means_alone():
     features, labels = blobs()
     start = fit_class_mixtures(features, labels, 3, seed=0, max_iterations=0).mixtures
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
@@ -250,15 +216,11 @@ def test_the_order_of_the_samples_does_not_matter():
     other = fit_class_mixtures(features[order], labels[order], 3, seed=0, start=start)
     assert_alike(one.mixtures, other.mixtures)
     assert torch.equal(one.iterations, other.iterations)
-
-
-def test_moving_the_features_moves_the_means_alone():
-    features, labels = blobs()
     shift = torch.tensor([1e4, -3.0, 0.0, 5e3, 1.0, -1e4], dtype=torch.float64)
-    one, other = (fit_class_mixtures(each, labels, 3, seed=0).mixtures for each in (features, features + shift))
-    torch.testing.assert_close(other.means, one.means + shift, rtol=1e-11, atol=1e-8)
-    torch.testing.assert_close(other.variances, one.variances, rtol=1e-6, atol=0)
-    torch.testing.assert_close(other.weights, one.weights, rtol=1e-7, atol=0)
+    here, there = (fit_class_mixtures(each, labels, 3, seed=0).mixtures for each in (features, features + shift))
+    torch.testing.assert_close(there.means, here.means + shift, rtol=1e-11, atol=1e-8)
+    torch.testing.assert_close(there.variances, here.variances, rtol=1e-6, atol=0)
+    torch.testing.assert_close(there.weights, here.weights, rtol=1e-7, atol=0)
 
 
 def test_classes_do_not_depend_on_the_others_in_the_batch():
@@ -307,23 +269,15 @@ def test_a_component_that_loses_all_samples_is_left_out(dtype):
     assert float(found.mixtures.weights.sum()) == pytest.approx(1, abs=1e-12)
 
 
-def test_iterations_that_run_out_are_not_called_converged():
+def test_iterations_that_run_out_are_not_called_converged_and_no_samples_are_no_classes():
     features, labels = blobs({0: 100, 1: 2})
-    fit = fit_class_mixtures(features, labels, 4, seed=0, max_iterations=2)
+    fit = fit_class_mixtures(features.requires_grad_(), labels, 4, seed=0, max_iterations=2)
     assert fit.iterations.tolist() == [2, 2]
     assert fit.converged.tolist() == [False, True]
-
-
-def test_no_samples_are_no_classes():
-    fit = fit_class_mixtures(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), 4, seed=0)
-    assert (len(fit.mixtures), fit.mixtures.dim, len(fit.iterations), len(fit.log_likelihood)) == (0, 3, 0, 0)
-    assert fit.converged.dtype == torch.bool
-
-
-def test_gradients_do_not_enter():
-    features, labels = blobs({0: 20})
-    fit = fit_class_mixtures(features.requires_grad_(), labels, 2, seed=0)
     assert not fit.mixtures.means.requires_grad
+    none = fit_class_mixtures(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), 4, seed=0)
+    assert (len(none.mixtures), none.mixtures.dim, len(none.iterations), len(none.log_likelihood)) == (0, 3, 0, 0)
+    assert none.converged.dtype == torch.bool
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -339,45 +293,51 @@ def test_cuda_finds_what_the_cpu_finds(dtype):
     assert torch.equal(drawn[0].cpu(), expected[0])
 
 
-def test_errors_name_what_does_not_fit():
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"labels": lambda y: y[1:]}, r"\(7, 6\).*\(6,\)"),
+        ({"features": lambda z: z.long()}, r"torch\.int64"),
+        ({"labels": lambda y: y.int()}, r"torch.int32.*int64"),
+        ({"labels": lambda y: y - 1}, "at least 0"),
+        ({"components": 0}, "0 components, 100 iterations"),
+        ({"max_iterations": -1}, "-1 iterations"),
+        ({"tolerance": float("nan")}, "tolerance nan"),
+        ({"seed": -3}, "-3"),
+        ({"dtype": torch.float16}, r"torch.float16; choose torch.float64"),
+        *[
+            ({"features": lambda z, bad=bad: broken(z, bad)}, "features of class 3 are not finite, or too large")
+            for bad in (float("nan"), float("inf"), 1e200)
+        ],
+    ],
+)
+def test_errors_name_what_does_not_fit(change, words):
     features, labels = blobs({0: 5, 3: 2})
-    with pytest.raises(ValueError, match=r"\(7, 6\).*\(6,\)"):
-        fit_class_mixtures(features, labels[1:], 2, seed=0)
-    with pytest.raises(ValueError, match=r"torch\.int64"):
-        fit_class_mixtures(features.long(), labels, 2, seed=0)
-    with pytest.raises(ValueError, match=r"torch.int32.*int64"):
-        fit_class_mixtures(features, labels.int(), 2, seed=0)
-    with pytest.raises(ValueError, match="at least 0"):
-        fit_class_mixtures(features, labels - 1, 2, seed=0)
-    with pytest.raises(ValueError, match="0 components, 100 iterations"):
-        fit_class_mixtures(features, labels, 0, seed=0)
-    with pytest.raises(ValueError, match="-1 iterations"):
-        fit_class_mixtures(features, labels, 2, seed=0, max_iterations=-1)
-    with pytest.raises(ValueError, match="tolerance nan"):
-        fit_class_mixtures(features, labels, 2, seed=0, tolerance=float("nan"))
-    with pytest.raises(ValueError, match="-3"):
-        fit_class_mixtures(features, labels, 2, seed=-3)
-    with pytest.raises(ValueError, match=r"torch.float16; choose torch.float64"):
-        fit_class_mixtures(features, labels, 2, seed=0, dtype=torch.float16)
-    for bad in (float("nan"), float("inf"), 1e200):
-        broken = features.clone()
-        broken[labels.tolist().index(3), 1] = bad
-        with pytest.raises(ValueError, match="features of class 3 are not finite, or too large"):
-            fit_class_mixtures(broken, labels, 2, seed=0)
+    given = {"features": features, "labels": labels.sort().values, "components": 2, "seed": 0}
+    changed = {name: value(given[name]) if callable(value) else value for name, value in change.items()}
+    with pytest.raises(ValueError, match=words):
+        fit_class_mixtures(**given | changed)
+
+
+def broken(features, value):
+    """With this value in the last row, which is of the last class."""
+    features = features.clone()
+    features[-1, 1] = value
+    return features
 
 
 def test_a_start_that_does_not_fit_is_refused():
     features, labels = blobs({0: 5, 3: 2})
     start = fit_class_mixtures(features, labels, 2, seed=0).mixtures
-    with pytest.raises(ValueError, match=r"classes \[0\].*classes \[0, 3\]"):
-        fit_class_mixtures(features, labels, 2, seed=0, start=of_class(start, 0))
-    with pytest.raises(ValueError, match=r"6 dimensions.*4 dimensions"):
-        fit_class_mixtures(features[:, :4], labels, 2, seed=0, start=start)
-    with pytest.raises(ValueError, match=r"\[2, 2\] components.*at most 1"):
-        fit_class_mixtures(features, labels, 1, seed=0, start=start)
     fewer = torch.tensor([0, 0, 0, 0, 0, 3])
-    with pytest.raises(ValueError, match=r"no more than its samples, \[5, 1\]"):
-        fit_class_mixtures(features[:6], fewer, 2, seed=0, start=start)
+    for arguments, given, words in (
+        ((features, labels, 2), of_class(start, 0), r"classes \[0\].*classes \[0, 3\]"),
+        ((features[:, :4], labels, 2), start, r"6 dimensions.*4 dimensions"),
+        ((features, labels, 1), start, r"\[2, 2\] components.*at most 1"),
+        ((features[:6], fewer, 2), start, r"no more than its samples, \[5, 1\]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            fit_class_mixtures(*arguments, seed=0, start=given)
 
 
 def test_pseudo_features_are_balanced_seeded_and_follow_the_mixture():
@@ -410,8 +370,3 @@ def test_pseudo_features_have_the_mixtures_dtype_and_may_be_none():
     assert tuple(sample(MixtureSet.empty(6), 3, torch.Generator())[0].shape) == (0, 6)
     with pytest.raises(ValueError, match="-1 pseudo-features"):
         sample(mixtures, -1, torch.Generator())
-
-
-def test_the_fusion_is_at_hand_under_the_mixtures_name():
-    assert mixture.fuse is fusion.fuse
-    assert mixture.bhattacharyya is fusion.bhattacharyya

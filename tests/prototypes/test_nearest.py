@@ -31,10 +31,7 @@ def test_close_prototypes_far_from_the_origin_are_told_apart_in_float32():
 def test_no_present_class_and_no_sample():
     absent = nearest_scores(torch.zeros(2, 3), torch.zeros(4, 3), torch.zeros(4, dtype=torch.bool))
     assert absent.tolist() == [[-math.inf] * 4] * 2
-    assert nearest_scores(torch.zeros(0, 3), torch.zeros(4, 3), torch.ones(4, dtype=torch.bool)).shape == (
-        0,
-        4,
-    )
+    assert nearest_scores(torch.zeros(0, 3), torch.zeros(4, 3), torch.ones(4, dtype=torch.bool)).shape == (0, 4)
 
 
 def test_half_precision_features():

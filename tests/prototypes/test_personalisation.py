@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from prototypes import personalisation
-from prototypes.aggregation import aggregate
 from prototypes.personalisation import EPSILON, WEIGHTINGS, mixing_weights, personalise, weight_within
 from prototypes.prototype_set import PrototypeSet
+from tests.prototypes.reference import rotation
 
 
 def random_sets(clients=9, classes=5, dim=4, seed=0, dtype=torch.float64):
@@ -81,14 +81,6 @@ def test_near_prototypes_weigh_most_by_similarity_and_far_ones_by_distance():
     torch.testing.assert_close(mixing_weights(line, "distance")[0].tolist(), [0.0, 0.1, 0.9], rtol=1e-12, atol=0)
 
 
-def test_alpha_of_one_gives_back_what_came_to_the_bit():
-    sets = random_sets(dtype=torch.float32)
-    for weighting in WEIGHTINGS:
-        for client, each in personalise(sets, 1.0, weighting).items():
-            assert each.vectors.dtype == torch.float32
-            assert torch.equal(each.vectors, sets[client].vectors)
-
-
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 def test_a_client_alone_with_its_class_gets_its_own(weighting, alpha):
@@ -108,43 +100,28 @@ def test_identical_clients():
         alike = personalise({0: twin, 1: twin}, 0.5, weighting)
         torch.testing.assert_close(alike[0].vectors, twin.vectors)
         assert torch.equal(alike[0].vectors, alike[1].vectors)
+        # an alpha of one gives back what came, to the bit
+        assert torch.equal(personalise({0: twin, 1: far}, 1.0, weighting)[0].vectors, twin.vectors)
     # the twin has nearly all of the weight by similarity, and none by distance
     near = personalise({0: twin, 1: twin, 2: far}, 0.0)
     torch.testing.assert_close(near[0].vectors, twin.vectors, rtol=0, atol=1e-6)
     by_distance = personalise({0: twin, 1: twin, 2: far}, 0.0, "distance")
     torch.testing.assert_close(by_distance[0].vectors, far.vectors)
-    # between the two alike, the third takes their place whatever the weights
-    torch.testing.assert_close(by_distance[2].vectors, twin.vectors)
-
-
-def test_many_identical_clients_weigh_alike():
+    # where all are equally far, all weigh alike
     weights = mixing_weights(torch.full((5, 3), 2.5), "distance")
     assert torch.equal(weights, (1 - torch.eye(5, dtype=torch.float64)) / 4)
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-def test_clients_all_equally_far_get_the_mean_of_the_others(weighting):
-    corners = 2 * torch.eye(6, dtype=torch.float64)
-    sets = {i: PrototypeSet(torch.tensor([2]), corners[i : i + 1]) for i in range(6)}
-    found = personalise(sets, 0.0, weighting)
-    for i in sets:
-        others = aggregate([each for m, each in sets.items() if m != i], "mean").vectors
-        torch.testing.assert_close(found[i].vectors, others, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_order_shift_rotation_and_arguments(weighting):
-    sets = random_sets(clients=12)
-    kept = {client: each.vectors.clone() for client, each in sets.items()}
+    sets, kept = random_sets(clients=12), random_sets(clients=12)
     found = personalise(sets, 0.3, weighting)
-    assert all(torch.equal(each.vectors, kept[client]) for client, each in sets.items())
-    backwards = personalise(dict(reversed(sets.items())), 0.3, weighting)
-    rotation = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64))[0]
-    moved = {client: each.with_vectors(each.vectors @ rotation + 100) for client, each in sets.items()}
+    assert all(torch.equal(each.vectors, kept[client].vectors) for client, each in sets.items())
+    turn = rotation(4, 1)
+    moved = {client: each.with_vectors(each.vectors @ turn + 100) for client, each in reversed(sets.items())}
     elsewhere = personalise(moved, 0.3, weighting)
     for client, each in found.items():
-        torch.testing.assert_close(backwards[client].vectors, each.vectors, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(elsewhere[client].vectors, each.vectors @ rotation + 100, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(elsewhere[client].vectors, each.vectors @ turn + 100, rtol=1e-8, atol=1e-8)
 
 
 def test_float32_keeps_what_float64_finds_far_from_the_origin():
@@ -186,31 +163,13 @@ def test_weight_within_groups_by_loops(weighting):
     assert weight_within(sets, groups, weighting) == pytest.approx(expected)
 
 
-def test_similarity_keeps_to_a_domain_that_lies_apart():
-    noise = torch.randn(8, 3, generator=torch.Generator().manual_seed(0))
-    sets = {i: PrototypeSet(torch.tensor([0]), noise[i : i + 1] + 50 * (i % 2)) for i in range(8)}
-    domains = {i: ("photo", "sketch")[i % 2] for i in sets}
-    near, alike = weight_within(sets, domains)
-    far, _ = weight_within(sets, domains, "distance")
-    assert near > 0.99
-    assert alike == pytest.approx(3 / 7)
-    assert far < 0.01
-
-
-# --- bad input --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("alpha", [-0.1, 1.1, math.nan])
-def test_alpha_out_of_range(alpha):
-    with pytest.raises(ValueError, match="must lie between 0 and 1"):
-        personalise(random_sets(), alpha)
-
-
-def test_unknown_weighting_and_sets_that_do_not_fit():
+def test_bad_input_is_named():
+    for alpha in (-0.1, 1.1, math.nan):
+        with pytest.raises(ValueError, match=f"{alpha}.*between 0 and 1"):
+            personalise(random_sets(), alpha)
     with pytest.raises(ValueError, match="'nearest' is unknown; choose one of similarity, distance"):
         personalise(random_sets(), 0.5, "nearest")
     mixed = {0: PrototypeSet.empty(3), 1: PrototypeSet.empty(4)}
-    with pytest.raises(ValueError, match="different kinds"):
-        personalise(mixed, 0.5)
-    with pytest.raises(ValueError, match="different kinds"):
-        weight_within(mixed, {})
+    for refuse in (lambda: personalise(mixed, 0.5), lambda: weight_within(mixed, {})):
+        with pytest.raises(ValueError, match="different kinds"):
+            refuse()

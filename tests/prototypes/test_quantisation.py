@@ -40,18 +40,14 @@ def numbers(values):
 # --- against independent references ---------------------------------------------------------------
 
 
-def test_float32_is_exact_bit_by_bit():
-    vectors = rows_of_many_magnitudes(-44, 38)
-    np.testing.assert_array_equal(numbers(there_and_back(vectors, "float32")), numbers(vectors))
-
-
-def test_float16_is_numpys():
-    vectors = coded("float16")
-    values, scales = quantise(vectors, "float16")
+@pytest.mark.parametrize(("wire_dtype", "theirs"), [("float16", np.float16), ("float32", np.float32)])
+def test_float16_is_numpys_and_float32_exact_bit_by_bit(wire_dtype, theirs):
+    vectors = coded(wire_dtype)
+    values, scales = quantise(vectors, wire_dtype)
+    expected = vectors.numpy().astype(theirs)
     assert scales is None
-    np.testing.assert_array_equal(numbers(values), vectors.numpy().astype(np.float16).view(np.uint16))
-    expected = vectors.numpy().astype(np.float16).astype(np.float32)
-    np.testing.assert_array_equal(dequantise(values, None, "float16").numpy(), expected)
+    assert values.numpy().tobytes() == expected.tobytes()
+    assert dequantise(values, None, wire_dtype).numpy().tobytes() == expected.astype(np.float32).tobytes()
 
 
 def test_bfloat16_is_torchs_and_a_float32_without_its_lower_half():
@@ -79,55 +75,18 @@ def test_int8_is_a_loop_over_values():
         assert codes == [round(v / float(expected)) for v in row]
 
 
-def test_int8_by_hand():
-    values, scales = quantise(torch.tensor([[127.0, -127.0, 0.4, 0.6, 1.5, 2.5], [1.0, 0, 0, 0, 0, -0.5]]), "int8")
-    assert values.tolist() == [[127, -127, 0, 1, 2, 2], [127, 0, 0, 0, 0, -64]]
-    assert scales[0] == 1
-    assert scales[1] == np.float32(1) / np.float32(127)
-
-
-# --- error bounds -----------------------------------------------------------------------------------
-
-
-def errors(vectors, wire_dtype):
-    return (there_and_back(vectors, wire_dtype).double() - vectors.double()).abs()
-
-
-def test_float16_bound():
-    vectors = coded("float16")
-    size = vectors.double().abs()
-    small = size < 2.0**-14
-    assert small.any()
-    assert (~small).any()
-    assert (errors(vectors, "float16") <= torch.where(small, 2.0**-25, size * 2.0**-11)).all()
-
-
-def test_bfloat16_bound():
-    vectors = rows_of_many_magnitudes(-44, 38)
-    size = vectors.double().abs()
-    small = size < TINY
-    assert small.any()
-    assert (errors(vectors, "bfloat16") <= torch.where(small, 2.0**-134, size * 2.0**-8)).all()
-
-
 def int8_bound(vectors):
     size = vectors.double().abs()
     scale = (size.amax(dim=1, keepdim=True) / 127).clamp(min=TINY)
     return scale.float().double() / 2 + size * 2.0**-23
 
 
-@pytest.mark.parametrize(("low", "high"), [(-30, 30), (-44, -34), (37, 38.5)])
+@pytest.mark.parametrize(("low", "high"), [(-44, -34), (37, 38.5)])
 def test_int8_bound_down_to_the_smallest_numbers_and_up_to_the_largest(low, high):
     vectors = rows_of_many_magnitudes(low, high).clamp(-LARGEST, LARGEST)
     decoded = there_and_back(vectors, "int8")
     assert decoded.isfinite().all()
     assert ((decoded.double() - vectors.double()).abs() <= int8_bound(vectors)).all()
-
-
-def test_int8_bound_is_reached():
-    # so that no bound above is loose by a factor: steps of 1 and a value at a half
-    vectors = torch.tensor([[127.0, 3.5]])
-    assert errors(vectors, "int8").max() == 0.5
 
 
 @pytest.mark.parametrize("largest", [2.0**-149, 2.0**-127, 2.0**-127 * (1 + 2**-22), 2.0**-126, 1e-36])
@@ -138,13 +97,6 @@ def test_int8_rows_whose_scale_would_underflow(largest):
     assert float(scales) == (0 if zero else TINY)
     assert bool(values.any()) is not zero
     assert ((dequantise(values, scales, "int8") - vectors).abs().double() <= int8_bound(vectors)).all()
-
-
-def test_the_largest_float32_survives_int8():
-    vectors = torch.tensor([[LARGEST, -LARGEST, LARGEST / 127]])
-    values, _ = quantise(vectors, "int8")
-    assert values.tolist() == [[127, -127, 1]]
-    torch.testing.assert_close(there_and_back(vectors, "int8"), vectors, rtol=1e-6, atol=0)
 
 
 # --- invariances ------------------------------------------------------------------------------------
@@ -161,30 +113,6 @@ def test_what_was_decoded_encodes_to_the_same(wire_dtype, seed):
     again, scales_again = quantise(dequantise(values, scales, wire_dtype), wire_dtype)
     np.testing.assert_array_equal(numbers(again), numbers(values))
     assert scales is None or torch.equal(scales, scales_again)
-
-
-@pytest.mark.parametrize("wire_dtype", FORMATS)
-def test_rows_are_encoded_each_by_itself(wire_dtype):
-    vectors = coded(wire_dtype)
-    order = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(1))
-    decoded = there_and_back(vectors, wire_dtype)
-    assert torch.equal(there_and_back(vectors[order], wire_dtype), decoded[order])
-    assert torch.equal(there_and_back(vectors[7:8], wire_dtype), decoded[7:8])
-
-
-@pytest.mark.parametrize("wire_dtype", FORMATS)
-def test_signs_are_symmetric(wire_dtype):
-    vectors = coded(wire_dtype)
-    assert torch.equal(there_and_back(-vectors, wire_dtype), -there_and_back(vectors, wire_dtype))
-
-
-@pytest.mark.parametrize("factor", [2.0**-20, 2.0**40])
-def test_int8_codes_do_not_depend_on_a_rows_scale(factor):
-    vectors = rows_of_many_magnitudes(-9, 9)
-    values, scales = quantise(vectors, "int8")
-    other, others = quantise(vectors * factor, "int8")
-    assert torch.equal(other, values)
-    assert torch.equal(others, scales * factor)
 
 
 @pytest.mark.parametrize("wire_dtype", FORMATS)
@@ -214,21 +142,12 @@ def test_shapes_and_types(wire_dtype, shape):
 
 @pytest.mark.parametrize("wire_dtype", FORMATS)
 def test_zero_rows_stay_zero_beside_others(wire_dtype):
-    vectors = torch.tensor([[0.0, 0.0], [3.0, -1.0], [0.0, -0.0]])
-    values, scales = quantise(vectors, wire_dtype)
+    values, scales = quantise(torch.tensor([[0.0, 0.0], [3.0, -1.0], [0.0, -0.0]]), wire_dtype)
     decoded = dequantise(values, scales, wire_dtype)
     assert not decoded[[0, 2]].any()
     assert decoded[1].all()
     assert scales is None or scales[[0, 2]].tolist() == [0, 0]
-
-
-@pytest.mark.parametrize("wire_dtype", FORMATS)
-def test_a_trip_through_numpy_keeps_every_bit_and_type(wire_dtype):
-    values, scales = quantise(coded(wire_dtype), wire_dtype)
-    returned = torch.from_numpy(np.frombuffer(values.numpy().tobytes(), values.numpy().dtype).reshape(400, 33).copy())
-    assert returned.dtype == values.dtype
-    factors = None if scales is None else torch.from_numpy(scales.numpy().copy())
-    assert torch.equal(dequantise(returned, factors, wire_dtype), dequantise(values, scales, wire_dtype))
+    assert scales is None or not dequantise(torch.full_like(values, 5), 0 * scales, wire_dtype).any()
 
 
 @pytest.mark.parametrize("wire_dtype", FORMATS)
@@ -245,20 +164,13 @@ def test_arguments_stay_as_they_are_and_results_are_new(wire_dtype):
     assert torch.equal(vectors.detach(), before)
 
 
-def test_views_with_strides_are_taken():
+@pytest.mark.parametrize("wire_dtype", FORMATS)
+def test_views_with_strides_are_taken(wire_dtype):
     vectors = rows_of_many_magnitudes(-3, 3)
-    for wire_dtype in FORMATS:
-        expected = there_and_back(vectors.t().contiguous(), wire_dtype)
-        values, scales = quantise(vectors.t(), wire_dtype)
-        assert torch.equal(dequantise(values, scales, wire_dtype), expected)
-        assert torch.equal(
-            dequantise(values.t().contiguous().t(), scales, wire_dtype),
-            expected,
-        )
-
-
-def test_a_scale_of_zero_decodes_to_zeros():
-    assert not dequantise(torch.full((1, 3), 5, dtype=torch.int8), torch.zeros(1), "int8").any()
+    expected = there_and_back(vectors.t().contiguous(), wire_dtype)
+    values, scales = quantise(vectors.t(), wire_dtype)
+    for each in (values, values.t().contiguous().t()):
+        assert torch.equal(dequantise(each, scales, wire_dtype), expected)
 
 
 # --- refusals ---------------------------------------------------------------------------------------
@@ -269,34 +181,27 @@ def test_a_scale_of_zero_decodes_to_zeros():
 def test_a_value_that_is_not_finite_is_refused_with_its_row(wire_dtype, value):
     vectors = torch.ones(4, 3)
     vectors[2, 1] = value
-    with pytest.raises(QuantisationError, match=r"^Row 2 of the prototypes holds NaN or infinity;.*learning-rate") as e:
+    with pytest.raises(QuantisationError, match=r"^Row 2 of the prototypes holds NaN or infinity") as raised:
         quantise(vectors, wire_dtype)
-    assert e.value.row == 2
+    assert raised.value.row == 2
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_beyond_float16_is_refused_with_a_remedy(sign):
-    assert there_and_back(torch.full((1, 1), 65504.0 * sign), "float16") == 65504 * sign
-    vectors = torch.tensor([[1.0], [65505.0 * sign], [1e9]])
-    message = r"^Row 1 .* holds 65505, beyond 65504, the largest number of float16; .*bfloat16, int8 or float32\.$"
-    with pytest.raises(QuantisationError, match=message) as raised:
-        quantise(vectors, "float16")
-    assert raised.value.row == 1
-
-
 @pytest.mark.parametrize(
-    ("wire_dtype", "fits", "beyond"),
+    ("wire_dtype", "fits", "beyond", "words"),
     [
-        ("bfloat16", (2 - 2.0**-7) * 2.0**127, (2 - 2.0**-8) * 2.0**127),
-        ("float32", LARGEST, 2.0**128),
-        ("int8", LARGEST, 2.0**128),
+        ("float16", 65504.0, 65505.0, "65505, beyond 65504"),
+        ("bfloat16", (2 - 2.0**-7) * 2.0**127, (2 - 2.0**-8) * 2.0**127, r"3\.[34].*, beyond 3\.[34].*"),
+        ("float32", LARGEST, 2.0**128, r"3\.[34].*, beyond 3\.[34].*"),
+        ("int8", LARGEST, 2.0**128, r"3\.[34].*, beyond 3\.[34].*"),
     ],
 )
-def test_what_would_round_to_infinity_is_refused(wire_dtype, fits, beyond):
-    assert there_and_back(torch.tensor([[fits]], dtype=torch.float64), wire_dtype).isfinite().all()
-    vectors = torch.tensor([[1.0, 0.0], [0.0, -beyond]], dtype=torch.float64)
-    message = rf"^Row 1 .* holds 3\.[34].*, beyond 3\.[34].*, the largest number of {wire_dtype}; .*diverged"
-    with pytest.raises(QuantisationError, match=message) as raised:
+def test_what_would_round_to_infinity_is_refused(wire_dtype, fits, beyond, words, sign):
+    assert there_and_back(torch.tensor([[sign * fits]], dtype=torch.float64), wire_dtype).isfinite().all()
+    vectors = torch.tensor([[1.0, 0.0], [0.0, sign * beyond]], dtype=torch.float64)
+    with pytest.raises(
+        QuantisationError, match=f"^Row 1 .* holds {words}, the largest number of {wire_dtype}"
+    ) as raised:
         quantise(vectors, wire_dtype)
     assert raised.value.row == 1
 
@@ -310,11 +215,9 @@ def test_only_floating_rows_are_quantised(vectors):
 
 @pytest.mark.parametrize("name", ["float8", "", "Float32", "uint16"])
 def test_an_unknown_format_is_refused_with_the_known(name):
-    message = f"number format '{name}' is unknown; choose one of float32, float16, bfloat16, int8"
-    with pytest.raises(ValueError, match=message):
-        quantise(torch.ones(1, 1), name)
-    with pytest.raises(ValueError, match=message):
-        dequantise(torch.ones(1, 1), None, name)
+    for refuse in (lambda: quantise(torch.ones(1, 1), name), lambda: dequantise(torch.ones(1, 1), None, name)):
+        with pytest.raises(ValueError, match=f"'{name}' is unknown; choose one of float32, float16, bfloat16, int8"):
+            refuse()
 
 
 @pytest.mark.parametrize("wire_dtype", FORMATS)
@@ -330,51 +233,46 @@ def test_another_stored_type_or_rank_is_refused(wire_dtype):
                 dequantise(values, scales if other == "int8" else None, other)
 
 
-def test_missing_and_superfluous_scales_are_refused():
-    with pytest.raises(QuantisationError, match="scales of int8 prototypes are missing; one a row"):
-        dequantise(torch.zeros(2, 3, dtype=torch.int8), None, "int8")
-    for wire_dtype in ("float32", "float16", "bfloat16"):
-        with pytest.raises(QuantisationError, match=f"Scales came with {wire_dtype} prototypes; only int8"):
-            dequantise(quantise(torch.ones(2, 3), wire_dtype)[0], torch.ones(2), wire_dtype)
+TWO = torch.zeros(2, 3, dtype=torch.int8)
 
 
 @pytest.mark.parametrize(
-    "scales", [torch.ones(1), torch.ones(3), torch.ones(2, 1), torch.ones(2).double(), torch.ones(2, dtype=torch.int32)]
-)
-def test_scales_that_do_not_fit_are_refused(scales):
-    with pytest.raises(QuantisationError, match=r"scales of int8 .* shape \(.*float32, one for each of the 2 rows"):
-        dequantise(torch.zeros(2, 3, dtype=torch.int8), scales, "int8")
-
-
-@pytest.mark.parametrize(("scale", "named"), [(-1.0, "-1.0"), (math.nan, "nan"), (math.inf, "inf"), (-1e-45, "-1")])
-def test_a_bad_scale_is_refused_with_its_row(scale, named):
-    with pytest.raises(QuantisationError, match=f"Row 1 .* has the scale {named}.*finite and at least 0") as raised:
-        dequantise(torch.zeros(3, 2, dtype=torch.int8), torch.tensor([1.0, scale, 1.0]), "int8")
-    assert raised.value.row == 1
-
-
-def test_the_code_that_no_encoder_writes_is_refused():
-    values = torch.tensor([[-127, 127], [0, -128]], dtype=torch.int8)
-    assert dequantise(values[:1], torch.ones(1), "int8").tolist() == [[-127, 127]]
-    with pytest.raises(QuantisationError, match=r"Row 1 .* holds -128, which no encoder writes") as raised:
-        dequantise(values, torch.ones(2), "int8")
-    assert raised.value.row == 1
-
-
-@pytest.mark.parametrize(
-    ("wire_dtype", "values", "scales"),
+    ("wire_dtype", "values", "scales", "row", "words"),
     [
-        ("float32", torch.tensor([[1.0], [math.nan]]), None),
-        ("float16", torch.tensor([[1.0], [-math.inf]]).half(), None),
-        ("bfloat16", torch.tensor([[0x3F80], [0x7FC0]], dtype=torch.uint16), None),
-        ("bfloat16", torch.tensor([[0x3F80], [0xFF80]], dtype=torch.uint16), None),
-        ("int8", torch.tensor([[1], [127]], dtype=torch.int8), torch.tensor([3e38, 3e38])),
+        ("int8", TWO, None, None, "scales of int8 prototypes are missing"),
+        *[
+            (name, quantise(torch.ones(2, 3), name)[0], torch.ones(2), None, f"Scales came with {name} prototypes")
+            for name in ("float32", "float16", "bfloat16")
+        ],
+        *[
+            ("int8", TWO, scales, None, r"scales of int8 .* shape \(.*one for each of the 2 rows")
+            for scales in (torch.ones(1), torch.ones(3), torch.ones(2, 1), torch.ones(2).double(), torch.ones(2).int())
+        ],
+        *[
+            ("int8", TWO, torch.tensor([1.0, scale]), 1, f"Row 1 .* has the scale {named}")
+            for scale, named in ((-1.0, "-1.0"), (math.nan, "nan"), (math.inf, "inf"), (-1e-45, "-1"))
+        ],
+        # the code that no encoder writes
+        ("int8", torch.tensor([[-127, 127], [0, -128]], dtype=torch.int8), torch.ones(2), 1, "Row 1 .* holds -128"),
+        ("float32", torch.tensor([[1.0], [math.nan]]), None, 1, "Row 1 of the float32 .* not finite"),
+        ("float16", torch.tensor([[1.0], [-math.inf]]).half(), None, 1, "Row 1 of the float16 .* not finite"),
+        *[
+            (
+                "bfloat16",
+                torch.tensor([[0x3F80], [bits]], dtype=torch.uint16),
+                None,
+                1,
+                "Row 1 of the bfloat16 .* not fin",
+            )
+            for bits in (0x7FC0, 0xFF80)
+        ],
+        ("int8", torch.tensor([[1], [127]], dtype=torch.int8), torch.tensor([3e38, 3e38]), 1, "Row 1 .* not finite"),
     ],
 )
-def test_rows_that_decode_to_no_number_are_refused(wire_dtype, values, scales):
-    with pytest.raises(QuantisationError, match=f"Row 1 of the {wire_dtype} .* not finite") as raised:
+def test_what_cannot_be_decoded_is_refused_with_its_row(wire_dtype, values, scales, row, words):
+    with pytest.raises(QuantisationError, match=words) as raised:
         dequantise(values, scales, wire_dtype)
-    assert raised.value.row == 1
+    assert raised.value.row == row
 
 
 # --- significant bits -------------------------------------------------------------------------------------
@@ -385,6 +283,8 @@ def test_significant_bits_by_hand():
     values = torch.tensor([[1.0, 1 + 2**-4, 1 + 3 * 2**-4, 1 + 2**-4 + 2**-20, -(1 + 3 * 2**-4), 0.0, -0.0]])
     expected = [1.0, 1.0, 1 + 2**-2, 1 + 2**-3, -(1 + 2**-2), 0.0, -0.0]
     assert to_significant_bits(values, 4).tolist() == [expected]
+    with pytest.raises(ValueError, match="rounded to 0 significant bits"):
+        to_significant_bits(values, 0)
 
 
 @pytest.mark.parametrize("bits", [1, 8, 16, 23, 24])
@@ -401,11 +301,6 @@ def test_significant_bits_are_numpys_rounding_of_mantissas(bits):
     assert (bits == 24) == torch.equal(rounded, vectors)
 
 
-def test_bfloat16_is_eight_significant_bits():
-    vectors = rows_of_many_magnitudes(-30, 30)
-    assert torch.equal(to_significant_bits(vectors, 8), vectors.to(torch.bfloat16).float())
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_significant_bits_keep_dtype_shape_and_what_is_not_finite(dtype):
     odd = torch.tensor([[math.inf, -math.inf, math.nan, 5.0]], dtype=dtype)
@@ -415,8 +310,3 @@ def test_significant_bits_keep_dtype_shape_and_what_is_not_finite(dtype):
         rounded.nan_to_num(7.0), torch.tensor([[math.inf, -math.inf, 7.0, 4.0]], dtype=dtype).nan_to_num(7.0)
     )
     assert to_significant_bits(torch.empty(0, 3, dtype=dtype), 2).shape == (0, 3)
-
-
-def test_no_bits_are_refused():
-    with pytest.raises(ValueError, match="rounded to 0 significant bits"):
-        to_significant_bits(torch.ones(1, 1), 0)

@@ -4,34 +4,21 @@ import math
 
 import numpy as np
 import pytest
-from scipy.linalg import expm, orthogonal_procrustes
+from scipy.linalg import orthogonal_procrustes
+from scipy.optimize import minimize
 
 from prototypes import solvers
 from prototypes.sphere import measure, potential, unit_rows
+from tests.prototypes.reference import rotation
 
 # Minima of the Thomson problem, d = 3 and s = 1, by number of points: https://en.wikipedia.org/wiki/Thomson_problem,
 # after D. J. Wales and S. Ulker, Phys. Rev. B 74, 212101 (2006) and the Cambridge Cluster Database.
+# fmt: off
 THOMSON_MINIMA = {
-    2: 0.5,
-    3: 1.732050808,
-    4: 3.674234614,
-    5: 6.474691495,
-    6: 9.985281374,
-    7: 14.452977414,
-    8: 19.675287861,
-    9: 25.759986531,
-    10: 32.716949460,
-    11: 40.596450510,
-    12: 49.165253058,
-    13: 58.853230612,
-    14: 69.306363297,
-    15: 80.670244114,
-    16: 92.911655302,
-    17: 106.050404829,
-    18: 120.084467447,
-    19: 135.089467557,
-    20: 150.881568334,
+    2: 0.5, 3: 1.732050808, 4: 3.674234614, 5: 6.474691495, 6: 9.985281374, 7: 14.452977414, 8: 19.675287861,
+    9: 25.759986531, 10: 32.716949460, 12: 49.165253058, 14: 69.306363297, 16: 92.911655302, 20: 150.881568334,
 }
+# fmt: on
 
 
 def on_sphere(K, d, seed=0):
@@ -44,10 +31,6 @@ def ring(K, d):
     points = np.zeros((K, d))
     points[:, 0], points[:, 1] = np.cos(angles), np.sin(angles)
     return points
-
-
-def rotation(d, seed=0):
-    return np.linalg.qr(np.random.default_rng(seed).standard_normal((d, d)))[0]
 
 
 def simplex_energy(K, s):
@@ -112,12 +95,6 @@ def test_thomson_reports_the_limit_when_its_rule_does_not_fire():
     assert (found.iterations, found.ended_by) == (9, "limit")
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_thomson_lowers_the_energy(seed):
-    start = on_sphere(20, 8, seed)
-    assert measure(solvers.thomson(start, 100, "none", 1e-3).points, 0.0)[0] < measure(start, 0.0)[0]
-
-
 @pytest.mark.parametrize("K", THOMSON_MINIMA)
 def test_riesz_reaches_the_published_minima_of_the_thomson_problem(K):
     # the best of three starts: from 16 points on there are local minima beside the global one
@@ -138,12 +115,7 @@ def test_riesz_finds_the_simplex_where_there_is_room_for_it(K, d, s):
     assert largest == pytest.approx(bound, rel=1e-3)
 
 
-def test_riesz_on_a_circle_is_the_regular_polygon():
-    found = solvers.riesz(on_sphere(7, 2), 0.0, np.random.default_rng(0))
-    assert measure(found.points, 0.0)[1] == pytest.approx(2 * math.sin(math.pi / 7), rel=1e-3)
-
-
-@pytest.mark.parametrize(("K", "d"), [(3, 3), (4, 3), (5, 4), (6, 5), (6, 12), (9, 8), (11, 10), (12, 30)])
+@pytest.mark.parametrize(("K", "d"), [(3, 3), (4, 3), (6, 5), (6, 12), (12, 30)])
 @pytest.mark.parametrize("seed", range(3))
 def test_riesz_leaves_the_saddle_of_points_on_a_circle(K, d, seed):
     found = solvers.riesz(ring(K, d), 0.0, np.random.default_rng(seed))
@@ -166,9 +138,14 @@ def test_where_riesz_ends_by_tolerance_the_forces_are_radial(s):
     assert np.linalg.norm(across, axis=1).max() < 1e-4 * np.linalg.norm(force, axis=1).mean()
 
 
-@pytest.mark.parametrize(("K", "d"), [(2, 2), (3, 2), (3, 7), (10, 9), (10, 64), (65, 64)])
-def test_simplex_is_regular_to_rounding(K, d):
-    points = solvers.simplex(on_sphere(K, d)).points
+DIRECTIONS = [on_sphere(K, d) for K, d in ((2, 2), (3, 2), (10, 9), (65, 64))]
+# and directions without full rank
+DIRECTIONS += [ring(4, 8), np.tile(on_sphere(1, 8), (5, 1)), ring(2, 8)[[0, 1, 0, 1, 0, 1]]]
+
+
+@pytest.mark.parametrize("directions", DIRECTIONS)
+def test_simplex_is_regular_to_rounding(directions):
+    K, points = len(directions), solvers.simplex(directions).points
     np.testing.assert_allclose(points @ points.T, (K * np.eye(K) - 1) / (K - 1), atol=1e-13)
 
 
@@ -183,31 +160,6 @@ def test_simplex_equals_scipys_procrustes_of_another_simplex(K, d):
     np.testing.assert_allclose(solvers.simplex(directions).points, other @ turn, atol=1e-10)
 
 
-@pytest.mark.parametrize(("K", "d"), [(4, 3), (6, 9)])
-def test_no_rotation_of_the_simplex_is_closer_to_the_directions(K, d):
-    directions = on_sphere(K, d)
-    points = solvers.simplex(directions).points
-    here = np.linalg.norm(points - directions)
-    rng = np.random.default_rng(0)
-    for size in (1e-3, 1e-1, 1.0, 3.0):
-        for _ in range(10):
-            turn = rng.standard_normal((d, d))
-            moved = points @ expm(size * (turn - turn.T) / np.linalg.norm(turn))
-            assert np.linalg.norm(moved - directions) > here
-
-
-def test_simplex_of_a_simplex_stays_where_it_is():
-    points = solvers.simplex(on_sphere(8, 20)).points
-    np.testing.assert_allclose(solvers.simplex(points).points, points, atol=1e-13)
-
-
-@pytest.mark.parametrize("points", [ring(4, 8), np.tile(on_sphere(1, 8), (5, 1)), ring(2, 8)[[0, 1, 0, 1, 0, 1]]])
-def test_simplex_is_regular_from_directions_without_full_rank(points):
-    K = len(points)
-    found = solvers.simplex(points).points
-    np.testing.assert_allclose(found @ found.T, (K * np.eye(K) - 1) / (K - 1), atol=1e-13)
-
-
 SOLVERS = {
     "thomson": lambda points: solvers.thomson(points, 20, "none", 1e-3).points,
     "simplex": lambda points: solvers.simplex(points).points,
@@ -219,17 +171,24 @@ def test_rotating_or_reordering_the_directions_does_so_to_the_result(solver):
     solve = SOLVERS[solver]
     points = on_sphere(6, 9)
     found = solve(points)
-    turn = rotation(9)
+    turn = rotation(9).numpy()
     np.testing.assert_allclose(solve(points @ turn), found @ turn, atol=1e-9)
     order = [3, 0, 5, 1, 2, 4]
     np.testing.assert_allclose(solve(points[order]), found[order], atol=1e-9)
 
 
-def test_the_energy_that_riesz_finds_depends_on_neither_rotation_nor_order():
-    points = on_sphere(9, 4)
-    here, turned, reordered = (
-        measure(solvers.riesz(each, 1.0, np.random.default_rng(0)).points, 1.0)[0]
-        for each in (points, points @ rotation(4), points[::-1].copy())
-    )
-    assert turned == pytest.approx(here, rel=1e-6)
-    assert reordered == pytest.approx(here, rel=1e-6)
+@pytest.mark.parametrize("s", [0.0, 1.0, 3.0])
+def test_what_riesz_minimises_has_the_gradient_of_finite_differences_off_the_sphere_too(monkeypatch, s):
+    asked = []
+
+    def minimise(objective, start, **options):
+        asked.append(objective)
+        return minimize(objective, start, **options)
+
+    monkeypatch.setattr("scipy.optimize.minimize", minimise)
+    solvers.riesz(on_sphere(5, 3), s, np.random.default_rng(0))
+    free = np.random.default_rng(1).standard_normal(15)
+    value, gradient = asked[0](free)
+    assert value == pytest.approx(potential(unit_rows(free.reshape(5, 3)), s)[0])
+    slopes = [(asked[0](free + step)[0] - asked[0](free - step)[0]) / 2e-6 for step in 1e-6 * np.eye(15)]
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-5, atol=1e-7)

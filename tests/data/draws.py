@@ -1,0 +1,39 @@
+"""What tests of data share: draws against their distribution, lists of rows, and what a refusal says."""
+
+import numpy as np
+import pytest
+from scipy.stats import chisquare
+
+from data import DataError
+
+# seeds are fixed, so a test that passes once passes always; the level is far below any that chance would miss
+LEVEL = 1e-3
+
+
+def assert_distributed(values, probabilities):
+    """`values` come from {value: probability}: none else, and as often as that says (chi-square)."""
+    expected = dict(sorted(probabilities.items()))
+    seen, counts = np.unique(values, return_counts=True)
+    assert seen.tolist() == list(expected)
+    # of a single value there is nothing to test, and scipy says nan
+    if len(expected) > 1:
+        assert chisquare(counts, np.array(list(expected.values())) * np.size(values)).pvalue > LEVEL
+
+
+def alike(one, other):
+    """Whether two lists hold the same rows."""
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def disjoint(parts):
+    """All rows of `parts`, each of which must be in one of them once, sorted."""
+    rows = np.concatenate(parts)
+    assert np.unique(rows).size == rows.size
+    return np.sort(rows)
+
+
+def refusal(action, *args, **keywords):
+    """What the DataError says that this call must raise."""
+    with pytest.raises(DataError) as caught:
+        action(*args, **keywords)
+    return str(caught.value)
