@@ -196,6 +196,11 @@ WRONG = {
     "frame.gamma": [0.0],
     "fedavg.weighting": ["rows"],
     "fedper.personal-layers": [0, 3],
+    "fedprox.mu": [-0.1],
+    "fedrep.personal-layers": [0, 3],
+    "fedrep.head-epochs": [0],
+    "feduv.variance-weight": [-0.1],
+    "feduv.uniformity-weight": [-0.1],
 }
 
 

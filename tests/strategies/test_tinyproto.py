@@ -34,7 +34,8 @@ def local_prototypes(seed=0, clients=4):
 
 def uploaded(objective, own):
     sent = objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 1)
-    return sent and as_sent(sent, tinyproto.FP.exchange(objective.options).up)
+    scales = isinstance(objective, tinyproto.TinyProtoObjective)
+    return sent and as_sent(sent, tinyproto.FP.exchange(objective.options).up if scales else ())
 
 
 def across(payload, codec):
