@@ -6,6 +6,7 @@ away from it. A deployment starts a process a message, so every client would pay
 
 from collections.abc import Iterable
 from inspect import unwrap
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +19,13 @@ class EagerSGD(torch.optim.SGD):
     update out of the graph of gradients.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.0, weight_decay: float = 0.0):
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+    ):
         # a differentiable update would need the decorators
         super().__init__(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
 

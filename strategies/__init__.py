@@ -34,6 +34,9 @@ METHODS = {
     "fedrep": "strategies.fedrep",
     "fedbn": "strategies.fedbn",
     "feduv": "strategies.feduv",
+    "ditto": "strategies.ditto",
+    "apfl": "strategies.apfl",
+    "fedrod": "strategies.fedrod",
 }
 
 

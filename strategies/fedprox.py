@@ -10,16 +10,12 @@ paper tunes mu in {0.001, 0.01, 0.1, 1}; 0 is FedAvg.
 
 from typing import Annotated
 
-import torch
 from pydantic import Field
 
 from federation.settings import RECEIVED
-from federation.wire.payloads import Parts, Payload
-from prototypes.weights import Weights
+from federation.wire.payloads import Payload
 from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
-
-ANCHOR = "anchor"
+from strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, anchored, distance, whole_model
 
 
 @method_settings
@@ -39,20 +35,14 @@ class FedProxObjective(WholeObjective):
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
         """Take w^r, and keep it beside what training moves."""
         super().receive(state, received, round_number)
-        held = {name: p.detach().clone() for name, p in state.module.named_parameters()}
-        state.received = Parts({ANCHOR: Weights(held)})
+        state.received = anchored(state.module)
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """CE + (mu / 2) ||w - w^r||^2."""
         plain = super().loss(state, batch, phase, round_number)
-        assert isinstance(state.received, Parts)
-        anchor = state.received[ANCHOR]
-        assert isinstance(anchor, Weights)
-        distance = torch.stack(
-            [(p - anchor.tensors[name]).square().sum() for name, p in state.module.named_parameters()]
-        ).sum()
-        total = plain.total + self.options[FedProxSettings].mu / 2 * distance
-        return Loss(total, plain.parts | {"proximal": distance}, plain.features)
+        apart = distance(state.module, state.received)
+        total = plain.total + self.options[FedProxSettings].mu / 2 * apart
+        return Loss(total, plain.parts | {"proximal": apart}, plain.features)
 
 
 METHOD = Method(

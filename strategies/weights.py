@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from federation.seeds import derive
 from federation.settings import RECEIVED, RULES, SettingError
@@ -25,10 +25,11 @@ from models.split import SplitModel
 from prototypes.weights import Layout, Weights, flat, taken, unflat
 from strategies.contract import ClientState, Exchange, Objective, Options, Outcome, ServerHalf, Spec, State, Sums
 
-EXTRACTOR, BACKBONE, HEAD = "extractor", "backbone", "head"
+EXTRACTOR, BACKBONE, HEAD, COMPANION = "extractor", "backbone", "head", "companion"
 SHARED_RULES = (*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED)  # that such methods report
 WEIGHT = "weight"  # of a total: the sum of omega_i
-PREFIX = {EXTRACTOR: "extractor.", BACKBONE: "extractor.backbone.", HEAD: "classifier."}
+PREFIX = {EXTRACTOR: "extractor.", BACKBONE: "extractor.backbone.", HEAD: "classifier.", COMPANION: "companion."}
+ANCHOR = "anchor"  # what training is held to, beside what it moves
 
 
 def base_of(personal_layers: int) -> str:
@@ -101,13 +102,29 @@ def load(module: nn.Module, received: Payload | None) -> None:
             own[name].copy_(tensor)
 
 
+def anchored(module: nn.Module) -> Parts:
+    """A module's parameters as they are, to be kept in a state's `received`."""
+    return Parts({ANCHOR: Weights({name: p.detach().clone() for name, p in module.named_parameters()})})
+
+
+def distance(module: nn.Module, anchor: Payload | None) -> Tensor:
+    """||w - w^r||^2 of a module's parameters to those that `anchored` kept; a scalar."""
+    assert isinstance(anchor, Parts)
+    held = anchor[ANCHOR]
+    assert isinstance(held, Weights)
+    squares = [(p - held.tensors[name]).square().sum() for name, p in module.named_parameters()]
+    return torch.stack(squares).sum()
+
+
 class AveragedWeights(ServerHalf):
     """Server half: means within groups of one layout.
 
     Attributes:
+        of_one_model: parts that mean nothing across models, even where shapes agree.
         one_architecture: whether a second group is refused instead of federated apart.
     """
 
+    of_one_model: Sequence[str] = (EXTRACTOR, BACKBONE)
     one_architecture = False
 
     @property
@@ -120,7 +137,7 @@ class AveragedWeights(ServerHalf):
         alike: dict[tuple[str, tuple[str, ...]], int] = {}
         self._group: dict[int, int] = {}
         for partition, identity in sorted(identities.items()):
-            apart = any(line.startswith((f"{EXTRACTOR}/", f"{BACKBONE}/")) for line in identity.layouts)
+            apart = any(line.partition("/")[0] in self.of_one_model for line in identity.layouts)
             key = (identity.model if apart else "", identity.layouts)
             self._group[partition] = alike.setdefault(key, partition)
         self._layouts: dict[int, dict[str, Layout]] = {
@@ -131,7 +148,7 @@ class AveragedWeights(ServerHalf):
     def check(self, num_classes: int, dim: int) -> None:
         """An extractor can be averaged only from a common start; some methods have one group alone."""
         lines = [line for identity in self.identities.values() for line in identity.layouts]
-        extractors = any(line.startswith((f"{EXTRACTOR}/", f"{BACKBONE}/")) for line in lines)
+        extractors = any(line.partition("/")[0] in self.of_one_model for line in lines)
         if extractors and not self.settings.shared_init:
             raise SettingError(
                 f"setting `shared-init` is false, but `{self.settings.strategy}` averages extractors, which means "

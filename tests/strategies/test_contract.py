@@ -35,6 +35,7 @@ ROWS["gfpl by samples"] = {"strategy": "gfpl", "gfpl.weighting": "samples"} | OF
 ROWS["gfpl without its exchange"] = {"strategy": "gfpl", "gfpl.pseudo-features": 0, "gfpl.dual-classifier": False}
 ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}
 
+OF_WEIGHTS = ("extractor", "backbone", "head", "companion")
 ROUNDS = 3
 WHOLE = {
     "rounds": ROUNDS,
@@ -122,15 +123,13 @@ def test_what_a_client_discloses_is_what_crosses(row):
         "prototypes of its classes": "vectors",
         "mixtures of its classes": "means",
         "its class counts": "counts",
-        "the trained weights of its extractor": "extractor.values",
-        "the trained weights of its backbone": "backbone.values",
-        "the trained weights of its head": "head.values",
+        **{f"the trained weights of its {part}": f"{part}.values" for part in OF_WEIGHTS},
     }
     assert set(seen.said) == set(range(CLIENTS))
     for said in seen.said.values():
         assert {array for words, array in by_words.items() if words in said} == seen.arrays["up"] & {*by_words.values()}
         assert set(exchange.discloses) <= set(said)
-    beside = {"labels", "variances", "weights", *(f"{part}.small" for part in ("extractor", "backbone", "head"))}
+    beside = {"labels", "variances", "weights", *(f"{part}.small" for part in OF_WEIGHTS)}
     assert seen.arrays["up"] - {*by_words.values()} <= beside
     # and no counts ever come down
     assert "counts" not in seen.arrays["down"]

@@ -201,6 +201,11 @@ WRONG = {
     "fedrep.head-epochs": [0],
     "feduv.variance-weight": [-0.1],
     "feduv.uniformity-weight": [-0.1],
+    "ditto.weight": [-0.1],
+    "ditto.personal-epochs": [0],
+    "apfl.alpha": [-0.1, 1.1],
+    "apfl.adaptive": [1],
+    "fedrod.gamma": [-0.1],
 }
 
 

@@ -1,0 +1,76 @@
+"""A client's model with another one beside it, which is everybody's or stands for it (Ditto, APFL)."""
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from models.split import SplitModel
+
+
+class WithCompanion(nn.Module):
+    """v and w: the client's own model, which predicts, and its companion.
+
+    It has a SplitModel's methods, all of them v's.
+
+    Args:
+        model: v, taken over.
+        companion: w; a copy of v where none is given.
+    """
+
+    def __init__(self, model: SplitModel, companion: SplitModel | None = None) -> None:
+        super().__init__()
+        self.feature_dim = model.feature_dim
+        self.num_classes = model.num_classes
+        self.model = model
+        self.companion = deepcopy(model) if companion is None else companion
+
+    def features(self, x: Tensor) -> Tensor:
+        """z of v: (n, *input_shape) float -> (n, d)."""
+        return self.model.features(x)
+
+    def classify(self, z: Tensor) -> Tensor:
+        """(n, d) -> (n, K) logits of v."""
+        return self.model.classify(z)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, *input_shape) -> (n, K) logits of v."""
+        return self.classify(self.features(x))
+
+
+class Mixture(WithCompanion):
+    """v and w of one architecture, and the model of the mixed weights alpha v + (1 - alpha) w, which predicts.
+
+    Its gradient reaches v and alpha, never w; its running statistics are v's.
+
+    Args:
+        model: v, taken over; w is a copy of it.
+        alpha: the share of v to begin with, in [0, 1].
+        adaptive: whether alpha is a parameter.
+    """
+
+    def __init__(self, model: SplitModel, alpha: float, adaptive: bool) -> None:
+        super().__init__(model)
+        self.alpha = nn.Parameter(torch.tensor(alpha), requires_grad=adaptive)
+
+    @torch.no_grad()
+    def bound(self) -> None:
+        """Bring alpha back into [0, 1]."""
+        self.alpha.clamp_(0, 1)
+
+    def features(self, x: Tensor) -> Tensor:
+        """z of the mixture: (n, *input_shape) float -> (n, d)."""
+        z: Tensor = functional_call(self.model.extractor, self._mixed("extractor"), (x,))
+        return torch.relu(z) if self.model.feature_activation == "relu" else z
+
+    def classify(self, z: Tensor) -> Tensor:
+        """(n, d) -> (n, K) logits of the mixture."""
+        logits: Tensor = functional_call(self.model.classifier, self._mixed("classifier"), (z,))
+        return logits
+
+    def _mixed(self, part: str) -> dict[str, Tensor]:
+        own, other = self.model.get_submodule(part), self.companion.get_submodule(part)
+        held = {name: p.detach() for name, p in other.named_parameters()}
+        alpha = self.alpha.clamp(0, 1)
+        return {name: alpha * p + (1 - alpha) * held[name] for name, p in own.named_parameters()}

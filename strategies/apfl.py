@@ -1,0 +1,92 @@
+"""APFL (Deng et al., 2020): a client's model mixes its own weights with everybody's, in a share that it learns.
+
+    client   w, the companion, from w^r by CE(w); v and alpha by CE at v' = alpha v + (1 - alpha) w, w without gradient:
+             grad_v = alpha grad f(v'), grad_alpha = <v - w, grad f(v')>; all at once from the old values, E epochs
+             sends w
+    server   w^{r+1} = sum_{i in S} n_i w_i / sum_{i in S} n_i
+    predict  the classifier of v' with w^{r+1}: `received`
+
+alpha is clamped to [0, 1] before each step and has no weight decay. Departures: the authors' and FL-bench's code mixes
+outputs and adds 0.02 alpha to its gradient, PFLlib trains v alone and mixes once a round; the paper's weights are
+built. Running statistics of the mixture are v's.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from federation.settings import RECEIVED
+from models.companion import Mixture
+from models.optim import EagerSGD
+from models.split import SplitModel
+from strategies.contract import Batch, ClientState, Exchange, Loss, Method, Phase, Spec, method_settings
+from strategies.weights import COMPANION, SHARED_RULES, AveragedWeights, SharedObjective
+
+
+@method_settings
+class APFLSettings:
+    """`apfl.*`.
+
+    Attributes:
+        alpha: the share of the client's own weights, to begin with. FL-bench: 0.5.
+        adaptive: whether it is learnt. Paper: true.
+    """
+
+    alpha: Annotated[float, Field(ge=0, le=1)] = 0.5
+    adaptive: bool = True
+
+
+class APFLObjective(SharedObjective):
+    """Client half: the companion travels."""
+
+    parts: Sequence[str] = (COMPANION,)
+
+    def build(self, model: SplitModel, seed: int) -> nn.Module:
+        """v, w of the same start, and alpha."""
+        options = self.options[APFLSettings]
+        return Mixture(model, options.alpha, options.adaptive)
+
+    def phases(self, state: ClientState, round_number: int) -> list[Phase]:
+        """All at once; alpha does not decay."""
+        alpha = state.module.alpha
+
+        def optimiser(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+            groups: list[dict[str, Any]] = [{"params": [p for p in parameters if p is not alpha]}]
+            groups += [{"params": [alpha], "weight_decay": 0.0}] if alpha.requires_grad else []
+            chosen = self.settings
+            return EagerSGD(groups, chosen.learning_rate, chosen.momentum, chosen.weight_decay)
+
+        parameters = [p for p in state.module.parameters() if p.requires_grad]
+        return [Phase("train", parameters, epochs=self.settings.local_epochs, optimiser=optimiser)]
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """CE(v') + CE(w)."""
+        state.module.bound()
+        mixed = super().loss(state, batch, phase, round_number)
+        shared = cross_entropy(state.module.companion(batch.inputs), batch.labels)
+        return Loss(mixed.total + shared, mixed.parts | {"global-cross-entropy": shared}, mixed.features)
+
+
+class APFL(AveragedWeights):
+    """Server half."""
+
+    of_one_model = (COMPANION,)
+
+
+def _exchange(_: object) -> Exchange:
+    parts = (Spec("weights", COMPANION, sums=True),)
+    return Exchange(parts, parts)
+
+
+METHOD = Method(
+    server=APFL,
+    objective=APFLObjective,
+    settings={"apfl": APFLSettings},
+    exchange=_exchange,
+    inference=RECEIVED,
+    rules=SHARED_RULES,
+)

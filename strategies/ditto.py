@@ -1,0 +1,109 @@
+"""Ditto (Li et al., ICML 2021): everybody's model by FedAvg, and a model of one's own that is held near it.
+
+    client   w, the companion, from w^r by CE, E epochs; sent
+             v, its own, by CE + (lambda / 2) ||v - w^r||^2 over the parameters, `ditto.personal-epochs` epochs
+    server   w^{r+1} = sum_{i in S} n_i w_i / sum_{i in S} n_i
+    predict  the classifier of v: `classifier`; `received` judges w^{r+1}
+
+w^r is as received, in round 1 the common start, not as just trained. Public code has lambda 0 by default: `local`.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import Field
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from federation.wire.payloads import Payload
+from models.companion import WithCompanion
+from models.split import SplitModel
+from strategies.contract import Batch, ClientState, Exchange, Loss, Method, Phase, Spec, method_settings
+from strategies.weights import (
+    COMPANION,
+    SHARED_RULES,
+    AveragedWeights,
+    SharedObjective,
+    anchored,
+    distance,
+    load,
+)
+
+GLOBAL = "global"
+
+
+@method_settings
+class DittoSettings:
+    """`ditto.*`.
+
+    Attributes:
+        weight: lambda, of the distance of v to w. Authors' scripts: 1.
+        personal_epochs: passes over the rows for v. Paper: as for w.
+    """
+
+    weight: Annotated[float, Field(ge=0)] = 1.0
+    personal_epochs: Annotated[int, Field(ge=1)] = 1
+
+
+class DittoObjective(SharedObjective):
+    """Client half: the companion travels."""
+
+    parts: Sequence[str] = (COMPANION,)
+
+    def build(self, model: SplitModel, seed: int) -> nn.Module:
+        """v, and w of the same start."""
+        return WithCompanion(model)
+
+    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+        """Take w^r, and keep it beside what training makes of it."""
+        super().receive(state, received, round_number)
+        state.received = anchored(state.module.companion)
+
+    def phases(self, state: ClientState, round_number: int) -> list[Phase]:
+        """w, then v."""
+        shared, own = (
+            [p for p in module.parameters() if p.requires_grad]
+            for module in (state.module.companion, state.module.model)
+        )
+        epochs = self.options[DittoSettings].personal_epochs
+        return [Phase(GLOBAL, shared, epochs=self.settings.local_epochs), Phase("train", own, epochs=epochs)]
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """CE of w; CE + (lambda / 2) ||v - w^r||^2 of v."""
+        if phase.name == GLOBAL:
+            z = state.module.companion.features(batch.inputs)
+            plain = cross_entropy(state.module.companion.classify(z), batch.labels)
+            return Loss(plain, {"global-cross-entropy": plain}, z)
+        own = super().loss(state, batch, phase, round_number)
+        apart = distance(state.module.model, state.received)
+        total = own.total + self.options[DittoSettings].weight / 2 * apart
+        return Loss(total, own.parts | {"proximal": apart}, own.features)
+
+    def arrived(self, state: ClientState, received: Payload | None) -> ClientState:
+        """w as it has just come; before anything has, as the client left it."""
+        module = deepcopy(state.module)
+        load(module, received)
+        return replace(state, module=module.companion)
+
+
+class Ditto(AveragedWeights):
+    """Server half."""
+
+    of_one_model = (COMPANION,)
+
+
+def _exchange(_: object) -> Exchange:
+    parts = (Spec("weights", COMPANION, sums=True),)
+    return Exchange(parts, parts)
+
+
+METHOD = Method(
+    server=Ditto,
+    objective=DittoObjective,
+    settings={"ditto": DittoSettings},
+    exchange=_exchange,
+    inference="classifier",
+    rules=SHARED_RULES,
+)
