@@ -37,6 +37,7 @@ METHODS = {
     "ditto": "strategies.ditto",
     "apfl": "strategies.apfl",
     "fedrod": "strategies.fedrod",
+    "feddistill": "strategies.feddistill",
 }
 
 
@@ -161,7 +162,7 @@ def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:
     """
     kinds = exchange.kinds()
     widths = {spec.classwise for spec in (*exchange.up, *exchange.down) if spec.kind == "prototypes"}
-    sent = " and ".join(sorted(kinds))
+    sent = " and ".join(sorted("class outputs" if kind == "prototypes" and True in widths else kind for kind in kinds))
     if kinds and settings.sparsity_dim and False not in widths:
         raise SettingError(
             f"setting `sparsity-dim` is {settings.sparsity_dim}, which masks prototype vectors, but "

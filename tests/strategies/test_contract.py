@@ -88,6 +88,8 @@ def test_each_client_uploads_all_parts_of_its_exchange_and_of_the_classes_that_i
         if not isinstance(upload, Parts):
             assert upload.labels.unique().tolist() == roster[partition]["classes"]
             assert (upload.counts is not None) == exchange.counts
+        if isinstance(upload, PrototypeSet):
+            assert upload.dim == (CLASSES if exchange.up[0].classwise else DIM)
 
 
 def size_of(payload):
@@ -95,7 +97,8 @@ def size_of(payload):
     if payload is None:
         return 0
     if isinstance(payload, PrototypeSet):
-        return 4 * len(payload) * DIM
+        # outputs have K values, features d
+        return 4 * len(payload) * payload.dim
     if isinstance(payload, MixtureSet):
         return 4 * len(payload) * (2 * DIM + 1)
     return sum(4 * tensor.numel() for part in payload.parts.values() for tensor in part.tensors.values())
@@ -121,6 +124,7 @@ def test_what_a_client_discloses_is_what_crosses(row):
     assert seen.records["up"] == {"identity", "report", "training", "evaluation", *(["payload"] if exchange.up else [])}
     by_words = {
         "prototypes of its classes": "vectors",
+        "the mean outputs of its model for its classes": "vectors",
         "mixtures of its classes": "means",
         "its class counts": "counts",
         **{f"the trained weights of its {part}": f"{part}.values" for part in OF_WEIGHTS},

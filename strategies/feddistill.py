@@ -1,0 +1,129 @@
+"""FedDistill (federated distillation, FD; Jeong et al., 2018): clients exchange their mean outputs for each class.
+
+    client   uploads F_ic = mean over D_ic of softmax g(f(x)); trains by CE + gamma CE(g(f(x)), target_y) over rows
+             whose class has a target
+    server   target_c of client i = (sum_{j in N_c} F_jc - F_ic) / (|N_c| - 1): all holders of the class but itself
+    predict  the classifier: `classifier`
+
+A client alone with a class gets no target for it; one without an upload of its own the plain mean. `teacher` all gives
+everybody the plain mean (HtFLlib); `outputs` logits sends mean logits, whose softmax is the target (FedGen's authors).
+HtFLlib takes raw mean logits as the target of a cross-entropy, which is unbounded below: not built.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy, softmax
+
+from federation.settings import RULES
+from federation.wire.payloads import Payload
+from prototypes.aggregation import aggregate
+from prototypes.prototype_set import PrototypeSet, class_means
+from strategies.contract import (
+    EVERYONE,
+    Batch,
+    ClientState,
+    Exchange,
+    Loss,
+    Method,
+    Objective,
+    Outcome,
+    Phase,
+    ServerHalf,
+    Spec,
+    State,
+    method_settings,
+)
+
+
+@method_settings
+class FedDistillSettings:
+    """`feddistill.*`.
+
+    Attributes:
+        weight: gamma, of the distillation. None is given in the paper.
+        teacher: whose outputs a client learns from: all others' (paper), or all clients', its own among them.
+        outputs: what is averaged: probabilities (what the paper's vectors are), or logits.
+    """
+
+    weight: Annotated[float, Field(ge=0)] = 1.0
+    teacher: Literal["others", "all"] = "others"
+    outputs: Literal["probabilities", "logits"] = "probabilities"
+
+
+class FedDistillObjective(Objective):
+    """Client half."""
+
+    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+        """Keep the targets for the training that follows."""
+        device = next(state.module.parameters()).device
+        state.received = received.to(device=device) if isinstance(received, PrototypeSet) else None
+
+    def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
+        """None: what comes are no points of the feature space."""
+        return None
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """CE + gamma CE(g(f(x)), target_y)."""
+        plain = super().loss(state, batch, phase, round_number)
+        if not isinstance(state.received, PrototypeSet):
+            return plain
+        targets, present = state.received.table(self.num_classes)
+        if self.options[FedDistillSettings].outputs == "logits":
+            targets = softmax(targets, dim=1)
+        covered = present[batch.labels]
+        # a row without a target has one of zeros: it adds nothing
+        taught = cross_entropy(self.logits(state, plain.features), targets[batch.labels], reduction="none")
+        distilled = torch.where(covered, taught, 0.0).sum() / covered.sum().clamp(min=1)
+        total = plain.total + self.options[FedDistillSettings].weight * distilled
+        return Loss(total, plain.parts | {"distillation": distilled}, plain.features)
+
+    def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
+        """F_ic of the features after training, without counts."""
+        if state.features is None:
+            return None
+        z, labels = state.features
+        with torch.no_grad():
+            logits = self.logits(state, z).float()
+        asked = self.options[FedDistillSettings].outputs
+        outputs: Tensor = logits if asked == "logits" else softmax(logits, dim=1)
+        return class_means(outputs, labels, self.num_classes).without_counts()
+
+
+class FedDistill(ServerHalf):
+    """Server half."""
+
+    def downloads_due(self, server_round: int, trains: bool) -> bool:
+        """To those who train: no rule judges what comes."""
+        return trains
+
+    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
+        """A mean over all but oneself for each who uploaded; the plain mean for the others."""
+        everyone = aggregate(list(uploads.values()), "mean")
+        downloads: dict[int, Payload] = {EVERYONE: everyone}
+        if self.options[FedDistillSettings].teacher == "others":
+            downloads |= {partition: self._others(uploads, everyone, partition) for partition in uploads}
+        return Outcome({}, downloads)
+
+    def _others(self, uploads: Mapping[int, PrototypeSet], everyone: PrototypeSet, partition: int) -> PrototypeSet:
+        others = [upload for other, upload in uploads.items() if other != partition]
+        return aggregate(others, "mean") if others else PrototypeSet.empty(everyone.dim, everyone.vectors.dtype)
+
+    def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
+        """None: outputs do not tell it."""
+        return None
+
+
+PARTS = (Spec("prototypes", classwise=True),)
+
+METHOD = Method(
+    server=FedDistill,
+    objective=FedDistillObjective,
+    settings={"feddistill": FedDistillSettings},
+    exchange=lambda options: Exchange(PARTS, PARTS),
+    inference="classifier",
+    rules=tuple(rule for rule in RULES if rule != "global-prototypes"),
+)

@@ -1,0 +1,121 @@
+"""FedDistill: mean outputs of the others by loops, its loss by hand, and `local` at weight 0."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, softmax
+
+from prototypes.prototype_set import PrototypeSet
+from strategies import read_settings
+from strategies.contract import EVERYONE, Batch, ClientState, Phase
+
+K, D = 4, 3
+HELD = {0: (0, 1), 1: (1, 2), 4: (1, 3)}
+
+
+def halves_of(**settings):
+    run = read_settings({"strategy": "feddistill", "feature-dim": D} | settings)
+    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.extractor, self.classifier = torch.nn.Linear(5, D), torch.nn.Linear(D, K)
+
+    def features(self, x):
+        return self.extractor(x)
+
+    def classify(self, z):
+        return self.classifier(z)
+
+
+def uploads():
+    random = torch.Generator().manual_seed(1)
+    return {
+        p: PrototypeSet(torch.tensor(labels), torch.rand(len(labels), K, generator=random).softmax(dim=1))
+        for p, labels in HELD.items()
+    }
+
+
+@pytest.mark.parametrize("teacher", ["others", "all"])
+def test_a_target_is_the_mean_of_all_other_holders(teacher):
+    server, _ = halves_of(**{"feddistill.teacher": teacher})
+    sent = uploads()
+    outcome = server.aggregate(sent, {}, 1)
+    for partition in (*HELD, 9):
+        got = outcome.downloads[server.address(partition, outcome.downloads)]
+        for label in range(K):
+            of = [
+                sent[p].vectors[HELD[p].index(label)].double().numpy()
+                for p in HELD
+                if label in HELD[p] and (teacher == "all" or p != partition)
+            ]
+            found = got.vectors[got.labels == label]
+            # a class that it holds alone, or nobody does
+            assert len(found) == (1 if of else 0)
+            if of:
+                np.testing.assert_allclose(found[0].numpy(), np.mean(of, axis=0), rtol=1e-6)
+
+
+def test_alone_it_is_taught_by_nobody():
+    server, _ = halves_of()
+    outcome = server.aggregate({2: uploads()[0]}, {}, 1)
+    assert len(outcome.downloads[2]) == 0
+    assert len(outcome.downloads[EVERYONE]) == 2
+
+
+@pytest.mark.parametrize("outputs", ["probabilities", "logits"])
+def test_the_upload_is_the_mean_output_of_each_class(outputs):
+    _, objective = halves_of(**{"feddistill.outputs": outputs})
+    state = ClientState(Net())
+    assert objective.upload(state, 1) is None
+    z, labels = torch.randn(7, D), torch.tensor([0, 0, 2, 2, 2, 3, 0])
+    state.features = (z, labels)
+    sent = objective.upload(state, 1)
+    assert (sent.labels.tolist(), sent.counts) == ([0, 2, 3], None)
+    logits = state.module.classify(z).detach()
+    every = logits if outputs == "logits" else softmax(logits, dim=1)
+    for label, vector in zip(sent.labels.tolist(), sent.vectors, strict=True):
+        torch.testing.assert_close(vector, every[labels == label].mean(dim=0))
+
+
+@pytest.mark.parametrize("outputs", ["probabilities", "logits"])
+def test_the_loss_adds_the_cross_entropy_to_the_targets_of_rows_that_have_one(outputs):
+    _, objective = halves_of(**{"feddistill.weight": 2.0, "feddistill.outputs": outputs})
+    state = ClientState(Net())
+    batch = Batch(torch.randn(5, 5), torch.tensor([0, 1, 2, 0, 1]))
+    phase = Phase("train", [])
+    assert set(objective.loss(state, batch, phase, 1).parts) == {"cross-entropy"}
+    came = PrototypeSet(torch.tensor([0, 2]), torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]]))
+    objective.receive(state, came, 2)
+    loss = objective.loss(state, batch, phase, 2)
+    logits = state.module.classify(state.module.features(batch.inputs))
+    wanted = {0: came.vectors[0], 2: came.vectors[1]}
+    terms = []
+    for row, label in enumerate(batch.labels.tolist()):
+        if label in wanted:
+            target = softmax(wanted[label], dim=0) if outputs == "logits" else wanted[label]
+            terms.append(-(target * logits[row].log_softmax(dim=0)).sum())
+    expected = cross_entropy(logits, batch.labels) + 2 * torch.stack(terms).mean()
+    torch.testing.assert_close(loss.total, expected)
+    # no row of the batch has a target: nothing is added, and nothing is NaN
+    objective.receive(state, PrototypeSet(torch.tensor([3]), came.vectors[:1]), 2)
+    assert float(objective.loss(state, batch, phase, 2).parts["distillation"]) == 0
+    assert objective.targets(state, came) is None
+
+
+def test_at_weight_0_it_is_local_to_the_bit(run, metrics):
+    small = {"rounds": 2, "max-samples": 240, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}
+    rules = ("classifier", "local-prototypes", "discriminant")
+    found = []
+    for settings in ({"strategy": "feddistill", "feddistill.weight": 0.0}, {"strategy": "local"}):
+        lines = metrics(run(small | settings, clients=3))
+        found.append([{rule: line["evaluation"]["rules"][rule] for rule in rules} for line in lines])
+    assert found[0] == found[1]
+
+
+def test_masks_which_are_of_features_are_refused():
+    with pytest.raises(ValueError, match=r"`sparsity-dim` is 2.*`feddistill` sends class outputs"):
+        halves_of(**{"sparsity-dim": 2})
