@@ -1,7 +1,7 @@
 """Memory and time of a server that adds weights up: uploads of a million values, in order and reversed.
 
     python -m benchmarks.sums
-    python -m benchmarks.sums --uploads 10 100 1000 --values 1000000
+    python -m benchmarks.sums --uploads 1000 --repeats 1        (8 GB are written, twice read)
 
 Each number of uploads in a process of its own: `peak` is how far its memory rose above what the program had before the
 first upload. Uploads wait in files of a temporary folder and are added in ascending order of partitions.
@@ -71,13 +71,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--uploads", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--values", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=REPEATS)
     options = parser.parse_args()
-    print(f"{where()} | uploads of {options.values:,} float32 values, median of {REPEATS}\n")
+    print(f"{where()} | uploads of {options.values:,} float32 values, median of {options.repeats}\n")
     print("| uploads | peak | adding up | an upload | both orders alike |\n|---|---|---|---|---|")
     context = multiprocessing.get_context("spawn")
     for clients in options.uploads:
         found = []
-        for _ in range(REPEATS):
+        for _ in range(options.repeats):
             answer: multiprocessing.Queue[tuple[float, float, bool]] = context.Queue()
             process = context.Process(target=measured, args=(clients, options.values, answer))
             process.start()
