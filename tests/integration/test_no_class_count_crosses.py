@@ -16,12 +16,7 @@ from data.client_data import Rows
 from tests.integration.recorded import case_name, lines, recording
 
 # partition -> class -> n_ij: primes above every other whole number that a client tells, and above what int8 holds
-HELD = {
-    0: {0: 131, 3: 211},
-    1: {1: 139, 2: 257, 7: 401},
-    2: {4: 149, 5: 173, 6: 307, 8: 163},
-    3: {8: 433, 9: 179},
-}
+HELD = {0: {0: 131, 3: 211}, 1: {1: 139, 2: 257, 7: 401}, 2: {4: 149, 5: 173, 6: 307, 8: 163}, 3: {8: 433, 9: 179}}
 SCALED = [
     {"strategy": "tinyproto-fp", "wire-dtype": "int8"},
     {"strategy": "tinyproto-fp", "sparsity-dim": 5},
