@@ -224,6 +224,17 @@ def test_as_many_rows_stay_as_the_partition_needs():
         scaled(whole(**{"min-samples": 1000}), 0.1, [0])
 
 
+def test_the_partition_must_work_with_every_seed(monkeypatch):
+    def picky(spec, *rest):
+        if spec.seed == 1 and spec.max_samples < 400:
+            raise compare_cells.DataError("too few")
+        return assignment(spec, *rest)
+
+    monkeypatch.setattr("experiments.compare.scale.assignment", picky)
+    rows = {tuple(seeds): scaled(whole(), 0.1, seeds).settings["max-samples"] for seeds in ([0], [0, 1])}
+    assert rows == {(0,): 180, (0, 1): 720}
+
+
 @pytest.mark.parametrize("scale", [0.0, -1.0, 1.5, float("nan")])
 def test_a_scale_is_a_share(scale):
     with pytest.raises(SettingError, match="but it is a share of the whole in"):
