@@ -85,14 +85,14 @@ def test_a_line_of_many_classes_is_cut_and_says_so(invoke, monkeypatch):
     assert "class 0 to 5" in result.stdout
 
 
-def test_of_two_thousand_clients_the_first_are_shown(invoke):
-    settings = 'dataset="spiral" partition="iid" min-samples=1 spiral-points=400'
-    result = invoke("--clients", "2000", "-c", settings)
+def test_of_many_clients_the_first_are_shown(invoke):
+    arguments = ("--clients", "200", "-c", 'dataset="spiral" partition="iid" min-samples=1 spiral-points=40')
+    result = invoke(*arguments)
     assert result.exit_code == 0
-    assert "The first 30 of 2000 clients; --json has all, --picture draws all." in result.stdout
+    assert "The first 30 of 200 clients; --json has all, --picture draws all." in result.stdout
     assert len(rows_of(result.stdout, r" +\d+ +\d+ +\d+ +\d+ +\d+ +$")) == 30
     assert len(rows_of(result.stdout, r" *client \d")) == 30
-    assert len(json.loads(invoke("--clients", "2000", "-c", settings, "--json").stdout)["clients"]) == 2000
+    assert len(json.loads(invoke(*arguments, "--json").stdout)["clients"]) == 200
 
 
 def test_as_many_clients_as_a_run_would_have(invoke):
@@ -128,18 +128,15 @@ def test_texts_are_shown_without_a_model_that_reads_them(invoke, tmp_path):
     assert "rows of a client: 30 to 30" in result.stdout
 
 
+# what a plan refuses is in tests/experiments/runtime/test_run_config.py
 MISTAKES = [
-    (["-c", "alpha=0"], "setting `alpha` is 0"),
     (["-c", 'strategie="fedproto"'], "unknown setting `strategie` (did you mean `strategy`?)"),
-    (["--preset", "spirals"], "unknown preset `spirals` (did you mean `spiral`?)"),
-    (["--clients", "0"], "--clients is 0, but a run needs at least 1."),
-    (["-c", 'dataset="digitz"'], "unknown data set 'digitz': did you mean 'digits'?"),
+    (["-c", 'dataset="digitz"'], "unknown data set 'digitz'"),
     (["-c", 'partition="way-shot"'], '`partition` "way-shot" tests a client on all official test rows'),
     (["-c", 'partition="mixed"'], "the mixed partition gives each client one of several domains"),
     (["--clients", "2000"], "2000 clients with min-samples = 10 each need at least 20000 rows"),
-    (["--picture", "map.jpg"], "--picture is 'map.jpg', but its name must end in .svg or .png."),
-    (["--picture", "no/map.svg"], "the picture no/map.svg cannot be written (No such file or directory)"),
-    (["-c", "missing.toml"], "the settings file missing.toml cannot be read"),
+    (["--picture", "map.jpg"], "--picture is 'map.jpg'"),
+    (["--picture", "no/map.svg"], "the picture no/map.svg cannot be written"),
 ]
 
 

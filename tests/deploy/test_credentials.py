@@ -8,16 +8,29 @@ import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from typer.testing import CliRunner
+
+from deploy.credentials import app
 
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "credentials.py"
 
 
 def credentials(*arguments):
-    return subprocess.run([sys.executable, str(SCRIPT), *map(str, arguments)], capture_output=True, text=True)
+    """Its exit code, and what it said; no error of its own comes through."""
+    done = CliRunner().invoke(app, list(map(str, arguments)))
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return SimpleNamespace(returncode=done.exit_code, stdout=done.stdout, stderr=done.stderr)
+
+
+def test_it_is_a_script():
+    done = subprocess.run([sys.executable, SCRIPT, "check", "/nowhere"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("/nowhere/superlink.crt cannot be read (No such file or directory)")
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +106,13 @@ def test_how_long_a_certificate_holds(made, tmp_path):
     for days in ("0", "100000000"):
         refused = credentials("superlink", tmp_path / "x", "a.example", "--days", days)
         assert refused.returncode == 2
-        assert "Traceback" not in refused.stderr
 
 
 @pytest.mark.parametrize("arguments", [("authority", "."), ("superlink", ".", "a.example"), ("node", "clinic")])
-def test_nothing_is_overwritten(made, arguments):
+def test_nothing_is_overwritten(made, arguments, monkeypatch):
     before = {path.name: path.read_bytes() for path in made.iterdir()}
-    result = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, cwd=made)
+    monkeypatch.chdir(made)
+    result = credentials(*arguments)
     assert result.returncode == 2
     assert "exist already and are kept" in result.stderr
     assert {path.name: path.read_bytes() for path in made.iterdir()} == before
@@ -115,7 +128,6 @@ def test_bad_input_is_a_sentence(made, tmp_path):
         result = credentials(*arguments)
         assert result.returncode == 2
         assert words in result.stderr
-        assert "Traceback" not in result.stderr
     assert not (tmp_path / "none").exists()
     (tmp_path / "ca.key").write_text("no key")
     (tmp_path / "ca.crt").write_text("no certificate")
@@ -169,15 +181,12 @@ def test_an_authority_that_cannot_sign_is_a_sentence(made, tmp_path):
     (tmp_path / "ca.crt").write_bytes((made / "ca.crt").read_bytes())
     key = serialization.load_pem_private_key((made / "ca.key").read_bytes(), password=None)
     locked = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(b"secret"),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
     )
     (tmp_path / "ca.key").write_bytes(locked)
     refused = credentials("superlink", tmp_path, "a.example")
     assert refused.returncode == 2
     assert "holds no authority that can be used" in refused.stderr
-    assert "Traceback" not in refused.stderr
     (tmp_path / "other").mkdir()
     assert credentials("authority", tmp_path / "other").returncode == 0
     (tmp_path / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())

@@ -14,7 +14,7 @@ from experiments.compare.engine import run_cells
 from experiments.compare.folder import ComparisonFolder
 from experiments.compare.machine import Share
 from experiments.compare.plan import Comparison, Entry
-from experiments.runtime.processes import processes
+from tests.integration.watched import alive, descendants
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"rounds": 2, "max-samples": 300, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}
@@ -108,14 +108,6 @@ clients = 2
 """
 
 
-def descendants(root):
-    table = processes()
-    kin = {root}
-    while new := {pid for pid, entry in table.items() if entry.parent in kin and pid not in kin}:
-        kin |= new
-    return {pid: table[pid].began for pid in kin - {root} & table.keys() if pid in table}
-
-
 @pytest.mark.integration
 def test_a_signal_discards_the_cell_in_flight_and_a_resume_finishes(tmp_path, home):
     """The second cell is cut in the middle; nothing runs on, and what was finished is not run again."""
@@ -135,8 +127,7 @@ def test_a_signal_discards_the_cell_in_flight_and_a_resume_finishes(tmp_path, ho
     finally:
         process.kill()
     assert process.returncode == 128 + signal.SIGTERM, output
-    table = processes()
-    assert [pid for pid, began in started.items() if pid in table and table[pid].began == began] == []
+    assert alive(started) == set()
     (place,) = (tmp_path / "results").iterdir()
     assert [path.name for path in (place / "cells").iterdir()] == ["digits-local-seed0"]
     assert list((home / "clients").iterdir()) == []

@@ -20,13 +20,7 @@ from tests.soak.faults.plan import Plan
 
 CLASSES, DIM = 10, 12
 ROUNDS, CLIENTS, FAILING = 30, 4, 3
-SHARES = {
-    kinds.RAISES: 0.08,
-    kinds.RAISES_IN_TRAINING: 0.04,
-    kinds.EXITS: 0.04,
-    kinds.LATE: 0.04,
-    "corrupted": 0.1,
-}
+SHARES = {kinds.RAISES: 0.08, kinds.RAISES_IN_TRAINING: 0.04, kinds.EXITS: 0.04, kinds.LATE: 0.04, "corrupted": 0.1}
 PATIENCE = 600.0  # seconds, for what takes half a minute
 SEEDS = (0, 1, 5)
 SETTINGS = {"strategy": "fedproto", "rounds": ROUNDS, "max-failed-rounds": ROUNDS}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.runtime.processes import processes
+
 PATIENCE = 300  # seconds, then a run is stuck
 
 
@@ -66,3 +68,18 @@ def living():
         if fields[0] not in "ZX":
             table[int(stat.parent.name)] = (int(fields[1]), fields[19])
     return table
+
+
+def descendants(root, known=()):
+    """All that came of a process, by walking parents, with what was found before: {pid: when it began}."""
+    table, known = processes(), dict(known)
+    kin = {root} | alive(known)
+    while new := {pid for pid, entry in table.items() if entry.parent in kin and pid not in kin}:
+        kin |= new
+    return known | {pid: table[pid].began for pid in kin & table.keys()}
+
+
+def alive(known):
+    """Those of `known` that still live."""
+    table = processes()
+    return {pid for pid, began in known.items() if pid in table and table[pid].began == began}

@@ -58,15 +58,11 @@ def test_two_of_a_second_get_folders_of_their_own(folder, made, tmp_path):
     assert ComparisonFolder.create(MADE, made, str(tmp_path / "results")).path != folder.path
 
 
-def test_a_comparison_is_no_results_folder(folder, made):
-    with pytest.raises(SettingError, match=r"is itself a comparison; --resume .* goes on with it\."):
-        ComparisonFolder.create(MADE, made, str(folder.path))
-
-
-def test_a_folder_that_cannot_be_written(made, tmp_path):
+def test_a_folder_that_can_be_no_results_folder_is_refused(folder, made, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingError, match=r"the results folder .*file cannot be written \(Not a directory\)"):
-        ComparisonFolder.create(MADE, made, str(tmp_path / "file"))
+    for place, said in ((folder.path, "is itself a comparison"), (tmp_path / "file", r"cannot be written \(Not a dir")):
+        with pytest.raises(SettingError, match=said):
+            ComparisonFolder.create(MADE, made, str(place))
 
 
 # --- which one -------------------------------------------------------------------------------------------
@@ -80,55 +76,44 @@ def test_latest_is_the_newest_comparison(folder, made, tmp_path):
 
 
 def test_none_there_is_said(tmp_path):
-    with pytest.raises(SettingError, match="holds no comparison; start one first"):
-        ComparisonFolder.find("latest", str(tmp_path))
-    with pytest.raises(SettingError, match=r'--resume is "x", but no comparison\.json is there'):
-        ComparisonFolder.find("x", str(tmp_path))
-    with pytest.raises(SettingError, match=r'--resume is "~nobody-of-that-name/x", but no comparison\.json'):
-        ComparisonFolder.find("~nobody-of-that-name/x", str(tmp_path))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "settings.json").write_text("{}")
-    with pytest.raises(SettingError, match="it is a single run, which `protosphere run --resume` goes on with"):
-        ComparisonFolder.find(str(tmp_path / "run"))
-
-
-def edit(folder, change):
-    file = folder.path / "comparison.json"
-    kept = json.loads(file.read_text())
-    change(kept)
-    file.write_text(json.dumps(kept))
+    for name, said in (
+        ("latest", "holds no comparison"),
+        ("x", r'--resume is "x", but no comparison\.json is there'),
+        ("~nobody-of-that-name/x", r'--resume is "~nobody-of-that-name/x", but no comparison\.json'),
+        (str(tmp_path / "run"), "it is a single run"),
+    ):
+        with pytest.raises(SettingError, match=said):
+            ComparisonFolder.find(name, str(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            lambda kept: kept.update(format=FORMAT + 1, version="9.9"),
-            f"another version (Protosphere 9.9, format {FORMAT + 1}",
-        ),
+        (lambda kept: kept.update(format=FORMAT + 1, version="9.9"), f"Protosphere 9.9, format {FORMAT + 1}"),
         (lambda kept: kept.update(format=0, cells="as it was then"), "another version (Protosphere"),
         (lambda kept: kept["cells"][0]["settings"].pop("rounds"), "whose settings differ in `rounds`"),
         (lambda kept: kept["cells"][1]["settings"].update(new=1), "whose settings differ in `new`"),
-        (lambda kept: kept.pop("cells"), "cannot be read (KeyError: 'cells'); start anew."),
+        (lambda kept: kept.pop("cells"), "cannot be read (KeyError: 'cells')"),
         (lambda kept: kept["cells"][0].update(colour="red"), "cannot be read (TypeError"),
-        (lambda kept: kept["cells"][0].update(name="../../elsewhere"), '"../../elsewhere" is no cell); start anew.'),
+        (lambda kept: kept["cells"][0].update(name="../../elsewhere"), '"../../elsewhere" is no cell)'),
         (lambda kept: kept["cells"][0].update(name=3), "cannot be read (AttributeError"),
-        (lambda kept: kept["cells"][0].update(settings=[]), "is no cell); start anew."),
+        (lambda kept: kept["cells"][0].update(settings=[]), "is no cell)"),
         (lambda kept: kept["comparison"].update(metrics=["final"]), "cannot be read (TypeError"),
+        (None, "comparison.json cannot be read (JSONDecodeError"),
     ],
 )
-def test_a_folder_of_another_version_is_refused(folder, change, said):
-    edit(folder, change)
+def test_a_folder_of_another_version_or_a_broken_one_is_refused(folder, change, said):
+    file = folder.path / "comparison.json"
+    kept = json.loads(file.read_text())
+    if change:
+        change(kept)
+    file.write_text(json.dumps(kept) if change else "{")
     with pytest.raises(SettingError) as caught:
         folder.read()
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_broken_file_is_refused(folder):
-    (folder.path / "comparison.json").write_text("{")
-    with pytest.raises(SettingError, match=r"comparison\.json cannot be read \(JSONDecodeError"):
-        folder.read()
 
 
 def test_the_version_is_kept(folder):
@@ -139,20 +124,14 @@ def test_the_version_is_kept(folder):
 # --- which cells are finished ----------------------------------------------------------------------------
 
 
-def test_a_cell_is_finished_by_a_whole_summary_of_its_settings(folder, made, home):
+def test_a_cell_is_finished_by_a_whole_summary_of_its_settings_wherever_it_ran(folder, made, home):
     assert folder.run_of(made[0]) is None
-    run = finish(folder, made[0], home)
-    assert folder.run_of(made[0]) == run
-    assert folder.run_of(made[1]) is None
-    (run / "summary.json").write_text('{"status": "comple')
-    assert folder.run_of(made[0]) is None
-    (run / "summary.json").write_text('{"status": "failed"}')
-    assert folder.run_of(made[0]) is None
-
-
-def test_where_and_how_patiently_it_ran_does_not_matter(folder, made, home):
     run = finish(folder, made[0], home, **{"device": "cuda", "round-timeout": 1.0})
     assert folder.run_of(made[0]) == run
+    assert folder.run_of(made[1]) is None
+    for torn in ('{"status": "comple', '{"status": "failed"}'):
+        (run / "summary.json").write_text(torn)
+        assert folder.run_of(made[0]) is None
 
 
 def test_a_run_of_another_comparison_is_refused(folder, made, home):

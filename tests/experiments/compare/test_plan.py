@@ -1,5 +1,6 @@
 """The comparison's file: what it may say, what it is narrowed to, and what is wrong with it."""
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -96,34 +97,35 @@ def test_without_a_file_the_floor_the_control_and_two_methods_on_digits():
 
 WRONG = [
     ("seeds = [3, 1]", "sedes = [3, 1]", "unknown key `sedes` (did you mean `seeds`?)"),
-    ("seeds = [3, 1]", "seeds = [3, -1]", "`seeds` is [3, -1], but it is a list of whole numbers from 0 on."),
+    ("seeds = [3, 1]", "seeds = [3, -1]", "`seeds` is [3, -1]"),
     ("seeds = [3, 1]", "seeds = [true]", "`seeds` is [true]"),
     ("seeds = [3, 1]", "seeds = []", "`seeds` is []"),
     ("seeds = [3, 1]", "seeds = [3, 3]", '"3" is there twice'),
-    ("target = 0.75", "target = 75", "`target` is 75, but it is an accuracy in (0, 1]"),
-    ('"local", ', '"lokal", ', 'setting `strategy` is "lokal" (did you mean `local`?)'),
+    ("target = 0.75", "target = 75", "`target` is 75"),
+    ('"local", ', '"lokal", ', 'setting `strategy` is "lokal"'),
     ('"local", ', '{ label = "x" }, ', 'setting `strategy` is ""'),
-    ('"local", ', '"local", "local", ', '"local" is there twice; give each a label of its own.'),
-    ('"local", ', "3, ", "`methods` has 3, but its items are tables with a label and settings."),
+    ('"local", ', '"local", "local", ', '"local" is there twice'),
+    ('"local", ', "3, ", "`methods` has 3"),
     ("rounds = 4", "runds = 4", "unknown setting `runds` (did you mean `rounds`?)"),
-    ("rounds = 4", "rounds = [4]", "setting `rounds` is [4], but a setting is a number"),
-    ("rounds = 4", "seed = 4", "setting `seed` differs by cell or machine; use seeds for it."),
-    ("rounds = 4", 'strategy = "local"', "setting `strategy` stands in [settings]; name it in `methods`."),
-    ("alpha = 0.1", 'strategy = "local"', "setting `strategy` stands in `partitions`; name it in `methods`."),
+    ("rounds = 4", "rounds = [4]", "setting `rounds` is [4]"),
+    ("rounds = 4", "seed = 4", "setting `seed` differs by cell or machine"),
+    ("rounds = 4", 'strategy = "local"', "setting `strategy` stands in [settings]"),
+    ("alpha = 0.1", 'strategy = "local"', "setting `strategy` stands in `partitions`"),
     ('dataset = "digits"', "", "names neither `dataset` nor `base`."),
     ('base = "protonorm-cifar10"', 'base = "protonorm-cifar11"', "(did you mean `protonorm-cifar10`?)"),
-    ('label = "CIFAR-10"', "label = 3", "`label` in `datasets` is 3, but it is a word or a few."),
+    ('label = "CIFAR-10"', "label = 3", "`label` in `datasets` is 3"),
     ('"last-5"', '"last-4"', "unknown figure (did you mean `last-5`?)"),
     ('"ensemble final"]', '"ensembel final"]', "unknown rule (did you mean `ensemble`?)"),
     ('"ensemble final"]', '"ensemble selected"]', "one of best, last-5, final."),
-    ("{ Norm = 88.56 }", "{ Nrom = 88.56 }", '`accuracy` in `paper` has "Nrom" (did you mean `Norm`?)'),
-    ("{ Norm = 88.56 }", "{ Norm = 188 }", "of Norm is 188, but it is a percentage."),
-    ('partition = "even"\nmetric', 'partition = "odd"\nmetric', '`partition` in `paper` has "odd", but the comparison'),
-    ('metric = ["last-5", "ensemble final"]', "metric = []", "`metric` is [], but a comparison needs one figure"),
-    ("protonorm.gamma = 5.0", "alpha = 5.0", "setting `alpha` stands in `methods`, but it is the same for all methods"),
+    ("{ Norm = 88.56 }", "{ Nrom = 88.56 }", '`accuracy` in `paper` has "Nrom"'),
+    ("{ Norm = 88.56 }", "{ Norm = 188 }", "of Norm is 188"),
+    ('partition = "even"\nmetric', 'partition = "odd"\nmetric', '`partition` in `paper` has "odd"'),
+    ('metric = ["last-5", "ensemble final"]', "metric = []", "`metric` is []"),
+    ("protonorm.gamma = 5.0", "alpha = 5.0", "setting `alpha` stands in `methods`"),
     ("protonorm.gamma = 5.0", "fraction-train = 0.5", "setting `fraction-train` stands in `methods`"),
     ("methods = [", "[[", "is not valid TOML"),
     ("methods = [", "x = [", "unknown key `x`"),
+    (FILE, 'methods = ["local"]', "`datasets` is missing or empty"),
 ]
 
 
@@ -136,30 +138,14 @@ def test_what_is_wrong_with_a_file_is_one_sentence(file, old, new, said):
     assert "\n" not in str(caught.value)
 
 
-def test_a_comparison_needs_methods_and_data(file):
-    with pytest.raises(SettingError, match="`datasets` is missing or empty"):
-        read(file('methods = ["local"]'))
-
-
-def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(SettingError, match=r"nowhere\.toml cannot be read \(No such file or directory\)"):
-        load(str(tmp_path / "nowhere.toml"))
-    with pytest.raises(SettingError, match=r"~nobody-of-that-name/x\.toml cannot be read"):
-        load("~nobody-of-that-name/x.toml")
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("protonorm-tabel1", "(did you mean `protonorm-table1`?)"),
-        ("protonorm-cifar10", "`protosphere run --preset protonorm-cifar10` knows it"),
-    ],
-)
-def test_an_unknown_preset_names_the_nearest(name, said):
-    with pytest.raises(SettingError) as caught:
-        load(preset=name)
-    assert said in str(caught.value)
-    assert all(known in str(caught.value) for known in comparison_names())
+def test_what_is_not_there_is_named(tmp_path):
+    for name in (str(tmp_path / "nowhere.toml"), "~nobody-of-that-name/x.toml"):
+        with pytest.raises(SettingError, match=rf"{name} cannot be read"):
+            load(name)
+    for name, said in (("protonorm-tabel1", "did you mean `protonorm-table1`"), ("spiral", "run --preset spiral")):
+        with pytest.raises(SettingError, match=said) as caught:
+            load(preset=name)
+        assert all(known in str(caught.value) for known in comparison_names())
 
 
 def test_a_file_and_a_preset_exclude_each_other(file):
@@ -184,15 +170,17 @@ def test_a_part_is_chosen_by_label_data_set_or_strategy(file):
     assert chosen(whole) == whole
 
 
-def test_a_number_in_a_label_is_not_another_one(file):
-    two = """{ label = "γ = 1.0", strategy = "protonorm" }, { label = "γ = 10", strategy = "protonorm" }, \"local\""""
-    found = chosen(read(file(**{'"local"': two})), methods="γ=10")
-    assert [method.label for method in found.methods] == ["γ = 10"]
-
-
-def test_an_exact_label_goes_before_one_like_it(file):
-    two = """{ label = "a+", strategy = "fedproto" }, { label = "A", strategy = "protonorm" }, \"local\""""
-    assert [each.label for each in chosen(read(file(**{'"local"': two})), methods="A").methods] == ["A"]
+@pytest.mark.parametrize(
+    ("two", "asked", "found"),
+    [(("γ = 1.0", "γ = 10"), "γ=10", "γ = 10"), (("a+", "A"), "A", "A")],
+    ids=["a number is not another one", "an exact label goes before one like it"],
+)
+def test_a_label_is_found_among_those_like_it(file, two, asked, found):
+    first, second = two
+    methods = (
+        f'{{ label = "{first}", strategy = "fedproto" }}, {{ label = "{second}", strategy = "protonorm" }}, "local"'
+    )
+    assert [each.label for each in chosen(read(file(**{'"local"': methods})), methods=asked).methods] == [found]
 
 
 def test_a_label_is_one_line(file):
@@ -214,23 +202,19 @@ def test_metric_and_target_are_replaced(file):
     ("choice", "said"),
     [
         ({"methods": "fedprot"}, '--methods has "fedprot" (did you mean `fedproto`?)'),
-        (
-            {"datasets": "cifar100"},
-            '--datasets has "cifar100" (did you mean `cifar10`?), but the comparison has Digits',
-        ),
+        ({"datasets": "cifar100"}, '--datasets has "cifar100" (did you mean `cifar10`?)'),
         ({"partitions": "evn"}, '--partitions has "evn" (did you mean `even`?)'),
         ({"seeds": "0,x"}, '`seeds` is [0, "x"]'),
         ({"metric": "accuracy"}, "unknown figure"),
         ({"target": 0.0}, "`target` is 0.0"),
         ({"methods": "norm,Norm"}, '"Norm" is there twice'),
-        ({"methods": ","}, '--methods is ",", which names none'),
-        ({"metric": " ,"}, '--metric is " ,", which names none'),
+        ({"methods": ","}, '--methods is ","'),
+        ({"metric": " ,"}, '--metric is " ,"'),
     ],
 )
 def test_a_choice_that_cannot_be(file, choice, said):
-    with pytest.raises(SettingError) as caught:
+    with pytest.raises(SettingError, match=re.escape(said)):
         chosen(read(file()), **choice)
-    assert said in str(caught.value)
 
 
 def test_own_data_need_no_file():

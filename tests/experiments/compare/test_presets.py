@@ -19,19 +19,10 @@ MANY = {"partition": "dirichlet", "alpha": 0.1, "prototype-weight": 20.0}
 FEDTGP = {"fedtgp.margin": 100.0, "fedtgp.server-epochs": 100, "fedtgp.server-learning-rate": 0.01}
 FEDTGP |= {"fedtgp.server-batch-size": 32}
 GFPL_TASK = SGD | OURS | {"partition": "way-shot", "split": "official", "shots": 100, "momentum": 0.5}
-GFPL = {
-    "gfpl.components": 4,
-    "gfpl.dot-weight": 2.0,
-    "gfpl.threshold": 1.0,
-    "gfpl.threshold-per-dimension": False,
-    "gfpl.weighting": "uniform",
-    "gfpl.first-exchange": 10,
-    "gfpl.exchange-every": 10,
-    "gfpl.pseudo-features": 16,
-    "gfpl.dual-classifier": True,
-    "gfpl.retrain-learning-rate": 0.01,
-    "gfpl.retrain-momentum": 0.5,
-}
+GFPL = {"gfpl.components": 4, "gfpl.dot-weight": 2.0, "gfpl.threshold": 1.0, "gfpl.threshold-per-dimension": False}
+GFPL |= {"gfpl.weighting": "uniform", "gfpl.first-exchange": 10, "gfpl.exchange-every": 10}
+GFPL |= {"gfpl.pseudo-features": 16, "gfpl.dual-classifier": True}
+GFPL |= {"gfpl.retrain-learning-rate": 0.01, "gfpl.retrain-momentum": 0.5}
 FEDPAGR_TASK = (
     SGD
     | OURS
@@ -39,31 +30,13 @@ FEDPAGR_TASK = (
     | {"rounds": 400, "fraction-train": 0.5, "batch-size": 32, "momentum": 0.9, "feature-dim": 512}
     | {"models": "papers-fedpagr", "evaluate-every": 20, "ensemble-every": 20}
 )
-FEDPAGR = {
-    "fedpagr.temperature": 0.1,
-    "fedpagr.entropy-weight": 0.1,
-    "fedpagr.separation-weight": 0.5,
-    "fedpagr.margin": 0.3,
-    "fedpagr.steps": 5,
-    "fedpagr.server-learning-rate": 0.01,
-    "fedpagr.server-momentum": 0.9,
-    "fedpagr.alignment": True,
-}
+FEDPAGR = {"fedpagr.temperature": 0.1, "fedpagr.entropy-weight": 0.1, "fedpagr.separation-weight": 0.5}
+FEDPAGR |= {"fedpagr.margin": 0.3, "fedpagr.steps": 5, "fedpagr.alignment": True}
+FEDPAGR |= {"fedpagr.server-learning-rate": 0.01, "fedpagr.server-momentum": 0.9}
 MANY_CLASSES = {"fedpagr.margin": 0.1, "fedpagr.steps": 3}
-PFPL_TASK = (
-    SGD
-    | OURS
-    | {
-        "partition": "mixed",
-        "rounds": 100,
-        "batch-size": 4,
-        "momentum": 0.9,
-        "weight-decay": 1e-5,
-        "models": "resnet18",
-    }
-    | {"dataset": "mnist,usps,svhn,~/syn", "inference": "classifier"}
-    | {"prototype-weight": 1.0, "prototype-loss": "l2-squared"}
-)
+PFPL_TASK = SGD | OURS | {"partition": "mixed", "rounds": 100, "batch-size": 4, "momentum": 0.9, "weight-decay": 1e-5}
+PFPL_TASK |= {"models": "resnet18", "dataset": "mnist,usps,svhn,~/syn", "inference": "classifier"}
+PFPL_TASK |= {"prototype-weight": 1.0, "prototype-loss": "l2-squared"}
 
 
 def protonorm(dataset, **own):
@@ -184,15 +157,9 @@ OWN = {
         "PFPL with α = 1 (control)": {"": {"pfpl.alpha": 1.0}},
     },
 }
-METRICS = {
-    "protonorm-table1": ["client-best"],
-    "tinyproto-table1": ["best"],
-    "gfpl-table1": ["final"],
-    "gfpl-table2": ["final"],
-    "fedpagr-table1": ["last-5", "ensemble last-5"],
-    "fedpagr-table2": ["last-5", "ensemble last-5"],
-    "pfpl-table1": ["final"],
-}
+METRICS = {key: ["final"] for key in ("gfpl-table1", "gfpl-table2", "pfpl-table1")}
+METRICS |= {"protonorm-table1": ["client-best"], "tinyproto-table1": ["best"]}
+METRICS |= {key: ["last-5", "ensemble last-5"] for key in ("fedpagr-table1", "fedpagr-table2")}
 STRATEGIES = {
     "Local": "local",
     "FedProto": "fedproto",

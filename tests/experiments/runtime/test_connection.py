@@ -84,7 +84,7 @@ def test_when_the_stream_has_ended_nobody_looks_any_more(connected, monkeypatch)
     monkeypatch.setattr(module, "QUIET", 0.3)
     before = set(threading.enumerate())
     _, told = connected(FINISHED)
-    time.sleep(2.0)
+    time.sleep(1.0)
     assert told() == []
     assert set(threading.enumerate()) <= before
 

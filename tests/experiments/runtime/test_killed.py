@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from experiments.runtime import launch as module
-from experiments.runtime.processes import processes
+from tests.integration.watched import alive, descendants
 
 ROOT = Path(module.__file__).resolve().parents[2]
 PATIENCE = 180.0  # seconds for a first round
@@ -24,20 +24,6 @@ def place():
     folder = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def descendants(root, known):
-    """All that came of a process, by walking parents, with what was found before: {pid: when it began}."""
-    table = processes()
-    kin = {root} | {pid for pid, began in known.items() if pid in table and table[pid].began == began}
-    while new := {pid for pid, entry in table.items() if entry.parent in kin and pid not in kin}:
-        kin |= new
-    return known | {pid: table[pid].began for pid in kin & table.keys()}
-
-
-def alive(known):
-    table = processes()
-    return {pid for pid, began in known.items() if pid in table and table[pid].began == began}
 
 
 @pytest.mark.integration

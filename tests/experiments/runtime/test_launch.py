@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from experiments.runtime.launch import Outcome, RunInterrupted, _Listener, check
 from experiments.runtime.processes import Interrupted
 from experiments.runtime.superlink import SuperLink
 from federation.settings import SettingError
+from tests.integration.watched import living
 
 ROOT = Path(module.__file__).resolve().parents[2]
 
@@ -94,19 +96,6 @@ def toy(tmp_path):
     return folder
 
 
-def living():
-    """{pid: (parent, start time)} of all processes, read in the test's own way."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] != "Z":
-            found[int(path.parent.name)] = (int(fields[1]), fields[19])
-    return found
-
-
 class Watch(threading.Thread):
     """Notes every process that descends from this one while it runs, by walking parents, but for those that did
     before: a helper of multiprocessing's stays as long as its process."""
@@ -165,11 +154,7 @@ def test_a_completed_run(toy, tmp_path, watch):
     assert outcome == Outcome(True, folder, "", folder / "run.log", outcome.flower_run)
     assert outcome.flower_run.isdecimal()
     assert opened == [folder]
-    assert lines[:3] == [
-        'words: "\\u00e9 \\"quoted\\" \\\\ and \\n more"',
-        "in the folder: []",
-        "a folder",
-    ]
+    assert lines[:3] == ['words: "\\u00e9 \\"quoted\\" \\\\ and \\n more"', "in the folder: []", "a folder"]
     # neither Flower's nor Ray's words, and clients' code from the bundle, not from a working copy
     assert len(lines) == 5
     assert all(line.startswith("a client in ") and "/home/apps/" in line for line in lines[3:])
@@ -276,23 +261,18 @@ class Ended(SuperLink):
 @pytest.mark.parametrize(
     ("status", "details", "said", "message"),
     [
-        ("finished:failed", "Simulation failed with exception: client 3: why.", "ValueError: boom", "client 3: why."),
-        ("finished:failed", "ServerApp failed with exception: it broke.", "", "it broke."),
-        ("finished:failed", "Simulation failed: boom", "ValueError: boom", "Simulation failed: boom."),
+        ("failed", "Simulation failed with exception: client 3: why.", "ValueError: boom", "client 3: why."),
+        ("failed", "ServerApp failed with exception: it broke.", "", "it broke."),
+        ("failed", "Simulation failed: boom", "ValueError: boom", "Simulation failed: boom."),
         (
-            "finished:failed",
-            "An error was encountered.",
-            "KeyError: 1\nValueError: ActorPool is empty",
-            "An error was encountered (the last exception in the log: ValueError: ActorPool is empty).",
+            "failed",
+            "An error.",
+            "KeyError: 1\nValueError: empty",
+            "(the last exception in the log: ValueError: empty).",
         ),
-        (
-            "finished:failed",
-            "No heartbeat received from the task.",
-            "",
-            "the simulation's process died, often for want of memory: Flower hears nothing of it any more.",
-        ),
-        ("finished:stopped", "", "", "Flower calls the run finished:stopped."),
-        ("finished:completed", "", "", "the run ended without a summary in {folder}."),
+        ("failed", "No heartbeat received from the task.", "", "the simulation's process died"),
+        ("stopped", "", "", "Flower calls the run finished:stopped."),
+        ("completed", "", "", "the run ended without a summary in {folder}."),
     ],
 )
 def test_why_a_run_failed(status, details, said, message, tmp_path):
@@ -300,8 +280,9 @@ def test_why_a_run_failed(status, details, said, message, tmp_path):
     with heard:
         for line in said.splitlines():
             heard.hear(line)
-    outcome = module._outcome(Ended(status, details), heard, tmp_path)
-    assert (outcome.ok, outcome.folder, outcome.message) == (False, tmp_path, message.format(folder=tmp_path))
+    outcome = module._outcome(Ended(f"finished:{status}", details), heard, tmp_path)
+    assert (outcome.ok, outcome.folder) == (False, tmp_path)
+    assert message.format(folder=tmp_path) in outcome.message
 
 
 def test_a_folder_that_a_run_has_taken_away_is_none(tmp_path):
@@ -362,28 +343,22 @@ def test_a_run_elsewhere_that_could_not_be_stopped_is_told(toy, home, monkeypatc
 
 def test_a_folder_without_an_app(tmp_path, home):
     outcome = launch({}, clients=1, show=print, app=tmp_path)
-    assert outcome.message == (
-        f"{tmp_path} holds no pyproject.toml, so there is no Flower app to run; install Protosphere from its "
-        "repository with `pip install -e .`."
-    )
+    assert outcome.message.startswith(f"{tmp_path} holds no pyproject.toml, so there is no Flower app to run")
 
 
-def test_flower_that_does_not_start_is_an_outcome_with_a_log(toy, home, monkeypatch):
+@pytest.mark.parametrize("kept", [True, False])
+def test_flower_that_does_not_start_is_an_outcome_with_a_log_where_one_can_be_kept(
+    toy, tmp_path, home, monkeypatch, kept
+):
     def refuse(self):
         (self._scratch / "superlink.log").write_text("its last words\n")
         raise FlowerError("Flower is ill.")
 
     monkeypatch.setattr(SuperLink, "start", refuse)
-    outcome = launch({}, clients=1, show=print, app=toy)
-    assert (outcome.ok, outcome.folder, outcome.message) == (False, None, "Flower is ill.")
-    assert "its last words" in outcome.log.read_text()
-
-
-def test_a_results_folder_that_takes_no_log_hides_no_failure(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(SuperLink, "start", lambda self: (_ for _ in ()).throw(FlowerError("Flower is ill.")))
     (tmp_path / "file").touch()
-    outcome = launch({"results-dir": str(tmp_path / "file")}, clients=1, show=print, app=toy)
-    assert (outcome.message, outcome.log) == ("Flower is ill.", None)
+    outcome = launch({} if kept else {"results-dir": str(tmp_path / "file")}, clients=1, show=print, app=toy)
+    assert (outcome.ok, outcome.folder, outcome.message) == (False, None, "Flower is ill.")
+    assert "its last words" in outcome.log.read_text() if kept else outcome.log is None
 
 
 def test_what_show_raises_comes_through_and_leaves_no_folder(toy, home, monkeypatch, tmp_path):
@@ -412,26 +387,19 @@ def test_temporary_folders_leave_room_for_rays_sockets(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("cpus", "gpus", "sentence"),
+    ("cpus", "gpus", "there", "words"),
     [
-        (0, 0.0, "--cpus-per-client is 0, but this machine has 4; give a whole number from 1 to that."),
-        (5, 0.0, "--cpus-per-client is 5, but this machine has 4; give a whole number from 1 to that."),
-        (1, 0.5, "--gpus-per-client is 0.5, but this machine has 0 CUDA GPUs; leave it at 0 to train on the CPU."),
+        (0, 0.0, 0, "--cpus-per-client is 0, but this machine has 4; give a whole number from 1"),
+        (5, 0.0, 0, "--cpus-per-client is 5"),
+        (1, 0.5, 0, "--gpus-per-client is 0.5, but this machine has 0 CUDA GPUs"),
+        (1, 2.5, 2, "--gpus-per-client is 2.5, but this machine has 2 CUDA GPUs"),
+        (1, -1.0, 2, "--gpus-per-client is -1"),
+        (4, 2.0, 2, ""),
+        (1, 0.25, 2, ""),
     ],
 )
-def test_resources_that_are_not_there(cpus, gpus, sentence, monkeypatch):
+def test_resources_that_are_not_there_are_refused(cpus, gpus, there, words, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    with pytest.raises(SettingError) as caught:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
+    with pytest.raises(SettingError, match=words) if words else nullcontext():
         check_resources(cpus, gpus)
-    assert str(caught.value) == sentence
-
-
-@pytest.mark.parametrize(("gpus", "allowed"), [(2.0, True), (0.25, True), (2.5, False), (-1.0, False)])
-def test_gpus_are_shared_up_to_all(gpus, allowed, monkeypatch):
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    if allowed:
-        check_resources(1, gpus)
-    else:
-        with pytest.raises(SettingError, match="2 CUDA GPUs; give a number from 0 to 2"):
-            check_resources(1, gpus)

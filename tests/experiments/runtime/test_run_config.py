@@ -1,11 +1,10 @@
-"""From words on the command line to a checked run: parsing, merging, paths, each mistake by its sentence."""
+"""From words on the command line to a checked run: parsing, merging, paths, each mistake by what is wrong."""
 
-import itertools
 import json
 import os
+import re
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pytest
 from PIL import Image
@@ -16,7 +15,7 @@ from experiments.runtime.run_config import plan, preset_names, read_assignments,
 from federation.settings import SettingError
 from models import ModelError
 from runs.folder import RunFolder
-from strategies import known_settings
+from strategies import known_settings, load_method
 
 AUTHORS_TABLE = "protonorm-cifar10-dirichlet-0.1.csv"
 
@@ -45,15 +44,8 @@ def cut_run(home):
 def test_assignments_are_typed_like_toml():
     text = """rounds=5 alpha=0.5 shared-init=false strategy="fedproto" protonorm.gamma=1e2 models='a b' seed=-3"""
     found = read_assignments(text)
-    assert found == {
-        "rounds": 5,
-        "alpha": 0.5,
-        "shared-init": False,
-        "strategy": "fedproto",
-        "protonorm.gamma": 100.0,
-        "models": "a b",
-        "seed": -3,
-    }
+    wanted = {"rounds": 5, "alpha": 0.5, "shared-init": False, "strategy": "fedproto", "protonorm.gamma": 100.0}
+    assert found == wanted | {"models": "a b", "seed": -3}
     assert [type(value) for value in found.values()] == [int, float, bool, str, float, str, int]
 
 
@@ -72,62 +64,36 @@ def test_assignments_at_the_edges(text, found):
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "words"),
     [
-        (
-            "strategy=fedproto",
-            "fedproto is no value for `strategy`: give a number, true, false, or a string in double quotes, as in "
-            "-c 'strategy=\"fedproto\"'.",
-        ),
-        (
-            "rounds=5 seed",
-            "cannot read 'seed' in -c 'rounds=5 seed': give key=value pairs with a space between them, strings in "
-            "double quotes, as in -c 'rounds=5 strategy=\"fedproto\"'.",
-        ),
-        (
-            'strategy="fedproto"rounds=5',
-            "cannot read 'strategy=\"fedproto\"rounds=5' in -c 'strategy=\"fedproto\"rounds=5': give key=value pairs "
-            "with a space between them, strings in double quotes, as in -c 'rounds=5 strategy=\"fedproto\"'.",
-        ),
-        (
-            "models=[1]",
-            "setting `models` is [1], but a setting is a number, true, false or a string; a list is a string with "
-            'commas, as in "resnet8,mobilenet_v2".',
-        ),
-        (
-            "max-samples=9223372036854775808",
-            "setting `max-samples` is 9223372036854775808, but a whole number must fit into 64 bits.",
-        ),
+        ("strategy=fedproto", "fedproto is no value for `strategy`: give a number, true, false, or a string in double"),
+        ("rounds=5 seed", "cannot read 'seed' in -c 'rounds=5 seed'"),
+        ('strategy="fedproto"rounds=5', "cannot read 'strategy=\"fedproto\"rounds=5'"),
+        ("models=[1]", "setting `models` is [1], but a setting is a number, true, false or a string"),
+        ("max-samples=9223372036854775808", "setting `max-samples` is 9223372036854775808, but a whole number must"),
+        ("seed=-9223372036854775809", "setting `seed` is -9223372036854775809"),
     ],
 )
-def test_what_is_no_assignment_is_refused(text, sentence):
-    with pytest.raises(SettingError) as caught:
+def test_what_is_no_assignment_is_refused(text, words):
+    with pytest.raises(SettingError, match=re.escape(words)):
         read_assignments(text)
-    assert str(caught.value) == sentence
 
 
 def test_a_toml_file_may_have_tables(tmp_path):
     (tmp_path / "mine.toml").write_text('rounds = 3\nprotonorm.gamma = 2\n[fedproto]\naggregation = "median"\n')
-    assert read_assignments("mine.toml") == {
-        "rounds": 3,
-        "protonorm.gamma": 2,
-        "fedproto.aggregation": "median",
-    }
+    assert read_assignments("mine.toml") == {"rounds": 3, "protonorm.gamma": 2, "fedproto.aggregation": "median"}
 
 
 def test_a_toml_file_that_cannot_be_read(tmp_path):
-    with pytest.raises(
-        SettingError, match=r"^the settings file nope.toml cannot be read \(No such file or directory\)\.$"
-    ):
-        read_toml(Path("nope.toml"))
     (tmp_path / "bad.toml").write_text("rounds = \n")
-    with pytest.raises(SettingError, match=r"^the settings file bad.toml is not valid TOML \(Invalid value .*\)\.$"):
-        read_toml(Path("bad.toml"))
     (tmp_path / "latin.toml").write_bytes(b'dataset = "\xe9"')
-    with pytest.raises(
-        SettingError, match=r"^the settings file latin.toml cannot be read \(invalid continuation byte\)\.$"
+    for name, reason in (
+        ("nope", "No such file"),
+        ("bad", "is not valid TOML"),
+        ("latin", "invalid continuation byte"),
     ):
-        read_toml(Path("latin.toml"))
+        with pytest.raises(SettingError, match=rf"the settings file {name}.toml .*{reason}"):
+            read_toml(Path(f"{name}.toml"))
 
 
 # --- merging ----------------------------------------------------------------------------------------
@@ -154,81 +120,50 @@ def test_clients_are_a_setting_too(assignments, flag, clients):
     assert (made.clients, made.run_config["clients"]) == (clients, clients)
 
 
-def femnist(folder):
-    """A folder of images of 62 classes, as a table; of each as many as the clients that draw it want."""
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(num_classes=62)})
-    for split, count in (("train", 500), ("test", 1)):
-        images = [Image.new("L", (8, 8), 4 * label) for label in range(62)]
-        rows = {"image": images * count, "label": list(range(62)) * count}
-        datasets.Dataset.from_dict(rows, features).to_parquet(folder / f"{split}.parquet")
-    return folder
-
-
 @pytest.mark.parametrize("name", preset_names())
-def test_presets_are_whole(name, tmp_path):
+def test_presets_are_whole(name, monkeypatch):
+    # their data are the hub's, or of whoever holds them
+    monkeypatch.setattr(run_config, "check", lambda *_: None)
     settings = run_config.read_preset(name)
-    given = []
-    if name == "fedpagr-mimic-iv":
-        # its data are those of whoever holds access
-        notes = [f"p{row // 2},note {row},class {row // 2 % 6}" for row in range(6000)]
-        (tmp_path / "notes.csv").write_text("\n".join(["subject_id,text,label", *notes]) + "\n")
-        settings["dataset"] = str(tmp_path)
-        given = [f'dataset="{tmp_path}"']
-    if name == "gfpl-femnist":
-        # the hub's copy has no test rows
-        settings["dataset"] = str(femnist(tmp_path))
-        given = [f'dataset="{tmp_path}"']
-    if name == "pfpl-pacs":
-        # its domains are a user's own folders
-        for domain in ("art_painting", "cartoon", "photo", "sketch"):
-            for split, label, number in itertools.product(("train", "test"), range(7), range(5)):
-                place = tmp_path / "pacs" / domain / split / f"class{label}"
-                place.mkdir(parents=True, exist_ok=True)
-                Image.new("L", (8, 8), number).save(place / f"{number}.png")
-        settings["dataset"] = str(tmp_path / "pacs" / "*")
-        given = [f'dataset="{tmp_path}/pacs/*"']
-    made = plan(given, preset=name)
-    # the scale of ProtoNorm's control stands in the preset for those who choose that
-    settings = {key: value for key, value in settings.items() if not key.startswith("frame.")}
+    made = plan(preset=name)
+    # a setting of another method stands in the preset for those who choose that one
+    own = load_method(str(settings["strategy"])).settings
+    settings = {key: value for key, value in settings.items() if "." not in key or key.partition(".")[0] in own}
     assert made.run_config == known_settings() | settings
     assert made.clients == settings["clients"]
 
 
-def test_presets_hold_the_papers_values():
-    assert preset_names() == [
-        "fedpagr-cifar10",
-        "fedpagr-cifar100",
-        "fedpagr-fashion-mnist",
-        "fedpagr-mimic-iv",
-        "fedpagr-tiny-imagenet",
-        "gfpl-cifar10",
-        "gfpl-cifar100",
-        "gfpl-femnist",
-        "gfpl-mnist",
-        "pfpl-digits",
-        "pfpl-pacs",
-        "protonorm-cifar10",
-        "protonorm-cifar100",
-        "spiral",
-        "tinyproto-cifar10",
-        "tinyproto-cifar100",
-    ]
-    table = {"clients": 20, "alpha": 0.1, "rounds": 300, "learning-rate": 0.01, "batch-size": 32}
-    table |= {"models": "papers-protonorm", "split": "pooled", "test-share": 0.25, "validation-share": 0.0}
-    table |= {"prototype-loss": "mse"}
-    theirs = {"partition": "table", "partition-table": str(run_config.PRESETS / "partitions" / AUTHORS_TABLE)}
-    dealt = {10: theirs | {"prototype-weight": 10.0}, 100: {"partition": "dirichlet", "prototype-weight": 20.0}}
+# All other values are held where the papers' tables are: tests/experiments/compare/test_presets.py.
+BY_HAND = {
+    "fedpagr": {"strategy": "fedpagr"},
+    "gfpl": {"strategy": "gfpl", "ways": 3},
+    "pfpl": {"strategy": "pfpl", "clients": 20, "partition": "mixed", "ways": 3, "shots": 0, "models": "resnet18"},
+    "protonorm": {"strategy": "protonorm"},
+    "tinyproto": {"strategy": "tinyproto-fp", "tinyproto.scaling": True},
+    "spiral": {"strategy": "protonorm", "dataset": "spiral"},
+}
+BY_HAND["pfpl"] |= {"rounds": 100, "local-epochs": 1, "learning-rate": 0.01, "momentum": 0.9, "weight-decay": 1e-5}
+BY_HAND["pfpl"] |= {"batch-size": 4, "prototype-weight": 1.0, "prototype-loss": "l2-squared"}
+BY_HAND["pfpl"] |= {"pfpl.alpha": 0.5, "pfpl.weighting": "similarity"}
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_hold_the_papers_values(name):
+    made = known_settings() | run_config.read_preset(name)
+    wanted = BY_HAND[name.partition("-")[0]]
+    assert {setting: made[setting] for setting in wanted} == wanted
+    if name.startswith("fedpagr") and "mimic" not in name:
+        # its last five evaluations are the paper's: rounds 320 to 400
+        assert (made["rounds"] - 320) / made["evaluate-every"] == 4 == (400 - 320) / made["ensemble-every"]
+    table = str(run_config.PRESETS / "partitions" / AUTHORS_TABLE)
+    of_table = name in ("protonorm-cifar10", "tinyproto-cifar10")
+    assert (made["partition-table"], made["partition"] == "table") == ((table, True) if of_table else ("", False))
+
+
+def test_a_control_has_the_scale_of_the_preset():
     for classes, gamma in ((10, 100.0), (100, 200.0)):
-        made = plan(preset=f"protonorm-cifar{classes}").run_config
-        wanted = table | dealt[classes] | {"dataset": f"cifar{classes}", "feature-dim": 512}
-        wanted |= {"protonorm.gamma": gamma, "protonorm.alignment": "thomson", "protonorm.iterations": 100}
-        assert {name: made[name] for name in wanted} == wanted
-        control = plan(['strategy="frame"'], preset=f"protonorm-cifar{classes}").run_config
-        assert (control["frame.gamma"], control["strategy"]) == (gamma, "frame")
-        made = plan(preset=f"tinyproto-cifar{classes}").run_config
-        wanted = table | dealt[classes] | {"dataset": f"cifar{classes}", "feature-dim": 500, "sparsity-dim": 50}
-        wanted |= {"strategy": "tinyproto-fp", "tinyproto.mu": 0.0, "tinyproto.sum": True, "tinyproto.scaling": True}
-        assert {name: made[name] for name in wanted} == wanted
+        made = plan(['strategy="frame"'], preset=f"protonorm-cifar{classes}").run_config
+        assert (made["frame.gamma"], made["strategy"]) == (gamma, "frame")
 
 
 def test_every_preset_states_lambda_and_its_loss():
@@ -268,52 +203,6 @@ def test_a_table_is_sought_from_the_working_directory(tmp_path, monkeypatch):
         plan(['partition="table" partition-table="mine.csv"'], clients=2)
 
 
-def test_fedpagrs_presets_hold_the_papers_values():
-    table = {"clients": 20, "alpha": 0.1, "rounds": 400, "fraction-train": 0.5, "momentum": 0.9, "batch-size": 32}
-    table |= {"models": "papers-fedpagr", "feature-dim": 512, "learning-rate": 0.01, "fedpagr.temperature": 0.1}
-    table |= {"fedpagr.entropy-weight": 0.1, "fedpagr.separation-weight": 0.5}
-    for name, margin, steps in (("cifar10", 0.3, 5), ("fashion-mnist", 0.3, 5), ("cifar100", 0.1, 3)):
-        made = plan(preset=f"fedpagr-{name}").run_config
-        wanted = table | {"fedpagr.margin": margin, "fedpagr.steps": steps}
-        assert {setting: made[setting] for setting in wanted} == wanted
-        # its last five evaluations are the paper's: rounds 320 to 400
-        assert (made["rounds"] - 320) / made["evaluate-every"] == 4 == (400 - 320) / made["ensemble-every"]
-
-
-def test_gfpls_presets_hold_the_papers_values():
-    table = {"strategy": "gfpl", "clients": 20, "partition": "way-shot", "ways": 3, "shots": 100, "split": "official"}
-    table |= {"learning-rate": 0.01, "momentum": 0.5, "validation-share": 0.0, "fraction-train": 1.0, "local-epochs": 1}
-    table |= {"gfpl.components": 4, "gfpl.dual-classifier": True, "gfpl.dot-weight": 2.0, "gfpl.pseudo-features": 16}
-    table |= {"gfpl.threshold": 1.0, "gfpl.threshold-per-dimension": False, "gfpl.weighting": "uniform"}
-    table |= {"gfpl.first-exchange": 10, "gfpl.exchange-every": 10}
-    table |= {"gfpl.retrain-learning-rate": 0.01, "gfpl.retrain-momentum": 0.5}
-    for name, model, dim, batch, spread, rounds in (
-        ("mnist", "cnn2_narrow", 50, 4, 2, 80),
-        ("femnist", "cnn2", 80, 4, 1, 110),
-        ("cifar10", "resnet18", 128, 32, 1, 100),
-        ("cifar100", "resnet18", 128, 32, 2, 80),
-    ):
-        made = known_settings() | read_toml(run_config.PRESETS / f"gfpl-{name}.toml")
-        wanted = table | {"models": model, "feature-dim": dim, "batch-size": batch, "rounds": rounds}
-        wanted |= {"ways-spread": spread, "shots-spread": spread}
-        assert {setting: made[setting] for setting in wanted} == wanted
-
-
-def test_pfpls_presets_hold_the_papers_values():
-    table = {"strategy": "pfpl", "clients": 20, "partition": "mixed", "ways": 3, "shots": 0, "models": "resnet18"}
-    table |= {"rounds": 100, "local-epochs": 1, "learning-rate": 0.01, "momentum": 0.9, "weight-decay": 1e-5}
-    table |= {
-        "batch-size": 4,
-        "prototype-weight": 1.0,
-        "prototype-loss": "l2-squared",
-        "pfpl.alpha": 0.5,
-        "pfpl.weighting": "similarity",
-    }
-    for name in ("digits", "pacs"):
-        made = known_settings() | read_toml(run_config.PRESETS / f"pfpl-{name}.toml")
-        assert {setting: made[setting] for setting in table} == table
-
-
 def test_another_strategy_leaves_a_presets_method_behind():
     made = plan(['strategy="fedproto"'], preset="protonorm-cifar10").run_config
     assert made["protonorm.gamma"] == known_settings()["protonorm.gamma"]
@@ -328,24 +217,22 @@ def test_what_is_asked_for_by_hand_is_not_left_behind():
 # --- paths ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", ["./pictures", "../{here}/pictures", "{absolute}/pictures", "~/pictures"])
-def test_data_paths_are_resolved_from_the_working_directory(given, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("a", "b"):
-        (tmp_path / "pictures" / "train" / name).mkdir(parents=True)
-        for number in range(8):
-            Image.new("L", (8, 8)).save(tmp_path / "pictures" / "train" / name / f"{number}.png")
-    given = given.format(here=tmp_path.name, absolute=tmp_path)
-    assert plan([f'dataset="{given}" min-samples=1 partition="iid"'], clients=2).run_config["dataset"] == str(
-        tmp_path / "pictures"
-    )
-
-
 def paint(folder):
     """Ten grey classes, as those of digits."""
     for number in range(20):
         (folder / str(number % 10)).mkdir(parents=True, exist_ok=True)
         Image.new("L", (8, 8), number).save(folder / str(number % 10) / f"{number}.png")
+
+
+@pytest.mark.parametrize("given", ["./pictures", "../{here}/pictures", "{absolute}/pictures", "~/pictures"])
+def test_data_paths_are_resolved_from_the_working_directory(given, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    paint(tmp_path / "pictures")
+    given = given.format(here=tmp_path.name, absolute=tmp_path)
+    made = plan(
+        [f'dataset="{given}" shared-test-path="{given}" ensemble-every=1 min-samples=1 partition="iid"'], clients=2
+    )
+    assert made.run_config["dataset"] == made.run_config["shared-test-path"] == str(tmp_path / "pictures")
 
 
 @pytest.mark.parametrize(
@@ -379,17 +266,6 @@ def test_folders_with_commas(tmp_path, monkeypatch):
 def test_names_of_data_sets_are_no_paths(tmp_path):
     (tmp_path / "digits").mkdir()
     assert plan(['dataset="digits"']).run_config["dataset"] == "digits"
-
-
-@pytest.mark.parametrize("given", ["./shared", "../{here}/shared", "{absolute}/shared", "~/shared"])
-def test_the_shared_test_set_is_resolved_from_the_working_directory(given, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for number in range(10):
-        (tmp_path / "shared" / str(number)).mkdir(parents=True)
-        Image.new("L", (8, 8), number).save(tmp_path / "shared" / str(number) / "0.png")
-    given = given.format(here=tmp_path.name, absolute=tmp_path)
-    made = plan([f'shared-test-path="{given}" ensemble-every=1'], clients=2).run_config
-    assert made["shared-test-path"] == str(tmp_path / "shared")
 
 
 def test_a_shared_test_set_that_is_not_there_is_sought_here_and_an_empty_one_nowhere(tmp_path):
@@ -436,89 +312,50 @@ def test_results_tells_where_to_look_for_a_run(cut_run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keywords", "sentence"),
+    ("keywords", "words"),
     [
-        (
-            {"assignments": ["alpha=1.0"], "resume": "latest"},
-            "cannot resume {run}: setting `alpha` was 0.5 and is now 1.0",
-        ),
-        (
-            {"clients": 3, "resume": "latest"},
-            "cannot resume {run}: setting `clients` was 6 and is now 3",
-        ),
-        (
-            {"resume": "nope"},
-            'setting `resume` is "nope", but ',
-        ),
-        (
-            {"resume": "latest", "preset": "spiral"},
-            "--preset and --resume exclude each other: a resumed run keeps its settings.",
-        ),
+        ({"assignments": ["alpha=1.0"], "resume": "latest"}, "cannot resume {run}: setting `alpha` was 0.5"),
+        ({"clients": 3, "resume": "latest"}, "cannot resume {run}: setting `clients` was 6 and is now 3"),
+        ({"resume": "nope"}, 'setting `resume` is "nope"'),
+        ({"resume": "latest", "preset": "spiral"}, "--preset and --resume exclude each other"),
     ],
 )
-def test_what_cannot_be_resumed(keywords, sentence, cut_run):
-    with pytest.raises(SettingError) as caught:
+def test_what_cannot_be_resumed(keywords, words, cut_run):
+    with pytest.raises(SettingError, match="^" + re.escape(words.format(run=cut_run))):
         plan(**keywords)
-    assert str(caught.value).startswith(sentence.format(run=cut_run))
 
 
 # --- mistakes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("keywords", "sentence"),
+    ("keywords", "words"),
     [
-        (
-            {"assignments": ["lerning-rate=1.0"]},
-            "unknown setting `lerning-rate` (did you mean `learning-rate`?)",
-        ),
-        (
-            {"assignments": ["protonorm.gama=1.0"]},
-            "unknown setting `protonorm.gama` (did you mean `protonorm.gamma`?)",
-        ),
-        (
-            {"preset": "spirall"},
-            "unknown preset `spirall` (did you mean `spiral`?); one of fedpagr-cifar10, fedpagr-cifar100, "
-            "fedpagr-fashion-mnist, fedpagr-mimic-iv, fedpagr-tiny-imagenet, gfpl-cifar10, gfpl-cifar100, "
-            "gfpl-femnist, gfpl-mnist, pfpl-digits, pfpl-pacs, protonorm-cifar10, protonorm-cifar100, spiral, "
-            "tinyproto-cifar10, tinyproto-cifar100 is allowed.",
-        ),
+        ({"assignments": ["lerning-rate=1.0"]}, "unknown setting `lerning-rate` (did you mean `learning-rate`?)"),
+        ({"assignments": ["protonorm.gama=1.0"]}, "unknown setting `protonorm.gama` (did you mean `protonorm.gamma`?)"),
+        ({"preset": "spirall"}, "unknown preset `spirall` (did you mean `spiral`?); one of fedpagr-cifar10, "),
         ({"clients": 0}, "--clients is 0, but a run needs at least 1."),
-        ({"assignments": ["clients=-2"]}, "setting `clients` is -2, but "),
-        ({"assignments": ["feature-dim=1"]}, "setting `feature-dim` is 1, but "),
-        ({"assignments": ["rounds=true"]}, "setting `rounds` is true, but "),
-        ({"assignments": ["results-dir=3"]}, "setting `results-dir` is 3, but "),
-        (
-            {"assignments": ['strategy="local" protonorm.gamma=1.5']},
-            "setting `protonorm.gamma` is 1.5, but `local` ",
-        ),
-        (
-            {"assignments": ['dataset="./nope"']},
-            "data path '{here}/nope' does not exist",
-        ),
-        (
-            {"results": "a-file/below"},
-            "the results folder {here}/a-file/below cannot be written (Not a directory); give --results a folder of "
-            "yours.",
-        ),
+        ({"assignments": ["clients=-2"]}, "setting `clients` is -2"),
+        ({"assignments": ["rounds=true"]}, "setting `rounds` is true"),
+        ({"assignments": ["results-dir=3"]}, "setting `results-dir` is 3"),
+        ({"assignments": ['strategy="local" protonorm.gamma=1.5']}, "setting `protonorm.gamma` is 1.5, but `local` "),
+        ({"assignments": ['dataset="./nope"']}, "data path '{here}/nope' does not exist"),
+        ({"assignments": ['strategy="fedprot"']}, 'setting `strategy` is "fedprot"'),
+        ({"assignments": ['models="resnet9"']}, "model 'resnet9'"),
+        ({"assignments": ['dataset="digit"']}, "unknown data set 'digit'"),
+        ({"assignments": ['partition="iit"']}, 'setting `partition` is "iit"'),
+        ({"results": "a-file/below"}, "the results folder {here}/a-file/below cannot be written (Not a directory)"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_leaves_nothing(keywords, sentence, tmp_path):
+def test_a_mistake_is_one_sentence_and_leaves_nothing(keywords, words, tmp_path):
     (tmp_path / "a-file").touch()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises((SettingError, DataError)) as caught:
+    with pytest.raises(
+        (SettingError, DataError, ModelError), match="^" + re.escape(words.format(here=tmp_path))
+    ) as caught:
         plan(**keywords)
-    # the floors below may say more after the words that are asked for here
-    assert str(caught.value).startswith(sentence.format(here=tmp_path))
     assert "\n" not in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.parametrize("assignment", ['strategy="fedprot"', 'models="resnet9"', 'dataset="digit"', 'partition="iit"'])
-def test_unknown_names_are_refused_by_name(assignment):
-    value = assignment.partition("=")[2].strip('"')
-    with pytest.raises((SettingError, DataError, ModelError), match=value):
-        plan([assignment])
 
 
 def test_rounds_that_are_finished_cannot_be_taken_back(cut_run):
@@ -538,10 +375,8 @@ def test_a_roster_that_tells_no_number_of_clients(roster, said, cut_run):
     (cut_run / "roster.json").unlink()
     if roster is not None:
         (cut_run / "roster.json").write_text(roster)
-    with pytest.raises(SettingError, match=said) as caught:
+    with pytest.raises(SettingError, match=rf"^{cut_run}/roster.json .*{said}"):
         plan(resume="latest")
-    assert str(caught.value).startswith(str(cut_run / "roster.json"))
-    assert str(caught.value).endswith("; start a new run.")
 
 
 def test_an_old_setting_of_another_type_is_a_sentence(cut_run):

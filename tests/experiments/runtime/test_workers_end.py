@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from experiments.runtime import grid as local_grid
-from experiments.runtime.processes import processes
+from tests.integration.watched import alive, descendants
 
 ROOT = Path(local_grid.__file__).resolve().parents[2]
 RUN = """
@@ -31,17 +31,13 @@ def test_workers_do_not_outlive_a_killed_run(tmp_path):
     for line in process.stdout:
         if line.startswith("round"):
             break
-    table = processes()
-    children = {pid: entry.began for pid, entry in table.items() if entry.parent == process.pid}
+    children = descendants(process.pid)
+    del children[process.pid]
     process.kill()
     process.wait()
     assert len(children) >= 2
 
-    def alive():
-        now = processes()
-        return [pid for pid, began in children.items() if pid in now and now[pid].began == began]
-
     deadline = time.monotonic() + 30
-    while alive() and time.monotonic() < deadline:
+    while alive(children) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert alive() == []
+    assert alive(children) == set()
