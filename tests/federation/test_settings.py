@@ -212,6 +212,7 @@ def test_neighbours_of_the_contradictions_pass():
     # ⌊0.1·20 + ½⌋ = 2, and 3 are asked where `min-train-clients` says so
     check(Settings, {"clients": 20, "fraction-train": 0.1, "min-replies": 2})
     check(Settings, {"clients": 20, "fraction-train": 0.1, "min-replies": 3, "min-train-clients": 3})
+    check(Settings, {"clients": 5, "fraction-train": 0.5, "min-replies": 3})
     # without `clients` the number is not known before the roster
     check(Settings, {"fraction-train": 0.1, "min-replies": 50})
     check(Settings, {"precision": "bf16", "device": "auto"})

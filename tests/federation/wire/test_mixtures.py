@@ -9,7 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 
 from federation.wire.codec import Codec
-from federation.wire.messages import decode_instruction, encode_instruction, encode_report, wire_bytes
+from federation.wire.messages import decode_instruction, encode_instruction, encode_report
 from federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
 from federation.wire.payloads import Instruction, Report, from_tensors, kind_of, to_tensors
 from federation.wire.specs import Spec
@@ -73,22 +73,9 @@ def record(**changed):
     ],
 )
 def test_mixtures_cross_unchanged(sent, limits, crossed):
+    assert kind_of(sent) == "mixtures"
+    assert same(from_tensors(to_tensors(sent)), sent)
     assert same(decode_payload(crossed(encode_payload(sent, CODEC)), limits), sent)
-
-
-def test_mixtures_as_tensors_and_back():
-    for sent in (mixtures(), mixtures(counts=(4, 4, 1, 9, 9, 9)), MixtureSet.empty(D)):
-        assert kind_of(sent) == "mixtures"
-        assert same(from_tensors(to_tensors(sent)), sent)
-
-
-@pytest.mark.parametrize(("label", "dtype"), [(32767, np.int16), (32768, np.int32), (10**6, np.int32)])
-def test_labels_travel_as_narrow_as_they_can(label, dtype, crossed):
-    codec = Codec(label + 1, D)
-    sent = mixtures((0, label, label))
-    encoded = crossed(encode_payload(sent, codec))
-    assert encoded["labels"].numpy().dtype == dtype
-    assert same(decode_payload(encoded, replace(UP, codec=codec)), sent)
 
 
 def test_encoding_leaves_the_mixtures_alone_and_what_was_decoded_can_be_written_to():
@@ -136,15 +123,6 @@ def test_payload_bytes_are_means_variances_and_weights(crossed):
     assert payload_bytes(down) == 15 * 4
 
 
-@pytest.mark.parametrize("classes", [1, 10, 100])
-def test_a_message_adds_little_to_its_mixtures(classes):
-    codec = Codec(100, 128)
-    sent = mixtures(tuple(label for label in range(classes) for _ in range(4)), dim=128)
-    down = encode_instruction(Instruction("20260101-120000-gfpl-cifar100", 300, True, sent), codec)
-    assert payload_bytes(down) == classes * 4 * 257 * 4
-    assert 0 < wire_bytes(down) - payload_bytes(down) <= 0.05 * payload_bytes(down) + 4096
-
-
 # --- what is refused --------------------------------------------------------------------------------------------
 
 
@@ -179,6 +157,8 @@ BAD = {
         *((with_entry("variances", value), f"a variance {NOT_POSITIVE}") for value in (0, -0.0, -1e-30)),
         *((with_entry("variances", value), f"the variances {NO_NUMBER}") for value in (math.nan, math.inf)),
         (with_entry("variances", 1.1e4), f"norm 105, {TOO_LONG}"),
+        # with the means' 4 * 1 just above 100 squared, though neither part is
+        (np.full((3, D), 2499.5, np.float32), TOO_LONG),
         (ones(3, D, kind=np.float16), "the variances are float16"),
         *((values, f"the variances are float32 of shape {values.shape}") for values in (ones(3), ones(3, D, D))),
     ],
@@ -301,9 +281,3 @@ def test_the_bound_lets_a_download_pass_that_float32_has_rounded_up_and_no_uploa
             assert float(decode_payload(sent, DOWN).means[0, 0]) > 100
         else:
             assert "above `max-prototype-norm` 100" in refused(decode_payload, sent, DOWN)
-
-
-def test_a_spread_beyond_the_norm_bound_is_refused(refused):
-    sent = record(means=np.full((3, D), 30.0, np.float32), variances=np.full((3, D), 1700.0, np.float32))
-    # 4 * 900 + 4 * 1700 is more than 100 squared, though neither part is
-    assert "above `max-prototype-norm` 100" in refused(decode_payload, sent, UP)
