@@ -281,7 +281,10 @@ TABLES = [
     Case("its data are images without a classes.txt", named(*folder(names=("canary Meier", "yes"))), HERE),
     Case("label-column names a column, but its data are no table", own(*folder(), node={LABEL_COLUMN: "canary"})),
     Case("its parquet files cannot be read", own(("train-canary.parquet", b"canary"))),
-    Case("a table of its data lacks a column", own(*TEXTS, ("test-canary.csv", "text,label,canary 2\na,no,1\n"))),
+    Case(
+        "a table of its data lacks a column",
+        own(("train-canary.csv", "text,label\na,no\n"), ("test-canary.csv", "text,canary\na,no\n")),
+    ),
     Case("its data have no rows", csv("text,label\n")),
     Case("image-size is 8, but its data are texts", own(*TEXTS), {"image-size": 8}),
     Case("row 1 of the train table is not UTF-8", parquet(text=BROKEN, label=["no", "yes"])),

@@ -131,6 +131,8 @@ def test_an_evaluate_only_message_leaves_the_generations_as_they_are(client, hom
         report = client().evaluate(ask(trained + 2, targets()))
         assert (report.payload, report.training) == (None, None)
         assert report.evaluation.correct == first.evaluation.correct
+    # one that comes late, after the training of its round
+    client().evaluate(ask(max(trained, 1), targets()))
     assert generations(home) == before
 
 
