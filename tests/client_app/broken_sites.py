@@ -172,6 +172,16 @@ def folder(*more, rows=8, prefix="", size=8, first=0, names=("no", "yes")):
     return [*files, *more]
 
 
+def domain(name, *classes):
+    """A domain with a list of its own classes."""
+    return folder((f"{name}/classes.txt", "\n".join(classes) + "\n"), prefix=f"{name}/", names=classes)
+
+
+def tested(group):
+    """A test table whose one row is of this group."""
+    return "test-canary.csv", f"text,label,canary\na,no,{group}\n"
+
+
 NOTES = [{"canary_note": f"canary {i}", "canary_kind": ("no", "yes")[i % 2], "canary_id": str(i)} for i in range(16)]
 PINS = {"text_column": "canary_note", "label_column": "canary_kind", "group_column": "canary_id"}
 
@@ -243,14 +253,13 @@ AT = "{root}/canary-data"
 HERE = {"dataset": AT, "min-samples": 1}
 EVERY = HERE | {"dataset": AT + "/*"}
 TWELVE = {"max-tokens": 12}
+IN_GROUPS = {GROUP_COLUMN: "canary"}
+MEIER = "text,label\na,canary Meier\n"
 OFFICIAL = {"split": "official"}
 ENSEMBLE = {"ensemble-every": 1, "shared-test-path": "{root}/canary-shared"}
 TABLES = [
     Case("no column of the name in label-column", csv("canary\na\n", label_column="canary_gone")),
-    Case(
-        "text-column and label-column name one column twice",
-        csv("canary\na\n", text_column="canary", label_column="canary"),
-    ),
+    Case("name one column twice", csv("canary\na\n", text_column="canary", label_column="canary")),
     Case("no text column of a usual name", csv("canary,label\na,no\n")),
     Case("no image column of a usual name", parquet(canary=[1])),
     Case("no label column of a usual name", csv("text,canary\na,no\n")),
@@ -260,25 +269,15 @@ TABLES = [
         parquet({"text": ["a"], "canary": ["no"]}, {LABEL_COLUMN: "canary"}, text=["a"], canary=[0]),
     ),
     Case("the texts of its train table are no strings", parquet(None, {TEXT_COLUMN: "canary"}, canary=[1], label=[0])),
-    Case(
-        "the groups of its train table are neither",
-        parquet(None, {GROUP_COLUMN: "canary"}, text=["a"], label=[0], canary=[0.5]),
-    ),
+    Case("the groups of its train table are", parquet(None, IN_GROUPS, text=["a"], label=[0], canary=[0.5])),
     Case("row 1 of its train table has no label", csv("text,label\na,no\ncanary,\n")),
     Case("row 0 of its train table has no group", csv("text,label,canary\na,no,\n", group_column="canary")),
     Case("row 1 of its train table has a label or group", parquet(text=["a", "b"], label=BROKEN)),
     Case("the labels of its train table are no class numbers", parquet(image=images_of(1), label=[{"canary": 1}])),
     Case("row 1 of its train table has a label that is not 0 to 1", parquet(image=images_of(2), label=[0, AGE])),
-    Case(
-        "row 1 of its train table has a label that classes.txt does not name", csv("text,label\na,no\nb,canary Meier\n")
-    ),
-    Case(
-        "its data are a table without a classes.txt",
-        own(("train-canary.csv", "text,label\na,canary Meier\n"), classes=""),
-    ),
-    Case(
-        "its data are a table without a classes.txt", named(("train-canary.csv", "text,label\na,canary Meier\n")), HERE
-    ),
+    Case("row 1 of its train table has a label that classes.txt does not name", csv("text,label\na,no\nb,canary\n")),
+    Case("its data are a table without a classes.txt", own(("train-canary.csv", MEIER), classes="")),
+    Case("its data are a table without a classes.txt", named(("train-canary.csv", MEIER)), HERE),
     Case("its data are images without a classes.txt", named(*folder(names=("canary Meier", "yes"))), HERE),
     Case("label-column names a column, but its data are no table", own(*folder(), node={LABEL_COLUMN: "canary"})),
     Case("its parquet files cannot be read", own(("train-canary.parquet", b"canary"))),
@@ -323,16 +322,16 @@ FOLDERS = [
     Case("has more than 8 bits a channel", own(*folder(("no/canary.png", DEEP)))),
     Case("pixels but row 0 of the train table 7×7", own(*folder(("no/canary.png", picture(0, 7))))),
     Case("is no readable image", own(*folder(("no/canary.png", "canary")))),
-    Case("is no readable image", own(*folder(("no/canary.png", picture()[:-30])))),
     Case("its data cache cannot be written", file_at_home("cache", PIXELS)),
     Case("its data cache cannot be written", file_at_home("cache/assignments", PIXELS)),
     Case("have no official test rows", PIXELS, OFFICIAL),
-    Case(
-        "a group has rows of both the train and the test table",
-        own(*TEXTS, ("test-canary.csv", "text,label,canary\na,no,1\n"), node={GROUP_COLUMN: "canary"}),
-        OFFICIAL,
-    ),
+    Case("of both the train and the test table", own(*TEXTS, tested("1"), node=IN_GROUPS), OFFICIAL),
 ]
+GONE = AT + ",{root}/canary-gone"
+WAY_SHOT = HERE | OFFICIAL | {"partition": "way-shot"}
+ODD, CANARIES = ("no", "canary"), ("canary1", "canary2")
+LISTED = ("classes.txt", "\n".join(CANARIES))
+THIRD, UNTAUGHT = (("canary/2/1.png", picture()), ("canary/test/no/1.png", picture()))
 RUNS = [
     Case("the setting dataset names no data set", named(), {"dataset": "canary"}),
     Case("could not be fetched from the Hugging Face hub", named(), {"dataset": "canary/canary"}),
@@ -342,55 +341,22 @@ RUNS = [
     Case("the folder of the domains is none", named(), EVERY),
     Case("is a single data set", named(("train/canary.png", "")), EVERY),
     Case("has no subfolders", named(("canary.txt", "")), EVERY),
-    Case(
-        "of one of the domains, its data path does not exist",
-        named(*folder(LIST)),
-        HERE | {"dataset": AT + ",{root}/canary-gone"},
-    ),
+    Case("of one of the domains, its data path does not exist", named(*folder(LIST)), HERE | {"dataset": GONE}),
     Case("a domain holds texts", named(*[("canary/" + name, held) for name, held in TEXTS]), EVERY),
+    Case("a domain has no training row", named(UNTAUGHT, ("canary/train/no/.keep", ""), LIST), EVERY),
+    Case("that the classes.txt of all domains does not name", named(LIST, *folder(prefix="a/", names=ODD)), EVERY),
     Case(
-        "a domain holds texts",
-        named(("canary/train.parquet", table({"text": ["a"], "label": ["no"]})), ("canary/classes.txt", "no\nyes\n")),
-        EVERY,
+        "more numbered classes than the classes.txt", named(LIST, THIRD, *folder(prefix="canary/", names="01")), EVERY
     ),
-    Case(
-        "a domain has no training row",
-        named(("canary/test/no/1.png", picture()), ("canary/train/no/.keep", ""), LIST),
-        EVERY,
-    ),
-    Case(
-        "a class that the classes.txt of all domains does not name",
-        named(LIST, *folder(prefix="a/", names=("no", "canary"))),
-        EVERY,
-    ),
-    Case(
-        "more numbered classes than the classes.txt of all domains",
-        named(LIST, *folder(("canary/2/1.png", picture()), prefix="canary/", names=("0", "1"))),
-        EVERY,
-    ),
-    Case(
-        "its domains have different classes",
-        named(
-            *folder(("a/classes.txt", LIST[1]), prefix="a/"),
-            *folder(("b/classes.txt", "no\ncanary\n"), prefix="b/", names=("no", "canary")),
-        ),
-        EVERY,
-    ),
+    Case("its domains have different classes", named(*domain("a", "no", "yes"), *domain("b", *ODD)), EVERY),
     Case("count as one here", named(*TEXTS), HERE | {GROUP_COLUMN: "canary", "min-samples": 50}),
-    Case("which the way-shot partition tests on", named(*folder(LIST)), HERE | OFFICIAL | {"partition": "way-shot"}),
+    Case("which the way-shot partition tests on", named(*folder(LIST)), WAY_SHOT),
     Case("one of several domains", named(*folder(LIST)), HERE | {"partition": "mixed"}),
-    Case(
-        "gives out single rows",
-        named(*TEXTS, ("test.csv", "text,label,canary\na,no,9\n")),
-        HERE | OFFICIAL | {"partition": "way-shot", GROUP_COLUMN: "canary"},
-    ),
+    Case("gives out single rows", named(*TEXTS, tested("9")), WAY_SHOT | IN_GROUPS),
     Case(
         "a class has 8 training rows",
-        named(
-            *folder(("classes.txt", "canary1\ncanary2\n"), prefix="train/", names=("canary1", "canary2")),
-            *folder(prefix="test/", names=("canary1", "canary2")),
-        ),
-        HERE | OFFICIAL | {"partition": "way-shot", "ways": 2, "ways-spread": 0},
+        named(*(file for part in ("train/", "test/") for file in folder(prefix=part, names=CANARIES)), LISTED),
+        WAY_SHOT | {"ways": 2, "ways-spread": 0},
     ),
     Case(
         "the rows of a domain are of 1",
@@ -409,10 +375,12 @@ SHARED = [
     Case("has a shared-test-path, but the run's", beside(PIXELS, here=AT), {"ensemble-every": 1}),
     Case(
         "of the shared test set, its data are a table without a classes.txt",
-        beside(PIXELS, ("train.csv", "text,label\na,canary Meier\n")),
+        beside(PIXELS, ("train.csv", MEIER)),
         ENSEMBLE,
     ),
 ]
+SIZES = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
+TWO_SIDED = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in SIZES.items()}
 MODELS_OF_SITES = [
     Case("its model does not fit inputs of shape (1, 8, 8);", node(PIXELS, model="own_models:raising")),
     Case("it is no torch module", node(PIXELS, model="own_models:nothing")),
@@ -438,19 +406,7 @@ MODELS_OF_SITES = [
     Case("last layers cannot be told apart", encoder("Albert", "?trainable=1", embedding_size=16), TWELVE),
     Case("trainable=9 is more than its 4 layers", encoder(query="?trainable=9"), TWELVE),
     Case("the weights of its encoder lack 16 tensors", encoder(spoil=without_a_layer)),
-    Case(
-        "an encoder with a decoder",
-        encoder(
-            "Bart",
-            d_model=32,
-            encoder_layers=1,
-            decoder_layers=1,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            encoder_ffn_dim=32,
-            decoder_ffn_dim=32,
-        ),
-    ),
+    Case("an encoder with a decoder", encoder("Bart", d_model=32, **TWO_SIDED)),
 ]
 OWN_MODEL = node(PIXELS, model="own_models:network")
 ROUNDS = [

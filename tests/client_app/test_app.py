@@ -58,65 +58,46 @@ def test_the_three_kinds_of_message_are_answered(call):
     assert trained.seconds > trained.training.seconds > 0
 
 
-@pytest.mark.parametrize(
-    ("node", "partition", "sentence"),
-    [
-        ({}, -1, "client ?: this SuperNode's --node-config has partition-id=None"),
-        (
-            {"partition-id": "two", "num-partitions": 4},
-            -1,
-            "client ?: this SuperNode's --node-config has partition-id",
-        ),
-        ({"partition-id": 2.5, "num-partitions": 4}, -1, "client ?: this SuperNode's --node-config has partition-id"),
-        ({"partition-id": 2}, 2, "client 2: this SuperNode's --node-config has num-partitions=None"),
-        ({"partition-id": 9, "num-partitions": 4}, 9, "client 9: partition 9 does not exist"),
-        ({"partition-id": 2, "num-partitions": 4, "model": "tiny_cn"}, 2, "client 2: model 'tiny_cn' is unknown"),
-        ({"partition-id": 2, "num-partitions": 4, "data-path": "/nowhere"}, 2, "client 2: "),
-    ],
-    ids=["nothing", "a word", "a fraction", "no number of partitions", "too high", "model", "path"],
-)
-def test_a_client_that_cannot_take_part_says_why(call, node, partition, sentence):
-    identity = decode_identity(call(MessageType.QUERY, node=node).content)
-    assert identity.problem.startswith(sentence)
-    assert identity.partition == partition
-    assert identity.rows == (0, 0, 0)
+WHOLE = {"partition-id": 2, "num-partitions": 4}
 
 
 @pytest.mark.parametrize(
-    ("settings", "reason"),
+    ("node", "settings", "partition", "named"),
     [
-        ({"device": "cuda:99"}, "`device`"),
-        ({"models": "tiny_perceptron", "dataset": "/no/such/folder"}, "/no/such/folder"),
-        ({"learning-rate": -1.0}, "`learning-rate`"),
-        ({"min-samples": 200}, "min-samples = 200"),
+        ({}, {}, -1, "partition-id=None"),
+        (WHOLE | {"partition-id": "two"}, {}, -1, "partition-id"),
+        (WHOLE | {"partition-id": 2.5}, {}, -1, "partition-id"),
+        ({"partition-id": 2}, {}, 2, "num-partitions=None"),
+        (WHOLE | {"partition-id": 9}, {}, 9, "partition 9"),
+        (WHOLE | {"model": "tiny_cn"}, {}, 2, "'tiny_cn'"),
+        (WHOLE | {"data-path": "/nowhere"}, {}, 2, ""),
+        (WHOLE, {"device": "cuda:99"}, 2, "`device`"),
+        (WHOLE, {"dataset": "/no/such/folder"}, 2, "/no/such/folder"),
+        (WHOLE, {"learning-rate": -1.0}, 2, "`learning-rate`"),
+        (WHOLE, {"min-samples": 200}, 2, "min-samples = 200"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_named(call, settings, reason):
-    identity = decode_identity(call(MessageType.QUERY, settings=settings).content)
-    assert identity.problem.startswith("client 1: ")
-    assert reason in identity.problem
+def test_a_client_that_cannot_take_part_says_why_and_cannot_train(call, node, settings, partition, named):
+    identity = decode_identity(call(MessageType.QUERY, settings=settings, node=node).content)
+    assert identity.problem.startswith(f"client {'?' if partition < 0 else partition}: ")
+    assert named in identity.problem
+    assert (identity.partition, identity.rows) == (partition, (0, 0, 0))
+    reply = call(MessageType.TRAIN, instruction(), settings, node)
+    assert named in (decode_report(reply.content, CODEC)[0].problem if reply.has_content() else refusal(reply))
+    assert not reply.has_content() or "payload" not in reply.content
 
 
-def test_a_client_that_cannot_take_part_cannot_train(call):
-    assert "partition-id" in refusal(call(MessageType.TRAIN, instruction(), node={"num-partitions": 4}))
-
-
-@pytest.mark.parametrize("message_type", [MessageType.TRAIN, MessageType.EVALUATE])
-def test_a_defect_in_a_round_is_an_error_reply(call, monkeypatch, capsys, message_type):
+@pytest.mark.parametrize("message_type", [MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE])
+def test_a_defect_reaches_the_person_who_waits_for_the_client(call, monkeypatch, capsys, message_type):
     def broken(*_):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(client_module, "evaluate", broken)
-    assert refusal(call(message_type, instruction())) == "client 1: RuntimeError: out of memory"
-    assert "Traceback" in capsys.readouterr().err
-
-
-def test_a_defect_reaches_the_person_who_waits_for_the_client(call, monkeypatch, capsys):
-    def broken(self):
-        raise RuntimeError("out of memory")
-
     monkeypatch.setattr(Client, "identity", broken)
-    assert decode_identity(call(MessageType.QUERY).content).problem == "client 1: RuntimeError: out of memory"
+    asked = message_type == MessageType.QUERY
+    reply = call(message_type, None if asked else instruction())
+    said = decode_identity(reply.content).problem if asked else refusal(reply)
+    assert said == "client 1: RuntimeError: out of memory"
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -129,20 +110,11 @@ def test_a_damaged_store_is_the_clients_problem_in_its_reply(call, home):
     assert (report.round, report.training, report.evaluation, upload) == (2, None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("other", "named"),
-    [
-        (Codec(9, 8, 3), "K is 9 there and 10 here"),
-        (Codec(10, 7, 3), "d is 7 there and 8 here"),
-        (Codec(10, 8, 4), "s is 4 there and 3 here"),
-        (Codec(10, 8, 3, seed=1), "seed is 1 there and 0 here"),
-        (Codec(10, 8, 3, "float16"), "format is float16 there and float32 here"),
-    ],
-)
-def test_a_server_of_another_codec_is_refused_before_anything_is_done(call, home, other, named):
-    payload = PrototypeSet(torch.tensor([1, 4]), torch.ones(2, other.dim))
-    records = encode_instruction(Instruction("a-run", 1, True, payload), other)
-    assert named in refusal(call(MessageType.TRAIN, records, {"sparsity-dim": 3}))
+def test_a_server_of_another_codec_is_refused_before_anything_is_done(call, home):
+    """What differs: test_codec.py."""
+    payload = PrototypeSet(torch.tensor([1, 4]), torch.ones(2, 8))
+    records = encode_instruction(Instruction("a-run", 1, True, payload), Codec(10, 8, 4))
+    assert "s is 4 there and 3 here" in refusal(call(MessageType.TRAIN, records, {"sparsity-dim": 3}))
     assert not (home / "clients").exists()
 
 
@@ -164,10 +136,7 @@ def test_a_prototype_that_the_format_cannot_hold_costs_the_upload_alone(call, ho
         reply = call(MessageType.TRAIN, encode_instruction(Instruction("a-run", 1, True), codec), settings)
     report, upload = decode_report(reply.content, codec)
     assert upload is None
-    assert report.problem == (
-        f"client 1: a prototype cannot be sent (class {held[1]}): Row 1 of the prototypes holds 70000, beyond 65504, "
-        "the largest number of float16; choose the wire-dtype bfloat16, int8 or float32."
-    )
+    assert report.problem.startswith(f"client 1: a prototype cannot be sent (class {held[1]}): ")
     assert (report.partition, report.round) == (1, 1)
     assert report.training.steps > 0
     assert report.evaluation.correct

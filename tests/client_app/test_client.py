@@ -50,15 +50,6 @@ def test_the_first_round_evaluates_the_initial_model_and_trains_without_targets(
     assert not (home / "clients" / "a-run" / "0" / "received.safetensors").exists()
 
 
-def test_evaluation_is_of_the_model_that_the_last_round_left(client):
-    """The figures of round 2's message are those of the state that round 1 left, not of what round 2 makes of it."""
-    client().train(ask(1))
-    alone = client().evaluate(ask(2, targets())).evaluation
-    trained = client().train(ask(2, targets())).evaluation
-    assert trained.correct == alone.correct
-    assert "global-prototypes" in alone.correct
-
-
 def test_what_was_received_is_pulled_towards_and_kept_for_prediction(client, home):
     client().train(ask(1))
     report = client().train(ask(2, targets()))
@@ -94,10 +85,14 @@ def test_constants_are_there_for_the_method_and_kept_for_prediction(client, home
     assert torch.equal(kept["vectors"], targets().vectors)
 
 
-def test_targets_are_those_of_this_message_alone(client):
-    """A state in memory must not remember the last message's targets."""
+def test_evaluation_is_of_the_model_that_the_last_round_left_and_of_this_messages_targets(client):
+    """The figures of round 2's message are those of the state that round 1 left, not of what round 2 makes of it."""
     client().train(ask(1))
-    client().train(ask(2, targets()))
+    alone = client().evaluate(ask(2, targets())).evaluation
+    trained = client().train(ask(2, targets())).evaluation
+    assert trained.correct == alone.correct
+    assert "global-prototypes" in alone.correct
+    # a state in memory must not remember the last message's targets
     report = client().train(ask(3))
     assert "global-prototypes" not in report.evaluation.correct
     assert "prototype-pull" not in report.training.parts
@@ -124,28 +119,20 @@ def test_a_method_takes_what_it_received_after_evaluation_and_before_training(cl
     assert state.targets is not None
 
 
-def test_no_evaluation_unless_asked(client):
-    assert client().train(ask(1, evaluate=False)).evaluation is None
-
-
-def test_an_evaluate_only_message_leaves_the_generations_as_they_are(client, home):
-    client().train(ask(1))
-    client().train(ask(2, targets()))
+@pytest.mark.parametrize("trained", [0, 2])
+def test_an_evaluate_only_message_leaves_the_generations_as_they_are(client, home, trained):
+    for number in range(1, trained + 1):
+        client().train(ask(number, targets()))
+    first = client().evaluate(ask(trained + 1, targets()))
     before = generations(home)
+    assert trained or list(before) == ["round-000000.safetensors"], "it never trained: its initial model"
     for _ in range(2):
-        report = client().evaluate(ask(3, targets()))
-        assert report.payload is None
-        assert report.training is None
         client_module._states.clear()
-    assert generations(home) == before
-
-
-def test_a_client_that_never_trained_evaluates_its_initial_model(client, home):
-    first = client().evaluate(ask(4, targets()))
-    assert list(generations(home)) == ["round-000000.safetensors"]
-    before = generations(home)
-    client_module._states.clear()
-    assert client().evaluate(ask(5, targets())).evaluation.correct == first.evaluation.correct
+        report = client().evaluate(ask(trained + 2, targets()))
+        assert (report.payload, report.training) == (None, None)
+        assert report.evaluation.correct == first.evaluation.correct
+    # one that comes late, after the training of its round
+    client().evaluate(ask(max(trained, 1), targets()))
     assert generations(home) == before
 
 
@@ -183,11 +170,17 @@ def test_a_state_in_memory_is_used_while_it_is_the_stores_newest(client, monkeyp
     monkeypatch.setattr(Store, "load_into", lambda *arguments: loads.append(1) or whole(*arguments))
     rounds(client)
     client().evaluate(ask(4))
-    client().evaluate(ask(4))
     assert not loads
     client_module._states.clear()
     client().evaluate(ask(4))
     assert len(loads) == 1
+
+
+def test_runs_do_not_share_states(client, home):
+    first, second = (client().train(ask(1, run=run)) for run in ("one", "two"))
+    assert without_times(first) == without_times(second)
+    assert [key[:2] for key in client_module._states] == [("one", 0), ("two", 0)]
+    assert list(generations(home, run="two")) == ["round-000000.safetensors", "round-000001.safetensors"]
 
 
 def test_a_state_in_memory_gives_way_to_a_store_that_another_process_wrote(client, home):
@@ -238,14 +231,6 @@ def test_memory_holds_the_states_used_last_within_its_bound(client, monkeypatch)
     monkeypatch.setattr(client_module, "CACHE_BYTES", 0)
     client(0).evaluate(ask(2))
     assert [key[:2] for key in client_module._states] == [("a-run", 0)]  # the newest always stays: it is in use
-
-
-def test_runs_do_not_share_states(client, home):
-    first = client().train(ask(1, run="one"))
-    second = client().train(ask(1, run="two"))
-    assert without_times(first) == without_times(second)
-    assert [key[:2] for key in client_module._states] == [("one", 0), ("two", 0)]
-    assert list(generations(home, run="two")) == ["round-000000.safetensors", "round-000001.safetensors"]
 
 
 def test_the_order_of_clients_does_not_matter(client, home, tmp_path, monkeypatch):

@@ -114,14 +114,10 @@ def test_a_class_that_a_client_does_not_hold_is_never_its_own_rules_answer(parts
     assert found.correct["majority-class"][0] == 10
 
 
-def test_without_targets_there_is_no_global_rule(parts):
-    made = trained(parts)
-    assert "global-prototypes" not in evaluate(made.objective, made.state, made.data).correct
-
-
 def test_a_single_class_is_always_answered(parts):
     made = trained(parts, train=(2,) * 5, test=(2, 2, 1), validation=(2,))
     found = evaluate(made.objective, made.state, made.data)
+    assert "global-prototypes" not in found.correct, "there are no targets"
     for rule in ("local-prototypes", "discriminant", "majority-class"):
         assert found.correct[rule] == (2, 1)
 
@@ -135,6 +131,23 @@ def test_a_single_training_row_is_enough_for_every_rule(parts):
     assert found.correct["local-prototypes"] == found.correct["discriminant"] == (1, 0)
 
 
+@pytest.mark.parametrize(
+    ("lacking", "rows", "majority"),
+    [
+        ({"validation": ()}, (20, 0), (5, 0)),
+        ({"test": ()}, (0, 9), (0, 3)),
+        ({"test": (), "validation": ()}, (0, 0), None),
+    ],
+)
+def test_without_rows_of_a_split_their_count_is_zero(parts, lacking, rows, majority):
+    made = trained(parts, **lacking)
+    found = evaluate(made.objective, made.state, made.data)
+    assert found.rows == rows
+    assert found.correct.get("majority-class") == majority
+    assert (found.correct == {}) == (majority is None)
+    assert all(count == 0 for pair in found.correct.values() for count, n in zip(pair, rows, strict=True) if n == 0)
+
+
 def test_a_client_without_training_rows_answers_by_classifier_and_targets_alone(parts):
     made = parts(train=())
     measure(made.objective, made.state, made.data)
@@ -144,27 +157,6 @@ def test_a_client_without_training_rows_answers_by_classifier_and_targets_alone(
     assert found.rows == (20, 9)
     z = alone(made.state.module, made.data.test)
     assert found.correct["global-prototypes"][0] == right(nearest(z, targets), made.data.test)
-
-
-def test_without_validation_rows_their_count_is_zero(parts):
-    made = trained(parts, validation=())
-    found = evaluate(made.objective, made.state, made.data)
-    assert found.rows == (20, 0)
-    assert all(pair[1] == 0 for pair in found.correct.values())
-    assert found.correct["majority-class"][0] == 5
-
-
-def test_without_test_rows_validation_still_counts(parts):
-    made = trained(parts, test=())
-    found = evaluate(made.objective, made.state, made.data)
-    assert found.rows == (0, 9)
-    assert found.correct["majority-class"] == (0, 3)
-
-
-def test_without_any_rows_there_is_nothing_to_report(parts):
-    made = trained(parts, test=(), validation=())
-    found = evaluate(made.objective, made.state, made.data)
-    assert (found.rows, found.correct) == ((0, 0), {})
 
 
 def test_rows_of_classes_that_a_client_lacks_count_at_the_end_beside_its_own(parts):
@@ -182,20 +174,22 @@ def test_rows_of_classes_that_a_client_lacks_count_at_the_end_beside_its_own(par
     assert found.correct["majority-class"][2] == own.correct["majority-class"][0]
 
 
-def test_who_holds_all_classes_counts_among_all_and_who_is_not_asked_does_not(parts):
-    every = trained(parts, unheld=())
-    found = evaluate(every.objective, every.state, every.data, last=True)
-    assert found.rows == (20, 9, 20)
-    assert all(counts[2] == counts[0] for counts in found.correct.values())
-    unasked = trained(parts)
-    assert evaluate(unasked.objective, unasked.state, unasked.data, last=True).rows == (20, 9)
-
-
-def test_a_client_without_a_test_row_of_its_own_is_still_tested_on_the_others(parts):
-    made = trained(parts, test=(), validation=(), unheld=(3, 3))
+@pytest.mark.parametrize(
+    ("held", "rows"),
+    [
+        ({"unheld": ()}, (20, 9, 20)),  # who holds all classes counts among all
+        ({}, (20, 9)),  # who is not asked does not
+        ({"test": (), "validation": (), "unheld": (3, 3)}, (0, 0, 2)),
+    ],
+)
+def test_who_counts_among_all_classes(parts, held, rows):
+    made = trained(parts, **held)
     found = evaluate(made.objective, made.state, made.data, last=True)
-    assert found.rows == (0, 0, 2)
-    assert found.correct["majority-class"] == (0, 0, 0)
+    assert found.rows == rows
+    if rows[0] == 0:
+        assert found.correct["majority-class"] == (0, 0, 0)
+    else:
+        assert all(counts[2:] in ((), counts[:1]) for counts in found.correct.values())
 
 
 def test_all_rules_share_one_forward_pass(parts, monkeypatch):

@@ -42,18 +42,18 @@ def test_a_site_s_columns_are_its_own(client, scans):
 
 @pytest.mark.parametrize("setting", ["label-column", "text-column", "group-column"])
 def test_a_run_that_names_another_column_is_refused_whatever_the_table_has(client, scans, setting):
-    for named in ("born", "label", "no such column"):
+    for pins, named in ((PINS, "born"), (PINS, "label"), (PINS, "no such column"), ({}, "born")):
         with pytest.raises(SettingError) as refused:
-            client(0, {setting: named}, **PINS, data_path=scans())
+            client(0, {setting: named}, **pins, data_path=scans())
         assert refused.value.told == f"the setting `{setting}` differs from the site's own; leave it empty"
         assert f'`{setting}` is "{named}"' in str(refused.value)
     same = {name.replace("_", "-"): column for name, column in PINS.items()}
     assert client(0, same, **PINS, data_path=scans()).data.class_names == ("ill", "well")
 
 
-def test_columns_that_the_site_does_not_name_are_not_the_run_s_to_name(client, scans):
-    with pytest.raises(SettingError, match='`label-column` is "born", but this site\'s is ""'):
-        client(0, {"label-column": "born"}, data_path=scans())
+def test_columns_of_no_table_are_refused(client):
+    with pytest.raises(SettingError, match='label-column="diagnosis"'):
+        client(label_column="diagnosis")
 
 
 def test_labels_never_become_the_names_of_classes(client, scans, monkeypatch):
@@ -98,11 +98,6 @@ def test_the_columns_of_a_shared_test_set_elsewhere_are_the_site_s_too(client, s
     bare = scans(classes="", name="unlisted")
     with pytest.raises(DataError, match=r"shared-test-path: .*unlisted' holds a table, but no classes.txt"):
         client(0, shared, **here | {"shared_test_path": bare}).identity()
-
-
-def test_columns_of_no_table_are_refused(client):
-    with pytest.raises(SettingError, match='has label-column="diagnosis", but neither data-path nor shared-test-path'):
-        client(label_column="diagnosis")
 
 
 @pytest.mark.parametrize(

@@ -38,18 +38,21 @@ def rounds(store):
     return sorted(path.name for path in store.folder.glob("*.safetensors"))
 
 
-def test_an_empty_store_has_no_generation(store):
+def test_two_generations_are_kept_and_the_newest_is_found(store):
     assert store.newest() is None
     assert store.newest_before(1) is None
-
-
-def test_two_generations_are_kept_and_the_newest_is_found(store):
     stamps = [store.save(number, state_with(number)) for number in (0, 1, 2, 9, 10, 11)]
     assert rounds(store) == ["round-000010.safetensors", "round-000011.safetensors"]
     assert store.newest() == stamps[-1]
     assert [stamp[0] for stamp in stamps] == [0, 1, 2, 9, 10, 11]
-    assert value_in(store, stamps[-2]) == 10
-    assert value_in(store, stamps[-1]) == 11
+    assert [value_in(store, stamp) for stamp in stamps[-2:]] == [10, 11]
+
+
+def test_the_stamp_changes_when_a_round_is_written_anew(store):
+    first, second = (store.save(1, state_with(value)) for value in (1.0, 2.0))
+    assert second != first
+    assert second[0] == first[0] == 1
+    assert store.newest() == second
 
 
 def test_copies_that_somebody_made_beside_the_generations_are_none(store):
@@ -64,23 +67,10 @@ def test_copies_that_somebody_made_beside_the_generations_are_none(store):
     assert rounds(store) == sorted([*copies, "round-000002.safetensors", "round-000003.safetensors"])
 
 
-def test_a_round_starts_from_before_it_and_what_the_server_forgot_is_deleted(store):
-    for number in (4, 5):
-        store.save(number, state_with(number))
-    assert store.newest_before(6)[0] == 5
-    assert rounds(store) == ["round-000004.safetensors", "round-000005.safetensors"]
-    stamp = store.newest_before(5)
-    assert stamp[0] == 4
-    assert value_in(store, stamp) == 4
-    assert rounds(store) == ["round-000004.safetensors"]
-
-
 def test_a_server_that_went_back_too_far_is_told_so_and_nothing_is_deleted(store):
     for number in (4, 5):
         store.save(number, state_with(number))
-    with pytest.raises(
-        StoreError, match=r"round 4 .* no longer holds the state of an earlier round, only of 4, 5; resume"
-    ):
+    with pytest.raises(StoreError, match=r"round 4 .*only of 4, 5"):
         store.newest_before(4)
     assert rounds(store) == ["round-000004.safetensors", "round-000005.safetensors"]
 
@@ -98,20 +88,17 @@ def test_a_state_that_the_server_has_seen_must_be_there(store):
     assert store.newest_before(4, trained=3)[0] == 3
 
 
-def test_an_evaluation_that_comes_late_deletes_nothing(store):
-    for number in (1, 2):
+def test_a_round_starts_from_before_it_and_what_the_server_forgot_is_deleted(store):
+    for number in (4, 5):
         store.save(number, state_with(number))
-    assert store.newest_before(2, trained=1, going_back=False)[0] == 1
-    assert store.newest_before(3, trained=2)[0] == 2
-
-
-def test_the_stamp_changes_when_a_round_is_written_anew(store):
-    first = store.save(1, state_with(1.0))
-    assert store.newest() == first
-    second = store.save(1, state_with(2.0))
-    assert second != first
-    assert second[0] == first[0] == 1
-    assert store.newest() == second
+    assert store.newest_before(6)[0] == 5
+    # an evaluation that comes late deletes nothing
+    assert store.newest_before(5, trained=4, going_back=False)[0] == 4
+    assert rounds(store) == ["round-000004.safetensors", "round-000005.safetensors"]
+    stamp = store.newest_before(5)
+    assert stamp[0] == 4
+    assert value_in(store, stamp) == 4
+    assert rounds(store) == ["round-000004.safetensors"]
 
 
 def test_a_failing_save_leaves_the_old_generations_and_no_rubbish(store, monkeypatch):
@@ -145,7 +132,7 @@ def test_a_write_that_a_crash_cut_short_is_never_taken_for_a_state(store):
 
 
 @pytest.mark.parametrize("kept", [0, 5, 100, -1])
-def test_a_truncated_generation_is_an_error_that_names_the_file_and_the_remedy(store, kept):
+def test_a_truncated_generation_is_an_error_that_names_the_file(store, kept):
     store.save(1, state_with(1.0))
     store.save(2, state_with(2.0))
     path = store.folder / "round-000002.safetensors"
@@ -155,7 +142,6 @@ def test_a_truncated_generation_is_an_error_that_names_the_file_and_the_remedy(s
     with pytest.raises(StoreError) as raised:
         value_in(store, stamp)
     assert str(path) in str(raised.value)
-    assert "bring it back from a copy, or start a new run" in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
@@ -190,24 +176,16 @@ def same(found, expected):
         assert found[name].numpy().tobytes() == tensor.numpy().tobytes(), name
 
 
-def test_a_state_without_training_rows_comes_back_without_prototypes(store, parts):
+def test_a_load_forgets_what_the_state_held_before(store, parts):
+    """The stored one is of a client without training rows: it has no prototypes."""
     made = parts(train=())
     measure(made.objective, made.state, made.data)
     stamp = store.save(0, made.state)
-    fresh = parts(train=(), seed=5).state
-    store.load_into(fresh, stamp, torch.device("cpu"))
-    assert fresh.prototypes is None
-    assert fresh.covariance is None
-    assert fresh.kept == {}
-    assert fresh.optimiser == {}
-
-
-def test_a_load_forgets_what_the_state_held_before(store):
-    stamp = store.save(1, state_with(1.0))
-    dirty = state_with(2.0, kept={"old": torch.ones(1)}, optimiser={"train/0/step": torch.ones(1)})
+    dirty = parts(seed=5).state
+    dirty.kept, dirty.optimiser = {"old": torch.ones(1)}, {"train/0/step": torch.ones(1)}
     dirty.covariance = torch.eye(2)
     store.load_into(dirty, stamp, torch.device("cpu"))
-    assert (dirty.kept, dirty.optimiser, dirty.covariance) == ({}, {}, None)
+    assert (dirty.kept, dirty.optimiser, dirty.covariance, dirty.prototypes) == ({}, {}, None, None)
 
 
 def test_tensors_that_share_memory_are_saved(store):

@@ -1,7 +1,7 @@
 """The roster, over a grid of nodes that come late, die, answer twice, answer nonsense, or do not fit together."""
 
+import json
 import logging
-import re
 from dataclasses import asdict, replace
 
 import pytest
@@ -106,9 +106,7 @@ def refused(function, *arguments, **more):
     with pytest.raises(RosterError) as caught:
         function(*arguments, **more)
     text = str(caught.value)
-    assert text.endswith(".")
     assert text.isprintable()
-    assert not re.search(r"[.!?] +[A-Z]", text)
     return text
 
 
@@ -125,12 +123,13 @@ def test_everybody_is_there(clock, clients):
     assert clock.now == grid.began
 
 
-def test_the_start_waits_for_nodes_that_appear_late_and_asks_each_once(clock):
-    grid = FakeGrid(clock, {50: identity(0), 60: (identity(1), 100, 0), 70: (identity(2), 200, 5)})
+def test_the_start_waits_for_nodes_that_appear_late_or_answer_late_and_asks_each_once(clock):
+    # the first query of a client decodes its data, which may take minutes
+    grid = FakeGrid(clock, {50: identity(0), 60: (identity(1), 100, 0), 70: (identity(2), 20, 185)})
     roster = gathered(grid)
     assert set(roster.nodes) == {0, 1, 2}
     assert clock.now - grid.began == pytest.approx(205, abs=0.2)
-    assert grid.queries == [50, 60, 70]
+    assert grid.queries == [50, 70, 60]
 
 
 def test_a_node_that_was_killed_over_the_question_is_asked_again_when_it_is_back(clock, caplog):
@@ -152,12 +151,6 @@ def test_a_node_that_was_killed_over_the_question_is_asked_again_when_it_is_back
     assert "node 70 could not say who it is: SuperNode is unavailable" in caplog.text
 
 
-def test_a_client_that_takes_longer_than_query_timeout_to_answer_is_waited_for(clock):
-    # the first query of a client decodes its data, which may take minutes
-    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: (identity(2), 0, 250)})
-    assert set(gathered(grid).nodes) == {0, 1, 2}
-
-
 def test_a_dead_id_beside_a_whole_roster_costs_one_query_timeout(clock, caplog):
     grid = FakeGrid(clock, {1: None, 50: identity(0), 60: identity(1), 70: identity(2)})
     with caplog.at_level(logging.WARNING, "protosphere"):
@@ -169,40 +162,37 @@ def test_a_dead_id_beside_a_whole_roster_costs_one_query_timeout(clock, caplog):
 def test_too_few_by_the_deadline_names_the_missing_partitions(clock):
     grid = FakeGrid(clock, {50: identity(1), 60: None})
     text = refused(gathered, grid, start_timeout=20.0)
-    assert "1 of 3 clients answered within `start-timeout` 20 s (missing partitions: 0, 2)" in text
+    assert "1 of 3 clients" in text
+    assert "`start-timeout` 20 s (missing partitions: 0, 2)" in text
     assert clock.now - grid.began == pytest.approx(20, abs=0.2)
-
-
-def test_nobody_at_all(clock):
-    assert "0 of an unknown number of clients" in refused(gathered, FakeGrid(clock, {}), start_timeout=2.0)
-    assert "0 of 2 clients" in (text := refused(gathered, FakeGrid(clock, {}), start_timeout=2.0, clients=2))
-    assert "missing partitions: 0, 1" in text
-
-
-def test_a_forged_number_of_partitions_takes_no_memory_and_no_line_of_a_million_numbers(clock):
-    grid = FakeGrid(clock, {50: identity(1, partitions=2**60)})
-    text = refused(gathered, grid, start_timeout=2.0)
+    # a forged number takes no memory, and no line of a million numbers
+    text = refused(gathered, FakeGrid(clock, {50: identity(1, partitions=2**60)}), start_timeout=2.0)
     assert f"1 of {2**60} clients" in text
     assert text.count(",") <= 20
 
 
-def test_two_live_answers_for_one_partition(clock):
-    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: (identity(1), 5, 0)})
-    text = refused(gathered, grid)
-    assert "nodes 60 and 70 both answer for partition 1" in text
+def test_nobody_at_all(clock):
+    assert "0 of an unknown number" in refused(gathered, FakeGrid(clock, {}), start_timeout=2.0)
+    text = refused(gathered, FakeGrid(clock, {}), start_timeout=2.0, clients=2)
+    assert "0 of 2 clients" in text
+    assert "missing partitions: 0, 1" in text
 
 
-def test_a_node_that_restarts_while_others_are_waited_for(clock):
+@pytest.mark.parametrize("leaves", [False, True])
+def test_two_nodes_for_one_partition_are_a_restart_where_the_first_leaves_and_refused_where_it_stays(clock, leaves):
     grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 61: (identity(1), 5, 0), 70: (identity(2), 9, 0)})
     sleep = clock.sleep
 
     def leaves_after_a_second(seconds):
         sleep(seconds)
-        if clock.now - grid.began > 1:
+        if leaves and clock.now - grid.began > 1:
             grid.gone.add(60)
 
     clock.sleep = leaves_after_a_second
-    assert gathered(grid).nodes == {0: 50, 1: 61, 2: 70}
+    if leaves:
+        assert gathered(grid).nodes == {0: 50, 1: 61, 2: 70}
+    else:
+        assert "nodes 60 and 61 both answer for partition 1" in refused(gathered, grid)
 
 
 def test_a_client_with_a_problem_ends_the_start_in_its_own_words(clock):
@@ -225,7 +215,7 @@ def test_an_answer_that_says_nothing_is_reported_and_its_partition_is_missing(cl
     with caplog.at_level(logging.WARNING, "protosphere"):
         assert "(missing partitions: 1)" in refused(gathered, grid, start_timeout=2.0)
     assert said in caplog.text
-    assert all(record.getMessage().startswith("node 60 could not say who it is") for record in caplog.records)
+    assert all("node 60" in record.getMessage() for record in caplog.records)
     assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
@@ -246,28 +236,20 @@ def test_a_node_whose_query_flower_did_not_take_is_asked_again(clock, refuse):
 
 
 @pytest.mark.parametrize(
-    ("answers", "named"),
+    ("answers", "clients", "named"),
     [
-        ([identity(0, 3), identity(1, 4)], ["client 1", "one of 4", "has 3"]),
-        ([identity(0, 3), identity(3, 3)], ["partition 3", "0 to 2"]),
-        ([identity(0, 3), identity(-1, 3)], ["partition -1", "0 to 2"]),
+        ([identity(0, 3), identity(1, 4)], 0, ["client 1", "one of 4", "has 3"]),
+        ([identity(0, 3), identity(3, 3)], 0, ["partition 3", "0 to 2"]),
+        ([identity(0, 3), identity(-1, 3)], 0, ["partition -1", "0 to 2"]),
+        ([identity(0), identity(1, feature_dim=32), identity(2)], 0, ["client 1 (resnet8)", "width 32"]),
+        ([identity(0), identity(1), identity(2)], 2, ["one of 3", "has 2 clients"]),
     ],
 )
-def test_a_client_of_another_federation_is_named_at_once(clock, answers, named):
+def test_a_client_that_does_not_fit_in_ends_the_start_at_once_by_name(clock, answers, clients, named):
     grid = FakeGrid(clock, dict(enumerate(answers)))
-    text = refused(gathered, grid)
+    text = refused(gathered, grid, clients=clients)
     assert all(part in text for part in named)
     assert clock.now == grid.began
-
-
-def test_clients_that_do_not_fit_together_end_the_start(clock):
-    grid = FakeGrid(clock, {1: identity(0), 2: identity(1, feature_dim=32), 3: identity(2)})
-    assert "client 1 (resnet8) has features of width 32" in refused(gathered, grid)
-
-
-def test_the_setting_clients_is_held_against_the_nodes(clock):
-    grid = FakeGrid(clock, {1: identity(0), 2: identity(1), 3: identity(2)})
-    assert "one of 3, but the run has 2 clients" in refused(gathered, grid, clients=2)
 
 
 def test_the_roster_is_written_without_node_ids_in_partition_order(clock):
@@ -309,16 +291,16 @@ def test_a_restarted_node_takes_over_its_partition(running, caplog, old_is_gone)
     assert roster.nodes == {0: 50, 1: 62, 2: 70}
 
 
+OTHERS = [
+    *({"model": "cnn"}, {"feature_dim": 32}, {"class_names": ("a", "b", "c")}, {"rows": (91, 10, 30)}),
+    *({"classes": (0, 1)}, {"codec": "K=3 d=64 s=16"}, {"partitions": 4}),
+]
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (identity(1, model="cnn"), "partition 1 was another client at the start"),
-        (identity(1, feature_dim=32), "partition 1 was another client at the start"),
-        (identity(1, class_names=("a", "b", "c")), "partition 1 was another client at the start"),
-        (identity(1, rows=(91, 10, 30)), "partition 1 was another client at the start"),
-        (identity(1, classes=(0, 1)), "partition 1 was another client at the start"),
-        (identity(1, codec="K=3 d=64 s=16"), "partition 1 was another client at the start"),
-        (identity(1, partitions=4), "partition 1 was another client at the start"),
+        *((identity(1, **changes), "partition 1 was another client at the start") for changes in OTHERS),
         (identity(3, partitions=4), "partition 3 is none of this run's"),
         (Identity(1, 0, problem="client 1: no data."), "client 1: no data."),
         (RecordDict(), "`identity` is missing"),
@@ -356,73 +338,45 @@ def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock,
 # --- do they fit together? ----------------------------------------------------------------------------------
 
 
-def test_clients_that_fit_together_pass():
-    empty = identity(1, rows=(0, 0, 5), classes=(), model="cnn", parameters=1)
-    check({0: identity(0), 1: empty, 2: identity(2)}, 3)
+def test_clients_that_fit_together_pass_where_somebody_has_training_rows():
+    empty = {p: identity(p, rows=(0, 1, 1), classes=(), model="cnn", parameters=1) for p in range(3)}
+    check({0: identity(0), 1: empty[1], 2: identity(2)}, 3)
+    assert "training row" in refused(check, empty, 3)
 
 
 @pytest.mark.parametrize(
     ("odd", "named"),
     [
-        (identity(1, feature_dim=32), ["client 1 (resnet8)", "width 32", "of 64", "`feature-dim`"]),
-        (identity(1, class_names=("cat", "cow", "rabbit")), ["only it has 'cow'; only they have 'dog'", "classes.txt"]),
-        (identity(1, class_names=("cat", "dog", "rabbit", "cat")), ["client 1", "4 classes where they have 3"]),
-        (
-            identity(1, class_names=("cat", "dog", "rabbit", *"abcdefg")),
-            ["client 1", "(only it has 'a', 'b', 'c', 'd', 'e' and 2 more)"],
-        ),
-        (identity(1, class_names=("dog", "cat", "rabbit")), ["client 1", "class 0 is 'dog'", "'cat'"]),
-        (identity(1, class_names=("cat", "dog"), classes=(0,)), ["client 1", "only they have 'rabbit'"]),
-        (identity(1, partitions=2), ["client 1", "one of 2", "has 3", "num-partitions"]),
+        ({"feature_dim": 32}, ["width 32", "of 64", "`feature-dim`"]),
+        ({"class_names": ("cat", "cow", "rabbit")}, ["only it has 'cow'; only they have 'dog'"]),
+        ({"class_names": (*CLASSES, "cat")}, ["4 classes where they have 3"]),
+        ({"class_names": (*CLASSES, *"abcdefg")}, ["'a', 'b', 'c', 'd', 'e' and 2 more"]),
+        ({"class_names": ("dog", "cat", "rabbit")}, ["class 0 is 'dog'", "'cat'"]),
+        ({"class_names": ("cat", "dog"), "classes": (0,)}, ["only they have 'rabbit'"]),
+        ({"partitions": 2}, ["one of 2", "has 3"]),
     ],
 )
 def test_the_odd_one_out_is_named(odd, named):
-    text = refused(check, {0: identity(0), 1: odd, 2: identity(2)}, 3)
-    assert all(part in text for part in named)
+    text = refused(check, {0: identity(0), 1: identity(1, **odd), 2: identity(2)}, 3)
+    assert all(part in text for part in ["client 1", *named])
 
 
 CODEC = Codec(3, 64, 16)
 
 
-def test_clients_of_the_servers_codec_pass():
+@pytest.mark.parametrize("words", [Codec(4, 64, 16).fingerprint, "", "x" * 1000, "= =", "\x1b[2J\n"])
+def test_the_first_client_of_another_codec_is_named(words):
+    """What differs is the codec's to say: test_codec.py."""
+    whose = {2: words, 1: words, 0: CODEC.fingerprint}
+    text = refused(refuse_other_codecs, {p: identity(p, codec=codec) for p, codec in whose.items()}, CODEC)
+    assert text.startswith("client 1 ")
+    assert ("K is 4 there and 3 here" in text) == words.startswith("K=4")
     refuse_other_codecs({p: identity(p, codec=CODEC.fingerprint) for p in range(3)}, CODEC)
-
-
-@pytest.mark.parametrize(
-    ("other", "named"),
-    [
-        (Codec(4, 64, 16), ["K is 4 there and 3 here"]),
-        (Codec(3, 32, 16), ["d is 32 there and 64 here"]),
-        (Codec(3, 64, 8), ["s is 8 there and 16 here"]),
-        (Codec(3, 64), ["s is 64 there and 16 here", "seed is none there and 0 here"]),
-        (Codec(3, 64, 16, seed=5), ["seed is 5 there and 0 here"]),
-        (Codec(3, 64, 16, "int8"), ["format is int8 there and float32 here"]),
-    ],
-)
-def test_the_first_client_of_another_codec_is_named_with_what_differs_and_the_remedy(other, named):
-    whose = {2: other.fingerprint, 1: other.fingerprint, 0: CODEC.fingerprint}
-    text = refused(refuse_other_codecs, {p: identity(p, codec=words) for p, words in whose.items()}, CODEC)
-    assert text.startswith("client 1 writes its prototypes with another codec than the server (")
-    assert all(part in text for part in named)
-    assert "sparsity-dim, wire-dtype and seed" in text
-
-
-@pytest.mark.parametrize("words", ["", "x" * 1000, "K=3", "= =", "\x1b[2J\n"])
-def test_a_client_that_names_no_codec_is_refused_on_one_line(words):
-    text = refused(refuse_other_codecs, {0: identity(0, codec=words)}, CODEC)
-    assert text.startswith("client 0 writes")
-
-
-def test_somebody_must_have_training_rows():
-    empty = {p: identity(p, rows=(0, 1, 1), classes=()) for p in range(3)}
-    text = refused(check, empty, 3)
-    assert "training row" in text
-    check(empty | {2: identity(2)}, 3)
 
 
 def test_a_resumed_run_must_find_its_own_clients():
     old = [asdict(identity(p)) for p in range(3)]
-    as_read = [{**entry, **{k: list(v) for k, v in entry.items() if isinstance(v, tuple)}} for entry in old]
+    as_read = json.loads(json.dumps(old))
     refuse_changes(as_read, old)
     assert "had 3 clients and now has 2" in refused(refuse_changes, as_read, old[:2])
     changed = [old[0], asdict(identity(1, rows=(89, 11, 30))), old[2]]

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import os
 import random
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch
 from threadpoolctl import threadpool_info
 
 from federation.seeds import derive, generator, limited_threads, seed_process
+from federation.wire.codec import Codec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,13 +43,18 @@ def test_other_names_other_seeds():
     assert len({derive(*parts) for parts in names}) == len(names)
 
 
-def test_another_process_gets_the_same_whatever_its_hash_seed():
-    code = "from federation.seeds import derive; print(derive(0, 'round', 1, 'sample'))"
-    for hash_seed in ("1", "2"):
-        out = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, check=True
-        )
-        assert int(out.stdout) == derive(0, "round", 1, "sample")
+def test_another_process_gets_the_same_seeds_and_codec_whatever_its_hash_seed():
+    codec = "Codec(8, 12, 5, 'int8', 7)"
+    code = (
+        "from federation.seeds import derive; from federation.wire.codec import Codec;"
+        f"print(derive(0, 'round', 1, 'sample')); print({codec}.fingerprint)"
+    )
+    other = os.environ | {"PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=other, capture_output=True, text=True, check=True)
+    seed, fingerprint = done.stdout.splitlines()
+    assert int(seed) == derive(0, "round", 1, "sample")
+    assert fingerprint == Codec(8, 12, 5, "int8", 7).fingerprint
+    assert len(fingerprint) < 100
 
 
 def test_a_generator_is_its_own_and_leaves_the_process_alone():

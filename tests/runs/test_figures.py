@@ -22,7 +22,7 @@ def random_evaluations(clients, seed):
     return found
 
 
-@pytest.mark.parametrize("clients", [1, 2, 9, 10, 19, 20, 35])
+@pytest.mark.parametrize("clients", [1, 2, 10, 19, 35])
 def test_over_clients_against_a_naive_computation(clients):
     evaluations = random_evaluations(clients, seed=clients)
     figures = over_clients(evaluations)
@@ -49,14 +49,6 @@ def test_over_clients_against_a_naive_computation(clients):
                 "clients": len(accuracies),
                 "rows": rows,
             }
-
-
-def test_means_by_hand():
-    evaluations = {0: Evaluation((10, 0), {"classifier": (10, 0)}), 1: Evaluation((90, 0), {"classifier": (0, 0)})}
-    figures = over_clients(evaluations)["classifier"]
-    assert set(figures) == {"test"}
-    assert (figures["test"]["mean"], figures["test"]["plain_mean"]) == (0.1, 0.5)
-    assert (figures["test"]["std"], figures["test"]["worst"]) == (0.5, 0.0)
 
 
 def test_the_worst_tenth_of_twenty_clients_is_two():
@@ -173,17 +165,13 @@ def test_a_rule_that_begins_later_is_measured_from_there():
     assert found["classifier"]["final"] == 0.2
 
 
-def test_a_rule_without_any_test_row_has_no_figure():
+def test_what_was_not_measured_has_no_figure_and_what_is_always_wrong_has_zero():
     nothing = line(1, 0.0, clients={"0": None})
     nothing["evaluation"]["rules"] = {"classifier": {}}
     found = headlines([nothing])["classifier"]
-    assert set(found) == {"selected", "selected_round", "best", "client-best", "last-5", "final"}
-    assert set(found.values()) == {None}
-
-
-def test_a_client_that_is_always_wrong_has_a_best_of_zero():
-    found = headlines([line(0, 0.5, clients={"0": 0.0, "1": 1.0})])["classifier"]
-    assert found["client-best"] == 0.5
+    assert found == dict.fromkeys(("selected", "selected_round", "best", "client-best", "last-5", "final"))
+    assert headlines([]) == headlines([LINES[1]]) == {}
+    assert headlines([line(0, 0.5, clients={"0": 0.0, "1": 1.0})])["classifier"]["client-best"] == 0.5
 
 
 def test_all_classes_is_of_the_last_evaluation():
@@ -194,11 +182,6 @@ def test_all_classes_is_of_the_last_evaluation():
     assert headlines(lines)["classifier"]["all-classes"] == 0.2
     del lines[1]["evaluation"]["rules"]["classifier"]["all-classes"]
     assert "all-classes" not in headlines(lines)["classifier"]
-
-
-def test_no_lines_no_headlines():
-    assert headlines([]) == {}
-    assert headlines([LINES[1]]) == {}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import importlib.machinery
 import importlib.util
 import json
+import logging
 import sys
 import threading
 import types
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from experiments.runtime.run_config import plan
-from federation.settings import SettingError, Settings
+from federation.settings import SettingError, Settings, check, shown
 from runs import live as module
-from runs.live import Figures, figures_of, refuse_missing
+from runs.folder import RunFolder
+from runs.live import Figures, figures_of, live, refuse_missing
 from runs.sinks import SINKS
+from strategies import known_settings
 
 LINE = {
     "round": 3,
@@ -31,6 +34,32 @@ LINE = {
     "ensemble": {"of_round": 2, "accuracy": 0.9},
     "time": {"round": 2.5, "server": 0.5, "train": {"0": 1.0}},
 }
+
+
+def line_of(number, final=False):
+    """The line of a round as the server appends it: its evaluation is of the models that the round before left."""
+    line = LINE | {"round": number, "evaluation": LINE["evaluation"] | {"of_round": number - 1}}
+    del line["ensemble"]
+    return line | ({"final": True} if final else {})
+
+
+@pytest.fixture
+def told():
+    """told(settings, rounds, folder to resume): the folder of a run that ended after so many rounds, each line told."""
+
+    def tell(settings, rounds, folder=None):
+        config = known_settings() | settings | {"rounds": rounds}
+        shared = check(Settings, settings | {"rounds": rounds})
+        folder = RunFolder.create(shared, config) if folder is None else RunFolder(folder.path)
+        last = len([line for line in folder.lines() if not line.get("final")])
+        folder.truncate(last)
+        with live(shared, folder):
+            for number in range(last + 1, rounds + 1):
+                folder.append(line_of(number))
+            folder.append(line_of(rounds + 1, final=True))
+        return folder
+
+    return tell
 
 
 @pytest.fixture
@@ -65,158 +94,130 @@ def events(folder):
 
 
 def test_a_line_is_flattened_by_group_and_given_the_round_that_it_is_of():
-    after, ensemble, training = figures_of(LINE)
-    assert after == Figures(
-        2, True, {"evaluation/classifier/test/mean": 0.75, "evaluation/domains/a_b_ü/classifier/test/mean": 0.5}
-    )
-    assert ensemble == Figures(2, True, {"ensemble/accuracy": 0.9})
-    assert training == Figures(
-        3,
-        False,
-        {
-            "training/asked": 4,
-            "training/loss/pull": 0.5,
-            "server/separation/distance_min": 1.25,
-            "bytes/payload_up": 640,
-            "time/round": 2.5,
-            "time/server": 0.5,
-            "problems/clients": 1,
-        },
-    )
+    """Of the line that ends a run only accuracies."""
+    evaluation = {"evaluation/classifier/test/mean": 0.75, "evaluation/domains/a_b_ü/classifier/test/mean": 0.5}
+    after = [Figures(2, True, evaluation), Figures(2, True, {"ensemble/accuracy": 0.9})]
+    server = {"server/separation/distance_min": 1.25, "time/round": 2.5, "time/server": 0.5}
+    round_itself = {"training/asked": 4, "training/loss/pull": 0.5, "bytes/payload_up": 640, "problems/clients": 1}
+    assert figures_of(LINE) == [*after, Figures(3, False, round_itself | server)]
+    assert figures_of(LINE | {"final": True}) == after
 
 
-def test_of_the_line_that_ends_a_run_only_accuracies():
-    assert [figures.after for figures in figures_of(LINE | {"final": True})] == [True, True]
-
-
-def test_tensorboard_reads_what_metrics_jsonl_holds(run):
-    folder = run({"tensorboard": True, "rounds": 3})
+def test_tensorboard_reads_what_metrics_jsonl_holds_and_changes_no_figure(run, metrics):
+    folder = run({"tensorboard": True})
+    assert metrics(folder) == metrics(run())
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     found = events(folder)
     rule = "local-prototypes"
     held = {
         f"evaluation/{rule}/test/worst": [line["evaluation"]["rules"][rule]["test"]["worst"] for line in lines],
-        "bytes/wire_up": [line["bytes"]["wire_up"] for line in lines[:3]],
-        "training/prototype_norm": [line["training"]["prototype_norm"] for line in lines[:3]],
-        "time/round": [line["time"]["round"] for line in lines[:3]],
+        "bytes/wire_up": [line["bytes"]["wire_up"] for line in lines[:2]],
+        "training/prototype_norm": [line["training"]["prototype_norm"] for line in lines[:2]],
+        "time/round": [line["time"]["round"] for line in lines[:2]],
     }
     for name, values in held.items():
         steps, read = zip(*found[name], strict=True)
-        assert steps == ((0, 1, 2, 3) if len(values) == 4 else (1, 2, 3))
+        assert steps == ((0, 1, 2) if len(values) == 3 else (1, 2))
         # it keeps four bytes of a number
         assert read == pytest.approx(values, rel=1e-6)
 
 
-def test_a_sink_changes_no_figure_of_the_run(run, metrics, recorded):
-    assert metrics(run({"tensorboard": True})) == metrics(run())
-    assert len(recorded.opened) == 1
-
-
 def test_a_resumed_run_has_every_round_once(run, cut, home):
-    settings = {"tensorboard": True, "rounds": 4}
+    settings = {"tensorboard": True, "rounds": 3}
     whole = events(run(settings))
-    cut(settings, "_round", lambda self, grid, server_round, *rest: server_round == 4)
+    cut(settings, "_round", lambda self, grid, server_round, *rest: server_round == 3)
     (folder,) = (path for path in (home / "results").iterdir() if not (path / "summary.json").exists())
     # as if a later process had been cut between its line and its checkpoint
-    (folder / "metrics.jsonl").open("a").write(json.dumps(LINE | {"round": 4}) + "\n")
+    (folder / "metrics.jsonl").open("a").write(json.dumps(LINE | {"round": 3}) + "\n")
     run(settings | {"resume": str(folder)})
     resumed = events(folder)
     still = {name for name in whole if not name.startswith("time/")}
     assert {name: resumed[name] for name in still} == {name: whole[name] for name in still}
     assert resumed.keys() == whole.keys()
-    assert [step for step, _ in resumed["time/round"]] == [1, 2, 3, 4]
+    assert [step for step, _ in resumed["time/round"]] == [1, 2, 3]
 
 
-def test_further_rounds_go_on_after_the_evaluation_that_ended_the_run(run):
-    folder = run({"tensorboard": True, "rounds": 2})
-    run({"tensorboard": True, "rounds": 3, "resume": str(folder)})
-    found = events(folder)
+def test_further_rounds_go_on_after_the_evaluation_that_ended_the_run(told):
+    folder = told({"tensorboard": True}, 2)
+    told({"tensorboard": True}, 3, folder)
+    found = events(folder.path)
     assert [step for step, _ in found["evaluation/classifier/test/mean"]] == [0, 1, 2, 3]
-    assert [step for step, _ in found["bytes/wire_up"]] == [1, 2, 3]
+    assert [step for step, _ in found["bytes/payload_up"]] == [1, 2, 3]
 
 
-def test_turned_on_for_a_resumed_run_it_has_the_rounds_before(run, recorded):
-    folder = run({"rounds": 1})
-    run({"tensorboard": True, "rounds": 2, "resume": str(folder)})
+def test_turned_on_for_a_resumed_run_it_has_the_rounds_before(told, recorded):
+    folder = told({}, 1)
+    told({"tensorboard": True}, 2, folder)
     assert [of_round for of_round, after, _ in recorded.written if not after] == [1, 2]
-    assert (recorded.opened[0].folder, recorded.opened[0].last) == (folder, 1)
+    assert (recorded.opened[0].folder, recorded.opened[0].last) == (folder.path, 1)
     assert recorded.closed == [True]
 
 
-@pytest.mark.parametrize("fails", ["__init__", "write", "close"])
-def test_a_sink_that_fails_costs_one_warning(run, recorded, monkeypatch, fails):
-    def broken(*arguments):
+@pytest.mark.parametrize("fails", ["__init__", "write", "close", "thread"])
+def test_a_sink_that_fails_costs_one_warning(told, recorded, monkeypatch, caplog, fails):
+    def broken(*arguments, **options):
         raise OSError(28, "No space\nleft")
 
-    monkeypatch.setattr(recorded, fails, broken)
-    folder = run({"tensorboard": True})
-    assert (folder / "summary.json").exists()
-    (warning,) = (line for line in run.said if "warning" in line)
-    assert warning == (
-        "warning: TensorBoard gets no more figures of this run (OSError: [Errno 28] No space left); "
-        "metrics.jsonl has all"
-    )
+    if fails == "thread":
+        monkeypatch.setattr(module, "threading", types.SimpleNamespace(Thread=broken))
+    else:
+        monkeypatch.setattr(recorded, fails, broken)
+    with caplog.at_level(logging.WARNING, "protosphere"):
+        folder = told({"tensorboard": True}, 2)
+    assert len(folder.lines()) == 3
+    (warning,) = (record.getMessage() for record in caplog.records)
+    assert warning.startswith("warning: TensorBoard ")
+    assert "(OSError: [Errno 28] No space" in warning
+    assert len(recorded.opened) == (fails in ("write", "close"))
 
 
-def test_a_machine_without_a_thread_left_costs_one_warning(run, recorded, monkeypatch):
-    def refuse(**arguments):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(module, "threading", types.SimpleNamespace(Thread=refuse))
-    folder = run({"tensorboard": True})
-    assert (folder / "summary.json").exists()
-    (warning,) = (line for line in run.said if "warning" in line)
-    assert "TensorBoard gets no more figures of this run (RuntimeError: can't start new thread)" in warning
-    assert recorded.opened == []
-
-
-def test_a_sink_that_never_answers_does_not_keep_the_run(run, recorded, monkeypatch):
+def test_a_sink_that_never_answers_does_not_keep_the_run(told, recorded, monkeypatch, caplog):
     released = threading.Event()
     monkeypatch.setattr(recorded, "write", lambda *arguments: released.wait(60))
     monkeypatch.setattr(module, "PATIENCE", 0.01)
     try:
-        folder = run({"tensorboard": True})
+        with caplog.at_level(logging.WARNING, "protosphere"):
+            assert len(told({"tensorboard": True}, 2).lines()) == 3
     finally:
         released.set()
-    assert (folder / "summary.json").exists()
-    assert [line for line in run.said if "has not taken all figures within 0.01 s" in line]
+    assert "within 0.01 s" in caplog.text
 
 
-def test_a_run_that_fails_is_closed_as_one(cut, recorded):
-    cut({"tensorboard": True}, "_final_evaluation", lambda *arguments: True)
+def test_a_run_that_fails_is_closed_as_one(told, recorded):
+    folder = told({}, 1)
+
+    def cut():
+        with live(check(Settings, {"tensorboard": True}), folder):
+            folder.append(line_of(2))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        cut()
     assert recorded.closed == [False]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"tensorboard": True}, r"`tensorboard` is true.*TensorBoard's.*pip install 'protosphere\[tensorboard\]'"),
-        ({"wandb": True}, r"`wandb` is true.*Weights & Biases's.*pip install 'protosphere\[wandb\]'"),
-        ({"mlflow": "http://x:1"}, r'`mlflow` is "http://x:1".*pip install \'protosphere\[mlflow\]\''),
-    ],
-)
-def test_without_its_package_a_run_is_refused_before_it_starts(run, home, monkeypatch, tmp_path, settings, words):
+@pytest.mark.parametrize("settings", [{"tensorboard": True}, {"wandb": True}, {"mlflow": "http://x:1"}])
+def test_without_its_package_a_run_is_refused_before_it_starts(run, home, monkeypatch, tmp_path, settings):
     # a folder of that name, as these programs leave, is no package
-    name = next(iter(settings))
+    ((name, value),) = settings.items()
     (tmp_path / name).mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     for loaded in [each for each in sys.modules if each.partition(".")[0] == name]:
         monkeypatch.delitem(sys.modules, loaded)
-    with pytest.raises(SettingError, match=words) as error:
+    with pytest.raises(SettingError) as error:
         run(settings)
-    assert "\n" not in str(error.value)
+    assert f"`{name}` is {shown(value)}" in str(error.value)
+    assert f"pip install 'protosphere[{name}]'" in str(error.value)
     assert not (home / "results").exists()
 
 
 def test_the_command_line_refuses_it_before_flower_starts(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SettingError, match=r"`tensorboard` is true.*pip install 'protosphere\[tensorboard\]'"):
+    with pytest.raises(SettingError, match="`tensorboard` is true"):
         plan(["tensorboard=true"], clients=3)
     # the SuperLink's machine is another one
     assert plan(["tensorboard=true"], clients=3, remote=True).run_config["tensorboard"] is True
-
-
-def test_without_a_sink_nothing_is_asked_for(monkeypatch):
+    # nor is anything asked for without a sink
     monkeypatch.setattr(importlib.util, "find_spec", pytest.fail)
     refuse_missing(Settings())
 
@@ -234,12 +235,14 @@ def stand_in(monkeypatch, name, **content):
 
 @pytest.fixture
 def wandb(monkeypatch):
-    """As Weights & Biases online: a run of an id goes on at the step after its last."""
-    told = types.SimpleNamespace(began=[], logged={}, ended=[])
+    """As Weights & Biases: online a run of an id goes on at the step after its last, offline at 0."""
+    told = types.SimpleNamespace(began=[], logged={}, ended=[], mode="online", key=True)
 
     class Run:
         offline = False
-        step = 0
+
+        def __init__(self):
+            self.step = 0 if self.offline else max(told.logged, default=-1) + 1
 
         def define_metric(self, name, step_metric):
             assert (name, step_metric) == ("*", "round")
@@ -254,63 +257,52 @@ def wandb(monkeypatch):
     def init(**arguments):
         told.began.append(arguments)
         Path(arguments["dir"], "wandb").mkdir(exist_ok=True)
-        made = Run()
-        made.step = max(told.logged, default=-1) + 1
-        return made
+        return Run()
 
     def login(prompt, verify):
         assert (prompt, verify) == (False, False)
         return told.key
 
-    told.mode, told.key = "online", True
-
     def setup():
         return types.SimpleNamespace(settings=types.SimpleNamespace(mode=told.mode))
 
+    told.run = Run
     stand_in(monkeypatch, "wandb", init=init, Settings=dict, setup=setup, login=login)
     return told
 
 
-def test_wandb_gets_every_round_once_over_a_resume(run, wandb):
-    folder = run({"wandb": True, "rounds": 2})
+def test_wandb_gets_every_round_once_over_a_resume(told, wandb):
+    folder = told({"wandb": True}, 2)
     assert sorted(wandb.logged) == [1, 2, 3, 4, 5]
     first = dict(wandb.logged[5])
-    run({"wandb": True, "rounds": 3, "resume": str(folder)})
+    told({"wandb": True}, 3, folder)
     assert sorted(wandb.logged) == [1, 2, 3, 4, 5, 6, 7]
     assert wandb.logged[5] == first
     assert [wandb.logged[step]["round"] for step in range(1, 8)] == [0, 1, 1, 2, 2, 3, 3]
     assert "evaluation/classifier/test/mean" in wandb.logged[7]
-    assert "bytes/wire_up" in wandb.logged[6]
+    assert "bytes/payload_up" in wandb.logged[6]
     assert wandb.ended == [0, 0]
     for began in wandb.began:
         assert (began["project"], began["id"], began["resume"]) == ("protosphere", folder.name, "allow")
         assert began["config"]["strategy"] == "protonorm"
-        assert (began["dir"], began["settings"]["console"]) == (str(folder), "off")
+        assert (began["dir"], began["settings"]["console"]) == (str(folder.path), "off")
 
 
-def test_wandb_without_a_key_asks_nobody(run, wandb):
+def test_wandb_without_a_key_asks_nobody(told, wandb, caplog):
     wandb.key = False
-    run({"wandb": True, "rounds": 1})
-    (warning,) = (line for line in run.said if "warning" in line)
-    assert (
-        "(PermissionError: it has no key here; `wandb login` keeps one, and WANDB_MODE=offline needs none)" in warning
-    )
+    with caplog.at_level(logging.WARNING, "protosphere"):
+        told({"wandb": True}, 1)
+    (warning,) = (record.getMessage() for record in caplog.records)
+    assert "PermissionError" in warning
     assert not wandb.began
 
 
-def test_offline_wandb_gets_the_new_rounds_of_a_resumed_run(run, wandb, monkeypatch):
-    folder = run({"wandb": True, "rounds": 2})
+def test_offline_wandb_gets_the_new_rounds_of_a_resumed_run(told, wandb, monkeypatch):
+    folder = told({"wandb": True}, 2)
     wandb.logged.clear()
     wandb.mode, wandb.key = "offline", False
-    whole = sys.modules["wandb"].init
-
-    def offline(**arguments):
-        made = whole(**arguments)
-        made.offline, made.step = True, 0
-        return made
-
-    monkeypatch.setattr(sys.modules["wandb"], "init", offline)
-    run({"wandb": True, "rounds": 3, "resume": str(folder)})
+    monkeypatch.setattr(wandb.run, "offline", True)
+    told({"wandb": True}, 3, folder)
     assert sorted(wandb.logged) == [5, 6, 7]
 
 
@@ -358,18 +350,18 @@ class Store:
 
 
 @pytest.mark.parametrize(("place", "uri"), [(True, None), ("http://x:1", "http://x:1")])
-def test_mlflow_gets_every_round_once_over_a_resume(run, monkeypatch, place, uri):
+def test_mlflow_gets_every_round_once_over_a_resume(told, monkeypatch, place, uri):
     store = Store()
     entities = {"Metric": lambda *values: values, "Param": lambda *values: values}
     stand_in(monkeypatch, "mlflow", MlflowClient=store.client)
     stand_in(monkeypatch, "mlflow.entities", **entities)
-    folder = run({"mlflow": place, "rounds": 2})
-    run({"mlflow": place, "rounds": 3, "resume": str(folder)})
+    folder = told({"mlflow": place}, 2)
+    told({"mlflow": place}, 3, folder)
     assert store.made == [("7", folder.name, folder.name)]
     assert store.uris == [uri, uri]
     steps = {name: [step for each, _, _, step in store.metrics if each == name] for name, *_ in store.metrics}
     assert steps["evaluation/classifier/test/mean"] == [0, 1, 2, 3]
-    assert steps["bytes/wire_up"] == [1, 2, 3]
+    assert steps["bytes/payload_up"] == [1, 2, 3]
     assert store.parameters["protonorm.gamma"] == "10.0"
     assert store.status == ["FINISHED", "RUNNING", "FINISHED"]
 

@@ -19,7 +19,7 @@ from runs.folder import RunFolder
 from serving.predict import open_trained, predict
 from strategies import METHODS, load_method
 
-CLIENTS = 3
+CLIENTS = 2
 EVERY_ROUND = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
 VARIANTS = [
     *({"strategy": name} | (EVERY_ROUND if name == "gfpl" else {}) for name in METHODS),
@@ -29,17 +29,6 @@ VARIANTS = [
     {"strategy": "protonorm", "protonorm.gamma": 3.0, "image-size": 12, "models": "tiny_resnet", "rounds": 1},
     {"strategy": "fedpagr", "shared-init": False, "seed": 5, "fraction-train": 0.5},
 ]
-
-
-@pytest.fixture
-def trained_run(run, home):
-    """trained_run(settings) -> the run's folder and that of its clients' stores."""
-
-    def start(settings=None, clients=CLIENTS):
-        folder = run({"alpha": 0.5} | (settings or {}), clients=clients)
-        return folder, home / "clients" / folder.name
-
-    return start
 
 
 @pytest.fixture
@@ -100,7 +89,7 @@ def draw(folder, row, index):
 
 
 def test_images_give_what_their_rows_give(trained_run, tmp_path):
-    folder, stores = trained_run()
+    folder, stores = trained_run({"strategy": "fedproto"})
     rows, _ = rows_of(folder, 0)
     trained = open_trained(stores / "0", "cpu")
     files = [draw(tmp_path, row, index) for index, row in enumerate(rows.inputs)]
@@ -120,7 +109,7 @@ def test_images_give_what_their_rows_give(trained_run, tmp_path):
 
 
 def test_more_images_than_go_through_the_model_at_once(trained_run, tmp_path):
-    folder, stores = trained_run({"rounds": 1})
+    folder, stores = trained_run({"strategy": "fedproto"})
     trained = open_trained(stores / "0", "cpu")
     rows, _ = rows_of(folder, 0)
     files = [draw(tmp_path, row, index) for index, row in enumerate(rows.inputs[:3])] * 100
@@ -180,13 +169,12 @@ def test_a_damaged_newest_state_gives_way_to_the_one_before(trained_run):
     _, stores = trained_run({"strategy": "fedproto"})
     store = stores / "0"
     newest, older = store / "round-000002.safetensors", store / "round-000001.safetensors"
-    whole = newest.read_bytes()
-    newest.write_bytes(whole[: len(whole) // 2])
+    newest.write_bytes(newest.read_bytes()[:100])
     trained = open_trained(store, "cpu")
     assert trained.made_in == 1
     (notice,) = trained.notices
     assert str(newest) in notice
-    assert notice.endswith("Going on with the state of round 1.")
+    assert "round 1" in notice
     older.write_bytes(b"")
     with pytest.raises(StoreError, match=r"round-000002.*cannot be read.*round-000001.*cannot be read"):
         open_trained(store, "cpu")
@@ -210,17 +198,19 @@ def test_what_the_server_sent_may_be_damaged(trained_run):
 
 
 def test_an_unknown_rule_is_told_what_there_is(trained_run):
-    _, stores = trained_run({"strategy": "gfpl", "rounds": 1})
-    with pytest.raises(SettingError, match=r"'etff' cannot be applied.*classifier.*discriminant, etf"):
+    _, stores = trained_run({"strategy": "gfpl"} | EVERY_ROUND)
+    with pytest.raises(SettingError, match=r"'etff' .*classifier.*discriminant, etf"):
         open_trained(stores / "1", "cpu").chosen("etff")
 
 
 def test_folders_that_are_no_clients(trained_run, tmp_path):
-    _, stores = trained_run({"rounds": 1}, clients=12)
-    with pytest.raises(StoreError, match=r"there is no folder .*nowhere"):
+    _, stores = trained_run({"rounds": 1})
+    with pytest.raises(StoreError, match="nowhere"):
         open_trained(tmp_path / "nowhere")
-    with pytest.raises(StoreError, match=r"no client's folder, since it holds no client\.json"):
+    with pytest.raises(StoreError, match=r"holds no client\.json"):
         open_trained(tmp_path)
+    for number in range(2, 12):
+        shutil.copytree(stores / "0", stores / str(number))
     with pytest.raises(StoreError, match=r"folder of a run; .*: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more\."):
         open_trained(stores)
 
@@ -228,23 +218,19 @@ def test_folders_that_are_no_clients(trained_run, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": 99}, "has format 99, and this version of protosphere reads format 1"),
+        ({"format": 99}, "has format 99, .* reads format 1"),
         ({"format": None}, "has format None"),
         ({"settings": None}, "lacks settings"),
-        ({"input": {"shape": [1, 8, 8]}}, "does not say what the model's inputs are"),
+        ({"input": {"shape": [1, 8, 8]}}, "what the model's inputs are"),
+        ("{", r"client\.json cannot be read"),
+        ("[]", "does not describe a client"),
     ],
 )
 def test_a_description_of_another_version_or_damaged_is_refused(trained_run, change, said):
     _, stores = trained_run({"rounds": 1})
     path = stores / "0" / "client.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    path.write_text(change if isinstance(change, str) else json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(StoreError, match=said):
-        open_trained(stores / "0")
-    path.write_text("{")
-    with pytest.raises(StoreError, match=r"client\.json cannot be read"):
-        open_trained(stores / "0")
-    path.write_text("[]")
-    with pytest.raises(StoreError, match="does not describe a client"):
         open_trained(stores / "0")
 
 

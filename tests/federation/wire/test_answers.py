@@ -104,68 +104,39 @@ def test_they_are_no_payload_and_two_bytes_a_value():
 
 # --- refusals -----------------------------------------------------------------------------------------------
 
+FOREIGN = [*(np.array(mark, np.uint64) for mark in ([MARK + 1], MARK, [MARK] * 2)), np.array([MARK - 2**64]), [1.5]]
+FORMS = [
+    *(probabilities().numpy(), np.eye(3, dtype=np.uint8)[[0] * 5], rows(*[GOOD] * 4), rows(*[[*GOOD, 0.0]] * 5)),
+    *(rows(*[GOOD] * 5).reshape(-1), rows(*[GOOD] * 5)[None], rows()),
+]
+OUTSIDE = ([0.25, np.nan, 0.75], [0.0, np.inf, 0.0], [-0.25, 0.75, 0.5], [-6e-8, 0.5, 0.5], [1.001, 0.0, 0.0])
+# a sum of the third in float16 would be 1.0098
+SUMS = ([0.25, 0.5, 0.2], [0.5, 0.5, 0.02], [0.5, 0.5, 0.0102], [0.0, 0.0, 0.0], [1.0, 1.0, 1.0])
 BAD = [
-    (record(probabilities=None), "it holds the arrays ['fingerprint'] where ['fingerprint', 'probabilities'] belong"),
-    (record(fingerprint=None), "it holds the arrays ['probabilities'] where ['fingerprint', 'probabilities'] belong"),
-    (record(weights=rows(GOOD)), "it holds the arrays ['fingerprint', 'probabilities', 'weights'] where "),
-    (record(fingerprint=np.array([MARK + 1], dtype=np.uint64)), "it is of another shared test set than the server's; "),
-    (
-        record(fingerprint=np.array([MARK - 2**64], dtype=np.int64)),
-        "it is of another shared test set than the server's; ",
-    ),
-    (record(fingerprint=np.array(MARK, dtype=np.uint64)), "it is of another shared test set than the server's; "),
-    (record(fingerprint=np.array([MARK] * 2, dtype=np.uint64)), "it is of another shared test set than the server's; "),
-    (record(fingerprint=np.array([1.5])), "it is of another shared test set than the server's; "),
-    (record(probabilities().numpy()), "its probabilities are float32 of shape (5, 3), float16 of (5, 3) were agreed"),
-    (record(np.eye(3, dtype=np.uint8)[[0] * 5]), "its probabilities are uint8 of shape (5, 3), "),
-    (record(rows(*[GOOD] * 4)), "its probabilities are float16 of shape (4, 3), float16 of (5, 3) were agreed"),
-    (record(rows(*[[*GOOD, 0.0]] * 5)), "its probabilities are float16 of shape (5, 4), "),
-    (record(rows(*[GOOD] * 5).reshape(-1)), "its probabilities are float16 of shape (15,), "),
-    (record(rows(*[GOOD] * 5)[None]), "its probabilities are float16 of shape (1, 5, 3), "),
-    (record(rows()), "its probabilities are float16 of shape (0,), "),
-    (record(rows(*[GOOD] * 4, [0.25, np.nan, 0.75])), "a probability of it lies outside 0 to 1"),
-    (record(rows(*[GOOD] * 4, [0.0, np.inf, 0.0])), "a probability of it lies outside 0 to 1"),
-    (record(rows(*[GOOD] * 4, [-0.25, 0.75, 0.5])), "a probability of it lies outside 0 to 1"),
-    (record(rows(*[GOOD] * 4, [-6e-8, 0.5, 0.5])), "a probability of it lies outside 0 to 1"),
-    (record(rows(*[GOOD] * 4, [1.001, 0.0, 0.0])), "a probability of it lies outside 0 to 1"),
-    (record(rows(*[GOOD] * 4, [0.25, 0.5, 0.2])), "the probabilities of a row of it do not add up to 1"),
-    (record(rows(*[GOOD] * 4, [0.5, 0.5, 0.02])), "the probabilities of a row of it do not add up to 1"),
-    # a sum in float16 would be 1.0098
-    (record(rows(*[GOOD] * 4, [0.5, 0.5, 0.0102])), "the probabilities of a row of it do not add up to 1"),
-    (record(rows(*[GOOD] * 4, [0.0, 0.0, 0.0])), "the probabilities of a row of it do not add up to 1"),
-    (record(rows(*[[1.0, 1.0, 1.0]] * 5)), "the probabilities of a row of it do not add up to 1"),
+    (record(probabilities=None), "the arrays ['fingerprint'] where ['fingerprint', 'probabilities'] belong"),
+    (record(fingerprint=None), "the arrays ['probabilities'] where ['fingerprint', 'probabilities'] belong"),
+    (record(weights=rows(GOOD)), "the arrays ['fingerprint', 'probabilities', 'weights'] where "),
+    *((record(fingerprint=np.array(mark)), "another shared test set than the server's") for mark in FOREIGN),
+    *((record(values), f"its probabilities are {values.dtype} of shape {values.shape}") for values in FORMS),
+    *((record(rows(*[GOOD] * 4, row)), "a probability of it lies outside 0 to 1") for row in OUTSIDE),
+    *((record(rows(*[GOOD] * 4, row)), "of a row of it do not add up to 1") for row in SUMS),
 ]
 
 
 @pytest.mark.parametrize(("answers", "reason"), BAD)
 def test_what_is_no_answer_is_refused_by_name(answers, reason, crossed, refused):
-    found = refused(decode_answers, crossed(answers), SHARED)
-    assert found == reason if not reason.endswith(" ") else found.startswith(reason)
+    assert reason in refused(decode_answers, crossed(answers), SHARED)
+
+
+@pytest.mark.parametrize("name", ["probabilities", "fingerprint"])
+def test_bytes_that_are_no_array_are_refused_by_name(name, refused):
+    """The kinds of damage to an array are those of test_uploads.py."""
+    records = record()
+    records[name] = Array("float16", (5, 3), "numpy.ndarray", b"\x93NUMPY\x01\x00\x10\x00{'shape': (((((")
+    assert f"array `{name}` cannot be read (" in refused(decode_answers, records, SHARED)
 
 
 def test_what_these_refusals_are_neighbours_of_passes():
     edges = [0.25, 0.5, 0.242], [0.25, 0.5, 0.258], [0.5, 0.5, 0.0099]
     for values in ([0.25, 0.5, 0.25], *edges, [-0.0, 1.0, 0.0], [6e-8, 0.5, 0.5]):
         decode_answers(record(rows(*[GOOD] * 4, values)), SHARED)
-
-
-@pytest.mark.parametrize("name", ["probabilities", "fingerprint"])
-@pytest.mark.parametrize(
-    "bad",
-    [
-        Array("float16", (5, 3), "numpy.ndarray", b""),
-        Array("float16", (5, 3), "numpy.ndarray", b"\x93NUMPY\x01\x00\x10\x00{'shape': ((((("),
-        Array("O", (1,), "?", b"cos\nsystem\n"),
-    ],
-)
-def test_bytes_that_are_no_array_are_refused_by_name(name, bad, refused):
-    records = record()
-    records[name] = bad
-    assert f"array `{name}` cannot be read (" in refused(decode_answers, records, SHARED)
-
-
-def test_an_array_that_declares_more_than_came_is_refused(refused):
-    whole = record(rows(*[GOOD] * 5))
-    data = whole["probabilities"].data.replace(b"(5, 3)", b"(9, 3)")
-    whole["probabilities"] = Array("float16", (5, 3), "numpy.ndarray", data)
-    assert "declares 54 bytes where 30 came" in refused(decode_answers, whole, SHARED)

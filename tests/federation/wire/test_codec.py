@@ -1,11 +1,6 @@
 """The codec: what crosses of a prototype and how exactly, its bytes, and what two ends say that do not agree."""
 
-import os
 import re
-import subprocess
-import sys
-from dataclasses import FrozenInstanceError
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +16,6 @@ from federation.wire.transforms import SignificantBits
 from prototypes.masks import class_masks
 from prototypes.prototype_set import PrototypeSet
 
-ROOT = Path(__file__).resolve().parents[3]
 K = 8
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 # (d, s): no masks, masks that must share dimensions (K s > d), masks that need not
@@ -66,7 +60,7 @@ def counted_as(counted):
 
 
 @pytest.mark.parametrize("counted", [False, True])
-@pytest.mark.parametrize("labels", [range(K), (0, 2, 5, 7), (4,)], ids=["all", "some", "one"])
+@pytest.mark.parametrize("labels", [range(K), (0, 2, 5, 7), (4,), ()], ids=["all", "some", "one", "none"])
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_what_the_masks_let_through_crosses_within_the_format_and_all_else_is_zero(codec, labels, counted, crossed):
     sent = prototypes(labels, codec.dim, counted)
@@ -80,15 +74,6 @@ def test_what_the_masks_let_through_crosses_within_the_format_and_all_else_is_ze
     error = (back.vectors.double() - expected.double()).abs()
     assert (error <= allowed_error(expected, codec.wire_dtype)).all()
     assert not back.vectors[~masks].any()
-
-
-@pytest.mark.parametrize("counted", [False, True])
-@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_the_empty_set_crosses(codec, counted, crossed):
-    sent = prototypes((), codec.dim, counted)
-    back = decode_payload(crossed(encode_payload(sent, codec)), Limits(codec, 1e6, counted_as(counted)))
-    assert (len(back), back.vectors.shape) == (0, (0, codec.dim))
-    assert (back.counts is None) != counted
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
@@ -105,19 +90,14 @@ def test_a_prototype_takes_as_many_values_on_the_wire_as_its_mask_has_ones(codec
         assert not any(codec.dim in array.shape for array in arrays.values())
 
 
-def test_what_was_decoded_encodes_to_the_same_again():
-    for codec in CODECS.values():
-        once = encode_payload(prototypes(range(K), codec.dim), codec)
-        again = encode_payload(decode_payload(once, Limits(codec, 1e6)), codec)
-        assert {name: array.data for name, array in again.items()} == {name: array.data for name, array in once.items()}
-
-
-def test_encoding_leaves_the_payload_alone():
-    for codec in CODECS.values():
-        sent = prototypes(range(K), codec.dim)
-        before = sent.vectors.clone()
-        encode_payload(sent.with_vectors(sent.vectors.requires_grad_()), codec)
-        assert sent.vectors.equal(before)
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_encoding_leaves_the_payload_alone_and_what_was_decoded_encodes_to_the_same_again(codec):
+    sent = prototypes(range(K), codec.dim)
+    before = sent.vectors.clone()
+    once = encode_payload(sent.with_vectors(sent.vectors.requires_grad_()), codec)
+    assert sent.vectors.equal(before)
+    again = encode_payload(decode_payload(once, Limits(codec, 1e6)), codec)
+    assert {name: array.data for name, array in again.items()} == {name: array.data for name, array in once.items()}
 
 
 # --- bytes --------------------------------------------------------------------------------------------------
@@ -145,20 +125,14 @@ def test_payload_bytes_are_the_values_alone(codec, crossed):
 
 
 @pytest.mark.parametrize(("num_classes", "dim", "ones"), [(200, 500, 50), (10, 500, 50), (1, 500, 50), (100, 512, 0)])
-def test_a_message_of_float32_adds_little_to_its_payload(num_classes, dim, ones):
-    for records in messages(Codec(num_classes, dim, ones), range(num_classes)):
+def test_a_message_of_float32_adds_little_to_its_payload_and_int8_a_scale_a_prototype(num_classes, dim, ones):
+    floats, steps = (messages(Codec(num_classes, dim, ones, kind), range(num_classes)) for kind in ("float32", "int8"))
+    for records, in_int8 in zip(floats, steps, strict=True):
         payload = payload_bytes(records)
         over = wire_bytes(records, without=("evaluation",)) - payload
-        assert payload == num_classes * (ones or dim) * 4
+        assert payload == num_classes * (ones or dim) * 4 == 4 * payload_bytes(in_int8)
         assert 0 < over <= 0.05 * payload + 4096
-
-
-def test_int8_adds_a_scale_a_prototype_to_the_wire():
-    codec, plain = Codec(100, 500, 50, "int8"), Codec(100, 500, 50)
-    for records, in_float32 in zip(messages(codec, range(100)), messages(plain, range(100)), strict=True):
-        assert payload_bytes(records) == payload_bytes(in_float32) // 4
-        over, over_in_float32 = (wire_bytes(r) - payload_bytes(r) for r in (records, in_float32))
-        assert over >= over_in_float32 + 4 * 100
+        assert wire_bytes(in_int8, without=("evaluation",)) - payload_bytes(in_int8) >= over + 4 * num_classes
 
 
 # --- agreement ----------------------------------------------------------------------------------------------
@@ -182,18 +156,6 @@ def test_without_masks_the_seed_is_no_part_of_the_codec():
     assert Codec(K, 12, seed=1).fingerprint == Codec(K, 12, seed=2).fingerprint
     assert Codec(K, 12, seed=1).difference(Codec(K, 12, seed=2).fingerprint) == ""
     assert Codec(K, 12, 5, seed=1).fingerprint != Codec(K, 12, 5, seed=2).fingerprint
-
-
-def test_another_process_derives_the_same_fingerprint():
-    code = "from federation.wire.codec import Codec; print(Codec(8, 12, 5, 'int8', 7).fingerprint)"
-    here = Codec(K, 12, 5, "int8", 7).fingerprint
-    other = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    environment = os.environ | {"PYTHONHASHSEED": other}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == here
-    assert len(here) < 100
 
 
 def parts(difference):
@@ -226,10 +188,7 @@ def test_exactly_what_differs_is_named_on_both_sides_with_the_remedy(name, refus
     assert parts(there.difference(here.fingerprint)) == {part: (b, a) for part, (a, b) in found.items()}
     reason = refused(here.refuse_other, there.fingerprint)
     assert here.difference(there.fingerprint) in reason
-    assert reason.endswith(
-        "; both ends need the same method and settings of it, classes, feature-dim, sparsity-dim, wire-dtype and seed, "
-        "and the same version"
-    )
+    assert "sparsity-dim, wire-dtype and seed" in reason  # the remedy
     here.refuse_other(here.fingerprint)
 
 
@@ -238,24 +197,17 @@ def test_other_masks_from_the_same_settings_are_another_version():
     assert set(parts(MASKED.difference(other))) == {"masks"}
 
 
-HOSTILE = {
-    "empty": "",
-    "control codes": "K=8\n d=\x1b[2J12 \x00 s=5",
-    "a novel": "K=" + "x" * 100_000,
-    "many parts": " ".join(f"a{i}=1" for i in range(5000)),
-    "no equals": "nobody agreed on this",
-    "equals alone": "= == ===",
-    "a half surrogate": "K=\ud800",
-    "spaces": MASKED.fingerprint + " ",
-    "a part twice": MASKED.fingerprint + " K=8",
-}
+HOSTILE = [
+    *("", "K=8\n d=\x1b[2J12 \x00 s=5", "K=" + "x" * 100_000, " ".join(f"a{i}=1" for i in range(5000))),
+    *("nobody agreed on this", "= == ===", "K=\ud800", MASKED.fingerprint + " ", MASKED.fingerprint + " K=8"),
+]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_fingerprint_is_refused_in_one_printable_line(name, refused):
+@pytest.mark.parametrize("fingerprint", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_fingerprint_is_refused_in_one_printable_line(fingerprint, refused):
     for codec in (MASKED, Codec(K, 12, 0, "int8")):
-        assert "another codec" in refused(codec.refuse_other, HOSTILE[name])
-        assert codec.difference(HOSTILE[name]).isprintable()
+        assert "another codec" in refused(codec.refuse_other, fingerprint)
+        assert codec.difference(fingerprint).isprintable()
 
 
 # --- what a format cannot hold --------------------------------------------------------------------------------
@@ -290,10 +242,3 @@ def test_what_no_mask_lets_through_need_not_fit():
     vectors = torch.where(masks, torch.tensor(1.5), torch.tensor(1e30))
     back = decode_payload(encode_payload(sent.with_vectors(vectors), codec), Limits(codec, 100.0))
     assert back.vectors.equal(1.5 * masks)
-
-
-def test_codecs_and_limits_cannot_be_changed():
-    with pytest.raises(FrozenInstanceError):
-        MASKED.seed = 1
-    with pytest.raises(FrozenInstanceError):
-        Limits(MASKED, 1.0).max_norm = 2.0

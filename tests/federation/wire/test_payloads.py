@@ -16,7 +16,6 @@ from federation.wire.payloads import (
     kind_of,
     to_tensors,
 )
-from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
 
 LABELS = torch.tensor([1, 4])
@@ -25,22 +24,16 @@ VECTORS = torch.tensor([[0.5, -1.0, 3.0], [2.0, 0.0, 1e-30]])
 
 @pytest.mark.parametrize("counts", [None, torch.tensor([7, 2])])
 def test_tensors_and_back(counts):
-    tensors = to_tensors(PrototypeSet(LABELS, VECTORS, counts))
+    sent = PrototypeSet(LABELS, VECTORS, counts)
+    tensors = to_tensors(sent)
+    assert kind_of(sent) == "prototypes"
     assert tensors.keys() == {"labels", "vectors"} | (set() if counts is None else {"counts"})
     back = from_tensors(tensors)
     assert back.labels.equal(LABELS)
     assert back.vectors.equal(VECTORS)
     assert back.counts is None if counts is None else back.counts.equal(counts)
-
-
-def test_the_empty_set_and_back():
-    back = from_tensors(to_tensors(PrototypeSet.empty(5)))
-    assert (len(back), back.dim, back.counts) == (0, 5, None)
-
-
-def test_a_method_of_the_five_papers_may_send_prototypes_or_mixtures_and_nothing_else():
-    assert kind_of(PrototypeSet.empty(2)) == "prototypes"
-    assert kind_of(MixtureSet.empty(2)) == "mixtures"
+    empty = from_tensors(to_tensors(PrototypeSet.empty(5)))
+    assert (len(empty), empty.dim, empty.counts) == (0, 5, None)
 
 
 @pytest.mark.parametrize("kind", [Instruction, Evaluation, TrainingFigures, Report, Identity])

@@ -61,37 +61,36 @@ def test_the_norm_bound_is_of_the_whole_vector_and_exact(refused):
 @pytest.mark.parametrize(
     ("labels", "named"),
     [
-        (np.array([0, 2, K], np.int16), "outside 0 to 5"),
-        (np.array([-1, 2, 3], np.int16), "outside 0 to 5"),
+        *((np.array(labels, np.int16), "outside 0 to 5") for labels in ([0, 2, K], [-1, 2, 3])),
         (np.array([0, 2, 2**31 - 1], np.int32), "outside 0 to 5"),
-        (np.array([0, 2, 2], np.int16), "unique and ascending"),
-        (np.array([5, 2, 0], np.int16), "unique and ascending"),
-        (np.array([0, 2], np.int16), "3 integers were due"),
-        (np.array([[0], [2], [5]], np.int16), "3 integers were due"),
-        (np.array([0, 2, 5], np.int64), "int64"),
-        (np.array([0, 2, 5], np.uint16), "uint16"),
-        (np.array([0, 1, 1], bool), "bool"),
-        (np.array([0, 2, 5], np.float32), "float32"),
-        (np.array([0, 2, 5], ">i2"), ">i2"),
+        *((np.array(labels, np.int16), "unique and ascending") for labels in ([0, 2, 2], [5, 2, 0])),
+        *((np.array(labels, np.int16), "3 integers were due") for labels in ([0, 2], [[0], [2], [5]])),
+        *((np.array([0, 2, 5], kind), kind) for kind in ("int64", "uint16", "bool", "float32", ">i2")),
     ],
 )
 def test_bad_labels(labels, named, refused):
     assert named in refused(decode_payload, record(labels), LIMITS)
 
 
+# sums of such counts overflow, and may come out as any number
+OVERFLOWING = [2**62, 2**62, 2**63 - 1]
+FORMS = (
+    np.array([1, 2]),
+    np.array([[1, 2, 3]]),
+    np.int32([1, 2, 3]),
+    np.uint64([1, 2, 3]),
+    np.array([1.0, 2.0, np.nan]),
+)
+
+
 @pytest.mark.parametrize(
     ("counts", "named"),
     [
-        (np.array([1, 0, 3]), "outside 1 to 2147483647"),
-        (np.array([1, -1, 3]), "outside 1 to 2147483647"),
-        # sums of such counts overflow, and may come out as any number
-        (np.array([2**62, 2**62, 2**63 - 1]), "outside 1 to 2147483647"),
-        (np.array([1, 2, 2**31]), "outside 1 to 2147483647"),
-        (np.array([1, 2]), "3 int64 numbers"),
-        (np.array([[1, 2, 3]]), "3 int64 numbers"),
-        (np.array([1, 2, 3], np.int32), "3 int64 numbers"),
-        (np.array([1, 2, 3], np.uint64), "3 int64 numbers"),
-        (np.array([1.0, 2.0, np.nan]), "3 int64 numbers"),
+        *(
+            (np.array(counts), "outside 1 to 2147483647")
+            for counts in ([1, 0, 3], [1, -1, 3], [1, 2, 2**31], OVERFLOWING)
+        ),
+        *((counts, "3 int64 numbers") for counts in FORMS),
     ],
 )
 def test_bad_counts(counts, named, refused):
@@ -104,14 +103,16 @@ def test_bad_counts(counts, named, refused):
         (record(), COUNTED),
         (record(counts=np.array([1, 2, 3])), LIMITS),
         (record(weights=np.zeros(10)), LIMITS),
+        (record(scales=np.ones(3, np.float32)), LIMITS),
+        (record(vectors=np.ones((3, D), np.int8)), INT8),
         (ArrayRecord({"labels": Array(np.array([0], np.int16))}), LIMITS),
         (ArrayRecord({}), LIMITS),
     ],
 )
 def test_arrays_that_were_not_agreed_or_are_missing(upload, limits, refused):
     reason = refused(decode_payload, upload, limits)
-    assert str(sorted(upload)) in reason
-    assert str(["labels", "vectors"] if limits is LIMITS else ["counts", "labels", "vectors"]) in reason
+    agreed = {"labels", "vectors"} | ({"counts"} if limits is COUNTED else {"scales"} if limits is INT8 else set())
+    assert f"{sorted(upload)} where {sorted(agreed)} belong" in reason
 
 
 # --- number formats and masks ---------------------------------------------------------------------------------
@@ -134,33 +135,16 @@ def test_an_int8_scale_that_is_negative_or_not_finite(value, refused):
     assert "finite and at least 0" in reason
 
 
-@pytest.mark.parametrize(
-    ("scales", "named"),
-    [
-        (np.ones(3, np.float64), "float64 of shape (3,), 3 float32 numbers were due"),
-        (np.ones(3, np.float16), "float16 of shape (3,)"),
-        (np.ones(3, ">f4"), ">f4 of shape (3,)"),
-        (np.ones(3, np.int8), "int8 of shape (3,)"),
-        (np.ones(2, np.float32), "float32 of shape (2,)"),
-        (np.ones((3, 1), np.float32), "float32 of shape (3, 1)"),
-        (np.ones((3, D), np.float32), f"float32 of shape (3, {D})"),
-        (np.ones((), np.float32), "float32 of shape ()"),
-    ],
-)
-def test_int8_scales_of_another_form(scales, named, refused):
+SCALES = [
+    *(np.ones(3, kind) for kind in (np.float64, np.float16, ">f4", np.int8)),
+    *(np.ones(shape, np.float32) for shape in (2, (3, 1), (3, D), ())),
+]
+
+
+@pytest.mark.parametrize("scales", SCALES, ids=lambda scales: f"{scales.dtype}{scales.shape}")
+def test_int8_scales_of_another_form(scales, refused):
     upload = record(vectors=np.ones((3, D), np.int8), scales=scales)
-    assert named in refused(decode_payload, upload, INT8)
-
-
-def test_int8_scales_are_there_when_agreed_and_only_then(refused):
-    missing = record(vectors=np.ones((3, D), np.int8))
-    assert "['labels', 'vectors'] where ['labels', 'scales', 'vectors'] belong" in refused(
-        decode_payload, missing, INT8
-    )
-    superfluous = record(scales=np.ones(3, np.float32))
-    assert "['labels', 'scales', 'vectors'] where ['labels', 'vectors'] belong" in refused(
-        decode_payload, superfluous, LIMITS
-    )
+    assert f"{scales.dtype} of shape {scales.shape}" in refused(decode_payload, upload, INT8)
 
 
 def test_the_norm_bound_is_of_what_int8_decodes_to(refused):
@@ -296,7 +280,7 @@ def test_a_forged_size_is_refused_before_memory_is_taken(shape, refused):
 def test_random_bytes_are_refused_or_a_payload_that_keeps_to_the_limits():
     rng = np.random.default_rng(0)
     decoded = 0
-    for round_number in range(1500):
+    for round_number in range(600):
         data = bytearray(VALID)
         for _ in range(rng.integers(1, 4)):
             data[rng.integers(len(data))] = rng.integers(256)
@@ -312,12 +296,12 @@ def test_random_bytes_are_refused_or_a_payload_that_keeps_to_the_limits():
         assert vectors.shape == (3, D)
         assert vectors.isfinite().all()
         assert vectors.norm(dim=1).max() <= 100
-    assert 50 < decoded < 1400  # both ways were tried
+    assert 20 < decoded < 560  # both ways were tried
 
 
 @pytest.mark.parametrize("dtype", ["float32", "xyz", "f4,,", "S99999999999", "O", "(9999,9999)f8", "\ud800", ""])
-@pytest.mark.parametrize("shape", [(3, D), (2**62, 2**62), (-3, D), (), (0,)])
-def test_payload_bytes_believes_no_declaration(dtype, shape):
-    upload = record()
-    upload["vectors"] = Array(dtype, shape, "numpy.ndarray", VALID)
-    assert payload_bytes(RecordDict({"payload": upload})) == 3 * D * 4
+def test_payload_bytes_believes_no_declaration(dtype):
+    for shape in ((3, D), (2**62, 2**62), (-3, D), (), (0,)):
+        upload = record()
+        upload["vectors"] = Array(dtype, shape, "numpy.ndarray", VALID)
+        assert payload_bytes(RecordDict({"payload": upload})) == 3 * D * 4
