@@ -8,17 +8,15 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from experiments.runtime import launch as module
 from experiments.runtime.connection import Connection, FlowerError
-from experiments.runtime.launch import Outcome, RunInterrupted, _Listener, check_resources, launch
+from experiments.runtime.launch import Outcome, RunInterrupted, _Listener, launch
 from experiments.runtime.processes import Interrupted
 from experiments.runtime.superlink import SuperLink
-from federation.settings import SettingError
 from tests.integration.watched import living
 
 ROOT = Path(module.__file__).resolve().parents[2]
@@ -384,22 +382,3 @@ def test_temporary_folders_leave_room_for_rays_sockets(tmp_path, monkeypatch):
     folder = module._scratch()
     assert len(str(folder)) <= module.LONGEST_FOLDER
     folder.rmdir()
-
-
-@pytest.mark.parametrize(
-    ("cpus", "gpus", "there", "words"),
-    [
-        (0, 0.0, 0, "--cpus-per-client is 0, but this machine has 4; give a whole number from 1"),
-        (5, 0.0, 0, "--cpus-per-client is 5"),
-        (1, 0.5, 0, "--gpus-per-client is 0.5, but this machine has 0 CUDA GPUs"),
-        (1, 2.5, 2, "--gpus-per-client is 2.5, but this machine has 2 CUDA GPUs"),
-        (1, -1.0, 2, "--gpus-per-client is -1"),
-        (4, 2.0, 2, ""),
-        (1, 0.25, 2, ""),
-    ],
-)
-def test_resources_that_are_not_there_are_refused(cpus, gpus, there, words, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
-    with pytest.raises(SettingError, match=words) if words else nullcontext():
-        check_resources(cpus, gpus)
