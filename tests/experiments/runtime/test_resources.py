@@ -1,6 +1,7 @@
 """What a simulated client may be given: no more than this machine has."""
 
 import os
+from contextlib import nullcontext
 
 import pytest
 
