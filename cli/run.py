@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -93,8 +93,8 @@ def run(
     Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
     """
     _refuse_idle_flags(in_process, superlink, cpus_per_client, gpus_per_client, workers)
-    if outcome is not None and not outcome.absolute().parent.is_dir():
-        end(f"--outcome is {outcome}, but there is no folder {outcome.absolute().parent}; make it first.", BAD_INPUT)
+    if outcome is not None:
+        _clear(outcome)
     from experiments.runtime.processes import Interrupted, interruptible
 
     cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
@@ -112,13 +112,14 @@ def run(
                 ending = _run_here(ending, workers or 1, verbose, display)
             else:
                 ending = _run_flower(ending, cpus, gpus, verbose, superlink, display)
+    if superlink and resume:
+        ending = replace(ending, flower_run=resume)
     again = {"--superlink": superlink, "--in-process": in_process, "--workers": workers}
     again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
     begun = ending.folder or ending.flower_run or ending.log
     after = _afterwords(ending, again) if ending.code and begun else []
     if outcome is not None:
-        told = {"code": ending.code, "folder": ending.folder and str(ending.folder), "reason": ending.words}
-        outcome.write_text(json.dumps(told) + "\n", "utf-8")
+        _leave(outcome, ending)
     if ending.code:
         end("\n".join([ending.words, *after]), ending.code)
     if ending.folder is None:
@@ -192,7 +193,7 @@ def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool, connectio
             clients=wanted.clients,
             cpus_per_client=cpus,
             gpus_per_client=gpus,
-            show=_shown(display),
+            show=display.line if verbose else _shown(display),
             verbose=verbose,
             connection=connection,
             opened=partial(_follow, display),
@@ -215,7 +216,7 @@ def _run_here(wanted: "Plan", workers: int, verbose: bool, display: Display) -> 
     from server_app.app import USER_ERRORS
 
     display.stage("starting the clients")
-    lines = KeptLines(_shown(display))
+    lines = KeptLines(display.line if verbose else _shown(display))
 
     def opened(folder: Path) -> None:
         lines.opened = folder
@@ -252,14 +253,36 @@ def _afterwords(ending: _Ending, options: Mapping[str, object]) -> list[str]:
     return [*lines, *([f"log: {ending.log}"] if ending.log else [])]
 
 
+def _clear(outcome: Path) -> None:
+    """See that the outcome can be left there, and that an old one cannot be taken for this run's."""
+    try:
+        outcome.unlink(missing_ok=True)
+        outcome.touch()
+        outcome.unlink()
+    except OSError as error:
+        end(f"--outcome is {outcome}, which cannot be written ({error.strerror}); name a file of yours.", BAD_INPUT)
+
+
+def _leave(outcome: Path, ending: _Ending) -> None:
+    from data.files import replacing
+
+    folder = str(ending.folder) if ending.folder and ending.folder.is_dir() else None
+    told = {"code": ending.code, "folder": folder, "reason": ending.words}
+    try:
+        with replacing(outcome) as temporary:
+            temporary.write_text(json.dumps(told) + "\n", "utf-8")
+    except OSError as error:
+        typer.echo(f"warning: --outcome {outcome} cannot be written ({error.strerror})", err=True)
+
+
 def _follow(display: Display, folder: Path) -> None:
     display.stage("waiting for the clients")
     display.follow(folder)
 
 
 def _shown(display: Display) -> Callable[[str], None]:
-    """Shows each line once: where the results are a run says first and last."""
-    said = set()
+    """Shows each line once: where its results are a run says first and last."""
+    said: set[str] = set()
 
     def show(line: str) -> None:
         if line not in said:

@@ -192,7 +192,8 @@ class Client:
         if not instruction.ensemble:
             return report
         try:
-            return replace(report, answers=self._answers(arrived or state))
+            judged = arrived if arrived is not None and self.run.inference == RECEIVED else state
+            return replace(report, answers=self._answers(judged))
         except USER_ERRORS as error:
             # a measurement that fails must not cost a round of training
             return replace(report, remark=f"no ensemble answer: {told(error, self.node)}")

@@ -97,8 +97,13 @@ class RunFolder:
         )
 
     @classmethod
-    def resume(cls, settings: Settings, run_config: Mapping[str, Any]) -> "RunFolder":
-        """The folder that `resume` names (a path, a name in the results folder, or `latest`).
+    def resume(
+        cls, settings: Settings, run_config: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+    ) -> "RunFolder":
+        """The folder that `resume` names (see `find_run`).
+
+        Args:
+            defaults: of settings that the run was started without, since there were none of their names then.
 
         Raises:
             SettingError: no such run, no checkpoint yet, or a setting that may not change does.
@@ -111,7 +116,7 @@ class RunFolder:
             )
         if not (folder.path / "checkpoint.safetensors").exists():
             raise SettingError(f"{folder.path} holds no checkpoint: no round was finished; start a new run.")
-        old = folder.settings()
+        old = dict(defaults or {}) | folder.settings()
         for name in sorted(old.keys() | run_config.keys()):
             if name not in MAY_DIFFER_ON_RESUME and old.get(name) != run_config.get(name):
                 raise SettingError(
@@ -363,16 +368,16 @@ def find_run(name: str, results_dir: str) -> Path:
     )
 
 
-def folder_of(flower_run: str, results: Path, since: float = 0.0) -> Path | None:
+def folder_of(flower_run: str, results: Path, most: int | None = None) -> Path | None:
     """The folder of the run that Flower knows by this number; None where none says so.
 
     Args:
         results: the results folder.
-        since: looks only at what was written after this time.
+        most: how many of the newest folders to look into, by their names, which begin with the time.
     """
-    for path in results.glob("*/status.json"):
+    for path in sorted(results.glob("*/status.json"), reverse=True)[:most] if flower_run else ():
         with suppress(OSError, ValueError, KeyError, TypeError):
-            if path.stat().st_mtime >= since and json.loads(path.read_text("utf-8"))["flower_run"] == flower_run:
+            if json.loads(path.read_text("utf-8"))["flower_run"] == flower_run:
                 return path.parent
     return None
 

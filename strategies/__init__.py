@@ -150,8 +150,11 @@ def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> "RunFolder":
     """
     from runs.folder import RunFolder
 
-    opened = RunFolder.resume if run.settings.resume else RunFolder.create
-    return opened(run.settings, known_settings(run.settings.strategy) | unpacked(run_config))
+    defaults = known_settings(run.settings.strategy)
+    asked = defaults | unpacked(run_config)
+    if run.settings.resume:
+        return RunFolder.resume(run.settings, asked, defaults)
+    return RunFolder.create(run.settings, asked)
 
 
 def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:

@@ -60,7 +60,8 @@ class FedDistillObjective(Objective):
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
         """Keep the targets for the training that follows."""
         device = next(state.module.parameters()).device
-        state.received = received.to(device=device) if isinstance(received, PrototypeSet) else None
+        came = received.to(device=device) if isinstance(received, PrototypeSet) else None
+        state.received = came and distributions(came, self.options[FedDistillSettings])
 
     def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
         """None: what comes are no points of the feature space."""
@@ -102,19 +103,41 @@ class FedDistill(ServerHalf):
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """A mean over all but oneself for each who uploaded; the plain mean for the others."""
-        everyone = aggregate(list(uploads.values()), "mean")
+        options = self.options[FedDistillSettings]
+        sent = {p: distributions(upload, options) for p, upload in uploads.items()}
+        everyone = aggregate(list(sent.values()), "mean")
         downloads: dict[int, Payload] = {EVERYONE: everyone}
-        if self.options[FedDistillSettings].teacher == "others":
-            downloads |= {partition: self._others(uploads, everyone, partition) for partition in uploads}
+        if options.teacher == "others":
+            # an output has as many values as there are classes
+            sums = torch.zeros(everyone.dim, everyone.dim, dtype=torch.float64)
+            holders = torch.zeros(everyone.dim, dtype=torch.int64)
+            for upload in sent.values():
+                sums[upload.labels] += upload.vectors.double()
+                holders[upload.labels] += 1
+            downloads |= {partition: _others(sums, holders, upload) for partition, upload in sent.items()}
         return Outcome({}, downloads)
-
-    def _others(self, uploads: Mapping[int, PrototypeSet], everyone: PrototypeSet, partition: int) -> PrototypeSet:
-        others = [upload for other, upload in uploads.items() if other != partition]
-        return aggregate(others, "mean") if others else PrototypeSet.empty(everyone.dim, everyone.vectors.dtype)
 
     def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
         """None: outputs do not tell it."""
         return None
+
+
+def _others(sums: Tensor, holders: Tensor, own: PrototypeSet) -> PrototypeSet:
+    """The mean of each class over all holders but one; none where that one is alone."""
+    left, number = sums.clone(), holders.clone()
+    left[own.labels] -= own.vectors.double()
+    number[own.labels] -= 1
+    labels = number.nonzero().flatten()
+    return PrototypeSet(labels, (left[labels] / number[labels].unsqueeze(1)).to(own.vectors.dtype))
+
+
+def distributions(sent: PrototypeSet, options: FedDistillSettings) -> PrototypeSet:
+    """What came, made probabilities where it should be: anything else would leave a cross-entropy without a bound.
+    Logits, whose softmax is taken, stay as they are."""
+    if options.outputs == "logits":
+        return sent
+    values = sent.vectors.clamp(min=torch.finfo(torch.float32).tiny)
+    return sent.with_vectors(values / values.sum(dim=1, keepdim=True))
 
 
 PARTS = (Spec("prototypes", classwise=True),)

@@ -48,7 +48,8 @@ class FedRepObjective(SharedObjective):
         base = [p for name, p in named if name.startswith(PREFIX[self.parts[0]])]
         personal = [p for name, p in named if not name.startswith(PREFIX[self.parts[0]])]
         head = Phase(HEAD_PHASE, personal, epochs=self.options[FedRepSettings].head_epochs)
-        return [head, Phase(BODY_PHASE, base, epochs=self.settings.local_epochs)]
+        # an encoder that is frozen as a whole has nothing to train
+        return [head, *([Phase(BODY_PHASE, base, epochs=self.settings.local_epochs)] if base else [])]
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """CE; the classifier alone needs no gradient through the extractor."""

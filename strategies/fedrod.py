@@ -66,8 +66,10 @@ def _log_counts(state: ClientState, logits: Tensor) -> Tensor:
     own = state.prototypes
     assert own is not None
     assert own.counts is not None
-    table = logits.new_full((logits.shape[1],), torch.finfo(logits.dtype).min / 2)
-    return table.index_copy(0, own.labels.to(logits.device), own.counts.to(logits).log())
+    # float32 whatever the logits are: a 16-bit format holds few counts
+    table = torch.full((logits.shape[1],), torch.finfo(torch.float32).min / 2, device=logits.device)
+    table[own.labels.to(logits.device)] = own.counts.to(logits.device, torch.float32).log()
+    return table
 
 
 METHOD = Method(

@@ -210,7 +210,8 @@ class _Job:
     def _reason(self) -> str:
         """Why it failed: as it says itself, or, where it was killed or broke, what its output ends with."""
         with suppress(OSError, ValueError):
-            return str(json.loads((self._folder.of(self.cell) / OUTCOME).read_text("utf-8"))["reason"])
+            if reason := json.loads((self._folder.of(self.cell) / OUTCOME).read_text("utf-8"))["reason"]:
+                return str(reason)
         said = self._output.read_text("utf-8", errors="replace").split("\n")
         last = next((line for line in reversed(said) if line.strip()), "without a word")
         return f"it ended with exit code {self.process.returncode}: {last}"

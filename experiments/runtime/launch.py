@@ -30,7 +30,7 @@ EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")
 RAISED = " failed with exception: "  # Flower's words for a run whose ServerApp raised; the exception's follow
 # Ray keeps Unix sockets up to 68 characters below this folder, and no system takes paths of more than 103 for them
 LONGEST_FOLDER = 35
-CLOCKS = 5.0  # seconds by which the clock of a file system may differ from ours
+NEWEST = 100  # folders of runs, among which one that has just begun is
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,7 @@ def launch(
                     outcome = _outcome(superlink, listener, own.folder)
                 except Interrupted as signal:
                     interruption = signal
+                    own.look(superlink.flower_run)
                     # the terminal itself may be what has gone
                     with suppress(OSError):
                         show(f"{signal.name}: stopping Flower and all that it started")
@@ -128,6 +129,7 @@ def launch(
                         words = stopped(signal.name, own.folder)
                     outcome = Outcome(False, own.folder, words)
                 except FlowerError as error:
+                    own.look(superlink.flower_run)
                     outcome = Outcome(False, own.folder, str(error))
                 finally:
                     deafen()
@@ -168,13 +170,15 @@ def check_resources(cpus_per_client: int, gpus_per_client: float) -> None:
 
 
 class _Listener:
-    """Reads the stream: keeps all of it, shows what is ours, remembers the last exception."""
+    """Reads the stream: keeps all of it, shows what is ours, remembers the last exception, and whether the ServerApp
+    has given the reason why it ended (`refused`)."""
 
     def __init__(self, log: Path, show: Callable[[str], None], verbose: bool):
         self._log = log.open("w", encoding="utf-8")
         self._show = show
         self._verbose = verbose
         self.exception = ""
+        self.refused = False
 
     def __enter__(self) -> "_Listener":
         return self
@@ -189,6 +193,7 @@ class _Listener:
         self._log.flush()
         # only at the start of a line: what a client prints has its worker's name before it
         ours = line.startswith((PREFIX, PREFIX_OF_ERRORS))
+        self.refused = self.refused or line.startswith(PREFIX_OF_ERRORS)
         if not ours and EXCEPTION.fullmatch(line):
             self.exception = line
         if self._verbose:
@@ -206,13 +211,12 @@ class _Own:
         self._resumed = resumed if resumed.is_absolute() and resumed.is_dir() else None
         self._results = results
         self._opened = opened
-        self._began = time.time() - CLOCKS
         self.folder: Path | None = None
 
     def look(self, flower_run: str) -> None:
         """See whether there is one by now."""
         if self.folder is None:
-            self.folder = self._resumed or folder_of(flower_run, self._results, self._began)
+            self.folder = self._resumed or folder_of(flower_run, self._results, NEWEST)
             if self.folder is not None:
                 self._opened(self.folder)
 
@@ -226,7 +230,7 @@ def _outcome(superlink: Connection, listener: _Listener, folder: Path | None) ->
         if folder is None or (folder / "summary.json").exists():
             return Outcome(True, folder)
         return Outcome(False, folder, f"the run ended without a summary in {folder}.")
-    if RAISED in details:
+    if RAISED in details and listener.refused:
         return Outcome(False, folder, details.partition(RAISED)[2])
     if "No heartbeat" in details:
         simulated = isinstance(superlink, SuperLink)

@@ -72,6 +72,11 @@ class Exchange:
         return "weights" in self.kinds()
 
     @property
+    def pointwise(self) -> bool:
+        """Whether what crosses lies in the feature space, as prototypes and mixtures do and outputs do not."""
+        return not any(spec.classwise for spec in (*self.up, *self.down))
+
+    @property
     def counts(self) -> bool:
         """Whether class counts go up."""
         return any(spec.counts for spec in self.up)

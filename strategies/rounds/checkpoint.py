@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def save(strategy: "PrototypeStrategy") -> None:
     """Write the round's checkpoint; before it, for the report, the prototypes that came and went."""
-    if strategy.uploads:
+    if strategy.uploads and strategy.run.exchange.pointwise:
         tensors, counts = snapshot(strategy.uploads, strategy.downloads, *strategy.half.scales)
         strategy.folder.save_prototypes(tensors, {"round": strategy.last_round, **counts})
-        strategy.uploads = {}
+    strategy.uploads = {}
     strategy.folder.save_checkpoint(pack(strategy.state, strategy.downloads), _meta(strategy))
 
 

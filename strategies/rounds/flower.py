@@ -256,7 +256,8 @@ class PrototypeStrategy(Strategy):
         refuse_non_finite(outcome.downloads, server_round, self.half.class_word)
         kept = self.downloads if outcome.keeps else {}
         self.state, self.downloads, self.uploads = outcome.state, {**kept, **outcome.downloads}, uploads
-        recorded = {**outcome.figures, "prototype_norm": norm, **separation_of(outcome.downloads, self.half.scales[0])}
+        apart = separation_of(outcome.downloads, self.half.scales[0]) if self.run.exchange.pointwise else {}
+        recorded = {**outcome.figures, "prototype_norm": norm, **apart}
         # JSON has no infinity, which an energy may be
         self._figures = {name: None if is_infinite(value) else value for name, value in recorded.items()}
         self.first_norm = norm if self.first_norm is None else self.first_norm

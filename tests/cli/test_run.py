@@ -282,6 +282,21 @@ def test_programs_read_how_it_ended(invoke, launched, folder, outcome, told):
     assert json.loads(Path("out.json").read_text()) == told
 
 
+def test_an_outcome_that_cannot_be_left_is_refused_and_an_old_one_is_not_taken_for_this(invoke, launched, tmp_path):
+    refused = invoke("--outcome", str(tmp_path))
+    assert (refused.exit_code, f"--outcome is {tmp_path}" in refused.stderr) == (2, True)
+    assert "run_config" not in launched
+    Path("out.json").write_text("{}")
+    launched.outcome = KeyboardInterrupt()
+    invoke("--outcome", "out.json")
+    assert not Path("out.json").exists()
+
+
+def test_verbose_shows_every_line_and_else_none_twice(invoke, launched):
+    assert invoke().stdout.count("results: /there") == 1
+    assert invoke("--verbose").stdout.count("results: /there") == 2
+
+
 def test_programs_read_why_it_could_not_start(invoke, launched):
     assert invoke("--outcome", "out.json", "-c", "feature-dim=1").exit_code == 2
     told = json.loads(Path("out.json").read_text())

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from client_app.client import Client
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts
 from federation.wire.weights import layout_lines
@@ -19,6 +20,7 @@ from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
 from strategies import read_settings
 from strategies.contract import Batch, ClientState
+from strategies.fedrod import _log_counts
 
 K, D = 3, 4
 SMALL = {"rounds": 2, "max-samples": 240, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}
@@ -115,6 +117,13 @@ def test_personal_layers_and_base_are_trained_in_turn(layers, personal):
     assert not {id(p) for p in head.parameters} & {id(p) for p in body.parameters}
     assert (head.epochs, body.epochs) == (4, objective.settings.local_epochs)
     assert list(objective.shared(state.module)) == (["extractor"] if layers == 1 else ["backbone"])
+
+
+def test_an_encoder_that_is_frozen_as_a_whole_has_no_phase_of_its_own():
+    objective = objective_of("fedrep", **{"fedrep.personal-layers": 2})
+    state = ClientState(network())
+    state.module.extractor.backbone.requires_grad_(False)
+    assert [phase.name for phase in objective.phases(state, 1)] == ["head"]
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -288,6 +297,20 @@ def test_what_arrives_at_ditto_is_judged_and_its_own_model_predicts():
     assert isinstance(objective.arrived(state, None).module, SplitModel)
 
 
+@pytest.mark.parametrize(("strategy", "judged"), [("ditto", "WithCompanion"), ("fedavg", "SplitModel")])
+def test_the_ensemble_is_of_the_models_that_predict(run, monkeypatch, strategy, judged):
+    """v for Ditto, whatever came; what came for FedAvg."""
+    seen, answers = set(), Client._answers
+
+    def kept(self, state):
+        seen.add(type(state.module).__name__)
+        return answers(self, state)
+
+    monkeypatch.setattr(Client, "_answers", kept)
+    run(SMALL | {"strategy": strategy, "ensemble-every": 1, "shared-test-share": 0.1}, clients=3)
+    assert seen == {judged}
+
+
 def mixture(alpha=0.3, adaptive=True):
     objective = objective_of("apfl", **{"apfl.alpha": alpha, "apfl.adaptive": adaptive})
     state = ClientState(objective.build(network(norm=False).double(), 1).double())
@@ -386,6 +409,15 @@ def test_the_balanced_softmax_weighs_held_classes_by_their_counts(gamma):
     weighed = np.exp(logits) * np.array([6.0, 1.0]) ** gamma
     chosen = weighed[np.arange(7), rows.labels.numpy()] / weighed.sum(axis=1)
     assert float(loss.parts["cross-entropy"]) == pytest.approx(-np.log(chosen).mean(), rel=1e-5)
+
+
+def test_counts_weigh_as_float32_under_a_narrow_number_format():
+    objective, state, rows = rod(counts=(1001, 1000))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        narrow = objective.loss(state, rows, objective.phases(state, 1)[0], 1)
+    assert bool(torch.isfinite(narrow.total))
+    table = _log_counts(state, torch.zeros(2, K, dtype=torch.bfloat16))
+    torch.testing.assert_close(table[:2], torch.tensor([1001.0, 1000.0]).log())
 
 
 def test_the_personal_head_moves_nothing_else_and_nothing_else_moves_it():

@@ -59,6 +59,22 @@ def test_a_target_is_the_mean_of_all_other_holders(teacher):
                 np.testing.assert_allclose(found[0].numpy(), np.mean(of, axis=0), rtol=1e-6)
 
 
+def test_what_is_no_distribution_is_made_one_so_that_no_loss_is_without_a_bound():
+    server, objective = halves_of()
+    sent = uploads() | {5: PrototypeSet(torch.tensor([1, 2]), torch.full((2, K), -4.0))}
+    sent[5].vectors[0, 0] = 9e3
+    outcome = server.aggregate(sent, {}, 1)
+    for download in outcome.downloads.values():
+        assert bool((download.vectors >= 0).all())
+        torch.testing.assert_close(download.vectors.sum(dim=1), torch.ones(len(download)))
+    state = ClientState(Net())
+    objective.receive(state, PrototypeSet(torch.tensor([0]), torch.tensor([[-1e4, 3.0, 1.0, 0.0]])), 2)
+    assert bool((state.received.vectors >= 0).all())
+    # logits may be anything: their softmax is the target
+    logits, _ = halves_of(**{"feddistill.outputs": "logits"})
+    assert float(logits.aggregate({5: sent[5]}, {}, 1).downloads[EVERYONE].vectors.min()) == -4
+
+
 def test_alone_it_is_taught_by_nobody():
     server, _ = halves_of()
     outcome = server.aggregate({2: uploads()[0]}, {}, 1)

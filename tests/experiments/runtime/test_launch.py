@@ -259,8 +259,11 @@ class Ended(SuperLink):
 @pytest.mark.parametrize(
     ("status", "details", "said", "message"),
     [
-        ("failed", "Simulation failed with exception: client 3: why.", "ValueError: boom", "client 3: why."),
-        ("failed", "ServerApp failed with exception: it broke.", "", "it broke."),
+        ("failed", "Simulation failed with exception: client 3: why.", "[protosphere error] why", "client 3: why."),
+        ("failed", "ServerApp failed with exception: it broke.", "[protosphere error] it broke.", "it broke."),
+        # a defect: it told nobody, and may have no words of its own
+        ("failed", "ServerApp failed with exception: ", "AssertionError", "exception in the log: AssertionError)"),
+        ("failed", "ServerApp failed with exception: 'bias'", "KeyError: 'bias'", "with exception: 'bias'."),
         ("failed", "Simulation failed: boom", "ValueError: boom", "Simulation failed: boom."),
         (
             "failed",
@@ -321,11 +324,10 @@ def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(tm
     resumed = module._Own(old, tmp_path, opened.append)
     resumed.look("9")
     assert resumed.folder == old
-    # of a run of last year nothing is asked
-    os.utime(new / "status.json", (1, 1))
-    late = module._Own(Path(""), tmp_path, opened.append)
-    late.look("8")
-    assert late.folder is None
+    # of a run that Flower has not taken there is none
+    none = module._Own(Path(""), tmp_path, opened.append)
+    none.look("")
+    assert none.folder is None
 
 
 def test_a_run_elsewhere_that_could_not_be_stopped_is_told(toy, home, monkeypatch):
