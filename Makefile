@@ -46,9 +46,9 @@ docker-demo:
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --durations 30
 
-# one at a time: each starts a federation of processes
+# two files at a time, for most of them wait
 integration: $(READY)
-	$(BIN)/python -m pytest -m 'integration and not soak' --durations 10
+	$(BIN)/python -m pytest -m 'integration and not soak' -n auto --maxprocesses 2 --dist loadfile --durations 10
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak -s tests/soak
