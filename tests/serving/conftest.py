@@ -23,11 +23,14 @@ def trained_run(run, home, done):
         settings = {"alpha": 0.5} | (settings or {})
         key = json.dumps([settings, clients], sort_keys=True)
         if key not in names:
-            names[key] = run(settings, clients=clients).name
+            # two homes may give two runs of one second the same name
+            names[key] = place / str(len(names)), run(settings, clients=clients).name
+            kept, name = names[key]
             for part in KEPT:
-                shutil.copytree(home / part / names[key], place / part / names[key])
+                shutil.copytree(home / part / name, kept / part / name)
+        kept, name = names[key]
         for part in KEPT:
-            shutil.copytree(place / part / names[key], home / part / names[key], dirs_exist_ok=True)
-        return tuple(home / part / names[key] for part in KEPT)
+            shutil.copytree(kept / part / name, home / part / name, dirs_exist_ok=True)
+        return tuple(home / part / name for part in KEPT)
 
     return start
