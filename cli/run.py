@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -112,12 +112,12 @@ def run(
                 ending = _run_here(ending, workers or 1, verbose, display)
             else:
                 ending = _run_flower(ending, cpus, gpus, verbose, superlink, display)
-    if superlink and resume:
-        ending = replace(ending, flower_run=resume)
     again = {"--superlink": superlink, "--in-process": in_process, "--workers": workers}
     again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
     begun = ending.folder or ending.flower_run or ending.log
-    after = _afterwords(ending, again) if ending.code and begun else []
+    # a run of another machine that was resumed is known there by what it was resumed by
+    elsewhere = (resume or ending.flower_run) if superlink else ""
+    after = _afterwords(ending, again, elsewhere) if ending.code and begun else []
     if outcome is not None:
         _leave(outcome, ending)
     if ending.code:
@@ -237,7 +237,7 @@ def _run_here(wanted: "Plan", workers: int, verbose: bool, display: Display) -> 
     return _Ending(code, lines.folder, words, str(lines.save() or ""))
 
 
-def _afterwords(ending: _Ending, options: Mapping[str, object]) -> list[str]:
+def _afterwords(ending: _Ending, options: Mapping[str, object], elsewhere: str) -> list[str]:
     """Where the report of what there is lies, what goes on with the run, and its log."""
     from experiments.runtime.afterwards import left_of
     from experiments.runtime.processes import interruptible
@@ -248,7 +248,6 @@ def _afterwords(ending: _Ending, options: Mapping[str, object]) -> list[str]:
     with interruptible() as deafen:
         # a second Ctrl-C takes nothing of the report away
         deafen()
-        elsewhere = ending.flower_run if options["--superlink"] else ""
         lines = left_of(ending.folder, given, elsewhere=elsewhere, cut=ending.code > KILLED)
     return [*lines, *([f"log: {ending.log}"] if ending.log else [])]
 
