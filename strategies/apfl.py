@@ -23,8 +23,8 @@ from federation.settings import RECEIVED
 from models.companion import Mixture
 from models.optim import EagerSGD
 from models.split import SplitModel
-from strategies.contract import Batch, ClientState, Exchange, Loss, Method, Phase, Spec, method_settings
-from strategies.weights import COMPANION, SHARED_RULES, AveragedWeights, SharedObjective
+from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from strategies.weights import COMPANION, SHARED_RULES, AveragedCompanions, SharedObjective, companion
 
 
 @method_settings
@@ -71,22 +71,11 @@ class APFLObjective(SharedObjective):
         return Loss(mixed.total + shared, mixed.parts | {"global-cross-entropy": shared}, mixed.features)
 
 
-class APFL(AveragedWeights):
-    """Server half."""
-
-    of_one_model = (COMPANION,)
-
-
-def _exchange(_: object) -> Exchange:
-    parts = (Spec("weights", COMPANION, sums=True),)
-    return Exchange(parts, parts)
-
-
 METHOD = Method(
-    server=APFL,
+    server=AveragedCompanions,
     objective=APFLObjective,
     settings={"apfl": APFLSettings},
-    exchange=_exchange,
+    exchange=companion,
     inference=RECEIVED,
     rules=SHARED_RULES,
 )

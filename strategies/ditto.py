@@ -20,13 +20,14 @@ from torch.nn.functional import cross_entropy
 from federation.wire.payloads import Payload
 from models.companion import WithCompanion
 from models.split import SplitModel
-from strategies.contract import Batch, ClientState, Exchange, Loss, Method, Phase, Spec, method_settings
+from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from strategies.weights import (
     COMPANION,
     SHARED_RULES,
-    AveragedWeights,
+    AveragedCompanions,
     SharedObjective,
     anchored,
+    companion,
     distance,
     load,
 )
@@ -88,22 +89,11 @@ class DittoObjective(SharedObjective):
         return replace(state, module=module.companion)
 
 
-class Ditto(AveragedWeights):
-    """Server half."""
-
-    of_one_model = (COMPANION,)
-
-
-def _exchange(_: object) -> Exchange:
-    parts = (Spec("weights", COMPANION, sums=True),)
-    return Exchange(parts, parts)
-
-
 METHOD = Method(
-    server=Ditto,
+    server=AveragedCompanions,
     objective=DittoObjective,
     settings={"ditto": DittoSettings},
-    exchange=_exchange,
+    exchange=companion,
     inference="classifier",
     rules=SHARED_RULES,
 )

@@ -26,7 +26,7 @@ class FedBNObjective(WholeObjective):
         """The parts without norms."""
         norms = tuple(f"{name}." for name, each in module.named_modules() if isinstance(each, _BatchNorm))
         return {
-            part: Weights({name: t for name, t in weights.tensors.items() if not name.startswith(norms or ("/",))})
+            part: Weights({name: t for name, t in weights.tensors.items() if not name.startswith(norms)})
             for part, weights in super().shared(module).items()
         }
 

@@ -60,8 +60,11 @@ class FedDistillObjective(Objective):
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
         """Keep the targets for the training that follows."""
         device = next(state.module.parameters()).device
-        came = received.to(device=device) if isinstance(received, PrototypeSet) else None
-        state.received = came and distributions(came, self.options[FedDistillSettings])
+        state.received = None
+        if isinstance(received, PrototypeSet):
+            came = distributions(received.to(device=device), self.options[FedDistillSettings])
+            logits = self.options[FedDistillSettings].outputs == "logits"
+            state.received = came.with_vectors(softmax(came.vectors, dim=1)) if logits else came
 
     def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
         """None: what comes are no points of the feature space."""
@@ -73,8 +76,6 @@ class FedDistillObjective(Objective):
         if not isinstance(state.received, PrototypeSet):
             return plain
         targets, present = state.received.table(self.num_classes)
-        if self.options[FedDistillSettings].outputs == "logits":
-            targets = softmax(targets, dim=1)
         covered = present[batch.labels]
         # a row without a target has one of zeros: it adds nothing
         taught = cross_entropy(self.logits(state, plain.features), targets[batch.labels], reduction="none")

@@ -12,8 +12,8 @@ from typing import Annotated
 from pydantic import Field
 
 from federation.settings import RECEIVED
-from strategies.contract import Exchange, Method, Options, Spec, method_settings
-from strategies.weights import SHARED_RULES, AveragedWeights, SharedObjective, base_of
+from strategies.contract import Method, method_settings
+from strategies.weights import SHARED_RULES, AveragedWeights, SharedObjective, base_of, both_ways
 
 
 @method_settings
@@ -36,16 +36,11 @@ class FedPerObjective(SharedObjective):
         return (base_of(self.options[FedPerSettings].personal_layers),)
 
 
-def _exchange(options: Options) -> Exchange:
-    parts = (Spec("weights", base_of(options[FedPerSettings].personal_layers), sums=True),)
-    return Exchange(parts, parts)
-
-
 METHOD = Method(
     server=AveragedWeights,
     objective=FedPerObjective,
     settings={"fedper": FedPerSettings},
-    exchange=_exchange,
+    exchange=lambda options: both_ways(base_of(options[FedPerSettings].personal_layers)),
     inference=RECEIVED,
     rules=SHARED_RULES,
 )

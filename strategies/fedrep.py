@@ -15,8 +15,8 @@ from pydantic import Field
 from torch import Tensor
 
 from federation.settings import RECEIVED
-from strategies.contract import Batch, ClientState, Exchange, Loss, Method, Options, Phase, Spec, method_settings
-from strategies.weights import PREFIX, SHARED_RULES, AveragedWeights, SharedObjective, base_of
+from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from strategies.weights import PREFIX, SHARED_RULES, AveragedWeights, SharedObjective, base_of, both_ways
 
 HEAD_PHASE, BODY_PHASE = "head", "body"
 
@@ -59,16 +59,11 @@ class FedRepObjective(SharedObjective):
         return Loss(loss, {"cross-entropy": loss}, z)
 
 
-def _exchange(options: Options) -> Exchange:
-    parts = (Spec("weights", base_of(options[FedRepSettings].personal_layers), sums=True),)
-    return Exchange(parts, parts)
-
-
 METHOD = Method(
     server=AveragedWeights,
     objective=FedRepObjective,
     settings={"fedrep": FedRepSettings},
-    exchange=_exchange,
+    exchange=lambda options: both_ways(base_of(options[FedRepSettings].personal_layers)),
     inference=RECEIVED,
     rules=SHARED_RULES,
 )

@@ -9,8 +9,8 @@ trained: not built). The head is drawn alike for all architectures.
 """
 
 from federation.settings import RECEIVED
-from strategies.contract import Exchange, Method, Spec
-from strategies.weights import HEAD, SHARED_RULES, AveragedWeights, SharedObjective
+from strategies.contract import Method
+from strategies.weights import HEAD, SHARED_RULES, AveragedWeights, SharedObjective, both_ways
 
 
 class LGFedAvgObjective(SharedObjective):
@@ -19,12 +19,10 @@ class LGFedAvgObjective(SharedObjective):
     parts = (HEAD,)
 
 
-PARTS = (Spec("weights", HEAD, sums=True),)
-
 METHOD = Method(
     server=AveragedWeights,
     objective=LGFedAvgObjective,
-    exchange=lambda options: Exchange(PARTS, PARTS),
+    exchange=lambda options: both_ways(HEAD),
     inference=RECEIVED,
     rules=SHARED_RULES,
 )

@@ -87,10 +87,20 @@ class WholeObjective(SharedObjective):
     parts = (EXTRACTOR, HEAD)
 
 
+def both_ways(*parts: str) -> Exchange:
+    """Parts of weights that go up to be added up, and come down again."""
+    specs = tuple(Spec("weights", part, sums=True) for part in parts)
+    return Exchange(specs, specs)
+
+
 def whole_model(options: Options) -> Exchange:
     """All weights, both ways."""
-    parts = (Spec("weights", EXTRACTOR, sums=True), Spec("weights", HEAD, sums=True))
-    return Exchange(parts, parts)
+    return both_ways(EXTRACTOR, HEAD)
+
+
+def companion(options: Options) -> Exchange:
+    """The weights of a companion, both ways."""
+    return both_ways(COMPANION)
 
 
 @torch.no_grad()
@@ -207,3 +217,9 @@ class AveragedWeights(ServerHalf):
     def _listed(self) -> str:
         named = [f"{self.identities[group].model} ({number})" for group, number in sorted(self._members().items())]
         return ", ".join(named)
+
+
+class AveragedCompanions(AveragedWeights):
+    """Server half of methods whose clients share a second model of their own architecture."""
+
+    of_one_model = (COMPANION,)

@@ -18,7 +18,7 @@ from federation.wire.mixtures import MIXTURE_VALUES, check_mixture_arrays, check
 from federation.wire.payloads import Answers, Part, Parts, Payload, kind_of, part_tensors, parts_of
 from federation.wire.specs import PROTOTYPES, Spec
 from federation.wire.transforms import STORED as STORED
-from federation.wire.transforms import Fields, Transform
+from federation.wire.transforms import Fields, received, sent
 from federation.wire.weights import WeightFormat, check_tensors
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
@@ -59,35 +59,29 @@ def encode_payload(payload: Payload, codec: Codec, specs: Sequence[Spec] = ()) -
         CodecError: a value that the number format cannot hold.
     """
     arrays = {
-        (f"{name}.{field}" if isinstance(payload, Parts) else field): tensor.numpy()
+        (f"{name}.{field}" if isinstance(payload, Parts) else field): array
         for name, part in parts_of(payload).items()
-        for field, tensor in _sent(part, codec, _spec_of(name, part, specs)).items()
+        for field, array in _arrays(part, codec, _spec_of(name, part, specs)).items()
     }
-    return ArrayRecord({name: Array(np.ascontiguousarray(_small_labels(name, a))) for name, a in arrays.items()})
+    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
 
 def _spec_of(name: str, part: Part, specs: Sequence[Spec]) -> Spec:
     return next((spec for spec in specs if spec.name == name), Spec(kind_of(part), name))
 
 
-def _sent(part: Part, codec: Codec, spec: Spec) -> Fields:
+def _arrays(part: Part, codec: Codec, spec: Spec) -> dict[str, np.ndarray]:
     own = codec.of_width(part.vectors.shape[1]) if isinstance(part, PrototypeSet) else codec
     fields = {name: tensor.detach().cpu() for name, tensor in part_tensors(part).items()}
-    for transform in own.transforms(spec):
-        fields = transform.send(fields)
-    return fields
+    arrays = {name: tensor.numpy() for name, tensor in sent(fields, own.transforms(spec)).items()}
+    if spec.kind != "weights":
+        arrays["labels"] = arrays["labels"].astype(_label_dtype(arrays["labels"]))
+    return arrays
 
 
 def as_sent(part: Vectors, specs: Sequence[Spec]) -> Vectors:
     """As the method's own transforms leave prototypes or mixtures: what a figure of an upload may be made of."""
-    fields = part_tensors(part)
-    for transform in _spec_of(kind_of(part), part, specs).transforms:
-        fields = transform.send(fields)
-    return type(part)(**fields)
-
-
-def _small_labels(name: str, array: np.ndarray) -> np.ndarray:
-    return array.astype(_label_dtype(array)) if name.rpartition(".")[2] == "labels" else array
+    return type(part)(**sent(part_tensors(part), _spec_of(kind_of(part), part, specs).transforms))
 
 
 def _label_dtype(labels: np.ndarray) -> type[np.signedinteger]:
@@ -143,7 +137,7 @@ def _decode_part(arrays: dict[str, np.ndarray], spec: Spec, limits: Limits) -> P
     if mixtures:
         check_mixture_arrays(arrays, rows, codec.dim)
     arrays["labels"] = arrays["labels"].astype(np.int64)
-    fields = _received(arrays, codec.transforms(spec))
+    fields = received(_tensors(arrays), codec.transforms(spec))
     if mixtures:
         # of a download, whose components have no agreed number: the server has rounded it to float32
         return checked_mixtures(fields, limits.max_norm * (1 + FLOAT32_ROUNDING if most is None else 1))
@@ -156,16 +150,13 @@ def _decode_weights(arrays: dict[str, np.ndarray], spec: Spec, limits: Limits) -
     if layout is None:
         raise MessageError(f"weights of `{spec.name}` came without an agreed layout")
     WeightFormat(limits.codec.wire_dtype, layout).check_lengths(arrays)
-    tensors = _received(arrays, limits.codec.transforms(spec, layout))
+    tensors = received(_tensors(arrays), limits.codec.transforms(spec, layout))
     check_tensors(tensors, limits.max_norm)
     return tensors
 
 
-def _received(arrays: Mapping[str, np.ndarray], transforms: Sequence[Transform]) -> Fields:
-    fields = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    for transform in reversed(transforms):
-        fields = transform.receive(fields)
-    return fields
+def _tensors(arrays: Mapping[str, np.ndarray]) -> Fields:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def _read(name: str, array: Array) -> np.ndarray:

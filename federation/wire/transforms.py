@@ -8,6 +8,7 @@ codec's fingerprint names all of it. A method that needs another one writes it h
 """
 
 import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -158,6 +159,22 @@ class MixtureFormat(Transform):
         smallest = torch.finfo(torch.float32).tiny
         values = {name: fields[name].float() for name in ("means", "variances", "weights")}
         return fields | values | {name: values[name].clamp(min=smallest) for name in ("variances", "weights")}
+
+
+def sent(fields: Mapping[str, Tensor], transforms: Iterable[Transform]) -> Fields:
+    """The sender's halves, from the first to the last."""
+    through = dict(fields)
+    for transform in transforms:
+        through = transform.send(through)
+    return through
+
+
+def received(fields: Mapping[str, Tensor], transforms: Sequence[Transform]) -> Fields:
+    """The receiver's halves, from the last to the first."""
+    through = dict(fields)
+    for transform in reversed(transforms):
+        through = transform.receive(through)
+    return through
 
 
 # a process meets one codec, or the few of a test
