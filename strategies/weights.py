@@ -23,10 +23,11 @@ from federation.wire.payloads import Identity, Parts, Payload
 from federation.wire.weights import read_layouts
 from models.split import SplitModel
 from prototypes.weights import Layout, Weights, flat, taken, unflat
-from strategies.contract import ClientState, Exchange, Objective, Options, Outcome, ServerHalf, Spec, State, Sums
+from strategies.contract import ClientState, Exchange, Objective, Options, Outcome, ServerHalf, Spec, State
 
 EXTRACTOR, BACKBONE, HEAD, COMPANION = "extractor", "backbone", "head", "companion"
 SHARED_RULES = (*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED)  # that such methods report
+Sums = Mapping[str, Tensor]
 WEIGHT = "weight"  # of a total: the sum of omega_i
 PREFIX = {EXTRACTOR: "extractor.", BACKBONE: "extractor.backbone.", HEAD: "classifier.", COMPANION: "companion."}
 ANCHOR = "anchor"  # what training is held to, beside what it moves
@@ -89,7 +90,7 @@ class WholeObjective(SharedObjective):
 
 def both_ways(*parts: str) -> Exchange:
     """Parts of weights that go up to be added up, and come down again."""
-    specs = tuple(Spec("weights", part, sums=True) for part in parts)
+    specs = tuple(Spec("weights", part, waits=True) for part in parts)
     return Exchange(specs, specs)
 
 
@@ -191,8 +192,18 @@ class AveragedWeights(ServerHalf):
         """Of the parts that a client shares."""
         return self._layouts[self.group(partition)]
 
+    def aggregate(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Outcome:
+        """Each group's total, from zero in ascending order of partitions, and what `finish` makes of it."""
+        totals: dict[int, dict[str, Tensor]] = {}
+        for partition, upload in uploads.items():
+            share = self.contribution(upload, self.identities[partition])
+            total = totals.setdefault(self.group(partition), {name: torch.zeros_like(t) for name, t in share.items()})
+            for name, tensor in share.items():
+                total[name] += tensor
+        return self.finish(totals, state, server_round)
+
     def contribution(self, upload: Parts, identity: Identity) -> Sums:
-        """omega_i w_i, and omega_i."""
+        """What an upload adds to its group's total: omega_i w_i, and omega_i, in float64."""
         weight = torch.tensor(float(identity.rows[0]) if self.weighting == "samples" else 1.0, dtype=torch.float64)
         values = {name: weight * flat(part) for name, part in upload.parts.items() if isinstance(part, Weights)}
         return {**values, WEIGHT: weight}
@@ -201,10 +212,8 @@ class AveragedWeights(ServerHalf):
         """Each group's mean; a group nobody of which answered keeps its weights."""
         fresh: dict[int, Payload] = {}
         for group, total in totals.items():
-            layouts = self._layouts[group]
-            sums = {part: values for part, values in total.items() if part != WEIGHT}
-            means = {part: unflat(values / total[WEIGHT], layouts[part]) for part, values in sums.items()}
-            fresh[group] = Parts(means)
+            layouts = self._layouts[group].items()
+            fresh[group] = Parts({part: unflat(total[part] / total[WEIGHT], layout) for part, layout in layouts})
         return Outcome({}, fresh, {"groups": len(self._members())}, keeps=True)
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:

@@ -137,7 +137,7 @@ def without_heavy(replies: Sequence[Reply], group: Callable[[int], int], ratio: 
 
 def _heavy(reply: Reply, name: str, norm: float, usual: float, ratio: float) -> Reply:
     problem = (
-        f"upload dropped: its tensor `{name}` has norm {norm:.3g}, {norm / usual:.3g} times the usual {usual:.3g} of a "
+        f"upload dropped: its {name} has norm {norm:.3g}, {norm / usual:.3g} times the usual {usual:.3g} of a "
         f"round's uploads (`max-norm-ratio` is {ratio:g})"
     )
     return replace(reply, waits=None, problem=problem, dropped=True)

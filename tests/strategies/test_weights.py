@@ -22,11 +22,11 @@ from prototypes.weights import Weights, flat, unflat
 from runs.folder import RunFolder
 from strategies import read_settings
 from strategies.contract import ClientState
-from strategies.rounds.sums import Scratch, added_up
+from strategies.rounds.waiting import Scratch, Waiting
 
 K, D = 3, 4
 CODEC = Codec(K, D)
-SPECS = (Spec("weights", "extractor", sums=True), Spec("weights", "head", sums=True))
+SPECS = (Spec("weights", "extractor", waits=True), Spec("weights", "head", waits=True))
 
 
 def module(seed, width=5):
@@ -65,7 +65,7 @@ def finished(server, uploads, folder):
     scratch = Scratch(folder)
     for partition in sorted(uploads, reverse=True):
         scratch.put(partition, uploads[partition])
-    return server.finish(added_up(server, scratch, uploads, server.identities), {}, 1)
+    return server.aggregate(Waiting(scratch, uploads), {}, 1)
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
@@ -120,15 +120,15 @@ def test_a_group_that_did_not_answer_keeps_its_weights(tmp_path):
 
 def test_who_came_first_changes_no_bit(tmp_path):
     server, uploads = met("fedavg")
-    totals = []
+    means = []
     for order in ((0, 1, 2), (2, 0, 1)):
         scratch = Scratch(tmp_path)
         for partition in order:
             scratch.put(partition, uploads[partition])
-        totals.append(added_up(server, scratch, order, server.identities)[0])
+        means.append(to_tensors(server.aggregate(Waiting(scratch, order), {}, 1).downloads[0]))
         scratch.clear()
         assert not (tmp_path / "uploads").exists()
-    assert all(torch.equal(totals[0][name], totals[1][name]) for name in totals[0])
+    assert all(torch.equal(means[0][name], means[1][name]) for name in means[0])
 
 
 def test_extractors_that_start_apart_are_refused():

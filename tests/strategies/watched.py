@@ -99,22 +99,11 @@ def watched(settings, seen, grid=LocalGrid):
         seen.took.update({(partition, server_round): upload for partition, upload in uploads.items()})
         return whole_aggregate(self, uploads, state, server_round)
 
-    def finish(self, totals, state, server_round):
-        seen.took.update({(partition, server_round): upload for partition, upload in waiting.items()})
-        waiting.clear()
-        return whole_finish(self, totals, state, server_round)
-
-    def contribution(self, upload, identity):
-        waiting[identity.partition] = upload
-        return whole_contribution(self, upload, identity)
-
-    waiting: dict = {}
-    whole_aggregate, whole_finish, whole_contribution = halves.aggregate, halves.finish, halves.contribution
+    whole_aggregate = halves.aggregate
     with pytest.MonkeyPatch.context() as patch:
         for owner, half in ((Client, train), (Client, evaluate), (PrototypeStrategy, messages)):
             patch.setattr(owner, "_messages" if half is messages else half.__name__, half)
-        for half in (aggregate, finish, contribution):
-            patch.setattr(halves, half.__name__, half)
+        patch.setattr(halves, "aggregate", aggregate)
         seen.folder = start(settings, grid=Ear)
     return seen
 
