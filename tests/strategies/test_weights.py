@@ -313,6 +313,34 @@ def test_one_client_s_weights_a_hundred_times_as_long_are_dropped_by_name(run):
     assert all("its tensor `" in each["2"] and "`max-norm-ratio` is 20" in each["2"] for each in problems)
 
 
+class NothingValid(LocalGrid):
+    """No upload of round 1 can be used."""
+
+    def pull_messages(self, message_ids):
+        replies = super().pull_messages(message_ids)
+        for reply in replies:
+            if reply.content.get("report", {}).get("round") == 1 and "payload" in reply.content:
+                del reply.content["payload"]
+        return replies
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "ditto"])
+def test_until_an_upload_is_valid_all_start_from_the_initial_weights(run, monkeypatch, strategy):
+    started = {}
+    objective = read_settings({"strategy": strategy}).method.objective
+    whole = objective.phases
+
+    def phases(self, state, round_number):
+        started[round_number] = to_tensors(Parts(self.shared(state.module)))
+        return whole(self, state, round_number)
+
+    monkeypatch.setattr(objective, "phases", phases)
+    run({"strategy": strategy, "models": "tiny_perceptron", "rounds": 3}, grid=NothingValid, clients=1)
+    first, again, after = started[1], started[2], started[3]
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not all(torch.equal(first[name], after[name]) for name in first)
+
+
 @pytest.mark.parametrize(
     "lines",
     [
