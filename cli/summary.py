@@ -52,6 +52,7 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
     payload, wire = (sizes[f"{name}_up"] + sizes[f"{name}_down"] for name in ("payload", "wire"))
     above = wire - sizes["evaluation_wire_up"] - payload
     return [
+        *([f"every figure is with {summary['companion']}"] if "companion" in summary else []),
         f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %; "
         f"always answering a client's majority class: {_percent(floor)} %",
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "

@@ -24,12 +24,12 @@ from data.domains import listed
 from data.shared_set import refuse_unfit, shared_rows
 from data.sources import is_path
 from federation.seeds import seed_process
-from federation.settings import RECEIVED, SettingError, device_name, home
+from federation.settings import RECEIVED, SettingError, device_name, home, shown
 from federation.wire.codec import codec_of
 from federation.wire.parts import Limits, as_sent
 from federation.wire.payloads import Answers, Identity, Instruction, Parts, Payload, Report
 from federation.wire.weights import layout_lines
-from models import ModelError, model_for, plugins, reads_text, told_name
+from models import ModelError, model_for, plugins, reads_text, same_inputs, told_name
 from models.text import Tokens
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Layout
@@ -81,6 +81,20 @@ class Client:
         with _told_in_full():
             self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim, self.run.exchange)
             self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
+            self._refuse_companion(self.objective.companion)
+
+    def _refuse_companion(self, name: str) -> None:
+        if plugins.is_file(name) and not simulated():
+            raise SettingError(
+                "the run's companion is a file, the first of its `models`, and no run names files of this site; set "
+                f"`{self.settings.strategy}.companion` to a model that every site has."
+            )
+        if name and not same_inputs(name, self.model):
+            raise SettingError(
+                f"the companion {shown(name)} does not take the inputs of this client's model, numbers or the token "
+                f"ids of one tokenizer; set `{self.settings.strategy}.companion` to a model that does, or give all "
+                "clients models of one tokenizer."
+            )
 
     def _dealt_domain(self, dataset: str) -> str:
         """Of what the run deals; on a site's own machine the name of a folder there is not told."""
@@ -107,12 +121,14 @@ class Client:
         discloses += self.run.exchange.said(masked)
         if self.domain:
             discloses.append("its domain")
+        second = self.objective.companion
+        beside = _parameters(state.module.companion) if second else 0
         all_classes = [] if data.unheld is None else [len(data.test) + data.unheld.count]
         return Identity(
             partition=self.partition,
             partitions=self.partitions,
             model=self._told_model(),
-            parameters=sum(p.numel() for p in state.module.parameters()),
+            parameters=_parameters(state.module) - beside,
             feature_dim=self.settings.feature_dim,
             class_names=data.class_names,
             classes=tuple(data.train.labels.unique().tolist()),
@@ -122,6 +138,7 @@ class Client:
             codec=self.codec.fingerprint,
             method=plugins.digest(self.settings.strategy),
             layouts=tuple(line for part, own in self._layouts(state).items() for line in layout_lines(part, own)),
+            companion=f"{told_name(second)} ({beside:,} parameters)" if second else "",
         )
 
     def limits(self) -> Limits:
@@ -337,6 +354,10 @@ def _found(name: Any, where: str) -> torch.device:
             'on; use one of those, "auto" or "cpu".'
         )
     return device
+
+
+def _parameters(module: torch.nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
 
 
 def _size(state: ClientState) -> int:

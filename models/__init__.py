@@ -13,7 +13,7 @@ from torch import nn
 from models import plugins
 from models.small import SMALL
 from models.split import ModelError, SplitModel, check_activation, probe, split
-from models.text import encoder_name, reads_text, seed_name, text_backbone, told_name
+from models.text import encoder_name, reads_text, same_inputs, seed_name, text_backbone, told_name
 
 __all__ = [
     "FAMILIES",
@@ -25,6 +25,7 @@ __all__ = [
     "model_names",
     "num_parameters",
     "reads_text",
+    "same_inputs",
     "seed_name",
     "told_name",
 ]
@@ -120,8 +121,9 @@ def build(
                     told="it is no torch module",
                 )
             if not isinstance(network, SplitModel):
-                return split(network, input_shape, feature_dim, num_classes, feature_activation)
-            _check_widths(network, input_shape, feature_dim, num_classes)
+                network = split(network, input_shape, feature_dim, num_classes, feature_activation)
+            else:
+                _check_widths(network, input_shape, feature_dim, num_classes)
         except Exception as error:
             words = " ".join(str(error).split()).rstrip(".!")
             reason = f"{words}." if isinstance(error, ModelError) else f"{words}; {_remedy(name)}"
@@ -131,6 +133,7 @@ def build(
                 told=f"its model does not fit inputs of shape {input_shape}{told}",
             ) from error
     network.feature_activation = feature_activation
+    network.input_shape = input_shape
     return network
 
 

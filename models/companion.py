@@ -1,4 +1,4 @@
-"""A client's model with another one beside it, which is everybody's or stands for it (Ditto, APFL)."""
+"""A client's model with another one beside it, which is everybody's or stands for it."""
 
 from copy import deepcopy
 
@@ -74,3 +74,30 @@ class Mixture(WithCompanion):
         held = {name: p.detach() for name, p in other.named_parameters()}
         alpha = self.alpha.clamp(0, 1)
         return {name: alpha * p + (1 - alpha) * held[name] for name, p in own.named_parameters()}
+
+
+class Joined(WithCompanion):
+    """v and w as one: the features of both go through a private linear map, whose output is classified (FedMRL).
+
+    Args:
+        model: v, taken over, of d features.
+        companion: w, of d' features and with a classifier of its own.
+        seed: of the map.
+    """
+
+    def __init__(self, model: SplitModel, companion: SplitModel, seed: int) -> None:
+        super().__init__(model, companion)
+        self.projection = seeded_linear(model.feature_dim + companion.feature_dim, model.feature_dim, seed)
+
+    def features(self, x: Tensor) -> Tensor:
+        """z = P([z', f(x)]): (n, *input_shape) float -> (n, d), z' the features of w."""
+        z: Tensor = self.projection(torch.cat([self.companion.features(x), self.model.features(x)], dim=1))
+        return torch.relu(z) if self.model.feature_activation == "relu" else z
+
+
+def seeded_linear(inputs: int, outputs: int, seed: int, bias: bool = True) -> nn.Linear:
+    """A linear map drawn from `seed` alone; torch's random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        # not torch.manual_seed, which reseeds the GPUs, too
+        torch.default_generator.manual_seed(seed)
+        return nn.Linear(inputs, outputs, bias)

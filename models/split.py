@@ -34,9 +34,14 @@ class SplitModel(nn.Module):
         feature_activation: what is applied to z: "linear" leaves negative coordinates within reach of aligned
             prototypes; "relu" is for TinyProto's analysis of dead units.
 
+    Attributes:
+        input_shape: of one input, known of what `models.build` made: a second model is built for the same.
+
     Raises:
         ModelError: an unknown `feature_activation`.
     """
+
+    input_shape: tuple[int, ...] = ()
 
     def __init__(self, extractor: nn.Module, feature_dim: int, num_classes: int, feature_activation: str = "linear"):
         super().__init__()

@@ -70,6 +70,13 @@ def reads_text(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
+def same_inputs(one: str, other: str) -> bool:
+    """Whether two models take the same inputs: numbers, or the token ids of one tokenizer, whose encoder is known by
+    its own name, wherever it lies."""
+    names = [Path(encoder_name(name).place).name if reads_text(name) else None for name in (one, other)]
+    return names[0] == names[1]
+
+
 def encoder_name(name: str) -> EncoderName:
     """Read `hf:<hub id or path>` with or without `?trainable=<n>`; nothing is loaded or looked for.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax, softmax
+from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
 PULLS = ("mse", "l2", "l2-squared")
 CONTRASTS = ("mean", "none")
@@ -125,3 +125,12 @@ def uniformity(features: Tensor) -> Tensor:
     if not len(apart):
         return features.sum() * 0
     return torch.exp(-squares / apart.median()).mean()
+
+
+def divergence(logits: Tensor, teacher: Tensor, reduction: str = "batch") -> Tensor:
+    """KL(softmax teacher || softmax logits) of two models' logits (n, K), with the gradients of both; a scalar.
+
+    reduction: `batch`, the mean over rows of the sum over classes; `element`, the mean over both, a K-th of it.
+    """
+    rows = kl_div(log_softmax(logits, dim=1), log_softmax(teacher, dim=1), reduction="batchmean", log_target=True)
+    return rows / logits.shape[1] if reduction == "element" else rows

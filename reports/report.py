@@ -120,7 +120,7 @@ def _page(results: Results, held: Holdings, drawn: Mapping[str, Sequence[Picture
     lead = (
         f"{len(results.roster)} clients, {len(results.class_names)} classes, {summary['rounds']} of {settings.rounds} "
         f"rounds, partition {settings.partition}, seed {settings.seed}, prediction by {results.rule}"
-    )
+    ) + (f", with {one_line(str(summary['companion']), 120)}" if summary.get("companion") else "")
     versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
     foot = f"Protosphere's report of {results.folder.name}. Made with {versions}."
     return page.page(f"{settings.strategy} on {settings.dataset}", parts, lead=lead, foot=foot)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from federation.settings import SettingError, shown
 from runs.figures import MAJORITY
 from runs.folder import FORMAT, RunFolder
-from runs.lines import summarise
+from runs.lines import companions, summarise
 from strategies import Run, read_settings
 
 Line = Mapping[str, Any]
@@ -110,7 +110,8 @@ def read_results(folder: Path) -> Results:
         _hold(folder, "roster.json", entry, OF_A_CLIENT, version)
     if written is not None:
         _hold(folder, "summary.json", written, OF_A_SUMMARY, version)
-    summary = written or summarise(run.settings, run.inference, settings, lines, len(roster)) | {
+    companion = companions(str(entry.get("companion", "")) for entry in roster)
+    summary = written or summarise(run.settings, run.inference, settings, lines, len(roster), companion) | {
         "status": "not finished"
     }
     return Results(folder, run, settings, roster, lines, summary, written is not None)

@@ -158,11 +158,25 @@ def _digits(value: float) -> str:
     return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
-def summarise(settings: Settings, rule: str, written: Mapping[str, Any], lines: Sequence[Line], clients: int) -> Line:
+def companions(named: Iterable[str]) -> str:
+    """What clients say of the second model that all have alike, in words; "" where there is none."""
+    found = sorted(set(named) - {""})
+    return f"the companion {', '.join(found)}" if found else ""
+
+
+def summarise(
+    settings: Settings,
+    rule: str,
+    written: Mapping[str, Any],
+    lines: Sequence[Line],
+    clients: int,
+    companion: str = "",
+) -> Line:
     """The run's outcome, from its lines alone, so that a resumed run has the same.
 
     Args:
-        rule: the primary prediction rule. written: the settings as the run's folder holds them.
+        rule: the primary prediction rule. written: the settings as the run's folder holds them. companion: by
+            `companions`: no figure is one of the client's models alone.
     """
     rules = figures.headlines(lines)
     primary = rules.get(rule, {})
@@ -185,6 +199,7 @@ def summarise(settings: Settings, rule: str, written: Mapping[str, Any], lines: 
         "dataset": settings.dataset,
         "seed": settings.seed,
         "clients": clients,
+        **({"companion": companion} if companion else {}),
         "rounds": sum(not line.get("final", False) for line in lines),
         "headline": {
             "rule": rule,

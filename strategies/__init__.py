@@ -38,6 +38,8 @@ METHODS = {
     "apfl": "strategies.apfl",
     "fedrod": "strategies.fedrod",
     "feddistill": "strategies.feddistill",
+    "fml": "strategies.fml",
+    "fedmrl": "strategies.fedmrl",
 }
 
 

@@ -130,6 +130,11 @@ class Objective:
         self.options = options
         self.num_classes = num_classes
 
+    @property
+    def companion(self) -> str:
+        """The name of a second model, the same on all clients, that `build` puts beside the client's; "" for none."""
+        return ""
+
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """Add heads, projections, companions to the client's private model."""
         return model

@@ -55,7 +55,9 @@ def grids(comparison: Comparison, scaled: Sequence[str], found: Sequence[Result]
     Args:
         scaled: what was made smaller, in words; shown under every table.
     """
-    notes = [*scaled, comparison.note] if comparison.note else [*scaled]
+    beside = {(each.cell.row, each.cell.method): each.summary.get("companion", "") for each in found}
+    told = [f"{row}, {method}: with {companion}" for (row, method), companion in beside.items() if companion]
+    notes = [*scaled, *told, *([comparison.note] if comparison.note else [])]
     return [_accuracies(comparison, notes, found), _bytes(comparison, notes, found)]
 
 

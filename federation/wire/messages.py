@@ -260,7 +260,7 @@ def decode_identity(records: RecordDict) -> Identity:
     check_records(records, "identity")
     lists = dict.fromkeys(("class_names", "classes", "rows", "discloses", "layouts"), list)
     scalars = dict.fromkeys(("partition", "partitions", "parameters", "feature_dim"), int)
-    texts = dict.fromkeys(("model", "domain", "problem", "codec", "method"), str)
+    texts = dict.fromkeys(("model", "domain", "problem", "codec", "method", "companion"), str)
     values = config_values(records, "identity", **scalars, **lists, **texts)
     for name in ("partitions", "parameters", "feature_dim"):
         if values[name] < 0:

@@ -195,6 +195,7 @@ class Identity:
         domain: the one of the data set's domains that its rows come from; "" if there is none to name.
         layouts: the layout of each part of weights that it shares, a line a tensor.
         method: digest of the file that its method came from; "" where it is one of ours.
+        companion: name and size of a second model that all clients have alike; "" where the method has none.
     """
 
     partition: int
@@ -211,3 +212,4 @@ class Identity:
     domain: str = ""
     layouts: tuple[str, ...] = ()
     method: str = ""
+    companion: str = ""

@@ -32,6 +32,7 @@ from runs import figures
 from runs.folder import RunFolder
 from runs.lines import (
     add_evaluation,
+    companions,
     console_line,
     evaluations,
     final_line,
@@ -133,7 +134,14 @@ class PrototypeStrategy(Strategy):
         self._final_evaluation(grid, rounds, result)
         lines = self.folder.lines()
         self.folder.write_summary(
-            summarise(self.settings, self.run.inference, self.folder.settings(), lines, len(self.roster.nodes))
+            summarise(
+                self.settings,
+                self.run.inference,
+                self.folder.settings(),
+                lines,
+                len(self.roster.nodes),
+                companions(identity.companion for identity in self.roster.identities.values()),
+            )
         )
         return result
 

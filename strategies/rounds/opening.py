@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity
 from federation.words import class_words, one_class
-from runs.lines import LEGEND
+from runs.lines import LEGEND, companions
 from strategies import Run
 
 
@@ -27,6 +27,8 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
             f"  client {partition}{domain}: {identity.model} ({identity.parameters:,} parameters), {train} + "
             f"{validation} + {test} rows, {class_words(identity.classes, identity.class_names)}{able}"
         )
+    if second := companions(identity.companion for identity in identities.values()):
+        lines.append(f"  beside each client's own model, which takes part in every figure: {second}")
     disclosed = sorted({item for identity in identities.values() for item in identity.discloses})
     lines += [f"  the server learns of each client: {', '.join(disclosed)}", f"  {LEGEND}"]
     held = {partition: identity.classes for partition, identity in identities.items()}

@@ -8,8 +8,10 @@ import torch
 from safetensors.torch import load_file
 
 from client_app import client as client_module
+from client_app import told
 from client_app.store import Store, StoreError
 from client_app.trainer import DivergenceError
+from federation.settings import SettingError
 from federation.wire.payloads import Instruction
 from prototypes.prototype_set import PrototypeSet
 
@@ -293,3 +295,24 @@ def test_after_a_divergence_the_client_goes_on_from_its_last_good_state(client, 
     shutil.rmtree(home / "clients")
     assert without_times(client().train(ask(1))) == without_times(good)
     assert without_times(client().train(ask(3, targets()))) == without_times(went_on)
+
+
+# --- a second model that the run names ------------------------------------------------------------------------------
+
+
+def test_no_text_model_stands_beside_one_of_numbers_and_none_of_another_tokenizer(client):
+    for settings in (
+        {"fml.companion": "hf:owner/encoder"},
+        {"models": "hf:owner/encoder,tiny_perceptron"},  # of which the first is the companion
+    ):
+        with pytest.raises(SettingError, match=r"the companion .* does not take the inputs of this client's model"):
+            client(1, {"strategy": "fml", "models": "tiny_perceptron"} | settings)
+
+
+def test_a_run_makes_no_site_load_a_file_as_its_companion(client, monkeypatch):
+    monkeypatch.setattr(told, "_here", False)
+    settings = {"strategy": "fml", "models": "/canary/net.py"}
+    with pytest.raises(SettingError, match="the run's companion is a file") as refused:
+        client(0, settings, model="tiny_perceptron")
+    assert "canary" not in str(refused.value)
+    assert client(0, settings | {"fml.companion": "tiny_perceptron"}, model="tiny_perceptron").identity().companion

@@ -18,6 +18,7 @@ from strategies.protonorm import ProtoNormSettings
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = {name.replace("_", "-") for name in Settings.model_fields}
 OWN = sorted(known_settings().keys() - SHARED)
+TAUGHT = ("fml",)  # by a companion, which itself predicts nothing
 BUILDS_ON = {"strategies.tinyproto": {"strategies.fedtgp"}}
 
 
@@ -59,7 +60,8 @@ def test_every_method_of_the_registry_is_whole(name):
     # global prototypes are a rule where they come down, or are there from the start
     targets = any(spec.kind == "prototypes" and not spec.classwise for spec in exchange.down) or name == "frame"
     assert set(RULES) - set(method.rules) == (set() if targets else {"global-prototypes"})
-    assert (RECEIVED in method.rules) == exchange.weights
+    # and so is what comes where it predicts
+    assert (RECEIVED in method.rules) == (exchange.weights and name not in TAUGHT)
     assert method.inference in method.rules
     for kind in method.settings.values():
         # a frozen dataclass whose defaults its own checks accept
@@ -209,6 +211,12 @@ WRONG = {
     "feddistill.weight": [-0.1],
     "feddistill.teacher": ["self"],
     "feddistill.outputs": ["scores"],
+    "fml.companion": ["nonesuch", "tiny", "./net.py", "hf:/home/encoder", "resnet8,resnet8"],
+    "fml.alpha": [-0.1, 1.1],
+    "fml.beta": [-0.1, 1.1],
+    "fml.reduction": ["sum"],
+    "fedmrl.companion": ["tiny"],
+    "fedmrl.shared-dim": [0],
 }
 
 

@@ -1,0 +1,80 @@
+"""The family of methods whose clients share a second model that a setting names, the same on all of them (FML, FedMRL).
+
+    client   its own model, of any architecture, beside the companion; the companion's weights travel
+    server   sum_{i in S} w_i / |S|: the plain mean
+
+The companion is drawn from the run's seed alone, so it starts alike everywhere. Its name and size stand beside every
+figure of a run.
+"""
+
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+from federation.settings import RULES
+from models import ModelError, SplitModel, build, model_names, told_name
+from strategies.contract import ServerHalf, method_settings
+from strategies.weights import COMPANION, AveragedWeights, SharedObjective
+
+OWN_RULES = tuple(rule for rule in RULES if rule != "global-prototypes")  # where what comes down does not predict
+
+
+def _one_model(name: str) -> str:
+    try:
+        # of no path: a run names files of no site
+        known = not name or (model_names(name) == (name,) and told_name(name) == name)
+    except ModelError:
+        known = False
+    if not known:
+        raise ValueError("should be the name of one model, of no family and no file (empty: the first of `models`)")
+    return name
+
+
+@method_settings
+class CompanionSettings:
+    """What these methods' settings begin with.
+
+    Attributes:
+        companion: the second model, the same on all clients; empty: the first of `models`.
+    """
+
+    companion: Annotated[str, AfterValidator(_one_model)] = ""
+
+
+class CompanionObjective(SharedObjective):
+    """Client half: the companion travels.
+
+    Attributes:
+        kind: the method's settings.
+    """
+
+    parts = (COMPANION,)
+    kind: type[CompanionSettings]
+
+    @property
+    def companion(self) -> str:
+        """By the method's setting."""
+        return self.options[self.kind].companion or model_names(self.settings.models)[0]
+
+    def second(self, model: SplitModel, feature_dim: int) -> SplitModel:
+        """The companion of a client's model, of features of a width of its own; the same on all clients to the bit."""
+        activation = self.settings.feature_activation
+        seed = self.shared_seed(COMPANION)
+        return build(self.companion, model.input_shape, feature_dim, model.num_classes, seed, activation)
+
+
+class PlainMean(AveragedWeights):
+    """Server half: every client counts the same."""
+
+    @property
+    def weighting(self) -> str:
+        """Whatever the numbers of rows."""
+        return "uniform"
+
+
+class TrainersAlone(ServerHalf):
+    """Where no rule judges what comes down, it goes to those who train."""
+
+    def downloads_due(self, server_round: int, trains: bool) -> bool:
+        """To those who train."""
+        return trains

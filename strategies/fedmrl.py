@@ -1,0 +1,80 @@
+"""FedMRL (Yi et al., 2024): a client's features are made of its own model's and of a small one's that all share.
+
+    client   z = P([z', f(x)]), z' in R^d' the features of the companion, P: R^(d+d') -> R^d a linear map of its own
+             L = CE(g(z), y) + CE(g'(z_1..d'), y), g' the companion's classifier; all at once, E epochs
+             sends the companion
+    server   w^{r+1} = sum_{i in S} w_i / |S|, of the companion alone
+    predict  the classifier of z with what came: `received`
+
+z_1..d' are the first d' values of z (a Matryoshka representation), and prototypes lie in the space of z. HtFLlib tests
+with the server's companion, whose batch statistics never moved: `share-buffers` average moves them.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from federation.seeds import derive
+from federation.settings import RECEIVED
+from models.companion import Joined
+from models.split import SplitModel
+from strategies.companions import CompanionObjective, CompanionSettings, PlainMean
+from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from strategies.weights import SHARED_RULES, companion
+
+
+@method_settings
+class FedMRLSettings(CompanionSettings):
+    """`fedmrl.*`.
+
+    Attributes:
+        companion: the shared model, the same on all clients; empty: the first of `models`.
+        shared_dim: d', the width of its features; `feature-dim` where that is less. HtFLlib: 128.
+    """
+
+    shared_dim: Annotated[int, Field(ge=1)] = 128
+
+
+class FedMRLObjective(CompanionObjective):
+    """Client half."""
+
+    kind = FedMRLSettings
+
+    def build(self, model: SplitModel, seed: int) -> nn.Module:
+        """The companion beside the own model, and P."""
+        small = self.second(model, min(self.options[FedMRLSettings].shared_dim, model.feature_dim))
+        return Joined(model, small, derive(seed, "projection"))
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """CE(g(z), y) + CE(g'(z_1..d'), y)."""
+        own = super().loss(state, batch, phase, round_number)
+        small = state.module.companion
+        first = cross_entropy(small.classify(own.features[:, : small.feature_dim]), batch.labels)
+        return Loss(own.total + first, own.parts | {"first-cross-entropy": first}, own.features)
+
+
+class FedMRL(PlainMean):
+    """Server half."""
+
+    def notices(self) -> Sequence[str]:
+        """Say where d' is less than was set: z has no more than d values."""
+        asked = self.options[FedMRLSettings].shared_dim
+        if asked <= self.dim:
+            return super().notices()
+        words = (
+            f"setting `fedmrl.shared-dim` is {asked}, but `feature-dim` {self.dim}: the companion has {self.dim} too"
+        )
+        return (*super().notices(), words)
+
+
+METHOD = Method(
+    server=FedMRL,
+    objective=FedMRLObjective,
+    settings={"fedmrl": FedMRLSettings},
+    exchange=companion,
+    inference=RECEIVED,
+    rules=SHARED_RULES,
+)

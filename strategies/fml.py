@@ -1,0 +1,82 @@
+"""FML (federated mutual learning; Shen et al., 2020): a client's own model and a meme that all share teach each other.
+
+    client   p its own model's class probabilities, q those of the meme, its companion; both at once, E epochs, by
+             L = alpha CE_p + (1 - alpha) KL(sg[q] || p) + beta CE_q + (1 - beta) KL(sg[p] || q)
+             sends the meme
+    server   w^{r+1} = sum_{i in S} w_i / |S|, of the meme alone
+    predict  the classifier of its own model: `classifier`
+
+sg stops the gradient; KL is the mean over the batch of the sum over classes. Departures: HtFLlib takes the mean over
+classes, too (`fml.reduction` element), lets each KL's gradient into the other model, clips gradients at 10, and has
+alpha = beta = 1 by default, which is no distillation.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from models.companion import WithCompanion
+from models.split import SplitModel
+from prototypes.losses import divergence
+from strategies.companions import OWN_RULES, CompanionObjective, CompanionSettings, PlainMean, TrainersAlone
+from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from strategies.weights import companion
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@method_settings
+class FMLSettings(CompanionSettings):
+    """`fml.*`.
+
+    Attributes:
+        companion: the meme, the same on all clients; empty: the first of `models`.
+        alpha: the share of the cross-entropy in its own model's loss. Tables: 0.5, HtFLlib: 1.
+        beta: the same in the meme's. Tables: 0.5, HtFLlib: 1.
+        reduction: of a divergence: batch, its sum over classes (paper), or element, its mean (the tables' code).
+    """
+
+    alpha: Share = 0.5
+    beta: Share = 0.5
+    reduction: Literal["batch", "element"] = "batch"
+
+
+class FMLObjective(CompanionObjective):
+    """Client half."""
+
+    kind = FMLSettings
+
+    def build(self, model: SplitModel, seed: int) -> nn.Module:
+        """The meme beside the own model."""
+        return WithCompanion(model, self.second(model, model.feature_dim))
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """Each model by its cross-entropy and by its divergence from the other."""
+        options = self.options[FMLSettings]
+        z = self.features(state, batch.inputs)
+        own, meme = state.module.classify(z), state.module.companion(batch.inputs)
+        parts = {
+            "cross-entropy": cross_entropy(own, batch.labels),
+            "divergence": divergence(own, meme.detach(), options.reduction),
+            "meme-cross-entropy": cross_entropy(meme, batch.labels),
+            "meme-divergence": divergence(meme, own.detach(), options.reduction),
+        }
+        shares = (options.alpha, 1 - options.alpha, options.beta, 1 - options.beta)
+        total = sum((share * part for share, part in zip(shares, parts.values(), strict=True)), z.new_zeros(()))
+        return Loss(total, parts, z)
+
+
+class FML(TrainersAlone, PlainMean):
+    """Server half."""
+
+
+METHOD = Method(
+    server=FML,
+    objective=FMLObjective,
+    settings={"fml": FMLSettings},
+    exchange=companion,
+    inference="classifier",
+    rules=OWN_RULES,
+)

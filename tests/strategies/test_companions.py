@@ -1,0 +1,181 @@
+"""Methods with a second model that a setting names: FML and FedMRL against naive computations and their limits."""
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from federation.wire.codec import Codec
+from federation.wire.payloads import Identity, Parts
+from federation.wire.weights import layout_lines
+from models import build
+from prototypes.losses import divergence
+from prototypes.weights import Weights
+from reports.report import write_report
+from strategies import read_settings
+from strategies.contract import Batch, ClientState
+
+K, D = 3, 4
+SMALL = {"rounds": 2, "max-samples": 240, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}
+
+
+def halves_of(name, **settings):
+    run = read_settings({"strategy": name, "feature-dim": D, "models": "tiny_perceptron,perceptron"} | settings)
+    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+
+
+def built(name, model="tiny_perceptron", seed=3, **settings):
+    _, objective = halves_of(name, **settings)
+    return objective, ClientState(objective.build(build(model, (5,), D, K, seed), seed))
+
+
+def batch(rows=7):
+    random = torch.Generator().manual_seed(5)
+    return Batch(torch.randn(rows, 5, generator=random), torch.arange(rows) % K)
+
+
+def same(one, other):
+    theirs = other.state_dict()
+    return one.state_dict().keys() == theirs.keys() and all(
+        torch.equal(t, theirs[n]) for n, t in one.named_parameters()
+    )
+
+
+# --- the companion --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("strategy", "width"), [("fml", D), ("fedmrl", 2)])
+@pytest.mark.parametrize("named", ["", "perceptron"])
+def test_the_companion_is_the_same_on_all_clients_whatever_their_own_model(strategy, width, named):
+    own = {f"{strategy}.companion": named} | ({"fedmrl.shared-dim": width} if strategy == "fedmrl" else {})
+    made = [
+        built(strategy, model, seed, **own)[1].module
+        for model, seed in (("tiny_perceptron", 1), ("tiny_perceptron", 2), ("perceptron", 3))
+    ]
+    assert all(same(made[0].companion, each.companion) for each in made[1:])
+    assert not same(made[0].model, made[1].model)
+    usual = build(named or "tiny_perceptron", (5,), width, K, 0)
+    assert [p.shape for p in made[0].companion.parameters()] == [p.shape for p in usual.parameters()]
+
+
+@pytest.mark.parametrize("strategy", ["fml", "fedmrl"])
+def test_every_client_s_companion_counts_the_same_over_all_architectures(strategy):
+    server, _ = halves_of(strategy)
+    uploads, identities = {}, {}
+    for partition, (model, rows) in enumerate((("tiny_perceptron", 10), ("perceptron", 80))):
+        objective, state = built(strategy, model)
+        with torch.no_grad():
+            for p in state.module.companion.parameters():
+                p.fill_(3.0 * partition)
+        uploads[partition] = objective.upload(state, 1)
+        lines = tuple(layout_lines("companion", uploads[partition]["companion"].layout))
+        identities[partition] = Identity(partition, 2, model, rows=(rows, 0, 0), layouts=lines)
+    server.meet(Codec(K, D), identities)
+    (mean,) = server.aggregate(uploads, {}, 1).downloads.values()
+    assert all(bool((tensor == 1.5).all()) for tensor in mean["companion"].tensors.values())
+    # what teaches alone goes to those who learn
+    assert [server.downloads_due(2, trains) for trains in (True, False)] == [True, strategy == "fedmrl"]
+
+
+def test_its_name_and_size_stand_beside_every_figure(run):
+    folder = run(SMALL | {"strategy": "fml", "fml.companion": "perceptron"}, clients=3)
+    size = sum(p.numel() for p in build("perceptron", (1, 8, 8), 8, 10, 0).parameters())
+    words = f"the companion perceptron ({size:,} parameters)"
+    assert json.loads((folder / "summary.json").read_text())["companion"] == words
+    assert words in write_report(folder).read_text()
+    own = sum(p.numel() for p in build("tiny_perceptron", (1, 8, 8), 8, 10, 0).parameters())
+    roster = json.loads((folder / "roster.json").read_text())
+    assert {(each["parameters"], each["companion"]) for each in roster} == {(own, words.removeprefix("the companion "))}
+    assert any(words in line for line in run.said)
+
+
+# --- FML --------------------------------------------------------------------------------------------------------
+
+
+def test_fml_without_distillation_leaves_the_own_model_as_training_alone_to_the_bit(run, metrics):
+    def rules(**settings):
+        lines = metrics(run(SMALL | settings, clients=3))
+        return [{n: r for n, r in line["evaluation"]["rules"].items() if n != "global-prototypes"} for line in lines]
+
+    alone = rules(strategy="local")
+    assert rules(**{"strategy": "fml", "fml.alpha": 1.0, "fml.beta": 1.0}) == alone
+    assert rules(**{"strategy": "fml"}) != alone
+
+
+@pytest.mark.parametrize("reduction", ["batch", "element"])
+def test_the_divergence_is_that_of_loops(reduction):
+    own, teacher = torch.randn(5, K), torch.randn(5, K)
+    p, q = (torch.softmax(each.double(), dim=1).tolist() for each in (own, teacher))
+    naive = math.fsum(b * math.log(b / a) for ps, qs in zip(p, q, strict=True) for a, b in zip(ps, qs, strict=True)) / 5
+    assert float(divergence(own, teacher, reduction)) == pytest.approx(
+        naive / (K if reduction == "element" else 1), 1e-5
+    )
+
+
+def test_each_model_of_fml_learns_by_its_own_terms_alone():
+    alpha, beta, rows = 0.3, 0.8, batch()
+    objective, state = built("fml", **{"fml.alpha": alpha, "fml.beta": beta, "fml.companion": "perceptron"})
+    own, meme = copy.deepcopy(state.module.model), copy.deepcopy(state.module.companion)
+    objective.loss(state, rows, objective.phases(state, 1)[0], 1).total.backward()
+    logits = {each: each(rows.inputs) for each in (own, meme)}
+    for each, other, share in ((own, meme, alpha), (meme, own, beta)):
+        known = torch.softmax(logits[other].detach(), dim=1)
+        apart = (known * (known.log() - torch.log_softmax(logits[each], dim=1))).sum() / len(rows.labels)
+        (share * cross_entropy(logits[each], rows.labels) + (1 - share) * apart).backward()
+    for each, expected in ((state.module.model, own), (state.module.companion, meme)):
+        for (name, p), q in zip(each.named_parameters(), expected.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_what_comes_replaces_the_meme_alone():
+    objective, state = built("fml")
+    before = copy.deepcopy(state.module.model)
+    came = {name: tensor + 1 for name, tensor in objective.shared(state.module)["companion"].tensors.items()}
+    objective.receive(state, Parts({"companion": Weights(came)}), 2)
+    assert same(state.module.model, before)
+    assert all(torch.equal(p, came[f"companion.{n}"]) for n, p in state.module.companion.named_parameters())
+
+
+# --- FedMRL -----------------------------------------------------------------------------------------------------
+
+
+def test_the_features_of_fedmrl_are_a_map_of_both_models_and_its_loss_has_two_heads():
+    objective, state = built("fedmrl", "perceptron", **{"fedmrl.shared-dim": 2})
+    module, rows = state.module, batch()
+    joined = torch.cat([module.companion.extractor(rows.inputs), module.model.extractor(rows.inputs)], dim=1)
+    z = joined @ module.projection.weight.T + module.projection.bias
+    loss = objective.loss(state, rows, objective.phases(state, 1)[0], 1)
+    torch.testing.assert_close(loss.features, z)
+    torch.testing.assert_close(objective.logits(state, z), module.model.classifier(z))
+    first = cross_entropy(module.companion.classifier(z[:, :2]), rows.labels)
+    torch.testing.assert_close(loss.total, cross_entropy(module.model.classifier(z), rows.labels) + first)
+    loss.total.backward()
+    assert all(p.grad is not None and bool(p.grad.any()) for p in module.parameters())
+
+
+def test_fedmrl_is_judged_by_its_own_model_with_the_companion_that_came():
+    objective, state = built("fedmrl")
+    came = {name: tensor + 1 for name, tensor in objective.shared(state.module)["companion"].tensors.items()}
+    arrived = objective.arrived(state, Parts({"companion": Weights(came)})).module
+    assert same(arrived.model, state.module.model)
+    assert torch.equal(arrived.projection.weight, state.module.projection.weight)
+    assert all(torch.equal(p, came[f"companion.{n}"]) for n, p in arrived.companion.named_parameters())
+
+
+@pytest.mark.parametrize(("asked", "width"), [(2, 2), (D, D), (D + 1, D)])
+def test_a_companion_is_no_wider_than_the_features_it_joins_and_says_so(asked, width):
+    server, _ = halves_of("fedmrl", **{"fedmrl.shared-dim": asked})
+    assert built("fedmrl", **{"fedmrl.shared-dim": asked})[1].module.companion.feature_dim == width
+    server.meet(Codec(K, D), {0: Identity(0, 1)})
+    assert bool(server.notices()) == (asked > D)
+
+
+def test_the_private_map_follows_from_the_seed_and_leaves_torch_s_own_as_it_was():
+    before = torch.get_rng_state()
+    one, same_seed, other = (built("fedmrl", seed=seed)[1].module.projection for seed in (1, 1, 2))
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(one.weight, same_seed.weight)
+    assert not torch.equal(one.weight, other.weight)
