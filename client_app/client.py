@@ -143,7 +143,10 @@ class Client:
 
     def limits(self) -> Limits:
         """What a download must keep to."""
-        return Limits(self.codec, self.settings.max_prototype_norm, self.run.exchange.down, self._layouts)
+        exchange = self.run.exchange
+        return Limits(
+            self.codec, self.settings.max_prototype_norm, exchange.down, self._layouts, either=exchange.either
+        )
 
     def _layouts(self, built: ClientState | None = None) -> dict[str, Layout]:
         """Of the parts of weights that it shares: of its model as it was built, which training does not change."""

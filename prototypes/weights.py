@@ -8,7 +8,8 @@ from torch import Tensor
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]  # (name, shape), names ascending
 # running statistics of batch norms: their scale is the data's, so that no limit on norms is meant for them
-STATISTICS = ("running_mean", "running_var")
+VARIANCE = "running_var"
+STATISTICS = ("running_mean", VARIANCE)
 
 
 @dataclass(frozen=True)

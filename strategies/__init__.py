@@ -39,6 +39,7 @@ METHODS = {
     "fedrod": "strategies.fedrod",
     "feddistill": "strategies.feddistill",
     "fml": "strategies.fml",
+    "fedkd": "strategies.fedkd",
     "fedmrl": "strategies.fedmrl",
 }
 

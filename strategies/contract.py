@@ -303,13 +303,17 @@ class ServerHalf:
         """What the server has, and sends in round 1, before anything was uploaded; nothing by default."""
         return Outcome({}, {})
 
-    def address(self, partition: int, downloads: Mapping[int, Payload]) -> int:
-        """The key of a client's download: its own where it has one, else that for everyone."""
+    def address(self, partition: int, downloads: Mapping[int, Payload], state: State, server_round: int) -> int:
+        """The key of a client's download in this round: its own where it has one, else that for everyone."""
         return partition if partition in downloads else EVERYONE
 
     def uploads_due(self, server_round: int) -> bool:
         """Whether the clients that train in this round upload; in every round by default."""
         return True
+
+    def awaited(self, up: tuple[Spec, ...], state: State, server_round: int) -> tuple[Spec, ...]:
+        """Of the parts that may go up, those of which uploads of this round are made: all, where uploads are due."""
+        return up if self.uploads_due(server_round) else ()
 
     def downloads_due(self, server_round: int, trains: bool) -> bool:
         """Whether what the last round made goes down in this one, to those who train or to the others."""

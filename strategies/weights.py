@@ -165,7 +165,7 @@ class AveragedWeights(ServerHalf):
                 f"setting `shared-init` is false, but `{self.settings.strategy}` averages extractors, which means "
                 "nothing unless they start alike; set it to true."
             )
-        if self.one_architecture and len(self._members()) > 1:
+        if self.one_architecture and self.identities and len(self._members()) > 1:
             raise SettingError(
                 f"setting `models` gives clients of different architectures ({self._listed()}), but "
                 f"`{self.settings.strategy}` averages one; give all clients the same model."
@@ -184,7 +184,7 @@ class AveragedWeights(ServerHalf):
         """Clients of one layout, by the lowest partition among them."""
         return self._group[partition]
 
-    def address(self, partition: int, downloads: Mapping[int, Payload]) -> int:
+    def address(self, partition: int, downloads: Mapping[int, Payload], state: State, server_round: int) -> int:
         """Its group's."""
         return self.group(partition)
 
@@ -212,8 +212,9 @@ class AveragedWeights(ServerHalf):
         """Each group's mean; a group nobody of which answered keeps its weights."""
         fresh: dict[int, Payload] = {}
         for group, total in totals.items():
-            layouts = self._layouts[group].items()
-            fresh[group] = Parts({part: unflat(total[part] / total[WEIGHT], layout) for part, layout in layouts})
+            layouts = {part: layout for part, layout in self._layouts[group].items() if part in total}
+            means = {part: unflat(total[part] / total[WEIGHT], layout) for part, layout in layouts.items()}
+            fresh[group] = Parts(means)
         return Outcome({}, fresh, {"groups": len(self._members())}, keeps=True)
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:

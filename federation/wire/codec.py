@@ -69,11 +69,15 @@ class Codec:
             layout: of weights that were received.
         """
         if spec.kind == "weights":
-            return (*spec.transforms, WeightFormat(self.wire_dtype, layout))
+            return (*spec.transforms, self.weight_format(spec, layout))
         if spec.kind == "mixtures":
             return (*spec.transforms, MixtureFormat())
         masks = (self._masks,) if self.masked and not spec.classwise else ()
         return (*spec.transforms, *masks, NumberFormat(self.wire_dtype))
+
+    def weight_format(self, spec: Spec, layout: Layout = ()) -> WeightFormat:
+        """How a part of weights is written: in the run's number format, unless it has to be exact."""
+        return WeightFormat("float32" if spec.exact else self.wire_dtype, layout)
 
     @property
     def fingerprint(self) -> str:

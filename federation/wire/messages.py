@@ -93,8 +93,9 @@ def decode_instruction(
     )
     limits.codec.refuse_other(header["codec"])
     kind, arrays = header["payload"], records.array_records.get("payload")
-    if kind not in ("", ",".join(spec.name for spec in limits.specs)) or bool(kind) != (arrays is not None):
-        raise MessageError(f"the payload kind {kind!r} was not agreed on, or does not go with the arrays that came")
+    limits = limits.of_message(kind)
+    if bool(kind) != (arrays is not None):
+        raise MessageError(f"the payload kind {kind!r} does not go with the arrays that came")
     constants = _constants(header["constants"], header["values"])
     own = replace(limits, max_norm=limits.max_norm * unit(constants))
     payload = decode_payload(arrays, own) if arrays is not None else None

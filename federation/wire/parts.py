@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import TypeVar
 
@@ -14,18 +14,25 @@ from torch import Tensor
 from data.shared_set import SharedLabels
 from federation.wire.checks import MessageError, check_norms
 from federation.wire.codec import Codec
+from federation.wire.low_rank import RANKS, LowRank, factors_of
 from federation.wire.mixtures import MIXTURE_VALUES, check_mixture_arrays, checked_mixtures
 from federation.wire.payloads import Answers, Part, Parts, Payload, kind_of, part_tensors, parts_of
 from federation.wire.specs import PROTOTYPES, Spec
 from federation.wire.transforms import STORED as STORED
 from federation.wire.transforms import Fields, received, sent
-from federation.wire.weights import WeightFormat, check_tensors
+from federation.wire.weights import check_tensors
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Layout, Weights
 
 Vectors = TypeVar("Vectors", PrototypeSet, MixtureSet)
-BESIDE = ("labels", "scales", "counts", "value_scales")  # no prototype values: they count as wire, not as payload
+BESIDE = (
+    "labels",
+    "scales",
+    "counts",
+    "value_scales",
+    RANKS,
+)  # no prototype values: they count as wire, not as payload
 SUM_TOLERANCE = 0.01  # float16 rounds each of K probabilities to 11 bits, or to 6e-8 where they are small
 FLOAT32_ROUNDING = 1e-5
 NPY = 10  # bytes of an .npy file before its header: magic, version, the header's length
@@ -39,6 +46,7 @@ class Limits:
         codec: K, d and how vectors are written.
         max_norm: largest Euclidean norm of a vector as it comes. Absolute, so that a hostile majority cannot move it.
         specs: the parts that must come; none: nothing may.
+        either: whether one of them must come instead of all.
         layouts: asked when weights come, part -> layout.
     """
 
@@ -46,6 +54,18 @@ class Limits:
     max_norm: float
     specs: tuple[Spec, ...] = (PROTOTYPES,)
     layouts: Callable[[], Mapping[str, Layout]] = dict
+    either: bool = False
+
+    def of_message(self, names: str) -> "Limits":
+        """Of the message that says that it holds these parts.
+
+        Raises:
+            MessageError: nobody agreed on such a message.
+        """
+        for specs in [(spec,) for spec in self.specs] if self.either else [self.specs]:
+            if names in ("", ",".join(spec.name for spec in specs)):
+                return replace(self, specs=specs, either=False)
+        raise MessageError(f"the payload kind {names!r} was not agreed on")
 
 
 def encode_payload(payload: Payload, codec: Codec, specs: Sequence[Spec] = ()) -> ArrayRecord:
@@ -116,7 +136,8 @@ def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
 def _fields(spec: Spec, codec: Codec) -> list[str]:
     """The arrays of a part, in the order of their names."""
     if spec.kind == "weights":
-        return sorted(WeightFormat(codec.wire_dtype).fields)
+        ranks = {RANKS} if _ranked(spec) else set()
+        return sorted(codec.weight_format(spec).fields | ranks)
     mixtures = spec.kind == "mixtures"
     scaled = codec.wire_dtype == "int8" and not mixtures
     fields = {"labels", *(["scales"] if scaled else []), *(["counts"] if spec.counts else [])}
@@ -149,10 +170,30 @@ def _decode_weights(arrays: dict[str, np.ndarray], spec: Spec, limits: Limits) -
     layout = limits.layouts().get(spec.name)
     if layout is None:
         raise MessageError(f"weights of `{spec.name}` came without an agreed layout")
-    WeightFormat(limits.codec.wire_dtype, layout).check_lengths(arrays)
-    tensors = received(_tensors(arrays), limits.codec.transforms(spec, layout))
-    check_tensors(tensors, limits.max_norm)
+    written = factors_of(layout, arrays[RANKS]) if _ranked(spec) else layout
+    limits.codec.weight_format(spec, written).check_lengths(arrays)
+    tensors = received(_tensors(arrays), limits.codec.transforms(spec, written))
+    tensors = {name: tensors[name].reshape(shape) for name, shape in layout}
+    check_tensors(tensors, limits.max_norm, spec.change)
     return tensors
+
+
+def _ranked(spec: Spec) -> bool:
+    return any(isinstance(transform, LowRank) for transform in spec.transforms)
+
+
+def as_arrived(part: Weights, spec: Spec, codec: Codec, layout: Layout) -> Weights:
+    """Weights of this layout as the other side has them.
+
+    Raises:
+        CodecError: a value that the number format cannot hold.
+    """
+    record = encode_payload(Parts({spec.name: part}), codec, (spec,))
+    arrived = decode_payload(record, Limits(codec, math.inf, (spec,), lambda: {spec.name: layout}))
+    assert isinstance(arrived, Parts)
+    weights = arrived[spec.name]
+    assert isinstance(weights, Weights)
+    return weights
 
 
 def _tensors(arrays: Mapping[str, np.ndarray]) -> Fields:

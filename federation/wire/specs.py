@@ -18,6 +18,8 @@ class Spec:
         counts: whether class counts go with it.
         components: of mixtures, the most components of a class; None for any number.
         waits: whether uploads wait in files until the round has closed, and are read one at a time.
+        exact: of weights, whether they cross as float32 whatever the run's number format.
+        change: whether they are a change of weights, in which a variance may be negative.
         transforms: what the method does to its values on the way, before masks and number format.
     """
 
@@ -27,6 +29,8 @@ class Spec:
     counts: bool = False
     components: int | None = 1
     waits: bool = False
+    exact: bool = False
+    change: bool = False
     transforms: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
@@ -55,12 +59,14 @@ class Exchange:
 
     Attributes:
         up, down: parts from client to server and back; none for nothing.
+        either: whether a message holds one of the parts instead of all; the server half says when which.
         discloses: what else the server can learn from the uploads, in words.
     """
 
     up: tuple[Spec, ...] = (PROTOTYPES,)
     down: tuple[Spec, ...] = (PROTOTYPES,)
     discloses: tuple[str, ...] = ()
+    either: bool = False
 
     def kinds(self) -> set[str]:
         """Of all parts, both ways."""

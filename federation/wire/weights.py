@@ -14,7 +14,7 @@ from federation.wire.transforms import STORED, Fields, Transform
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
 from prototypes.quantisation import QuantisationError, dequantise, quantise
-from prototypes.weights import STATISTICS, Layout, Weights
+from prototypes.weights import STATISTICS, VARIANCE, Layout, Weights
 
 MOST_LINES = 4096
 MOST_VALUES = 2**28
@@ -85,8 +85,8 @@ class WeightFormat(Transform):
         large: list[Tensor] = []
         scales: list[Tensor] = []
         small: list[Tensor] = []
-        for name, tensor in fields.items():
-            whole = tensor.float()
+        weights = {name: tensor.float() for name, tensor in fields.items() if tensor.is_floating_point()}
+        for name, whole in weights.items():
             if whole.dim() < 2:
                 if not bool(whole.isfinite().all()):
                     raise CodecError(f"weights cannot be sent: `{name}` holds a value that is not finite")
@@ -100,6 +100,8 @@ class WeightFormat(Transform):
             scales += [] if scale is None else [scale]
         stored = quantise(torch.zeros(1, 1), self.wire_dtype)[0].dtype
         crossing = {"values": _joined(large, stored), "small": _joined(small, torch.float32)}
+        # whole numbers, which another transform put beside the weights, stay
+        crossing |= {name: tensor for name, tensor in fields.items() if name not in weights}
         return crossing | ({"value_scales": _joined(scales, torch.float32)} if "value_scales" in self.fields else {})
 
     def receive(self, fields: Fields) -> Fields:
@@ -144,17 +146,21 @@ def _joined(pieces: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     return torch.cat(list(pieces)) if pieces else torch.zeros(0, dtype=dtype)
 
 
-def check_tensors(tensors: Fields, max_norm: float) -> None:
+def check_tensors(tensors: Fields, max_norm: float, change: bool = False) -> None:
     """Refuse received tensors with a value that is not finite, a negative running variance, or a norm above
-    `max_norm`; running statistics, whose scale is the data's, have none."""
+    `max_norm`; running statistics, whose scale is the data's, have none.
+
+    Args:
+        change: whether they are a change of weights, in which a variance may be negative.
+    """
     for name, tensor in tensors.items():
-        _check_tensor(name, tensor, max_norm)
+        _check_tensor(name, tensor, max_norm, change)
 
 
-def _check_tensor(name: str, tensor: Tensor, max_norm: float) -> None:
+def _check_tensor(name: str, tensor: Tensor, max_norm: float, change: bool) -> None:
     if not bool(tensor.isfinite().all()):
         raise MessageError(f"tensor `{name}` holds a value that is not finite")
-    if name.endswith("running_var") and bool((tensor < 0).any()):
+    if not change and name.endswith(VARIANCE) and bool((tensor < 0).any()):
         raise MessageError(f"tensor `{name}` holds a negative variance")
     if not name.endswith(STATISTICS) and float(tensor.double().norm()) > max_norm:
         raise MessageError(

@@ -2,7 +2,8 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from federation.wire.specs import Spec
 from federation.wire.weights import norms_of, read_layouts
 from federation.words import class_word, one_line
 from runs.round import Bytes, Reply, RunError
+from strategies.contract import Outcome, ServerHalf, State
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
 LATE = "no reply in time"
@@ -102,10 +104,26 @@ def encoded(instruction: Instruction, codec: Codec, specs: Sequence[Spec]) -> Re
     Raises:
         RunError: the number format cannot hold what the round before made.
     """
-    try:
+    with _written(instruction.round):
         return encode_instruction(instruction, codec, specs)
+
+
+def aggregated(half: ServerHalf, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    """What a method makes of a round's uploads.
+
+    Raises:
+        RunError: of `encoded`, where the method itself needs what it sends as it arrives.
+    """
+    with _written(server_round):
+        return half.aggregate(uploads, state, server_round)
+
+
+@contextmanager
+def _written(round_number: int) -> Iterator[None]:
+    try:
+        yield
     except CodecError as error:
-        raise RunError(f"round {instruction.round}: {error} A run keeps its settings: start a new one.") from None
+        raise RunError(f"round {round_number}: {error} A run keeps its settings: start a new one.") from None
 
 
 def checked_reply(

@@ -46,7 +46,7 @@ from strategies import Run
 from strategies.contract import ServerHalf, State, mean_norm
 from strategies.rounds.checkpoint import restore, save
 from strategies.rounds.ensemble import score, shared_test_set
-from strategies.rounds.exchange import LATE, checked_reply, encoded, exchange
+from strategies.rounds.exchange import LATE, aggregated, checked_reply, encoded, exchange
 from strategies.rounds.opening import opening_lines
 from strategies.rounds.outliers import Outliers, without_heavy
 from strategies.rounds.sampling import sampled
@@ -254,7 +254,7 @@ class PrototypeStrategy(Strategy):
             return None
         with limited_threads(self.settings.server_threads):
             sent = Waiting(self._scratch, waiting) if waiting else uploads
-            outcome = self.half.aggregate(sent, self.state, server_round)
+            outcome = aggregated(self.half, sent, self.state, server_round)
             norm = self.half.feature_norm(uploads)
         trained_towards = self.half.scales[0] * (mean_norm(self.downloads) or 0.0)
         watched = self.outliers.warnings(uploads, self._units, norm, trained_towards)
@@ -299,7 +299,7 @@ class PrototypeStrategy(Strategy):
         due = self.half.downloads_due(server_round, message_type == MessageType.TRAIN)
         downloads = self.downloads if due else {}
         for partition in partitions:
-            key = self.half.address(partition, downloads)
+            key = self.half.address(partition, downloads, self.state, server_round)
             trained = self.trained.get(partition, 0)
             if (key, trained) not in made:
                 payload = downloads.get(key)
@@ -337,7 +337,7 @@ class PrototypeStrategy(Strategy):
         return replies
 
     def _limits(self, server_round: int) -> Limits:
-        specs = self.run.exchange.up if self.half.uploads_due(server_round) else ()
+        specs = self.half.awaited(self.run.exchange.up, self.state, server_round)
         return Limits(self.codec, self.settings.max_prototype_norm, specs)
 
     def _read(self, replies: Iterable[Message], server_round: int, trains: bool) -> list[Reply]:

@@ -1,0 +1,187 @@
+"""FedKD (Wu et al., 2022): a client's own model teaches a small one that all share, of which low rank changes travel.
+
+    client   teacher z, p (its own model), student z', q (the companion), W_h a private d x d map; both at once by
+             L = CE_p + CE_q + u [KL(sg[q] || p) + KL(sg[p] || q) + 2 mse(z, W_h z')],  u = 1 / (CE_p + CE_q)
+             sends D_i = w'_i - G of low rank, at energy T_r = T_s + (T_e - T_s) r / T; without a G, w'_i whole
+    server   D = sum_{i in S} D_i / |S|, of low rank at T_r;  G <- G + D as it arrives;  the first G is the mean of w'_i
+             sends D to those whose upload of the last round counted, G whole to the others and in the round after the
+             first upload: so all hold the same G
+    predict  the classifier of the teacher: `classifier`
+
+u has no gradient, sg stops it, KL is the mean over the batch of the sum over classes. An energy is the share of the sum
+of squared singular values that stays of each tensor of two or more dimensions. A whole model always crosses as float32;
+a running variance that a sum makes negative is 0. Departures: the authors' code keeps u's gradient, which rewards a
+higher cross-entropy; HtFLlib and PFLlib factorise weights, not updates, and make zeros of tensors of full rank.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from federation.seeds import derive
+from federation.wire.low_rank import LowRank, factored
+from federation.wire.parts import as_arrived
+from federation.wire.payloads import Parts, Payload, parts_of
+from models.companion import WithCompanion, seeded_linear
+from models.split import SplitModel
+from prototypes.losses import divergence
+from prototypes.weights import VARIANCE, Weights, flat
+from strategies.companions import OWN_RULES, CompanionObjective, CompanionSettings, PlainMean, TrainersAlone
+from strategies.contract import (
+    EVERYONE,
+    Batch,
+    ClientState,
+    Exchange,
+    Figure,
+    Loss,
+    Method,
+    Outcome,
+    Phase,
+    Spec,
+    State,
+    method_settings,
+)
+from strategies.weights import COMPANION, load
+
+UPDATE = "companion-update"
+WHOLE = Spec("weights", COMPANION, waits=True, exact=True)
+CHANGE = Spec("weights", UPDATE, waits=True, change=True, transforms=(LowRank(),))
+CHANGED = 0  # the key of D
+BASE = "base/"  # G in a client's store and in the server's state
+COUNTED, MADE_IN = "counted", "made_in"  # of the server's state: partitions, and the round of their uploads
+Energy = Annotated[float, Field(gt=0, le=1)]
+
+
+@method_settings
+class FedKDSettings(CompanionSettings):
+    """`fedkd.*`.
+
+    Attributes:
+        companion: the student, the same on all clients; empty: the first of `models`.
+        start_energy: T_s, the share that an update keeps of its energy at the start. Paper: 0.95.
+        end_energy: T_e, the share at the end. Paper: 0.98.
+        reduction: of a divergence: batch, its sum over classes (paper), or element, its mean (the tables' code).
+    """
+
+    start_energy: Energy = 0.95
+    end_energy: Energy = 0.98
+    reduction: Literal["batch", "element"] = "batch"
+
+    def energy(self, done: float) -> float:
+        """T_r, of the share of the rounds that are done."""
+        return self.start_energy + (self.end_energy - self.start_energy) * min(1.0, done)
+
+
+def moved(base: Weights, change: Weights) -> Weights:
+    """G + D, the same to the bit on both ends."""
+    sums = {name: tensor + change.tensors[name] for name, tensor in base.tensors.items()}
+    return Weights({name: each.clamp(min=0) if name.endswith(VARIANCE) else each for name, each in sums.items()})
+
+
+def base_of(tensors: Mapping[str, torch.Tensor]) -> Weights | None:
+    """G as it is kept; None before there is one."""
+    found = {name.removeprefix(BASE): each.cpu() for name, each in tensors.items() if name.startswith(BASE)}
+    return Weights(found) if found else None
+
+
+def kept(base: Weights) -> State:
+    """Inverse of `base_of`."""
+    return {BASE + name: tensor for name, tensor in base.tensors.items()}
+
+
+class FedKDObjective(CompanionObjective):
+    """Client half."""
+
+    kind = FedKDSettings
+
+    def build(self, model: SplitModel, seed: int) -> nn.Module:
+        """The student beside the teacher, and W_h."""
+        module = WithCompanion(model, self.second(model, model.feature_dim))
+        module.projection = seeded_linear(model.feature_dim, model.feature_dim, derive(seed, "projection"), bias=False)
+        return module
+
+    def shared(self, module: nn.Module) -> dict[str, Weights]:
+        """The student, and changes of it."""
+        student = super().shared(module)[COMPANION]
+        return {COMPANION: student, UPDATE: student}
+
+    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+        """Take G, or bring the one that is kept up to it. Nothing, or both parts at once, which are the initial ones:
+        there is no G yet."""
+        parts: dict[str, Any] = dict(received.parts) if isinstance(received, Parts) else {}
+        base = base_of(state.kept)
+        if list(parts) == [UPDATE]:
+            assert base is not None
+            parts = {COMPANION: moved(base, parts[UPDATE])}
+        state.kept = kept(parts[COMPANION]) if list(parts) == [COMPANION] else {}
+        load(state.module, Parts(parts))
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """Each model by its cross-entropy, and by what it has of the other's answers and features."""
+        reduction, student = self.options[FedKDSettings].reduction, state.module.companion
+        z, small = self.features(state, batch.inputs), student.features(batch.inputs)
+        own, other = state.module.classify(z), student.classify(small)
+        parts = {
+            "cross-entropy": cross_entropy(own, batch.labels),
+            "student-cross-entropy": cross_entropy(other, batch.labels),
+            "divergence": divergence(own, other.detach(), reduction),
+            "student-divergence": divergence(other, own.detach(), reduction),
+            "hidden": 2 * mse_loss(z, state.module.projection(small)),
+        }
+        first, second, *taught = parts.values()
+        # two models without any error have nothing to teach
+        doubt = (first + second).detach().clamp(min=torch.finfo(torch.float32).eps)
+        return Loss(first + second + torch.stack(taught).sum() / doubt, parts, z)
+
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+        """What training changed of G; the whole student while there is none."""
+        student, base = self.shared(state.module)[COMPANION], base_of(state.kept)
+        if base is None:
+            return Parts({COMPANION: student})
+        change = Weights({name: tensor - base.tensors[name] for name, tensor in student.tensors.items()})
+        kept_energy = self.options[FedKDSettings].energy(round_number / self.settings.rounds)
+        return Parts({UPDATE: factored(change, kept_energy)})
+
+
+class FedKD(TrainersAlone, PlainMean):
+    """Server half."""
+
+    one_architecture = True
+
+    def awaited(self, up: tuple[Spec, ...], state: State, server_round: int) -> tuple[Spec, ...]:
+        """Changes where there is a G to change."""
+        return (CHANGE,) if state else (WHOLE,)
+
+    def address(self, partition: int, downloads: Mapping[int, Payload], state: State, server_round: int) -> int:
+        """The change for those who hold the G before it: whose upload of the last round counted."""
+        holds = bool(state) and int(state[MADE_IN]) == server_round - 1 and partition in state[COUNTED].tolist()
+        return CHANGED if holds and CHANGED in downloads else EVERYONE
+
+    def aggregate(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Outcome:
+        """The plain mean, which is G or moves it."""
+        means = super().aggregate(uploads, state, server_round).downloads
+        (mean,) = (part for payload in means.values() for part in parts_of(payload).values())
+        assert isinstance(mean, Weights)
+        base, downloads, figures = base_of(state), dict[int, Payload](), dict[str, Figure]()
+        if base is not None:
+            change = factored(mean, self.options[FedKDSettings].energy(server_round / self.settings.rounds))
+            mean = moved(base, as_arrived(change, CHANGE, self.codec, base.layout))
+            downloads[CHANGED] = Parts({UPDATE: change})
+            figures["values_share"] = flat(change).numel() / flat(mean).numel()
+        known = {COUNTED: torch.tensor(sorted(uploads)), MADE_IN: torch.tensor(server_round)}
+        return Outcome(kept(mean) | known, {EVERYONE: Parts({COMPANION: mean}), **downloads}, figures)
+
+
+METHOD = Method(
+    server=FedKD,
+    objective=FedKDObjective,
+    settings={"fedkd": FedKDSettings},
+    exchange=lambda options: Exchange((WHOLE, CHANGE), (WHOLE, CHANGE), either=True),
+    inference="classifier",
+    rules=OWN_RULES,
+    fixed_rounds=True,
+)
