@@ -20,6 +20,7 @@ from federation.wire.payloads import EVERYONE as EVERYONE
 from federation.wire.payloads import Identity, Payload, class_vectors
 from federation.wire.specs import MIXTURES as MIXTURES
 from federation.wire.specs import NOTHING as NOTHING
+from federation.wire.specs import PROTOTYPES as PROTOTYPES
 from federation.wire.specs import Exchange as Exchange
 from federation.wire.specs import Spec as Spec
 from federation.words import class_word
@@ -298,7 +299,7 @@ class ServerHalf:
         """What the server has, and sends in round 1, before anything was uploaded; nothing by default."""
         return Outcome({}, {})
 
-    def address(self, partition: int, downloads: Mapping[int, Payload]) -> int:
+    def address(self, partition: int, downloads: Mapping[int, Payload], state: State) -> int:
         """The key of a client's download: its own where it has one, else that for everyone."""
         return partition if partition in downloads else EVERYONE
 

@@ -291,7 +291,7 @@ class PrototypeStrategy(Strategy):
         due = self.half.downloads_due(server_round, message_type == MessageType.TRAIN)
         downloads = self.downloads if due else {}
         for partition in partitions:
-            key = self.half.address(partition, downloads)
+            key = self.half.address(partition, downloads, self.state)
             trained = self.trained.get(partition, 0)
             if (key, trained) not in made:
                 payload = downloads.get(key)

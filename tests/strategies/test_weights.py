@@ -102,7 +102,7 @@ def test_architectures_are_averaged_apart_and_a_head_over_all(tmp_path):
     server, uploads = met("fedavg", widths=(5, 7, 5))
     outcome = finished(server, uploads, tmp_path)
     assert set(outcome.downloads) == {0, 1}
-    assert [server.address(p, outcome.downloads) for p in range(3)] == [0, 1, 0]
+    assert [server.address(p, outcome.downloads, {}) for p in range(3)] == [0, 1, 0]
     for part in ("extractor", "head"):
         assert torch.equal(flat(outcome.downloads[1][part]), flat(uploads[1][part]).float().double())
     (words,) = server.notices()

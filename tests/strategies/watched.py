@@ -91,7 +91,7 @@ def watched(settings, seen, grid=LocalGrid):
         for partition in partitions:
             trains = kind == "train"
             goes = self.half.downloads_due(server_round, trains)
-            key = self.half.address(partition, self.downloads)
+            key = self.half.address(partition, self.downloads, self.state)
             seen.sent[partition, server_round, trains] = self.downloads.get(key) if goes else None
         return whole_messages(self, partitions, kind, server_round, due)
 
