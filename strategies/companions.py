@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from federation.settings import RULES
+from federation.settings import RULES, SettingError
 from models import ModelError, SplitModel, build, model_names, told_name
 from strategies.contract import ServerHalf, method_settings
 from strategies.weights import COMPANION, AveragedWeights, SharedObjective
@@ -64,7 +64,19 @@ class CompanionObjective(SharedObjective):
 
 
 class PlainMean(AveragedWeights):
-    """Server half: every client counts the same."""
+    """Server half: one group of all clients, in which each counts the same."""
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """All clients have to have built the same companion."""
+        super().check(num_classes, dim)
+        other = next(
+            (partition for partition in self.identities if self.group(partition) != min(self.identities)), None
+        )
+        if other is not None:
+            raise SettingError(
+                f"setting `{self.settings.strategy}.companion`: client {other} has built another companion than the "
+                "first client, with other tensors; give every client the same version of this program and the model."
+            )
 
     @property
     def weighting(self) -> str:

@@ -150,8 +150,6 @@ class FedKDObjective(CompanionObjective):
 class FedKD(TrainersAlone, PlainMean):
     """Server half."""
 
-    one_architecture = True
-
     def awaited(self, up: tuple[Spec, ...], state: State, server_round: int) -> tuple[Spec, ...]:
         """Changes where there is a G to change."""
         return (CHANGE,) if state else (WHOLE,)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +26,17 @@ from models.split import SplitModel
 from prototypes.weights import Layout, Weights, flat, taken, unflat
 from strategies.contract import ClientState, Exchange, Objective, Options, Outcome, ServerHalf, Spec, State
 
-EXTRACTOR, BACKBONE, HEAD, COMPANION = "extractor", "backbone", "head", "companion"
+EXTRACTOR, BACKBONE, HEAD, COMPANION, SCALE = "extractor", "backbone", "head", "companion", "scale"
 SHARED_RULES = (*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED)  # that such methods report
 Sums = Mapping[str, Tensor]
 WEIGHT = "weight"  # of a total: the sum of omega_i
-PREFIX = {EXTRACTOR: "extractor.", BACKBONE: "extractor.backbone.", HEAD: "classifier.", COMPANION: "companion."}
+PREFIX = {
+    EXTRACTOR: "extractor.",
+    BACKBONE: "extractor.backbone.",
+    HEAD: "classifier.",
+    COMPANION: "companion.",
+    SCALE: "classifier.scale",
+}
 ANCHOR = "anchor"  # what training is held to, beside what it moves
 
 
@@ -67,15 +74,19 @@ class SharedObjective(Objective):
 
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
         """What came replaces the client's own."""
-        load(state.module, received)
+        self.load(state.module, received)
 
     def arrived(self, state: ClientState, received: Payload | None) -> ClientState:
         """A copy with what has just come; the client itself before anything has."""
         if received is None:
             return state
         module = deepcopy(state.module)
-        load(module, received)
+        self.load(module, received)
         return replace(state, module=module)
+
+    def load(self, module: nn.Module, received: Payload | None) -> None:
+        """Overwrite what came, in place."""
+        load(module, received)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """The parts as training left them."""
@@ -137,6 +148,7 @@ class AveragedWeights(ServerHalf):
 
     of_one_model: Sequence[str] = (EXTRACTOR, BACKBONE)
     one_architecture = False
+    _group: Mapping[int, int] = MappingProxyType({})  # nobody, before they are met
 
     @property
     def weighting(self) -> str:
@@ -146,11 +158,12 @@ class AveragedWeights(ServerHalf):
     def meet(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
         """Form the groups: of one layout, and for a part of the extractor of one model name."""
         alike: dict[tuple[str, tuple[str, ...]], int] = {}
-        self._group: dict[int, int] = {}
+        groups: dict[int, int] = {}
         for partition, identity in sorted(identities.items()):
             apart = any(line.partition("/")[0] in self.of_one_model for line in identity.layouts)
             key = (identity.model if apart else "", identity.layouts)
-            self._group[partition] = alike.setdefault(key, partition)
+            groups[partition] = alike.setdefault(key, partition)
+        self._group = groups
         self._layouts: dict[int, dict[str, Layout]] = {
             group: read_layouts(identities[group].layouts) for group in alike.values()
         }

@@ -62,7 +62,7 @@ def encode_instruction(instruction: Instruction, codec: Codec, specs: Sequence[S
             "evaluate": instruction.evaluate,
             "ensemble": instruction.ensemble,
             "trained": instruction.trained,
-            "payload": "" if payload is None else ",".join(parts_of(payload)),
+            "payload": "" if payload is None else ",".join(sorted(parts_of(payload))),
             "constants": list(instruction.constants),
             "values": list(instruction.constants.values()),
             "codec": codec.fingerprint,

@@ -63,7 +63,7 @@ class Limits:
             MessageError: nobody agreed on such a message.
         """
         for specs in [(spec,) for spec in self.specs] if self.either else [self.specs]:
-            if names in ("", ",".join(spec.name for spec in specs)):
+            if names in ("", ",".join(sorted(spec.name for spec in specs))):
                 return replace(self, specs=specs, either=False)
         raise MessageError(f"the payload kind {names!r} was not agreed on")
 

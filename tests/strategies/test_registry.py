@@ -18,7 +18,7 @@ from strategies.protonorm import ProtoNormSettings
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = {name.replace("_", "-") for name in Settings.model_fields}
 OWN = sorted(known_settings().keys() - SHARED)
-TAUGHT = ("fml",)  # by a companion, which itself predicts nothing
+TAUGHT = ("fml", "fedkd")  # by a companion, which itself predicts nothing
 BUILDS_ON = {"strategies.tinyproto": {"strategies.fedtgp"}}
 
 
@@ -203,6 +203,13 @@ WRONG = {
     "fedrep.head-epochs": [0],
     "feduv.variance-weight": [-0.1],
     "feduv.uniformity-weight": [-0.1],
+    "fednh.smoothing": [-0.1, 1.0],
+    "fednh.scale": [0.0],
+    "fednh.weighting": ["rows"],
+    "fednh.start": ["random"],
+    "fedfa.anchor-weight": [-0.1],
+    "fedfa.momentum": [-0.1, 1.1],
+    "fesem.clusters": [0],
     "ditto.weight": [-0.1],
     "ditto.personal-epochs": [0],
     "apfl.alpha": [-0.1, 1.1],
@@ -215,6 +222,10 @@ WRONG = {
     "fml.alpha": [-0.1, 1.1],
     "fml.beta": [-0.1, 1.1],
     "fml.reduction": ["sum"],
+    "fedkd.companion": ["tiny"],
+    "fedkd.start-energy": [0.0, 1.1],
+    "fedkd.end-energy": [0.0, 1.1],
+    "fedkd.reduction": ["sum"],
     "fedmrl.companion": ["tiny"],
     "fedmrl.shared-dim": [0],
 }
@@ -261,7 +272,7 @@ def test_settings_that_contradict_each_other_or_that_no_part_obeys(config, named
 
 
 def test_whose_schedule_depends_on_the_number_of_rounds():
-    assert {name for name in METHODS if load_method(name).fixed_rounds} == {"fedproc", "gfpl"}
+    assert {name for name in METHODS if load_method(name).fixed_rounds} == {"fedproc", "gfpl", "fedkd"}
 
 
 def test_leave_to_disclose_alone_is_no_contradiction():
