@@ -4,14 +4,13 @@
              L = CE_p + CE_q + u [KL(sg[q] || p) + KL(sg[p] || q) + 2 mse(z, W_h z')],  u = 1 / (CE_p + CE_q)
              sends D_i = w'_i - G of low rank, at energy T_r = T_s + (T_e - T_s) r / T; without a G, w'_i whole
     server   D = sum_{i in S} D_i / |S|, of low rank at T_r;  G <- G + D as it arrives;  the first G is the mean of w'_i
-             sends D to those whose upload of the last round counted, G whole to the others and in the round after the
-             first upload: so all hold the same G
+             sends D to those whose upload of the last round counted, G whole to all others: so all hold the same G
     predict  the classifier of the teacher: `classifier`
 
-u has no gradient, sg stops it, KL is the mean over the batch of the sum over classes. An energy is the share of the sum
-of squared singular values that stays of each tensor of two or more dimensions. A whole model always crosses as float32;
-a running variance that a sum makes negative is 0. Departures: the authors' code keeps u's gradient, which rewards a
-higher cross-entropy; HtFLlib and PFLlib factorise weights, not updates, and make zeros of tensors of full rank.
+u has no gradient, sg stops it, KL is the mean over the batch of the sum over classes; an energy is a share of the sum of
+squared singular values. Whole models cross as float32; a variance that G + D makes negative is 0. Departures: the
+authors' code keeps u's gradient, which rewards a higher cross-entropy; HtFLlib and PFLlib factorise weights, not
+updates, and make zeros of tensors of full rank.
 """
 
 from collections.abc import Mapping
@@ -36,7 +35,6 @@ from strategies.contract import (
     Batch,
     ClientState,
     Exchange,
-    Figure,
     Loss,
     Method,
     Outcome,
@@ -51,8 +49,7 @@ UPDATE = "companion-update"
 WHOLE = Spec("weights", COMPANION, waits=True, exact=True)
 CHANGE = Spec("weights", UPDATE, waits=True, change=True, transforms=(LowRank(),))
 CHANGED = 0  # the key of D
-BASE = "base/"  # G in a client's store and in the server's state
-COUNTED, MADE_IN = "counted", "made_in"  # of the server's state: partitions, and the round of their uploads
+BASE, COUNTED, MADE_IN = "base/", "counted", "made_in"  # of states: G; whose uploads made it, and in which round
 Energy = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -88,11 +85,6 @@ def base_of(tensors: Mapping[str, torch.Tensor]) -> Weights | None:
     return Weights(found) if found else None
 
 
-def kept(base: Weights) -> State:
-    """Inverse of `base_of`."""
-    return {BASE + name: tensor for name, tensor in base.tensors.items()}
-
-
 class FedKDObjective(CompanionObjective):
     """Client half."""
 
@@ -110,14 +102,14 @@ class FedKDObjective(CompanionObjective):
         return {COMPANION: student, UPDATE: student}
 
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
-        """Take G, or bring the one that is kept up to it. Nothing, or both parts at once, which are the initial ones:
-        there is no G yet."""
+        """Take G, or bring the one that is kept up to it; nothing, or both initial parts, came while there is none."""
         parts: dict[str, Any] = dict(received.parts) if isinstance(received, Parts) else {}
         base = base_of(state.kept)
         if list(parts) == [UPDATE]:
             assert base is not None
             parts = {COMPANION: moved(base, parts[UPDATE])}
-        state.kept = kept(parts[COMPANION]) if list(parts) == [COMPANION] else {}
+        known = parts[COMPANION].tensors if list(parts) == [COMPANION] else {}
+        state.kept = {BASE + name: tensor for name, tensor in known.items()}
         load(state.module, Parts(parts))
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
@@ -130,12 +122,12 @@ class FedKDObjective(CompanionObjective):
             "student-cross-entropy": cross_entropy(other, batch.labels),
             "divergence": divergence(own, other.detach(), reduction),
             "student-divergence": divergence(other, own.detach(), reduction),
-            "hidden": 2 * mse_loss(z, state.module.projection(small)),
+            "hidden": mse_loss(z, state.module.projection(small)),
         }
-        first, second, *taught = parts.values()
-        # two models without any error have nothing to teach
-        doubt = (first + second).detach().clamp(min=torch.finfo(torch.float32).eps)
-        return Loss(first + second + torch.stack(taught).sum() / doubt, parts, z)
+        first, second, one, two, hidden = parts.values()
+        # no division by zero where neither errs
+        errors = (first + second).detach().clamp(min=torch.finfo(torch.float32).eps)
+        return Loss(first + second + (one + two + 2 * hidden) / errors, parts, z)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """What training changed of G; the whole student while there is none."""
@@ -143,8 +135,8 @@ class FedKDObjective(CompanionObjective):
         if base is None:
             return Parts({COMPANION: student})
         change = Weights({name: tensor - base.tensors[name] for name, tensor in student.tensors.items()})
-        kept_energy = self.options[FedKDSettings].energy(round_number / self.settings.rounds)
-        return Parts({UPDATE: factored(change, kept_energy)})
+        done = round_number / self.settings.rounds
+        return Parts({UPDATE: factored(change, self.options[FedKDSettings].energy(done))})
 
 
 class FedKD(TrainersAlone, PlainMean):
@@ -164,14 +156,15 @@ class FedKD(TrainersAlone, PlainMean):
         means = super().aggregate(uploads, state, server_round).downloads
         (mean,) = (part for payload in means.values() for part in parts_of(payload).values())
         assert isinstance(mean, Weights)
-        base, downloads, figures = base_of(state), dict[int, Payload](), dict[str, Figure]()
+        base, downloads = base_of(state), dict[int, Payload]()
         if base is not None:
             change = factored(mean, self.options[FedKDSettings].energy(server_round / self.settings.rounds))
             mean = moved(base, as_arrived(change, CHANGE, self.codec, base.layout))
             downloads[CHANGED] = Parts({UPDATE: change})
-            figures["values_share"] = flat(change).numel() / flat(mean).numel()
-        known = {COUNTED: torch.tensor(sorted(uploads)), MADE_IN: torch.tensor(server_round)}
-        return Outcome(kept(mean) | known, {EVERYONE: Parts({COMPANION: mean}), **downloads}, figures)
+        share = flat(mean if base is None else change).numel() / flat(mean).numel()
+        made = {COUNTED: torch.tensor(sorted(uploads)), MADE_IN: torch.tensor(server_round)}
+        made |= {BASE + name: tensor for name, tensor in mean.tensors.items()}
+        return Outcome(made, {**downloads, EVERYONE: Parts({COMPANION: mean})}, {"values_share": share})
 
 
 METHOD = Method(
