@@ -7,8 +7,8 @@
              sends D to those whose upload of the last round counted, G whole to all others: so all hold the same G
     predict  the classifier of the teacher: `classifier`
 
-u has no gradient, sg stops it, KL is the mean over the batch of the sum over classes; an energy is a share of the sum of
-squared singular values. Whole models cross as float32; a variance that G + D makes negative is 0. Departures: the
+u has no gradient, sg stops it, KL is the mean over the batch of the sum over classes; an energy is a share of the sum
+of squared singular values. Whole models cross as float32; a variance that G + D makes negative is 0. Departures: the
 authors' code keeps u's gradient, which rewards a higher cross-entropy; HtFLlib and PFLlib factorise weights, not
 updates, and make zeros of tensors of full rank.
 """
