@@ -13,9 +13,10 @@ from prototypes.prototype_set import PrototypeSet
 from runs.folder import RunFolder
 from strategies import read_settings
 from strategies.rounds.flower import PrototypeStrategy
+from tests.device import PLACE
 
 CLASSES, DIM, CLIENTS = 6, 7, 3  # of the spiral
-SMALL = {"dataset": "spiral", "spiral-points": 30, "models": "tiny_perceptron", "feature-dim": DIM, "device": "cpu"}
+SMALL = {"dataset": "spiral", "spiral-points": 30, "models": "tiny_perceptron", "feature-dim": DIM} | PLACE
 
 
 def start(settings, clients=CLIENTS, workers=1, grid=LocalGrid):
