@@ -55,8 +55,8 @@ def grids(comparison: Comparison, scaled: Sequence[str], found: Sequence[Result]
     Args:
         scaled: what was made smaller, in words; shown under every table.
     """
-    beside = {(each.cell.row, each.cell.method): each.summary.get("companion", "") for each in found}
-    told = [f"{row}, {method}: with {companion}" for (row, method), companion in beside.items() if companion]
+    beside = [(each.cell, each.summary["companion"]) for each in found if "companion" in each.summary]
+    told = dict.fromkeys(f"{cell.row}, {cell.method}: with {companion}" for cell, companion in beside)
     notes = [*scaled, *told, *([comparison.note] if comparison.note else [])]
     return [_accuracies(comparison, notes, found), _bytes(comparison, notes, found)]
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from experiments.runtime.grid import LocalGrid
+from federation.settings import SettingError
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts
 from federation.wire.weights import layout_lines
@@ -80,6 +82,26 @@ def test_every_client_s_companion_counts_the_same_over_all_architectures(strateg
     assert [server.downloads_due(2, trains) for trains in (True, False)] == [True, strategy == "fedmrl"]
 
 
+@pytest.mark.parametrize("strategy", ["fml", "fedkd", "fedmrl"])
+def test_a_client_with_another_companion_is_refused_before_round_1(run, home, strategy):
+    class Other(LocalGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                identity = reply.content.get("identity", {})
+                if identity.get("partition") == 1:
+                    lines = list(identity["layouts"])
+                    identity["layouts"] = [line.replace(":10x8", ":10x9").replace(":10x5", ":10x6") for line in lines]
+            return replies
+
+    settings = SMALL | {"strategy": strategy, "fedmrl.shared-dim": 5}
+    if strategy != "fedmrl":
+        del settings["fedmrl.shared-dim"]
+    with pytest.raises(SettingError, match=rf"`{strategy}\.companion`: client 1 has built another companion"):
+        run(settings, grid=Other, clients=3)
+    assert not list((home / "results").rglob("metrics.jsonl"))
+
+
 def test_its_name_and_size_stand_beside_every_figure(run):
     folder = run(SMALL | {"strategy": "fml", "fml.companion": "perceptron"}, clients=3)
     size = sum(p.numel() for p in build("perceptron", (1, 8, 8), 8, 10, 0).parameters())
@@ -90,6 +112,9 @@ def test_its_name_and_size_stand_beside_every_figure(run):
     roster = json.loads((folder / "roster.json").read_text())
     assert {(each["parameters"], each["companion"]) for each in roster} == {(own, words.removeprefix("the companion "))}
     assert any(words in line for line in run.said)
+    # and where a run was cut
+    (folder / "summary.json").unlink()
+    assert words in write_report(folder).read_text()
 
 
 # --- FML --------------------------------------------------------------------------------------------------------

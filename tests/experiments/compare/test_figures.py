@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -106,6 +107,16 @@ def folder(tmp_path):
 
 def tables(folder, made, scaled=()):
     return grids(made, scaled, results(folder, made, cells_of(made)))
+
+
+def test_a_second_model_that_all_clients_have_is_named_under_every_table(folder):
+    made = comparison()
+    found = results(folder(made), made, cells_of(made))
+    first = found[0]
+    beside = [replace(first, summary={**first.summary, "companion": "the companion cnn4 (12 parameters)"}), *found[1:]]
+    for grid in grids(made, (), beside):
+        assert f"{first.cell.row}, {first.cell.method}: with the companion cnn4 (12 parameters)" in grid.notes
+    assert not any("companion" in note for grid in grids(made, (), found) for note in grid.notes)
 
 
 # --- numbers ------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from flwr.app import Array, ArrayRecord
 from federation.wire.checks import MessageError
 from federation.wire.codec import Codec
 from federation.wire.low_rank import LowRank, factored, products
+from federation.wire.messages import decode_instruction, encode_instruction
 from federation.wire.parts import Limits, as_arrived, decode_payload, encode_payload, payload_bytes
-from federation.wire.payloads import Parts
+from federation.wire.payloads import Instruction, Parts
 from federation.wire.specs import Exchange, Spec
 from prototypes.weights import Weights
 
@@ -123,6 +124,25 @@ def test_both_ends_have_to_agree_on_it():
     assert exchange.added == "up.w=low-rank"
     with pytest.raises(MessageError, match=r"up\.w is none there and low-rank here"):
         Codec(3, 4, added=exchange.added).refuse_other(Codec(3, 4).fingerprint)
+
+
+def test_of_a_message_of_either_part_one_comes_and_no_other_number():
+    codec = Codec(3, 4, added=Exchange((), (SPEC,)).added)
+    specs = (Spec("weights", "v"), SPEC)
+    sent = weights()
+    agreed = Limits(codec, 1e4, specs, lambda: {"v": sent.layout, "w": sent.layout}, either=True)
+
+    def come(*names):
+        payload = Parts(dict.fromkeys(names, sent)) if names else None
+        instruction = Instruction("a-run", 2, True, payload)
+        return decode_instruction(encode_instruction(instruction, codec, specs), agreed).payload
+
+    assert come() is None
+    assert [list(come(name).parts) for name in "vw"] == [["v"], ["w"]]
+    with pytest.raises(MessageError, match="the payload kind 'v,w' was not agreed on"):
+        come("v", "w")
+    with pytest.raises(MessageError, match="was not agreed on"):
+        come("x")
 
 
 # --- what is refused --------------------------------------------------------------------------------------------
