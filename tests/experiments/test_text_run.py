@@ -15,6 +15,7 @@ from experiments.runtime.run_config import plan
 from federation.data_spec import data_spec
 from federation.roster import RosterError
 from federation.settings import home as home_folder
+from runs.folder import RunFolder
 from strategies import read_settings
 
 transformers = pytest.importorskip("transformers", reason="text needs the extra `text`")
@@ -177,3 +178,11 @@ def test_a_note_without_a_label_stops_the_run(run, settings, place, tmp_path):
     (tmp_path / "notes" / "notes.csv").write_text("\n".join(lines) + "\n")
     with pytest.raises(RosterError, match=r"row 7 of the train table of .* has no label"):
         run(settings | {"dataset": str(tmp_path / "notes")}, clients=CLIENTS)
+
+
+@pytest.mark.parametrize("strategy", ["fml", "fedkd", "fedmrl"])
+def test_a_second_model_of_texts_reads_the_tokens_of_the_first_and_no_path_of_it_is_told(run, settings, strategy):
+    folder = run(settings | {"strategy": strategy, "rounds": 2, "ensemble-every": 0}, clients=CLIENTS)
+    assert [line["problems"] for line in RunFolder(folder).lines()] == [{}] * 3
+    (told,) = {client["companion"] for client in RunFolder(folder).roster()}
+    assert told.startswith("hf:local?trainable=0 (")
