@@ -20,6 +20,7 @@ from federation.wire.payloads import EVERYONE as EVERYONE
 from federation.wire.payloads import Identity, Payload, class_vectors
 from federation.wire.specs import MIXTURES as MIXTURES
 from federation.wire.specs import NOTHING as NOTHING
+from federation.wire.specs import PROTOTYPES as PROTOTYPES
 from federation.wire.specs import Exchange as Exchange
 from federation.wire.specs import Spec as Spec
 from federation.words import class_word

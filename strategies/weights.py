@@ -9,9 +9,10 @@ alone is drawn from the run's seed, whatever the architecture.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from federation.seeds import derive
 from federation.settings import RECEIVED, RULES, SettingError
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts, Payload
-from federation.wire.weights import read_layouts
+from federation.wire.weights import layout_lines, read_layouts
 from models.split import SplitModel
 from prototypes.weights import Layout, Weights, flat, taken, unflat
 from strategies.contract import ClientState, Exchange, Objective, Options, Outcome, ServerHalf, Spec, State, Sums
@@ -29,12 +30,22 @@ EXTRACTOR, BACKBONE, HEAD, COMPANION = "extractor", "backbone", "head", "compani
 SHARED_RULES = (*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED)  # that such methods report
 WEIGHT = "weight"  # of a total: the sum of omega_i
 PREFIX = {EXTRACTOR: "extractor.", BACKBONE: "extractor.backbone.", HEAD: "classifier.", COMPANION: "companion."}
+T = TypeVar("T")
 ANCHOR = "anchor"  # what training is held to, beside what it moves
 
 
 def base_of(personal_layers: int) -> str:
     """The part that travels where the last 1 or 2 layers stay: all but the classifier, or but the projection too."""
     return EXTRACTOR if personal_layers == 1 else BACKBONE
+
+
+def drawn_alike(seed: int, part: str, draw: Callable[[], T]) -> T:
+    """What `draw` makes on the server and on all clients of a run of that seed; torch's global random state stays as it
+    was."""
+    with torch.random.fork_rng(devices=[]):
+        # not torch.manual_seed, which reseeds the GPUs, too
+        torch.default_generator.manual_seed(derive(seed, "shared", part))
+        return draw()
 
 
 class SharedObjective(Objective):
@@ -48,14 +59,8 @@ class SharedObjective(Objective):
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """A head that travels alone starts alike on all architectures."""
         if list(self.parts) == [HEAD]:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.shared_seed(HEAD))
-                model.classifier.reset_parameters()
+            drawn_alike(self.settings.seed, HEAD, model.classifier.reset_parameters)
         return model
-
-    def shared_seed(self, part: str) -> int:
-        """Of what is drawn alike by all clients."""
-        return derive(self.settings.seed, "shared", part)
 
     def shared(self, module: nn.Module) -> dict[str, Weights]:
         """The floating tensors of each part; buffers only where `share-buffers` averages them."""
@@ -85,6 +90,28 @@ class WholeObjective(SharedObjective):
     """Client half of FedAvg and its nearest kin: the whole model travels."""
 
     parts = (EXTRACTOR, HEAD)
+
+
+def head_layout(dim: int, num_classes: int) -> Layout:
+    """Of the classifier of every model of ours, Linear(d, K)."""
+    return (PREFIX[HEAD] + "bias", (num_classes,)), (PREFIX[HEAD] + "weight", (num_classes, dim))
+
+
+def refuse_other_layouts(half: ServerHalf, part: str, layout: Layout) -> None:
+    """Stop before round 1 where a client's part of weights is not the server's own.
+
+    Raises:
+        SettingError: names the first such client and what both have.
+    """
+    for partition, identity in sorted(half.identities.items()):
+        theirs = read_layouts(identity.layouts).get(part, ())
+        if theirs != layout:
+            here, there = (", ".join(layout_lines(part, each)) for each in (layout, theirs))
+            raise SettingError(
+                f"client {partition} ({identity.model}) has another {part} ({there}) than the server of "
+                f"`{half.settings.strategy}` ({here}); give it a model whose classifier is Linear(d, K), and the same "
+                "version."
+            )
 
 
 def both_ways(*parts: str) -> Exchange:

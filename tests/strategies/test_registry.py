@@ -209,6 +209,7 @@ WRONG = {
     "feddistill.weight": [-0.1],
     "feddistill.teacher": ["self"],
     "feddistill.outputs": ["scores"],
+    "fedgh.server-epochs": [0],
 }
 
 
