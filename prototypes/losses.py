@@ -125,3 +125,16 @@ def uniformity(features: Tensor) -> Tensor:
     if not len(apart):
         return features.sum() * 0
     return torch.exp(-squares / apart.median()).mean()
+
+
+def diversity(noise: Tensor, features: Tensor, labels: Tensor | None = None) -> Tensor:
+    """FedGen's diversity: exp(-mean over pairs (a, b) of mse(eps_a, eps_b) mean|G_a - G_b|); a scalar in (0, 1].
+
+    noise: eps, (n, q). features: G, (n, d). labels: (n,) int64; with them of pairs of two classes alone (FedPA), and 1
+    with a zero gradient where there is none.
+    """
+    products = (noise.unsqueeze(1) - noise).square().mean(dim=2) * (features.unsqueeze(1) - features).abs().mean(dim=2)
+    if labels is None:
+        return torch.exp(-products.mean())
+    differ = (labels.unsqueeze(1) != labels).to(products.dtype)
+    return torch.exp(-(products * differ).sum() / differ.sum().clamp(min=1))

@@ -38,6 +38,7 @@ METHODS = {
     "apfl": "strategies.apfl",
     "fedrod": "strategies.fedrod",
     "feddistill": "strategies.feddistill",
+    "fedgen": "strategies.fedgen",
     "fedgh": "strategies.fedgh",
 }
 

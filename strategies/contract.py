@@ -321,7 +321,8 @@ class ServerHalf:
         return 0
 
     def contribution(self, upload: Any, identity: Identity) -> Sums:
-        """Of a method of sums: what an upload adds to its group's, float64 tensors of the same shapes for all."""
+        """Of a method of sums: what an upload adds to its group's, tensors of the same shapes for all (float64, so that
+        nothing of the sum is lost); a name that no other gives is a total of its own."""
         raise NotImplementedError(f"{type(self).__name__} is sent uploads to be added up, but says not what of them")
 
     def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from federation.seeds import derive
-from federation.settings import RECEIVED, RULES, SettingError
+from federation.settings import RECEIVED, RULES, SettingError, Settings
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts, Payload
 from federation.wire.weights import layout_lines, read_layouts
@@ -26,10 +26,16 @@ from models.split import SplitModel
 from prototypes.weights import Layout, Weights, flat, taken, unflat
 from strategies.contract import ClientState, Exchange, Objective, Options, Outcome, ServerHalf, Spec, State, Sums
 
-EXTRACTOR, BACKBONE, HEAD, COMPANION = "extractor", "backbone", "head", "companion"
+EXTRACTOR, BACKBONE, HEAD, COMPANION, GENERATOR = "extractor", "backbone", "head", "companion", "generator"
 SHARED_RULES = (*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED)  # that such methods report
 WEIGHT = "weight"  # of a total: the sum of omega_i
-PREFIX = {EXTRACTOR: "extractor.", BACKBONE: "extractor.backbone.", HEAD: "classifier.", COMPANION: "companion."}
+PREFIX = {
+    EXTRACTOR: "extractor.",
+    BACKBONE: "extractor.backbone.",
+    HEAD: "classifier.",
+    COMPANION: "companion.",
+    GENERATOR: "generator.",
+}
 T = TypeVar("T")
 ANCHOR = "anchor"  # what training is held to, beside what it moves
 
@@ -164,6 +170,10 @@ class AveragedWeights(ServerHalf):
     of_one_model: Sequence[str] = (EXTRACTOR, BACKBONE)
     one_architecture = False
 
+    def __init__(self, settings: Settings, options: Options):
+        super().__init__(settings, options)
+        self._group: dict[int, int] = {}
+
     @property
     def weighting(self) -> str:
         """`samples` or `uniform`."""
@@ -172,7 +182,7 @@ class AveragedWeights(ServerHalf):
     def meet(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
         """Form the groups: of one layout, and for a part of the extractor of one model name."""
         alike: dict[tuple[str, tuple[str, ...]], int] = {}
-        self._group: dict[int, int] = {}
+        self._group = {}
         for partition, identity in sorted(identities.items()):
             apart = any(line.partition("/")[0] in self.of_one_model for line in identity.layouts)
             key = (identity.model if apart else "", identity.layouts)
@@ -229,7 +239,7 @@ class AveragedWeights(ServerHalf):
         fresh: dict[int, Payload] = {}
         for group, total in totals.items():
             layouts = self._layouts[group]
-            sums = {part: values for part, values in total.items() if part != WEIGHT}
+            sums = {part: values for part, values in total.items() if part in layouts}
             means = {part: unflat(values / total[WEIGHT], layouts[part]) for part, values in sums.items()}
             fresh[group] = Parts(means)
         return Outcome({}, fresh, {"groups": len(self._members())}, keeps=True)

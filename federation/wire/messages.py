@@ -62,7 +62,7 @@ def encode_instruction(instruction: Instruction, codec: Codec, specs: Sequence[S
             "evaluate": instruction.evaluate,
             "ensemble": instruction.ensemble,
             "trained": instruction.trained,
-            "payload": "" if payload is None else ",".join(parts_of(payload)),
+            "payload": "" if payload is None else ",".join(sorted(parts_of(payload))),
             "constants": list(instruction.constants),
             "values": list(instruction.constants.values()),
             "codec": codec.fingerprint,
@@ -93,7 +93,7 @@ def decode_instruction(
     )
     limits.codec.refuse_other(header["codec"])
     kind, arrays = header["payload"], records.array_records.get("payload")
-    if kind not in ("", ",".join(spec.name for spec in limits.specs)) or bool(kind) != (arrays is not None):
+    if kind not in ("", ",".join(sorted(spec.name for spec in limits.specs))) or bool(kind) != (arrays is not None):
         raise MessageError(f"the payload kind {kind!r} was not agreed on, or does not go with the arrays that came")
     constants = _constants(header["constants"], header["values"])
     own = replace(limits, max_norm=limits.max_norm * unit(constants))

@@ -41,8 +41,7 @@ def added_up(
     """Each group's total, added from zero in ascending order of partitions: who came first changes no bit."""
     totals: dict[int, dict[str, torch.Tensor]] = {}
     for partition in sorted(partitions):
-        share = half.contribution(scratch.read(partition), identities[partition])
-        total = totals.setdefault(half.group(partition), {name: torch.zeros_like(t) for name, t in share.items()})
-        for name, tensor in share.items():
-            total[name] += tensor
+        total = totals.setdefault(half.group(partition), {})
+        for name, tensor in half.contribution(scratch.read(partition), identities[partition]).items():
+            total[name] = total.get(name, torch.zeros_like(tensor)) + tensor
     return dict(totals)

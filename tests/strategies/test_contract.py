@@ -33,9 +33,11 @@ ROWS["tinyproto-ft"] |= SERVER
 ROWS["fedproto by counts"] = {"strategy": "fedproto", "fedproto.aggregation": "weighted"} | COUNTED
 ROWS["gfpl by samples"] = {"strategy": "gfpl", "gfpl.weighting": "samples"} | OFTEN | COUNTED
 ROWS["gfpl without its exchange"] = {"strategy": "gfpl", "gfpl.pseudo-features": 0, "gfpl.dual-classifier": False}
+ONE_MODEL = {"models": "tiny_perceptron"}
+ROWS["fedgen of all weights"] = {"strategy": "fedgen", "fedgen.share": "all"} | ONE_MODEL
 ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}
 
-OF_WEIGHTS = ("extractor", "backbone", "head", "companion")
+OF_WEIGHTS = ("extractor", "backbone", "head", "companion", "generator")
 ROUNDS = 3
 WHOLE = {
     "rounds": ROUNDS,

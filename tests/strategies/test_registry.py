@@ -209,6 +209,14 @@ WRONG = {
     "feddistill.weight": [-0.1],
     "feddistill.teacher": ["self"],
     "feddistill.outputs": ["scores"],
+    "fedgen.share": ["extractor"],
+    "fedgen.alpha": [-0.1],
+    "fedgen.beta": [-0.1],
+    "fedgen.diversity": [-0.1],
+    "fedgen.noise-dim": [0],
+    "fedgen.hidden": [0],
+    "fedgen.server-rate": [0.0],
+    "fedgen.server-steps": [0],
     "fedgh.server-epochs": [0],
 }
 
