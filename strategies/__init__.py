@@ -39,6 +39,7 @@ METHODS = {
     "fedrod": "strategies.fedrod",
     "feddistill": "strategies.feddistill",
     "fedgen": "strategies.fedgen",
+    "fedpa": "strategies.fedpa",
     "fedgh": "strategies.fedgh",
 }
 

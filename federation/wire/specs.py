@@ -17,7 +17,9 @@ class Spec:
         classwise: of prototypes, whether a row has K values (outputs) instead of d (features).
         counts: whether class counts go with it.
         components: of mixtures, the most components of a class; None for any number.
-        sums: whether the server needs sums of uploads only: they wait in files and are added one at a time.
+        sums: whether the server needs sums of uploads only: they wait in files and are added one at a time. What lies
+            beside in the same message waits with them; of its class vectors a copy stays in memory, for the checks
+            of a round that hold them against one another.
         transforms: what the method does to its values on the way, before masks and number format.
     """
 
@@ -84,7 +86,7 @@ class Exchange:
     @property
     def sums(self) -> bool:
         """Whether the server adds uploads up, one at a time, as they wait in files."""
-        return bool(self.up) and all(spec.sums for spec in self.up)
+        return any(spec.sums for spec in self.up)
 
     @property
     def added(self) -> str:

@@ -168,10 +168,11 @@ def _reply(
     reply = replace(reply, problem=_told(reply.problem), refused=_told(reply.refused))
     if keep is None or reply.report is None or reply.report.payload is None:
         return reply
-    # what is only added up waits elsewhere; of its values there stay the norms
-    keep(partition, reply.report.payload)
-    norms = {name: norm for part in parts_of(reply.report.payload).values() for name, norm in norms_of(part).items()}
-    return replace(reply, report=replace(reply.report, payload=None), waits=norms)
+    # what is only added up waits elsewhere; there stay the norms of weights, and class vectors
+    upload = reply.report.payload
+    keep(partition, upload)
+    norms = {name: norm for part in parts_of(upload).values() for name, norm in norms_of(part).items()}
+    return replace(reply, report=replace(reply.report, payload=class_vectors(upload)), waits=norms)
 
 
 def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits) -> Reply:

@@ -14,9 +14,10 @@ from safetensors.torch import load_file
 
 from client_app import client as client_module
 from experiments.runtime.grid import LocalGrid
-from federation.wire.payloads import Parts, parts_of
+from federation.wire.payloads import class_vectors, parts_of
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
+from prototypes.weights import Weights
 from runs.folder import RunFolder
 from strategies import METHODS, read_settings
 from strategies.rounds.flower import PrototypeStrategy
@@ -35,6 +36,8 @@ ROWS["gfpl by samples"] = {"strategy": "gfpl", "gfpl.weighting": "samples"} | OF
 ROWS["gfpl without its exchange"] = {"strategy": "gfpl", "gfpl.pseudo-features": 0, "gfpl.dual-classifier": False}
 ONE_MODEL = {"models": "tiny_perceptron"}
 ROWS["fedgen of all weights"] = {"strategy": "fedgen", "fedgen.share": "all"} | ONE_MODEL
+ROWS["fedpa"] |= ONE_MODEL
+ROWS["fedpa by samples"] = {"strategy": "fedpa", "fedpa.weighting": "samples"} | ONE_MODEL | COUNTED
 ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}
 
 OF_WEIGHTS = ("extractor", "backbone", "head", "companion", "generator")
@@ -87,11 +90,12 @@ def test_each_client_uploads_all_parts_of_its_exchange_and_of_the_classes_that_i
     assert {number for _, number in seen.took} == (set(range(1, last)) if exchange.up else set())
     for (partition, _), upload in seen.took.items():
         assert set(parts_of(upload)) == {spec.name for spec in exchange.up}
-        if not isinstance(upload, Parts):
-            assert upload.labels.unique().tolist() == roster[partition]["classes"]
-            assert (upload.counts is not None) == exchange.counts
-        if isinstance(upload, PrototypeSet):
-            assert upload.dim == (CLASSES if exchange.up[0].classwise else DIM)
+        of_classes = class_vectors(upload)
+        if of_classes is not None:
+            assert of_classes.labels.unique().tolist() == roster[partition]["classes"]
+            assert (of_classes.counts is not None) == exchange.counts
+        if isinstance(of_classes, PrototypeSet):
+            assert of_classes.dim == (CLASSES if exchange.up[0].classwise else DIM)
 
 
 def size_of(payload):
@@ -103,7 +107,9 @@ def size_of(payload):
         return 4 * len(payload) * payload.dim
     if isinstance(payload, MixtureSet):
         return 4 * len(payload) * (2 * DIM + 1)
-    return sum(4 * tensor.numel() for part in payload.parts.values() for tensor in part.tensors.values())
+    if isinstance(payload, Weights):
+        return sum(4 * tensor.numel() for tensor in payload.tensors.values())
+    return sum(map(size_of, payload.parts.values()))
 
 
 @every_row
@@ -132,13 +138,15 @@ def test_what_a_client_discloses_is_what_crosses(row):
         **{f"the trained weights of its {part}": f"{part}.values" for part in OF_WEIGHTS},
     }
     assert set(seen.said) == set(range(CLIENTS))
+    # prototypes beside weights have their name before their fields
+    up, down = ({name.removeprefix("prototypes.") for name in seen.arrays[way]} for way in ("up", "down"))
     for said in seen.said.values():
-        assert {array for words, array in by_words.items() if words in said} == seen.arrays["up"] & {*by_words.values()}
+        assert {array for words, array in by_words.items() if words in said} == up & {*by_words.values()}
         assert set(exchange.discloses) <= set(said)
     beside = {"labels", "variances", "weights", *(f"{part}.small" for part in OF_WEIGHTS)}
-    assert seen.arrays["up"] - {*by_words.values()} <= beside
+    assert up - {*by_words.values()} <= beside
     # and no counts ever come down
-    assert "counts" not in seen.arrays["down"]
+    assert "counts" not in down
 
 
 @every_row
@@ -228,7 +236,7 @@ LIES = {
     # weights have no classes: there a part of another name
     "unknown classes": lambda arrays: (
         changed(arrays, lambda labels: labels + CLASSES, ("labels",))
-        if "labels" in arrays
+        if {"labels", "prototypes.labels"} & set(arrays)
         else {name.replace(".", "s."): array for name, array in arrays.items()}
     ),
 }

@@ -1,13 +1,15 @@
-"""FedGen: its limits, a client's loss and the server's by loops, and the life of the generator."""
+"""FedGen and FedPA: limits, a client's loss and the server's by loops, and the life of the generator."""
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from client_app.client import Client
 from federation.seeds import generator as stream
 from federation.settings import SettingError
 from federation.wire.codec import Codec
@@ -16,9 +18,11 @@ from federation.wire.weights import layout_lines
 from models.generator import Generator
 from models.split import SplitModel
 from prototypes.losses import diversity
+from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
 from strategies import read_settings
 from strategies.contract import Batch, ClientState
+from strategies.fedpa import FedPA
 from strategies.generator import of_generator
 from strategies.rounds.sums import Scratch, added_up
 from strategies.weights import drawn_alike
@@ -30,7 +34,8 @@ HELD = {0: (0, 1), 1: (1, 3), 2: (1,)}
 
 
 def halves_of(name, **settings):
-    own = {f"{name}.{key}": value for key, value in (SIZES | settings).items()}
+    own = {f"{name}.{key}": value for key, value in ((SIZES if name == "fedgen" else {}) | settings).items()}
+    own["disclose-class-counts"] = True
     run = read_settings({"strategy": name, "feature-dim": D} | own)
     return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
 
@@ -54,6 +59,8 @@ def numbers(name="fedgen", models=("net", "net", "net"), **settings):
         identities[partition] = Identity(
             partition, 3, models[partition], classes=held, rows=(10 + partition, 0, 0), layouts=lines
         )
+        vectors = torch.randn(len(held), D, generator=torch.Generator().manual_seed(partition))
+        state.prototypes = PrototypeSet(torch.tensor(held), vectors, torch.tensor([3 + partition, 8][: len(held)]))
         uploads[partition] = objective.upload(state, 1)
     server.meet(Codec(K, D), identities)
     return server, objective, uploads
@@ -258,6 +265,114 @@ def test_a_client_with_another_generator_is_refused_before_round_1():
     odd[1] = Identity(1, 3, "odd", classes=(1,), rows=(9, 0, 0), layouts=(*head, *lines))
     with pytest.raises(SettingError, match=r"client 1 \(odd\) has another generator .*network.0.bias:6"):
         server.meet(Codec(K, D), odd)
+
+
+# --- FedPA ------------------------------------------------------------------------------------------------------
+
+
+def softmax_losses(uploads, features, labels, weighting):
+    """The mean over a batch of the teachers' losses, each by its share in the class."""
+    total = 0.0
+    for z, label in zip(features, labels, strict=True):
+        of = {p: held.index(label) for p, held in HELD.items() if label in held}
+        share = {p: (3 + p, 8)[place] if weighting == "samples" else 1 for p, place in of.items()}
+        for p in of:
+            head = uploads[p]["head"].tensors
+            loss = softmax_loss(z, head["classifier.weight"].numpy(), head["classifier.bias"].numpy(), label)
+            total += share[p] / sum(share.values()) * loss / len(labels)
+    return total
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_fedpa_s_server_by_loops(tmp_path, weighting):
+    """Two rounds of one step, the second away from the prototypes of the first; class 3 has one in the first alone."""
+    server, _, uploads = numbers("fedpa", **{"server-steps": 1, "weighting": weighting})
+    first = finished(server, uploads, tmp_path)
+    prototypes = first.downloads[0]["prototypes"]
+    assert prototypes.counts is None
+    for label, vector in zip(prototypes.labels.tolist(), prototypes.vectors, strict=True):
+        of = {p: held.index(label) for p, held in HELD.items() if label in held}
+        weights = [(3 + p, 8)[place] if weighting == "samples" else 1 for p, place in of.items()]
+        rows = [uploads[p]["prototypes"].vectors[place].numpy() for p, place in of.items()]
+        np.testing.assert_allclose(vector, np.average(rows, axis=0, weights=weights), rtol=1e-5, atol=1e-7)
+    start = drawn_alike(0, "generator", lambda: Generator(K, D))
+    for number, state in ((1, {}), (2, first.state)):
+        made = Generator(K, D)
+        kept = {name.removeprefix("generator/"): t for name, t in state.items() if name.startswith("generator/")}
+        made.load_state_dict(kept or start.state_dict())
+        draw = stream(0, "round", number, "generator")
+        labels = torch.tensor([0, 1, 3])[torch.randint(3, (32,), generator=draw)]
+        noise = made.noise(32, draw)
+        made_of = made(noise, labels).detach()
+        expected = 25 * 0.98 ** (number - 1) * softmax_losses(
+            uploads, made_of.double().numpy(), labels.tolist(), weighting
+        ) + float(diversity(noise, made_of, labels))
+        if state:
+            table = prototypes.table(K)[0]
+            expected -= 0.15 * float((made_of - table[labels]).square().mean())
+        found = finished(server, uploads, tmp_path, state, number)
+        assert found.figures["generator_loss"] == pytest.approx(expected, rel=1e-5)
+    last = finished(server, {2: uploads[2]}, tmp_path, first.state, 2).downloads[0]["prototypes"]
+    assert last.labels.tolist() == [0, 1, 3]
+    assert torch.equal(last.vectors[[0, 2]], prototypes.vectors[[0, 2]]), "what nobody reported stays"
+    torch.testing.assert_close(last.vectors[1], uploads[2]["prototypes"].vectors[0])
+
+
+@pytest.mark.parametrize(("number", "beta"), [(2, 5 * 0.98), (400, 0.15)])
+def test_fedpa_s_client_adds_the_generated_features_and_the_distance_to_the_prototypes(number, beta):
+    _, objective = halves_of("fedpa")
+    state = client(objective)
+    shared = objective.shared(state.module)
+    known = dict(shared["generator"].tensors) | {"generator.held": torch.ones(K)}
+    prototypes = PrototypeSet(torch.tensor([0, 2]), torch.randn(2, D))
+    came = Parts({**shared, "generator": Weights(known), "prototypes": prototypes})
+    objective.receive(state, came, number)
+    state.targets = objective.targets(state, came)
+    state.table = state.targets.table(K)
+    batch = Batch(torch.randn(4, 2), torch.tensor([0, 1, 2, 2]))
+    loss = objective.loss(state, batch, objective.phases(state, number)[0], number)
+    z = state.module.features(batch.inputs)
+    far = (z[[0, 2, 3]] - prototypes.vectors[[0, 1, 1]]).square().mean()
+    torch.testing.assert_close(loss.parts["prototype-distance"], far)
+    generated = loss.parts["generated-cross-entropy"]
+    expected = loss.parts["cross-entropy"] + 25 * 0.98 ** (number - 1) * generated + beta * far
+    torch.testing.assert_close(loss.total, expected)
+
+
+@pytest.mark.parametrize("odd", ["prototypes", "head"])
+def test_an_upload_of_which_either_half_is_too_long_is_dropped_whole(run, metrics, monkeypatch, odd):
+    """Class vectors stay in memory while weights wait in files: neither outlives the other."""
+    inner = Client.train
+
+    def train(self, instruction):
+        report = inner(self, instruction)
+        if self.partition != 1 or instruction.round < 2:
+            return report
+        sent = report.payload
+        if odd == "prototypes":
+            changed = sent["prototypes"].with_vectors(60 * sent["prototypes"].vectors)
+        else:
+            changed = Weights({name: 60 * tensor for name, tensor in sent["head"].tensors.items()})
+        return replace(report, payload=Parts({**sent.parts, odd: changed}))
+
+    added, watched, contribution, feature_norm = [], [], FedPA.contribution, FedPA.feature_norm
+
+    def heard(self, upload, identity):
+        added.append(identity.partition)
+        return contribution(self, upload, identity)
+
+    def looked_at(self, uploads):
+        watched.extend(uploads)
+        return feature_norm(self, uploads)
+
+    for owner, half in ((Client, train), (FedPA, heard), (FedPA, looked_at)):
+        monkeypatch.setattr(owner, {heard: "contribution", looked_at: "feature_norm"}.get(half, "train"), half)
+    small = {"strategy": "fedpa", "rounds": 3, "models": "tiny_perceptron", "feature-dim": 8, "max-samples": 240}
+    lines = metrics(run(small | {"partition": "iid"}, clients=3))
+    assert [list(line["problems"]) for line in lines] == [[], ["1"], ["1"], []]
+    assert all("times the usual" in line["problems"]["1"] for line in lines[1:3])
+    assert [line["training"]["valid"] for line in lines[:3]] == [3, 2, 2]
+    assert added == watched == [0, 1, 2, 0, 2, 0, 2]
 
 
 # --- the diversity ------------------------------------------------------------------------------------------------

@@ -217,6 +217,9 @@ WRONG = {
     "fedgen.hidden": [0],
     "fedgen.server-rate": [0.0],
     "fedgen.server-steps": [0],
+    "fedpa.weighting": ["rows"],
+    "fedpa.server-rate": [0.0],
+    "fedpa.server-steps": [0],
     "fedgh.server-epochs": [0],
 }
 
@@ -237,6 +240,7 @@ CONTRADICTIONS = [
     ({"strategy": "fedproto", "fedproto.aggregation": "median"}, None),
     ({"strategy": "fedproto", "fedproto.aggregation": "weighted", "disclose-class-counts": True}, None),
     ({"strategy": "gfpl", "gfpl.weighting": "samples"}, ["`disclose-class-counts` is false", "`gfpl`"]),
+    ({"strategy": "fedpa", "fedpa.weighting": "samples"}, ["`disclose-class-counts` is false", "`fedpa`"]),
     # without pseudo-features nothing is uploaded, so there is nothing to allow
     ({"strategy": "gfpl", "gfpl.weighting": "samples", "gfpl.pseudo-features": 0}, None),
     ({"strategy": "gfpl", "sparsity-dim": 3}, ["`sparsity-dim` is 3", "`gfpl` sends mixtures"]),
