@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SETTINGS ?=
+CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_golden.py tests/prototypes/test_mixture.py \
+	tests/prototypes/test_masks.py
 
-.PHONY: demo deploy-demo docker-demo test integration soak mutants settings lint bench clean help
+.PHONY: demo deploy-demo docker-demo test integration cuda-check soak mutants settings lint bench clean help
 
 help:
 	@echo "make demo    install what is needed, train ten different clients on real digits, and compare with no exchange"
@@ -13,6 +15,7 @@ help:
 	@echo "make docker-demo  the same in containers, over docker-compose.yml; skipped where no Docker engine runs"
 	@echo "make test    install what is needed, then run the tests; the slowest are listed at the end"
 	@echo "make integration  the same app over Flower's simulation, over a deployment and from the command line"
+	@echo "make cuda-check  on a machine with a GPU: every method there, against the figures of a CPU"
 	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
 	@echo "make mutants forty small wrongs in the code, each of which its tests must notice (ten minutes)"
 	@echo "make settings  bring the defaults in pyproject.toml and README.md up to date with the code"
@@ -49,6 +52,11 @@ test: $(READY)
 # two files at a time, for most of them wait
 integration: $(READY)
 	$(BIN)/python -m pytest -m 'integration and not soak' -n auto --maxprocesses 2 --dist loadfile --durations 10
+
+# on a machine with an NVIDIA GPU: every method's contract and golden figures, which a CPU has made, in both precisions
+cuda-check: $(READY)
+	PROTOSPHERE_TEST_DEVICE=cuda $(BIN)/python -m pytest $(CUDA_TESTS)
+	PROTOSPHERE_TEST_DEVICE=cuda PROTOSPHERE_TEST_PRECISION=bf16 $(BIN)/python -m pytest $(CUDA_TESTS)
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak -s tests/soak

@@ -25,20 +25,20 @@ from federation.wire.weights import layout_lines
 from prototypes.weights import Weights, flat
 from strategies import read_settings
 from strategies.contract import ServerHalf
-from strategies.rounds.sums import Scratch, added_up
+from strategies.rounds.waiting import Scratch, Waiting
 
 REPEATS = 5
 ROW = 1000  # values of a tensor's row
 
 
-def server_of(clients: int, values: int) -> tuple[ServerHalf, dict[int, Identity]]:
-    """FedAvg's server half, and who its clients are."""
+def server_of(clients: int, values: int) -> ServerHalf:
+    """FedAvg's server half, which knows its clients."""
     run = read_settings({"strategy": "fedavg"})
     half = run.method.server(run.settings, run.options)
     lines = tuple(layout_lines("extractor", (("extractor.weight", (values // ROW, ROW)),)))
     identities = {p: Identity(p, clients, "net", rows=(p % 7 + 1, 0, 0), layouts=lines) for p in range(clients)}
     half.meet(Codec(2, Settings().feature_dim), identities)
-    return half, identities
+    return half
 
 
 def upload(partition: int, values: int) -> Parts:
@@ -50,7 +50,7 @@ def upload(partition: int, values: int) -> Parts:
 
 def measured(clients: int, values: int, answer: "multiprocessing.Queue[tuple[float, float, bool]]") -> None:
     """MB of peak, seconds of adding up, and whether both orders of arrival gave the same bits."""
-    half, identities = server_of(clients, values)
+    half = server_of(clients, values)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     means, seconds = [], []
     for order in (range(clients), reversed(range(clients))):
@@ -59,8 +59,7 @@ def measured(clients: int, values: int, answer: "multiprocessing.Queue[tuple[flo
             for partition in order:
                 scratch.put(partition, upload(partition, values))
             began = time.perf_counter()
-            totals = added_up(half, scratch, range(clients), identities)
-            means.append(flat(half.finish(totals, {}, 1).downloads[0]["extractor"]))
+            means.append(flat(half.aggregate(Waiting(scratch, range(clients)), {}, 1).downloads[0]["extractor"]))
             seconds.append(time.perf_counter() - began)
     peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     answer.put((peak, min(seconds), bool(torch.equal(*means))))

@@ -27,7 +27,7 @@ from federation.seeds import seed_process
 from federation.settings import RECEIVED, SettingError, device_name, home
 from federation.wire.codec import codec_of
 from federation.wire.parts import Limits, as_sent
-from federation.wire.payloads import Answers, Identity, Instruction, Report
+from federation.wire.payloads import Answers, Identity, Instruction, Parts, Payload, Report
 from federation.wire.weights import layout_lines
 from models import ModelError, model_for, plugins, reads_text, told_name
 from models.text import Tokens
@@ -151,7 +151,7 @@ class Client:
         seed_process(*stream, "process")
         began = time.perf_counter()
         try:
-            self.objective.receive(state, instruction.payload, instruction.round)
+            self.objective.receive(state, self._received(instruction), instruction.round)
             # what was received may be the new targets
             self._lay_out(state, instruction)
             figures = train(self.objective, state, self.data, stream, instruction.round)
@@ -166,6 +166,15 @@ class Client:
             # of scaled prototypes the norm without the scale would give the scale away
             figures = replace(figures, prototype_norm=mean_norm(as_sent(upload, self.run.exchange.up)))
         return replace(report, payload=upload, training=replace(figures, seconds=time.perf_counter() - began))
+
+    def _received(self, instruction: Instruction) -> Payload | None:
+        """What came. Where no upload of weights was valid yet, each training starts from the initial ones: who has
+        trained already would start from elsewhere than who has not."""
+        shared = {spec.name for spec in self.run.exchange.up if spec.kind == "weights"}
+        if instruction.payload is not None or instruction.round == 1 or not shared:
+            return instruction.payload
+        initial = self.objective.shared(self._new_state().module)
+        return Parts({name: part for name, part in initial.items() if name in shared})
 
     def restore(self, run: str) -> ClientState:
         """The newest state that this client left in a run, for looking at it from outside.

@@ -95,6 +95,26 @@ class ConsensusModel(nn.Module):
         self.classifier.bias.zero_()
 
 
+class CosineClassifier(nn.Module):
+    """sigma z̄ W_c (FedNH): unit class prototypes that training leaves alone, and a trained scale.
+
+    Args:
+        prototypes: W, (K, d) unit rows.
+        scale: sigma to begin with.
+    """
+
+    prototypes: Tensor
+
+    def __init__(self, prototypes: Tensor, scale: float) -> None:
+        super().__init__()
+        self.register_buffer("prototypes", prototypes.float())
+        self.scale = nn.Parameter(torch.tensor([scale]))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(n, d) unit rows -> (n, K) logits."""
+        return self.scale * (z @ self.prototypes.T)
+
+
 class DualClassifierModel(nn.Module):
     """f, its trainable classifier g, and a projection onto a fixed frame: h = Normalize(l(f(x))) (GFPL, Eq. 11).
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax, softmax
+from torch.nn.functional import cross_entropy, log_softmax, one_hot, softmax
 
 PULLS = ("mse", "l2", "l2-squared")
 CONTRASTS = ("mean", "none")
@@ -99,6 +99,16 @@ def _cosine_logits(features: Tensor, prototypes: Tensor, present: Tensor, temper
         )
     cosines = (features.to(prototypes.dtype) @ prototypes.T).to(prototypes.dtype)
     return (cosines / temperature).masked_fill(~present, torch.finfo(prototypes.dtype).min)
+
+
+def class_pull(features: Tensor, labels: Tensor, anchors: Tensor) -> Tensor:
+    """FedFA's: (1/K) times the sum over the batch's classes of its rows' mean squared distance to the anchor; a scalar.
+
+    features: z, (n, d). labels: (n,) int64 in 0..K-1. anchors: a, (K, d).
+    """
+    squares = (features - anchors[labels]).square().sum(dim=1)
+    rows = one_hot(labels, len(anchors)).sum(dim=0)
+    return (squares / rows[labels]).sum() / len(anchors)
 
 
 def missing_variance(probabilities: Tensor) -> Tensor:

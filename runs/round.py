@@ -40,7 +40,7 @@ class Reply:
         dropped: whether its upload was refused, or was missing where one was due.
         probabilities: its checked answers for the ensemble, (n, K) float16.
         refused: why those were dropped; that spoils nothing else of the reply.
-        waits: of an upload that waits in a file to be added up, the norms of its tensors by name.
+        waits: of an upload that waits in a file, norms by the words for what they are of.
     """
 
     partition: int

@@ -35,7 +35,6 @@ method_settings = pydantic_dataclass(frozen=True, kw_only=True, config=STRICT)
 T = TypeVar("T")
 State = dict[str, Tensor]
 Figure = float | int | str | None
-Sums = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -300,7 +299,7 @@ class ServerHalf:
         """What the server has, and sends in round 1, before anything was uploaded; nothing by default."""
         return Outcome({}, {})
 
-    def address(self, partition: int, downloads: Mapping[int, Payload]) -> int:
+    def address(self, partition: int, downloads: Mapping[int, Payload], state: State) -> int:
         """The key of a client's download: its own where it has one, else that for everyone."""
         return partition if partition in downloads else EVERYONE
 
@@ -313,21 +312,13 @@ class ServerHalf:
         return True
 
     def aggregate(self, uploads: Mapping[int, Any], state: State, server_round: int) -> Outcome:
-        """From the round's uploads, by partition in ascending order, to the next round's downloads."""
+        """From the round's uploads, by partition in ascending order, to the next round's downloads. Those that wait in
+        files are read each time they are asked for: `.items()` holds one at a time."""
         raise NotImplementedError(f"{type(self).__name__} is sent uploads, but does not aggregate them")
 
     def group(self, partition: int) -> int:
-        """Of a method of sums: with whose uploads a client's is added up, by the lowest partition among them."""
+        """With whose uploads a client's weights can be compared, by the lowest partition among them."""
         return 0
-
-    def contribution(self, upload: Any, identity: Identity) -> Sums:
-        """Of a method of sums: what an upload adds to its group's, tensors of the same shapes for all (float64, so that
-        nothing of the sum is lost); a name that no other gives is a total of its own."""
-        raise NotImplementedError(f"{type(self).__name__} is sent uploads to be added up, but says not what of them")
-
-    def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:
-        """Of a method of sums: from each group's total to the next round's downloads."""
-        raise NotImplementedError(f"{type(self).__name__} is sent uploads to be added up, but does not finish them")
 
     def feature_norm(self, uploads: Mapping[int, Any]) -> float | None:
         """The scale of the feature space, watched for collapse; None where the uploads do not tell it."""

@@ -119,10 +119,10 @@ class FedGen(GeneratorServer):
         """By `fedgen.noise-dim` and `.hidden`."""
         return new_generator(self.options, num_classes, dim)
 
-    def criterion(self, drawn: Drawn, state: State, server_round: int) -> Tensor:
+    def criterion(self, batch: Drawn, state: State, server_round: int) -> Tensor:
         """What the teachers say, and the diversity."""
         weight = self.options[FedGenSettings].diversity
-        return drawn.taught + weight * diversity(drawn.noise, drawn.features)
+        return batch.taught + weight * diversity(batch.noise, batch.features)
 
 
 def shared_parts(options: Options) -> Sequence[str]:

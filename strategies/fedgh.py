@@ -36,9 +36,10 @@ from strategies.weights import (
     PREFIX,
     SHARED_RULES,
     SharedObjective,
-    drawn_alike,
+    drawn,
     head_layout,
     refuse_other_layouts,
+    shared_seed,
 )
 
 RATE, BATCH = 0.01, 32
@@ -74,7 +75,7 @@ class FedGH(ServerHalf):
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Train the head on everything that was uploaded."""
-        head = drawn_alike(self.settings.seed, HEAD, lambda: nn.Linear(self.dim, self.num_classes))
+        head = drawn(shared_seed(self.settings.seed, HEAD), lambda: nn.Linear(self.dim, self.num_classes))
         if state:
             head.load_state_dict(state)
         vectors = torch.cat([upload.vectors for upload in uploads.values()])

@@ -16,6 +16,7 @@ mode; a class that nobody reported keeps its P, which is zero there.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -26,6 +27,7 @@ from federation.wire.payloads import Identity, Parts, Payload
 from models.generator import Generator
 from prototypes.losses import diversity, prototype_pull
 from prototypes.prototype_set import PrototypeSet
+from strategies.class_vectors import CLASS_SUMS, CLASS_WEIGHTS, with_class_vectors
 from strategies.contract import (
     PROTOTYPES,
     Batch,
@@ -38,18 +40,15 @@ from strategies.contract import (
     Phase,
     Spec,
     State,
-    Sums,
     as_state,
     carried_on,
-    mean_norm,
     method_settings,
     remembered,
 )
 from strategies.generator import DECAY, Drawn, GeneratorObjective, GeneratorServer
-from strategies.weights import EXTRACTOR, GENERATOR, HEAD, both_ways
+from strategies.weights import EXTRACTOR, GENERATOR, HEAD, Sums
 
 ALPHA, BETA, APART = 25.0, 5.0, 0.15  # of the generated features, of the prototypes; least beta, and the server's
-TOTAL, PARTS = "prototypes", "shares"  # of a total: sums of prototypes by class, and of their weights
 
 
 @method_settings
@@ -118,37 +117,32 @@ class FedPA(GeneratorServer):
         held[own.labels] = 1.0 if own.counts is None else own.counts.float()
         return held
 
-    def criterion(self, drawn: Drawn, state: State, server_round: int) -> Tensor:
+    def criterion(self, batch: Drawn, state: State, server_round: int) -> Tensor:
         """What the teachers say, away from P, and the diversity of different classes."""
-        loss = ALPHA * DECAY ** (server_round - 1) * drawn.taught + diversity(drawn.noise, drawn.features, drawn.labels)
+        loss = ALPHA * DECAY ** (server_round - 1) * batch.taught + diversity(batch.noise, batch.features, batch.labels)
         if not state:
             return loss
-        return loss - APART * prototype_pull(drawn.features, drawn.labels, *remembered(state).table(self.num_classes))
+        return loss - APART * prototype_pull(batch.features, batch.labels, *remembered(state).table(self.num_classes))
 
     def contribution(self, upload: Parts, identity: Identity) -> Sums:
-        """To the means of weights and of prototypes; and its own head."""
+        """To the means of weights and of prototypes."""
         own, weights = upload[PROTOTYPES.name], self.holding(upload, identity).double()
         assert isinstance(own, PrototypeSet)
         vectors, _ = own.to(dtype=torch.float64).table(self.num_classes)
-        return {**super().contribution(upload, identity), TOTAL: weights.unsqueeze(1) * vectors, PARTS: weights}
+        share = {CLASS_SUMS: weights.unsqueeze(1) * vectors, CLASS_WEIGHTS: weights}
+        return {**super().contribution(upload, identity), **share}
 
     def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:
-        """The means, and a G that has learnt of this round's heads and the last round's P."""
-        learnt = super().finish(totals, state, server_round)
-        (total,) = totals.values()
-        held = total[PARTS].nonzero().flatten()
-        fresh = PrototypeSet(held, (total[TOTAL][held] / total[PARTS][held].unsqueeze(1)).float())
-        prototypes = carried_on(state, fresh)
-        downloads: dict[int, Payload] = {
-            group: Parts({**sent.parts, PROTOTYPES.name: prototypes})
-            for group, sent in learnt.downloads.items()
-            if isinstance(sent, Parts)
-        }
-        return Outcome({**learnt.state, **as_state(prototypes)}, downloads, learnt.figures, keeps=learnt.keeps)
-
-    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
-        """That of the prototypes."""
-        return mean_norm(uploads)
+        """The means of weights and of prototypes."""
+        outcome = super().finish(totals, state, server_round)
+        ((group, total),) = totals.items()
+        weights = total[CLASS_WEIGHTS]
+        held = weights.nonzero().flatten()
+        fresh = PrototypeSet(held, (total[CLASS_SUMS][held] / weights[held].unsqueeze(1)).float())
+        prototypes, means = carried_on(state, fresh), outcome.downloads[group]
+        assert isinstance(means, Parts)
+        both = Parts({**means.parts, PROTOTYPES.name: prototypes})
+        return replace(outcome, state=as_state(prototypes), downloads={group: both})
 
 
 def by_counts(options: Options) -> bool:
@@ -158,8 +152,8 @@ def by_counts(options: Options) -> bool:
 
 def exchange(options: Options) -> Exchange:
     """Weights and prototypes both ways, G down."""
-    averaged, prototypes = both_ways(EXTRACTOR, HEAD), Spec("prototypes", counts=by_counts(options))
-    return Exchange((*averaged.up, prototypes), (*averaged.down, Spec("weights", GENERATOR), PROTOTYPES))
+    averaged = with_class_vectors(EXTRACTOR, HEAD, counts=by_counts(options))
+    return Exchange(averaged.up, (*averaged.down, Spec("weights", GENERATOR)))
 
 
 METHOD = Method(

@@ -4,11 +4,12 @@
     server   from G and Adam as the last round left them, before heads are averaged:
              min_G  sum_i pi_iy CE(g_i(G(eps, y)), y) + what the method adds, y uniform over the reported classes
 
-pi_iy is a client's share in the holders of y in S. Of each head a copy stays in memory until the round is finished; all
-else of the uploads is added up as it is read.
+pi_iy is a client's share in the holders of y in S. Uploads are read twice, one at a time: to be added up, and for
+their heads, of which one a client stays in memory while G learns.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -20,23 +21,23 @@ from federation.wire.payloads import Identity, Parts, Payload
 from models.generator import Generator
 from models.optimiser_state import optimiser_tensors, restore_optimiser
 from models.split import SplitModel
-from prototypes.weights import Weights, flat, taken, unflat
-from strategies.contract import ClientState, Outcome, State, Sums
+from prototypes.weights import Weights, taken
+from strategies.contract import ClientState, Outcome, State
 from strategies.weights import (
     GENERATOR,
     HEAD,
     PREFIX,
     AveragedWeights,
     SharedObjective,
-    drawn_alike,
+    drawn,
     head_layout,
     refuse_other_layouts,
+    shared_seed,
 )
 
 BATCH = 32  # of generated features, here and there
 DECAY = 0.98  # a round, of the server's rate and of the weights of a client's terms
 WEIGHT_DECAY = 0.01  # of the server's Adam
-TEACHER, HELD = "teacher/", "held/"  # of a total: a client's head, and how much of each class it speaks for
 
 
 class Drawn(NamedTuple):
@@ -46,6 +47,14 @@ class Drawn(NamedTuple):
     labels: Tensor
     features: Tensor
     taught: Tensor
+
+
+class Teachers(NamedTuple):
+    """The heads of a round, weights (s, K, d) and biases (s, K), and what each weighs in each class, (s, K)."""
+
+    weights: Tensor
+    biases: Tensor
+    held: Tensor
 
 
 class GeneratorObjective(SharedObjective):
@@ -58,9 +67,7 @@ class GeneratorObjective(SharedObjective):
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """G as the server has it, too, before it has learnt."""
         module = super().build(model, seed)
-        made = drawn_alike(
-            self.settings.seed, GENERATOR, lambda: self.new_generator(self.num_classes, model.feature_dim)
-        )
+        made = drawn(self.shared_seed(GENERATOR), lambda: self.new_generator(self.num_classes, model.feature_dim))
         module.generator = made.requires_grad_(False)
         return module
 
@@ -69,9 +76,9 @@ class GeneratorObjective(SharedObjective):
         return {**super().shared(module), GENERATOR: of_generator(module.get_submodule(GENERATOR))}
 
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
-        """What came replaces the client's own; without a G that has learnt there is nothing to learn from it."""
+        """What came replaces the client's own; without a G that has learnt there is nothing to learn of it."""
         super().receive(state, received, round_number)
-        state.received = received
+        state.received = received if isinstance(received, Parts) and GENERATOR in received.parts else None
 
     def generated(self, state: ClientState) -> Tensor:
         """(b_G / B) CE(g(G(y~)), y~), y~ uniform over the classes that G was trained on; a scalar."""
@@ -95,7 +102,7 @@ class GeneratorServer(AveragedWeights):
         """G before it learns, as on the clients."""
         raise NotImplementedError(f"{type(self).__name__} does not say which generator it trains")
 
-    def criterion(self, drawn: Drawn, state: State, server_round: int) -> Tensor:
+    def criterion(self, batch: Drawn, state: State, server_round: int) -> Tensor:
         """What a batch of G's is worth, to be minimised."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its generator learns")
 
@@ -111,24 +118,18 @@ class GeneratorServer(AveragedWeights):
         refuse_other_layouts(self, HEAD, head_layout(dim, num_classes))
         refuse_other_layouts(self, GENERATOR, of_generator(self.new_generator(num_classes, dim)).layout)
 
-    def contribution(self, upload: Parts, identity: Identity) -> Sums:
-        """To the mean; and its own head, a total by itself."""
-        head = upload[HEAD]
-        assert isinstance(head, Weights)
-        own = {TEACHER: flat(head).float(), HELD: self.holding(upload, identity)}
-        alone = {f"{name}{identity.partition}": tensor for name, tensor in own.items()}
-        return {**super().contribution(upload, identity), **alone}
-
-    def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Outcome:
         """The mean, and a G that has learnt of this round's heads."""
-        averaged = super().finish(totals, state, server_round)
-        made = drawn_alike(self.settings.seed, GENERATOR, lambda: self.new_generator(self.num_classes, self.dim))
+        averaged = super().aggregate(uploads, state, server_round)
+        teachers = self._teachers(uploads)
+        seed = shared_seed(self.settings.seed, GENERATOR)
+        made = drawn(seed, lambda: self.new_generator(self.num_classes, self.dim))
         lowered = self.rate * DECAY ** (server_round - 1)
         optimiser = torch.optim.Adam(made.parameters(), lr=lowered, weight_decay=WEIGHT_DECAY)
         if state:
             made.load_state_dict({name: state[f"{GENERATOR}/{name}"] for name in made.state_dict()})
             restore_optimiser(optimiser, state, "optimiser")
-        loss = self._train(made, optimiser, totals, state, server_round)
+        loss = self._train(made, optimiser, teachers, state, server_round)
         kept = {f"{GENERATOR}/{name}": tensor for name, tensor in made.state_dict().items()}
         kept |= optimiser_tensors(optimiser, "optimiser")
         sent = of_generator(made)
@@ -138,24 +139,29 @@ class GeneratorServer(AveragedWeights):
             if isinstance(means, Parts)
         }
         figures = {**averaged.figures, "generator_loss": float(loss)}
-        return Outcome(kept, downloads, figures, keeps=averaged.keeps)
+        return replace(averaged, state={**averaged.state, **kept}, downloads=downloads, figures=figures)
+
+    def _teachers(self, uploads: Mapping[int, Parts]) -> Teachers:
+        weights, biases, held = [], [], []
+        for partition, upload in uploads.items():
+            head = upload[HEAD]
+            assert isinstance(head, Weights)
+            weights.append(head.tensors[PREFIX[HEAD] + "weight"])
+            biases.append(head.tensors[PREFIX[HEAD] + "bias"])
+            held.append(self.holding(upload, self.identities[partition]))
+        return Teachers(torch.stack(weights), torch.stack(biases), torch.stack(held))
 
     def _train(
         self,
         made: Generator,
         optimiser: torch.optim.Optimizer,
-        totals: Mapping[int, Sums],
+        teachers: Teachers,
         state: State,
         server_round: int,
     ) -> Tensor:
         """Train G in place; the last step's loss."""
-        own = {name: tensor for total in totals.values() for name, tensor in total.items()}
-        layout = head_layout(self.dim, self.num_classes)
-        heads = [unflat(own[name], layout).tensors for name in own if name.startswith(TEACHER)]
-        biases, weights = (torch.stack([head[name] for head in heads]) for name, _ in layout)
-        held = torch.stack([own[name] for name in own if name.startswith(HELD)])
-        shares = held / held.sum(dim=0).clamp(min=1)
-        reported = held.any(dim=0).nonzero().flatten()
+        shares = teachers.held / teachers.held.sum(dim=0).clamp(min=1)
+        reported = teachers.held.any(dim=0).nonzero().flatten()
         made.held[reported] = 1
         draw = stream(self.settings.seed, "round", server_round, GENERATOR)
         loss = torch.zeros(())
@@ -163,9 +169,9 @@ class GeneratorServer(AveragedWeights):
             labels = reported[torch.randint(len(reported), (BATCH,), generator=draw)]
             noise = made.noise(BATCH, draw)
             features = made(noise, labels)
-            logits = torch.einsum("bd,skd->sbk", features, weights) + biases.unsqueeze(1)
-            each = cross_entropy(logits.flatten(0, 1), labels.repeat(len(heads)), reduction="none")
-            taught = (each.view(len(heads), -1) * shares[:, labels]).sum(dim=0).mean()
+            logits = torch.einsum("bd,skd->sbk", features, teachers.weights) + teachers.biases.unsqueeze(1)
+            each = cross_entropy(logits.flatten(0, 1), labels.repeat(len(shares)), reduction="none")
+            taught = (each.view(len(shares), -1) * shares[:, labels]).sum(dim=0).mean()
             loss = self.criterion(Drawn(noise, labels, features, taught), state, server_round)
             optimiser.zero_grad()
             loss.backward()

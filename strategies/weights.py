@@ -12,28 +12,32 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from federation.seeds import derive
-from federation.settings import RECEIVED, RULES, SettingError, Settings
+from federation.settings import RECEIVED, RULES, SettingError
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts, Payload
 from federation.wire.weights import layout_lines, read_layouts
 from models.split import SplitModel
 from prototypes.weights import Layout, Weights, flat, taken, unflat
-from strategies.contract import ClientState, Exchange, Objective, Options, Outcome, ServerHalf, Spec, State, Sums
+from strategies.contract import ClientState, Exchange, Objective, Options, Outcome, ServerHalf, Spec, State
 
-EXTRACTOR, BACKBONE, HEAD, COMPANION, GENERATOR = "extractor", "backbone", "head", "companion", "generator"
+EXTRACTOR, BACKBONE, HEAD = "extractor", "backbone", "head"
+COMPANION, SCALE, GENERATOR = "companion", "scale", "generator"
 SHARED_RULES = (*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED)  # that such methods report
+Sums = Mapping[str, Tensor]
 WEIGHT = "weight"  # of a total: the sum of omega_i
 PREFIX = {
     EXTRACTOR: "extractor.",
     BACKBONE: "extractor.backbone.",
     HEAD: "classifier.",
     COMPANION: "companion.",
+    SCALE: "classifier.scale",
     GENERATOR: "generator.",
 }
 T = TypeVar("T")
@@ -45,12 +49,16 @@ def base_of(personal_layers: int) -> str:
     return EXTRACTOR if personal_layers == 1 else BACKBONE
 
 
-def drawn_alike(seed: int, part: str, draw: Callable[[], T]) -> T:
-    """What `draw` makes on the server and on all clients of a run of that seed; torch's global random state stays as it
-    was."""
+def shared_seed(seed: int, part: str) -> int:
+    """Of what is drawn alike on the server and all clients of a run of that seed."""
+    return derive(seed, "shared", part)
+
+
+def drawn(seed: int, draw: Callable[[], T]) -> T:
+    """What `draw` makes of a seed; torch's global random state stays as it was."""
     with torch.random.fork_rng(devices=[]):
         # not torch.manual_seed, which reseeds the GPUs, too
-        torch.default_generator.manual_seed(derive(seed, "shared", part))
+        torch.default_generator.manual_seed(seed)
         return draw()
 
 
@@ -65,8 +73,12 @@ class SharedObjective(Objective):
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """A head that travels alone starts alike on all architectures."""
         if list(self.parts) == [HEAD]:
-            drawn_alike(self.settings.seed, HEAD, model.classifier.reset_parameters)
+            drawn(self.shared_seed(HEAD), model.classifier.reset_parameters)
         return model
+
+    def shared_seed(self, part: str) -> int:
+        """Of what is drawn alike by all clients."""
+        return shared_seed(self.settings.seed, part)
 
     def shared(self, module: nn.Module) -> dict[str, Weights]:
         """The floating tensors of each part; buffers only where `share-buffers` averages them."""
@@ -77,15 +89,19 @@ class SharedObjective(Objective):
 
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
         """What came replaces the client's own."""
-        load(state.module, received)
+        self.load(state.module, received)
 
     def arrived(self, state: ClientState, received: Payload | None) -> ClientState:
         """A copy with what has just come; the client itself before anything has."""
         if received is None:
             return state
         module = deepcopy(state.module)
-        load(module, received)
+        self.load(module, received)
         return replace(state, module=module)
+
+    def load(self, module: nn.Module, received: Payload | None) -> None:
+        """Overwrite what came, in place."""
+        load(module, received)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """The parts as training left them."""
@@ -122,7 +138,7 @@ def refuse_other_layouts(half: ServerHalf, part: str, layout: Layout) -> None:
 
 def both_ways(*parts: str) -> Exchange:
     """Parts of weights that go up to be added up, and come down again."""
-    specs = tuple(Spec("weights", part, sums=True) for part in parts)
+    specs = tuple(Spec("weights", part, waits=True) for part in parts)
     return Exchange(specs, specs)
 
 
@@ -169,10 +185,7 @@ class AveragedWeights(ServerHalf):
 
     of_one_model: Sequence[str] = (EXTRACTOR, BACKBONE)
     one_architecture = False
-
-    def __init__(self, settings: Settings, options: Options):
-        super().__init__(settings, options)
-        self._group: dict[int, int] = {}
+    _group: Mapping[int, int] = MappingProxyType({})  # nobody, before they are met
 
     @property
     def weighting(self) -> str:
@@ -182,11 +195,12 @@ class AveragedWeights(ServerHalf):
     def meet(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
         """Form the groups: of one layout, and for a part of the extractor of one model name."""
         alike: dict[tuple[str, tuple[str, ...]], int] = {}
-        self._group = {}
+        groups: dict[int, int] = {}
         for partition, identity in sorted(identities.items()):
             apart = any(line.partition("/")[0] in self.of_one_model for line in identity.layouts)
             key = (identity.model if apart else "", identity.layouts)
-            self._group[partition] = alike.setdefault(key, partition)
+            groups[partition] = alike.setdefault(key, partition)
+        self._group = groups
         self._layouts: dict[int, dict[str, Layout]] = {
             group: read_layouts(identities[group].layouts) for group in alike.values()
         }
@@ -220,7 +234,7 @@ class AveragedWeights(ServerHalf):
         """Clients of one layout, by the lowest partition among them."""
         return self._group[partition]
 
-    def address(self, partition: int, downloads: Mapping[int, Payload]) -> int:
+    def address(self, partition: int, downloads: Mapping[int, Payload], state: State) -> int:
         """Its group's."""
         return self.group(partition)
 
@@ -228,8 +242,18 @@ class AveragedWeights(ServerHalf):
         """Of the parts that a client shares."""
         return self._layouts[self.group(partition)]
 
+    def aggregate(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Outcome:
+        """Each group's total, from zero in ascending order of partitions, and what `finish` makes of it."""
+        totals: dict[int, dict[str, Tensor]] = {}
+        for partition, upload in uploads.items():
+            share = self.contribution(upload, self.identities[partition])
+            total = totals.setdefault(self.group(partition), {name: torch.zeros_like(t) for name, t in share.items()})
+            for name, tensor in share.items():
+                total[name] += tensor
+        return self.finish(totals, state, server_round)
+
     def contribution(self, upload: Parts, identity: Identity) -> Sums:
-        """omega_i w_i, and omega_i."""
+        """What an upload adds to its group's total: omega_i w_i, and omega_i, in float64."""
         weight = torch.tensor(float(identity.rows[0]) if self.weighting == "samples" else 1.0, dtype=torch.float64)
         values = {name: weight * flat(part) for name, part in upload.parts.items() if isinstance(part, Weights)}
         return {**values, WEIGHT: weight}
@@ -238,9 +262,8 @@ class AveragedWeights(ServerHalf):
         """Each group's mean; a group nobody of which answered keeps its weights."""
         fresh: dict[int, Payload] = {}
         for group, total in totals.items():
-            layouts = self._layouts[group]
-            sums = {part: values for part, values in total.items() if part in layouts}
-            means = {part: unflat(values / total[WEIGHT], layouts[part]) for part, values in sums.items()}
+            averaged = {part: layout for part, layout in self._layouts[group].items() if part in total}
+            means = {part: unflat(total[part] / total[WEIGHT], layout) for part, layout in averaged.items()}
             fresh[group] = Parts(means)
         return Outcome({}, fresh, {"groups": len(self._members())}, keeps=True)
 

@@ -17,9 +17,7 @@ class Spec:
         classwise: of prototypes, whether a row has K values (outputs) instead of d (features).
         counts: whether class counts go with it.
         components: of mixtures, the most components of a class; None for any number.
-        sums: whether the server needs sums of uploads only: they wait in files and are added one at a time. What lies
-            beside in the same message waits with them; of its class vectors a copy stays in memory, for the checks
-            of a round that hold them against one another.
+        waits: whether uploads wait in files until the round has closed, and are read one at a time.
         transforms: what the method does to its values on the way, before masks and number format.
     """
 
@@ -28,7 +26,7 @@ class Spec:
     classwise: bool = False
     counts: bool = False
     components: int | None = 1
-    sums: bool = False
+    waits: bool = False
     transforms: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
@@ -84,9 +82,9 @@ class Exchange:
         return any(spec.counts for spec in self.up)
 
     @property
-    def sums(self) -> bool:
-        """Whether the server adds uploads up, one at a time, as they wait in files."""
-        return any(spec.sums for spec in self.up)
+    def waits(self) -> bool:
+        """Whether uploads wait in files: where any part does, all of a message do."""
+        return any(spec.waits for spec in self.up)
 
     @property
     def added(self) -> str:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from federation.wire.checks import CodecError, MessageError, check_texts
 from federation.wire.transforms import STORED, Fields, Transform
+from prototypes.mixture_set import MixtureSet
+from prototypes.prototype_set import PrototypeSet
 from prototypes.quantisation import QuantisationError, dequantise, quantise
 from prototypes.weights import STATISTICS, Layout, Weights
 
@@ -49,9 +51,12 @@ def read_layouts(lines: Sequence[str]) -> dict[str, Layout]:
     return {part: tuple(tensors) for part, tensors in found.items()}
 
 
-def norms_of(part: object) -> dict[str, float]:
-    """The norms of a part's tensors, where it is one of weights."""
-    return part.norms() if isinstance(part, Weights) else {}
+def norms_of(part: Weights | PrototypeSet | MixtureSet) -> dict[str, float]:
+    """The norms of a part's tensors, by the words for them; of class vectors that of the longest."""
+    if isinstance(part, Weights):
+        return {f"tensor `{name}`": norm for name, norm in part.norms().items()}
+    vectors = part.vectors if isinstance(part, PrototypeSet) else part.means
+    return {"longest class vector": float(vectors.double().norm(dim=1).max()) if len(vectors) else 0.0}
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ def checked_reply(
         roster: what a reply says of its rows is held against it, if there is one: weights in means come from it.
         shared: what the ensemble was to predict; without it no answers are legal.
         units: what the norms of a client's upload are measured in (1 where it has none).
-        keep: takes uploads that are only added up.
+        keep: takes uploads that wait in files.
 
     Raises:
         RunError: a simulation worker died.
@@ -168,11 +168,10 @@ def _reply(
     reply = replace(reply, problem=_told(reply.problem), refused=_told(reply.refused))
     if keep is None or reply.report is None or reply.report.payload is None:
         return reply
-    # what is only added up waits elsewhere; there stay the norms of weights, and class vectors
-    upload = reply.report.payload
-    keep(partition, upload)
-    norms = {name: norm for part in parts_of(upload).values() for name, norm in norms_of(part).items()}
-    return replace(reply, report=replace(reply.report, payload=class_vectors(upload)), waits=norms)
+    # of the values of what waits in a file there stay the norms
+    keep(partition, reply.report.payload)
+    norms = {name: norm for part in parts_of(reply.report.payload).values() for name, norm in norms_of(part).items()}
+    return replace(reply, report=replace(reply.report, payload=None), waits=norms)
 
 
 def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits) -> Reply:

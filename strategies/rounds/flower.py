@@ -49,7 +49,7 @@ from strategies.rounds.exchange import LATE, checked_reply, encoded, exchange
 from strategies.rounds.opening import opening_lines
 from strategies.rounds.outliers import Outliers, without_heavy
 from strategies.rounds.sampling import sampled
-from strategies.rounds.sums import Scratch, added_up
+from strategies.rounds.waiting import Scratch, Waiting
 from strategies.rounds.watch import (
     collapse,
     is_infinite,
@@ -245,11 +245,8 @@ class PrototypeStrategy(Strategy):
         if not uploads and not waiting:
             return None
         with limited_threads(self.settings.server_threads):
-            if waiting:
-                totals = added_up(self.half, self._scratch, waiting, self.roster.identities)
-                outcome = self.half.finish(totals, self.state, server_round)
-            else:
-                outcome = self.half.aggregate(uploads, self.state, server_round)
+            sent = Waiting(self._scratch, waiting) if waiting else uploads
+            outcome = self.half.aggregate(sent, self.state, server_round)
             norm = self.half.feature_norm(uploads)
         trained_towards = self.half.scales[0] * (mean_norm(self.downloads) or 0.0)
         watched = self.outliers.warnings(uploads, self._units, norm, trained_towards)
@@ -294,7 +291,7 @@ class PrototypeStrategy(Strategy):
         due = self.half.downloads_due(server_round, message_type == MessageType.TRAIN)
         downloads = self.downloads if due else {}
         for partition in partitions:
-            key = self.half.address(partition, downloads)
+            key = self.half.address(partition, downloads, self.state)
             trained = self.trained.get(partition, 0)
             if (key, trained) not in made:
                 payload = downloads.get(key)
@@ -353,7 +350,7 @@ class PrototypeStrategy(Strategy):
             "roster": self.roster.identities,
             "shared": self.shared if self._ensemble_due(server_round) else None,
             "units": self._units,
-            "keep": self._scratch.put if self.run.exchange.sums else None,
+            "keep": self._scratch.put if self.run.exchange.waits else None,
         }
 
     def _checkpoint(self) -> None:

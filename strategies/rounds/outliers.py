@@ -137,16 +137,10 @@ def without_heavy(replies: Sequence[Reply], group: Callable[[int], int], ratio: 
 
 def _heavy(reply: Reply, name: str, norm: float, usual: float, ratio: float) -> Reply:
     problem = (
-        f"upload dropped: its tensor `{name}` has norm {norm:.3g}, {norm / usual:.3g} times the usual {usual:.3g} of a "
+        f"upload dropped: its {name} has norm {norm:.3g}, {norm / usual:.3g} times the usual {usual:.3g} of a "
         f"round's uploads (`max-norm-ratio` is {ratio:g})"
     )
-    return _without_upload(reply, problem)
-
-
-def _without_upload(reply: Reply, problem: str) -> Reply:
-    """All of it: what waits, and what is in memory."""
-    assert reply.report is not None
-    return replace(reply, report=replace(reply.report, payload=None), waits=None, problem=problem, dropped=True)
+    return replace(reply, waits=None, problem=problem, dropped=True)
 
 
 def _keys(values: Mapping[Any, Any], kind: Callable[[Any], Any]) -> dict[Any, Any]:
@@ -165,11 +159,12 @@ def _longest(payload: Payload) -> float:
 
 
 def _dropped(reply: Reply, norm: float, usual: float, ratio: float) -> Reply:
+    assert reply.report is not None
     problem = (
         f"upload dropped: its longest vector has norm {norm:.3g}, {norm / usual:.3g} times the usual {usual:.3g} of a "
         f"round's uploads (`max-norm-ratio` is {ratio:g})"
     )
-    return _without_upload(reply, problem)
+    return replace(reply, report=replace(reply.report, payload=None), problem=problem, dropped=True)
 
 
 def _away(sets: Mapping[int, PrototypeSet]) -> dict[int, float]:

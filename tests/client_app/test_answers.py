@@ -21,7 +21,7 @@ from strategies import METHODS
 
 CPU = torch.device("cpu")
 ON_SPHERE = {"fedpagr": "fedpagr.temperature", "fedproc": "fedproc.temperature"}
-OF_SEVERAL = ("ditto", "apfl", "fedrod")  # their answer is of two models or heads: their own tests show it
+OF_SEVERAL = ("ditto", "apfl", "fedrod", "fednh")  # of two models or heads, or of cosines: their own tests show it
 ENSEMBLE = {"ensemble-every": 2, "shared-test-share": 0.1}
 
 

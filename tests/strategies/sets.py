@@ -12,8 +12,8 @@ def same(one, other):
 
 
 def same_state(one, other):
-    """Whether two methods' states are equal to the bit."""
-    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    """Whether two methods' states are equal to the bit, on whatever device they lie."""
+    return one.keys() == other.keys() and all(torch.equal(t.cpu(), other[name].cpu()) for name, t in one.items())
 
 
 def mixtures(labels, dim=6, seed=0, counts=None, scale=1.0):

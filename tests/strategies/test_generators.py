@@ -2,14 +2,12 @@
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from client_app.client import Client
 from federation.seeds import generator as stream
 from federation.settings import SettingError
 from federation.wire.codec import Codec
@@ -22,10 +20,9 @@ from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
 from strategies import read_settings
 from strategies.contract import Batch, ClientState
-from strategies.fedpa import FedPA
 from strategies.generator import of_generator
-from strategies.rounds.sums import Scratch, added_up
-from strategies.weights import drawn_alike
+from strategies.rounds.waiting import Scratch, Waiting
+from strategies.weights import drawn, shared_seed
 from tests.strategies.sets import same_state
 
 K, D, Q = 4, 3, 2
@@ -70,7 +67,7 @@ def finished(server, uploads, folder, state=None, number=1):
     scratch = Scratch(folder)
     for partition, upload in uploads.items():
         scratch.put(partition, upload)
-    return server.finish(added_up(server, scratch, uploads, server.identities), state or {}, number)
+    return server.aggregate(Waiting(scratch, uploads), state or {}, number)
 
 
 def softmax_loss(z, weight, bias, label):
@@ -195,7 +192,7 @@ def test_the_generator_s_loss_is_that_of_loops(tmp_path):
     server, _, uploads = numbers(**{"server-steps": 1, "diversity": 0.5})
     loss = finished(server, uploads, tmp_path, number=2).figures["generator_loss"]
     draw = stream(0, "round", 2, "generator")
-    made = drawn_alike(0, "generator", lambda: Generator(K, D, Q, 5))
+    made = drawn(shared_seed(0, "generator"), lambda: Generator(K, D, Q, 5))
     labels = torch.tensor([0, 1, 3])[torch.randint(3, (32,), generator=draw)]
     noise = torch.rand(32, Q, generator=draw)
     features = made(noise, labels).detach().double().numpy()
@@ -236,7 +233,7 @@ def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate(tmp_path
     assert second.state["generator/held"].tolist() == [1, 1, 0, 1]
     assert float(second.state["optimiser/0/step"]) == 2
     # Adam's first step is its rate, whatever the gradient
-    name, start = "network.0.bias", drawn_alike(0, "generator", lambda: Generator(K, D, Q, 5)).state_dict()
+    name, start = "network.0.bias", drawn(shared_seed(0, "generator"), lambda: Generator(K, D, Q, 5)).state_dict()
     for number in (1, 40):
         moved = finished(server, {0: uploads[0]}, tmp_path, number=number).state[f"generator/{name}"] - start[name]
         assert float(moved.abs().max()) == pytest.approx(3e-4 * 0.98 ** (number - 1), rel=0.01)
@@ -245,7 +242,7 @@ def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate(tmp_path
 def test_the_mean_is_that_of_the_weights_and_every_client_gets_one_generator(tmp_path):
     server, _, uploads = numbers(models=("one", "two", "two"))
     outcome = finished(server, uploads, tmp_path)
-    assert {server.address(p, outcome.downloads) for p in HELD} == set(outcome.downloads) == {0}
+    assert {server.address(p, outcome.downloads, outcome.state) for p in HELD} == set(outcome.downloads) == {0}
     mean = sum((10 + p) * upload["head"].tensors["classifier.bias"].double() for p, upload in uploads.items()) / 33
     torch.testing.assert_close(outcome.downloads[0]["head"].tensors["classifier.bias"], mean.float())
 
@@ -295,7 +292,7 @@ def test_fedpa_s_server_by_loops(tmp_path, weighting):
         weights = [(3 + p, 8)[place] if weighting == "samples" else 1 for p, place in of.items()]
         rows = [uploads[p]["prototypes"].vectors[place].numpy() for p, place in of.items()]
         np.testing.assert_allclose(vector, np.average(rows, axis=0, weights=weights), rtol=1e-5, atol=1e-7)
-    start = drawn_alike(0, "generator", lambda: Generator(K, D))
+    start = drawn(shared_seed(0, "generator"), lambda: Generator(K, D))
     for number, state in ((1, {}), (2, first.state)):
         made = Generator(K, D)
         kept = {name.removeprefix("generator/"): t for name, t in state.items() if name.startswith("generator/")}
@@ -337,42 +334,6 @@ def test_fedpa_s_client_adds_the_generated_features_and_the_distance_to_the_prot
     generated = loss.parts["generated-cross-entropy"]
     expected = loss.parts["cross-entropy"] + 25 * 0.98 ** (number - 1) * generated + beta * far
     torch.testing.assert_close(loss.total, expected)
-
-
-@pytest.mark.parametrize("odd", ["prototypes", "head"])
-def test_an_upload_of_which_either_half_is_too_long_is_dropped_whole(run, metrics, monkeypatch, odd):
-    """Class vectors stay in memory while weights wait in files: neither outlives the other."""
-    inner = Client.train
-
-    def train(self, instruction):
-        report = inner(self, instruction)
-        if self.partition != 1 or instruction.round < 2:
-            return report
-        sent = report.payload
-        if odd == "prototypes":
-            changed = sent["prototypes"].with_vectors(60 * sent["prototypes"].vectors)
-        else:
-            changed = Weights({name: 60 * tensor for name, tensor in sent["head"].tensors.items()})
-        return replace(report, payload=Parts({**sent.parts, odd: changed}))
-
-    added, watched, contribution, feature_norm = [], [], FedPA.contribution, FedPA.feature_norm
-
-    def heard(self, upload, identity):
-        added.append(identity.partition)
-        return contribution(self, upload, identity)
-
-    def looked_at(self, uploads):
-        watched.extend(uploads)
-        return feature_norm(self, uploads)
-
-    for owner, half in ((Client, train), (FedPA, heard), (FedPA, looked_at)):
-        monkeypatch.setattr(owner, {heard: "contribution", looked_at: "feature_norm"}.get(half, "train"), half)
-    small = {"strategy": "fedpa", "rounds": 3, "models": "tiny_perceptron", "feature-dim": 8, "max-samples": 240}
-    lines = metrics(run(small | {"partition": "iid"}, clients=3))
-    assert [list(line["problems"]) for line in lines] == [[], ["1"], ["1"], []]
-    assert all("times the usual" in line["problems"]["1"] for line in lines[1:3])
-    assert [line["training"]["valid"] for line in lines[:3]] == [3, 2, 2]
-    assert added == watched == [0, 1, 2, 0, 2, 0, 2]
 
 
 # --- the diversity ------------------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ def test_every_method_has_golden_figures_and_no_other():
     assert {path.stem for path in golden.FOLDER.glob("*.json")} == set(METHODS)
 
 
-def test_what_changed_is_named_from_what_to_what():
+def test_what_changed_is_named_from_what_to_what(monkeypatch):
+    monkeypatch.setattr(golden, "WIDER", 1)
     figures = {"bytes up": [4, 8], "accuracy classifier": [0.5, 0.6], "loss x": [2.0]}
     kept = {"settings": {"a.b": 1}, "figures": figures}
     near = figures | {"accuracy classifier": [0.5, 0.62], "loss x": [2.001]}

@@ -22,11 +22,11 @@ from prototypes.weights import Weights, flat, unflat
 from runs.folder import RunFolder
 from strategies import read_settings
 from strategies.contract import ClientState
-from strategies.rounds.sums import Scratch, added_up
+from strategies.rounds.waiting import Scratch, Waiting
 
 K, D = 3, 4
 CODEC = Codec(K, D)
-SPECS = (Spec("weights", "extractor", sums=True), Spec("weights", "head", sums=True))
+SPECS = (Spec("weights", "extractor", waits=True), Spec("weights", "head", waits=True))
 
 
 def module(seed, width=5):
@@ -65,7 +65,7 @@ def finished(server, uploads, folder):
     scratch = Scratch(folder)
     for partition in sorted(uploads, reverse=True):
         scratch.put(partition, uploads[partition])
-    return server.finish(added_up(server, scratch, uploads, server.identities), {}, 1)
+    return server.aggregate(Waiting(scratch, uploads), {}, 1)
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
@@ -102,7 +102,7 @@ def test_architectures_are_averaged_apart_and_a_head_over_all(tmp_path):
     server, uploads = met("fedavg", widths=(5, 7, 5))
     outcome = finished(server, uploads, tmp_path)
     assert set(outcome.downloads) == {0, 1}
-    assert [server.address(p, outcome.downloads) for p in range(3)] == [0, 1, 0]
+    assert [server.address(p, outcome.downloads, {}) for p in range(3)] == [0, 1, 0]
     for part in ("extractor", "head"):
         assert torch.equal(flat(outcome.downloads[1][part]), flat(uploads[1][part]).float().double())
     (words,) = server.notices()
@@ -120,15 +120,15 @@ def test_a_group_that_did_not_answer_keeps_its_weights(tmp_path):
 
 def test_who_came_first_changes_no_bit(tmp_path):
     server, uploads = met("fedavg")
-    totals = []
+    means = []
     for order in ((0, 1, 2), (2, 0, 1)):
         scratch = Scratch(tmp_path)
         for partition in order:
             scratch.put(partition, uploads[partition])
-        totals.append(added_up(server, scratch, order, server.identities)[0])
+        means.append(to_tensors(server.aggregate(Waiting(scratch, order), {}, 1).downloads[0]))
         scratch.clear()
         assert not (tmp_path / "uploads").exists()
-    assert all(torch.equal(totals[0][name], totals[1][name]) for name in totals[0])
+    assert all(torch.equal(means[0][name], means[1][name]) for name in means[0])
 
 
 def test_extractors_that_start_apart_are_refused():
@@ -311,6 +311,34 @@ def test_one_client_s_weights_a_hundred_times_as_long_are_dropped_by_name(run):
     problems = [line["problems"] for line in RunFolder(folder).lines()[:2]]
     assert all(set(each) == {"2"} for each in problems)
     assert all("its tensor `" in each["2"] and "`max-norm-ratio` is 20" in each["2"] for each in problems)
+
+
+class NothingValid(LocalGrid):
+    """No upload of round 1 can be used."""
+
+    def pull_messages(self, message_ids):
+        replies = super().pull_messages(message_ids)
+        for reply in replies:
+            if reply.content.get("report", {}).get("round") == 1 and "payload" in reply.content:
+                del reply.content["payload"]
+        return replies
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "ditto"])
+def test_until_an_upload_is_valid_all_start_from_the_initial_weights(run, monkeypatch, strategy):
+    started = {}
+    objective = read_settings({"strategy": strategy}).method.objective
+    whole = objective.phases
+
+    def phases(self, state, round_number):
+        started[round_number] = to_tensors(Parts(self.shared(state.module)))
+        return whole(self, state, round_number)
+
+    monkeypatch.setattr(objective, "phases", phases)
+    run({"strategy": strategy, "models": "tiny_perceptron", "rounds": 3}, grid=NothingValid, clients=1)
+    first, again, after = started[1], started[2], started[3]
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not all(torch.equal(first[name], after[name]) for name in first)
 
 
 @pytest.mark.parametrize(

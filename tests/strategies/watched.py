@@ -13,9 +13,10 @@ from prototypes.prototype_set import PrototypeSet
 from runs.folder import RunFolder
 from strategies import read_settings
 from strategies.rounds.flower import PrototypeStrategy
+from tests.device import PLACE
 
 CLASSES, DIM, CLIENTS = 6, 7, 3  # of the spiral
-SMALL = {"dataset": "spiral", "spiral-points": 30, "models": "tiny_perceptron", "feature-dim": DIM, "device": "cpu"}
+SMALL = {"dataset": "spiral", "spiral-points": 30, "models": "tiny_perceptron", "feature-dim": DIM} | PLACE
 
 
 def start(settings, clients=CLIENTS, workers=1, grid=LocalGrid):
@@ -91,7 +92,7 @@ def watched(settings, seen, grid=LocalGrid):
         for partition in partitions:
             trains = kind == "train"
             goes = self.half.downloads_due(server_round, trains)
-            key = self.half.address(partition, self.downloads)
+            key = self.half.address(partition, self.downloads, self.state)
             seen.sent[partition, server_round, trains] = self.downloads.get(key) if goes else None
         return whole_messages(self, partitions, kind, server_round, due)
 
@@ -99,22 +100,11 @@ def watched(settings, seen, grid=LocalGrid):
         seen.took.update({(partition, server_round): upload for partition, upload in uploads.items()})
         return whole_aggregate(self, uploads, state, server_round)
 
-    def finish(self, totals, state, server_round):
-        seen.took.update({(partition, server_round): upload for partition, upload in waiting.items()})
-        waiting.clear()
-        return whole_finish(self, totals, state, server_round)
-
-    def contribution(self, upload, identity):
-        waiting[identity.partition] = upload
-        return whole_contribution(self, upload, identity)
-
-    waiting: dict = {}
-    whole_aggregate, whole_finish, whole_contribution = halves.aggregate, halves.finish, halves.contribution
+    whole_aggregate = halves.aggregate
     with pytest.MonkeyPatch.context() as patch:
         for owner, half in ((Client, train), (Client, evaluate), (PrototypeStrategy, messages)):
             patch.setattr(owner, "_messages" if half is messages else half.__name__, half)
-        for half in (aggregate, finish, contribution):
-            patch.setattr(halves, half.__name__, half)
+        patch.setattr(halves, "aggregate", aggregate)
         seen.folder = start(settings, grid=Ear)
     return seen
 

@@ -136,7 +136,7 @@ def test_who_points_away_three_rounds_in_a_row_is_named(run):
 # --- uploads without a class, and odd ones that are legal -------------------------------------------------------
 
 
-# these clients have no models, and with them no weights
+# of prototypes alone; beside weights a real client sends them
 WITH_UPLOADS = [name for name in METHODS if read_settings({"strategy": name}).exchange.kinds() == {"prototypes"}]
 
 

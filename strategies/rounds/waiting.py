@@ -1,14 +1,12 @@
-"""Uploads that are added up: each waits in a file until its round has closed, then they are read one at a time."""
+"""Uploads of weights: each waits in a file until its round has closed, then they are read one at a time."""
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save_file
 
-from federation.wire.payloads import Identity, Payload, from_tensors, to_tensors
-from strategies.contract import ServerHalf, Sums
+from federation.wire.payloads import Payload, from_tensors, to_tensors
 
 
 class Scratch:
@@ -35,13 +33,21 @@ class Scratch:
         return self._folder / f"{partition:06d}.safetensors"
 
 
-def added_up(
-    half: ServerHalf, scratch: Scratch, partitions: Iterable[int], identities: Mapping[int, Identity]
-) -> dict[int, Sums]:
-    """Each group's total, added from zero in ascending order of partitions: who came first changes no bit."""
-    totals: dict[int, dict[str, torch.Tensor]] = {}
-    for partition in sorted(partitions):
-        total = totals.setdefault(half.group(partition), {})
-        for name, tensor in half.contribution(scratch.read(partition), identities[partition]).items():
-            total[name] = total.get(name, torch.zeros_like(tensor)) + tensor
-    return dict(totals)
+class Waiting(Mapping[int, Payload]):
+    """The uploads of these partitions, in ascending order: who came first changes no bit. Each is read when it is
+    asked for, and not kept."""
+
+    def __init__(self, scratch: Scratch, partitions: Iterable[int]):
+        self._scratch = scratch
+        self._partitions = sorted(partitions)
+
+    def __getitem__(self, partition: int) -> Payload:
+        if partition not in self._partitions:
+            raise KeyError(partition)
+        return self._scratch.read(partition)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._partitions)
+
+    def __len__(self) -> int:
+        return len(self._partitions)

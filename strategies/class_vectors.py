@@ -1,0 +1,88 @@
+"""The family of one averaged model with a vector for each class beside it (FedNH, FedFA).
+
+    client   uploads parts of its model, and a prototype of each class that it holds
+    server   AveragedWeights' means, and v_c moved by the sums over its holders, which a method says
+
+Both ends draw the same v_c from the run's seed, so that round 1 sends nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from federation.seeds import generator
+from federation.wire.payloads import Identity, Parts, Payload, class_vectors
+from prototypes.prototype_set import PrototypeSet
+from strategies.contract import PROTOTYPES, Exchange, Outcome, Spec, State
+from strategies.weights import WEIGHT, AveragedWeights, Sums, both_ways
+
+VECTORS = "vectors"  # of the state, (K, d) float64
+CLASS_SUMS, CLASS_WEIGHTS = "class-sums", "class-weights"  # of a total: (K, d) and (K,)
+
+
+def with_class_vectors(*parts: str, counts: bool = False) -> Exchange:
+    """Parts of weights and class vectors, both ways."""
+    weights = both_ways(*parts)
+    return Exchange((*weights.up, Spec("prototypes", counts=counts)), (*weights.down, PROTOTYPES))
+
+
+def received_vectors(received: Payload | None, start: Tensor) -> PrototypeSet:
+    """v_c of all classes as they came; before any did, those that both ends draw, (K, d) float64."""
+    came = None if received is None else class_vectors(received)
+    return came if isinstance(came, PrototypeSet) else PrototypeSet(torch.arange(len(start)), start.float())
+
+
+def orthonormal(num_classes: int, dim: int, seed: int) -> Tensor:
+    """K <= d orthonormal rows of a random basis, (K, d) float64."""
+    start = torch.empty(num_classes, dim, dtype=torch.float64)
+    return torch.nn.init.orthogonal_(start, generator=generator(seed, "class-vectors"))
+
+
+class AveragedWithClassVectors(AveragedWeights):
+    """Server half."""
+
+    one_architecture = True
+
+    def start(self) -> Tensor:
+        """v_c^1, (K, d) float64."""
+        raise NotImplementedError(f"{type(self).__name__} does not say where its class vectors start")
+
+    def moved(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
+        """v_c^{r+1}, (K, d).
+
+        Args:
+            vectors: v_c^r, (K, d). sums: of weight times prototype over a class's holders, (K, d). weights: of these
+                weights, (K,), 0 for a class that nobody reported. total: of omega_i over all uploads, ().
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say how its class vectors move")
+
+    def class_weights(self, prototypes: PrototypeSet, identity: Identity) -> Tensor:
+        """What each of an upload's prototypes weighs, (k,) float64."""
+        return torch.ones(len(prototypes), dtype=torch.float64)
+
+    def begin(self) -> Outcome:
+        """What both ends drew."""
+        return Outcome({VECTORS: self.start()}, {})
+
+    def contribution(self, upload: Parts, identity: Identity) -> Sums:
+        """The weights' share, and the prototypes' by class."""
+        sent = upload["prototypes"]
+        assert isinstance(sent, PrototypeSet)
+        weights = self.class_weights(sent, identity)
+        sums, _ = sent.with_vectors(weights.unsqueeze(1) * sent.vectors.double()).table(self.num_classes)
+        total = torch.zeros(self.num_classes, dtype=torch.float64)
+        total[sent.labels] = weights
+        return {**super().contribution(upload, identity), CLASS_SUMS: sums, CLASS_WEIGHTS: total}
+
+    def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:
+        """The means, and the moved vectors beside them."""
+        outcome = super().finish(totals, state, server_round)
+        ((group, total),) = totals.items()
+        vectors = self.moved(state[VECTORS], total[CLASS_SUMS], total[CLASS_WEIGHTS], total[WEIGHT])
+        means = outcome.downloads[group]
+        assert isinstance(means, Parts)
+        down = PrototypeSet(torch.arange(self.num_classes), vectors.float())
+        both = Parts({**means.parts, "prototypes": down})
+        return replace(outcome, state={VECTORS: vectors}, downloads={group: both})

@@ -1,0 +1,100 @@
+"""FedFA (Zhou et al., 2023; feature anchors): features are drawn to a point for each class that all clients share.
+
+    client   from w^r by CE + lambda (1/K) sum_{c in batch} mean_{x in c} ||z - a_c||^2 + CE(g(a), 1..K), E epochs
+             sends w_i and p_ic, the means of its features after training
+    server   w by n_i;  a_c <- a_c + (1 - m) sum_{i in N_c} (n_i / sum_S n) (p_ic - a_c)
+    predict  the classifier of what came: `received`
+
+The last term, the calibration, moves g alone: the authors take it as a second step after each batch, with Adam; summed
+it is the same to first order. The server's step is the mean of the authors' client anchors, of which only p_ic has to
+travel; their batch means divide by all batches, which shrinks rare classes. Anchors start as orthonormal rows where
+they fit (K <= d), else as draws of N(0, I). (Not the FedFA of feature augmentation.)
+"""
+
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from federation.seeds import generator
+from federation.settings import RECEIVED, RULES, NotNegative
+from federation.wire.payloads import Identity, Parts, Payload
+from prototypes.losses import class_pull
+from prototypes.prototype_set import PrototypeSet
+from strategies.class_vectors import AveragedWithClassVectors, orthonormal, received_vectors, with_class_vectors
+from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from strategies.weights import EXTRACTOR, HEAD, WholeObjective
+
+
+@method_settings
+class FedFASettings:
+    """`fedfa.*`.
+
+    Attributes:
+        anchor_weight: lambda, of the distance to the anchors. Authors: 0.1.
+        momentum: m, what stays of an anchor in a round. Authors: 0.5.
+    """
+
+    anchor_weight: NotNegative = 0.1
+    momentum: Annotated[float, Field(ge=0, le=1)] = 0.5
+
+
+def start(num_classes: int, dim: int, seed: int) -> Tensor:
+    """a^1, (K, d) float64."""
+    if num_classes <= dim:
+        return orthonormal(num_classes, dim, seed)
+    return torch.randn(num_classes, dim, generator=generator(seed, "class-vectors"), dtype=torch.float64)
+
+
+class FedFAObjective(WholeObjective):
+    """Client half."""
+
+    def targets(self, state: ClientState, received: Any) -> PrototypeSet:
+        """a_c, from round 1 on."""
+        return received_vectors(received, start(self.num_classes, self.settings.feature_dim, self.settings.seed))
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """CE, the distance to the anchors, and the calibration of g by them."""
+        plain = super().loss(state, batch, phase, round_number)
+        assert state.table is not None
+        anchors, _ = state.table
+        pull = class_pull(plain.features, batch.labels, anchors)
+        labels = torch.arange(len(anchors), device=anchors.device)
+        calibration = cross_entropy(self.logits(state, anchors), labels)
+        total = plain.total + self.options[FedFASettings].anchor_weight * pull + calibration
+        return Loss(total, plain.parts | {"anchor": pull, "calibration": calibration}, plain.features)
+
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+        """w_i and p_ic, without counts."""
+        if state.prototypes is None:
+            return None
+        return Parts({**self.shared(state.module), "prototypes": state.prototypes.without_counts()})
+
+
+class FedFA(AveragedWithClassVectors):
+    """Server half."""
+
+    def start(self) -> Tensor:
+        """As the clients draw it."""
+        return start(self.num_classes, self.dim, self.settings.seed)
+
+    def class_weights(self, prototypes: PrototypeSet, identity: Identity) -> Tensor:
+        """n_i."""
+        return identity.rows[0] * super().class_weights(prototypes, identity)
+
+    def moved(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
+        """Towards the reports, by the share of rows whose clients hold the class."""
+        rate = 1 - self.options[FedFASettings].momentum
+        return vectors + rate * (sums - weights.unsqueeze(1) * vectors) / total
+
+
+METHOD = Method(
+    server=FedFA,
+    objective=FedFAObjective,
+    settings={"fedfa": FedFASettings},
+    exchange=lambda options: with_class_vectors(EXTRACTOR, HEAD),
+    inference=RECEIVED,
+    rules=(*RULES, RECEIVED),
+)

@@ -1,0 +1,132 @@
+"""FedNH (Dai et al., AAAI 2023): a classifier of unit prototypes, spread at the start, that training leaves alone.
+
+    client   logits sigma z̄ W_c,  z̄ = z / ||z||; f and the scale sigma by CE, E epochs; sends both, and
+             mu_ic = normalise(mean over D_ic of z̄)
+    server   f and sigma: the plain mean;  W_c <- normalise(rho W_c + (1 - rho) normalise(sum_i a_ic mu_ic))
+    predict  the classifier of what came: `received`
+
+a_ic is 1 / |N_c| (`uniform`) or n_ic / sum n_ic (`samples`, the authors', which uploads counts). A class that nobody
+reported keeps W_c. W starts with orthonormal rows, or as a regular simplex, the optimum that the paper asks for.
+"""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from federation.seeds import derive, generator
+from federation.settings import RECEIVED, RULES, Positive, SettingError
+from federation.wire.payloads import Identity, Parts, Payload, class_vectors
+from models.heads import SHORTEST, CosineClassifier
+from models.split import SplitModel
+from prototypes.alignment import align
+from prototypes.prototype_set import PrototypeSet
+from strategies.class_vectors import AveragedWithClassVectors, orthonormal, with_class_vectors
+from strategies.contract import ClientState, Method, method_settings
+from strategies.weights import EXTRACTOR, SCALE, SharedObjective
+
+
+@method_settings
+class FedNHSettings:
+    """`fednh.*`.
+
+    Attributes:
+        smoothing: rho, what stays of W in a round. Paper and ProtoNorm's table: 0.9.
+        scale: sigma to begin with. Authors: 1 for CNNs, 20 for ResNets.
+        weighting: how the clients' prototypes of a class weigh. Authors: samples, which uploads class counts.
+        start: W^1: orthonormal rows (K <= d), or a regular simplex (K <= d + 1).
+    """
+
+    smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    scale: Positive = 20.0
+    weighting: Literal["uniform", "samples"] = "uniform"
+    start: Literal["orthogonal", "simplex"] = "orthogonal"
+
+
+def start(options: FedNHSettings, num_classes: int, dim: int, seed: int) -> Tensor:
+    """W^1: (K, d) float64 unit rows."""
+    if options.start == "orthogonal":
+        return orthonormal(num_classes, dim, seed)
+    random = torch.randn(num_classes, dim, generator=generator(seed, "class-vectors"), dtype=torch.float64)
+    return align(random, "simplex", seed=derive(seed, "class-vectors", "alignment")).points
+
+
+class FedNHObjective(SharedObjective):
+    """Client half: f and sigma travel, W comes down."""
+
+    parts = (EXTRACTOR, SCALE)
+
+    def build(self, model: SplitModel, seed: int) -> nn.Module:
+        """W and sigma in the linear classifier's place."""
+        options = self.options[FedNHSettings]
+        vectors = start(options, self.num_classes, model.feature_dim, self.settings.seed)
+        model.add_module("classifier", CosineClassifier(vectors, options.scale))
+        return model
+
+    def load(self, module: nn.Module, received: Payload | None) -> None:
+        """f and sigma by name; W, which int8 leaves a little off the sphere."""
+        super().load(module, received)
+        came = None if received is None else class_vectors(received)
+        if isinstance(came, PrototypeSet):
+            classifier = module.get_submodule("classifier")
+            assert isinstance(classifier, CosineClassifier)
+            classifier.prototypes.copy_(came.on_sphere().vectors)
+
+    def features(self, state: ClientState, inputs: Tensor) -> Tensor:
+        """z̄, (b, d) unit rows."""
+        return normalize(super().features(state, inputs), dim=1, eps=SHORTEST)
+
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+        """f, sigma and mu_ic."""
+        if state.prototypes is None:
+            return None
+        means = state.prototypes.on_sphere()
+        counted = self.options[FedNHSettings].weighting == "samples"
+        return Parts({**self.shared(state.module), "prototypes": means if counted else means.without_counts()})
+
+
+class FedNH(AveragedWithClassVectors):
+    """Server half."""
+
+    @property
+    def weighting(self) -> str:
+        """Of the weights, as in the authors' code."""
+        return "uniform"
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """W needs room."""
+        super().check(num_classes, dim)
+        chosen = self.options[FedNHSettings].start
+        least = num_classes if chosen == "orthogonal" else num_classes - 1
+        if dim < least:
+            raise SettingError(
+                f"`fednh.start` is {chosen}, which needs `feature-dim` of {least} at least for {num_classes} classes "
+                f"(it is {dim}); raise it."
+            )
+
+    def start(self) -> Tensor:
+        """As the clients draw it."""
+        return start(self.options[FedNHSettings], self.num_classes, self.dim, self.settings.seed)
+
+    def class_weights(self, prototypes: PrototypeSet, identity: Identity) -> Tensor:
+        """1, or n_ic: the direction of a sum knows no common factor."""
+        counts = prototypes.counts
+        return super().class_weights(prototypes, identity) if counts is None else counts.double()
+
+    def moved(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
+        """W_c; where nobody reported the class, or reports cancel, as it was."""
+        rho = self.options[FedNHSettings].smoothing
+        smoothed = normalize(rho * vectors + (1 - rho) * normalize(sums, dim=1), dim=1)
+        return torch.where(sums.norm(dim=1, keepdim=True) > SHORTEST, smoothed, vectors)
+
+
+METHOD = Method(
+    server=FedNH,
+    objective=FedNHObjective,
+    settings={"fednh": FedNHSettings},
+    exchange=lambda options: with_class_vectors(EXTRACTOR, SCALE, counts=options[FedNHSettings].weighting == "samples"),
+    inference=RECEIVED,
+    rules=(*RULES, RECEIVED),
+)

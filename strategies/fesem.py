@@ -1,0 +1,135 @@
+"""FeSEM (Xie et al., 2020; Long et al., World Wide Web 2023): several models, each client trains the nearest.
+
+    client   from its centre by CE, E epochs; sends all of it
+    server   each upload joins the nearest centre, by the distance over all parameters; W_c <- the plain mean of those
+             that joined it; one that nobody joined stays
+    predict  the classifier of its centre: `received`
+
+A client not heard of keeps its centre; one never heard of gets that of the largest cluster. Until C uploads have come
+in one round there is one centre, their mean; then greedy k-means++ takes C of them (a public clustering library draws
+C random models). The uploads of that one round are held at once; of every other round one at a time.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from federation.seeds import derive
+from federation.settings import RECEIVED
+from federation.wire.payloads import Parts, Payload
+from prototypes.weights import STATISTICS, Layout, Weights, flat, unflat
+from strategies.contract import Method, Outcome, State, method_settings
+from strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
+
+CENTRES, JOINED = "centres", "joined"  # of the state: (C, n) float64, and each client's centre or -1, (M,)
+
+
+@method_settings
+class FeSEMSettings:
+    """`fesem.*`.
+
+    Attributes:
+        clusters: C. The papers' number for each data set is not known; a public library has 3.
+    """
+
+    clusters: Annotated[int, Field(ge=1)] = 3
+
+
+class FeSEM(AveragedWeights):
+    """Server half."""
+
+    one_architecture = True
+
+    @property
+    def clusters(self) -> int:
+        """C, or the number of clients where these are fewer."""
+        return min(self.options[FeSEMSettings].clusters, len(self.identities))
+
+    def notices(self) -> Sequence[str]:
+        """Say where there are fewer clients than centres."""
+        asked, clients = self.options[FeSEMSettings].clusters, len(self.identities)
+        if asked <= clients:
+            return super().notices()
+        return (f"setting `fesem.clusters` is {asked}, but there are {clients} clients, and so as many centres",)
+
+    def address(self, partition: int, downloads: Mapping[int, Payload], state: State) -> int:
+        """Its centre; that of the most clients for one never heard of."""
+        if not state:
+            return 0
+        joined = state[JOINED]
+        found = int(joined[self._place(partition)])
+        return found if found >= 0 else int(joined[joined >= 0].mode().values)
+
+    def aggregate(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Outcome:
+        """Join, then average."""
+        layouts = self.layouts(min(self.identities))
+        centres = self._centres(uploads, state, server_round)
+        counted = _parameters(layouts)
+        joined = state[JOINED].clone() if state else torch.full((len(self.identities),), -1)
+        sums, members = torch.zeros_like(centres), torch.zeros(len(centres), dtype=torch.float64)
+        for partition, upload in uploads.items():
+            own = _flat(upload)
+            nearest = int((centres - own)[:, counted].norm(dim=1).argmin())
+            joined[self._place(partition)] = nearest
+            sums[nearest] += own
+            members[nearest] += 1
+        means = sums / members.clamp(min=1).unsqueeze(1)
+        centres = torch.where(members.unsqueeze(1) > 0, means, centres)
+        downloads: dict[int, Payload] = {index: _parts(centre, layouts) for index, centre in enumerate(centres)}
+        sizes = " ".join(str(int(number)) for number in torch.bincount(joined[joined >= 0], minlength=len(centres)))
+        return Outcome({CENTRES: centres, JOINED: joined}, downloads, {"cluster_sizes": sizes})
+
+    def _centres(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Tensor:
+        """Those of the last round; or, of the first round with enough uploads, C of them."""
+        clusters = self.clusters
+        known = state[CENTRES] if state else None
+        if known is not None and (len(known) == clusters or len(uploads) < clusters):
+            return known
+        if len(uploads) < clusters:
+            # any one will do: all join it
+            return _flat(next(iter(uploads.values()))).unsqueeze(0)
+        # a client, which loads this file in every message, needs none of it
+        from sklearn.cluster import kmeans_plusplus
+
+        rows = torch.stack([_flat(upload) for upload in uploads.values()])
+        parameters = rows[:, _parameters(self.layouts(min(self.identities)))].numpy()
+        # scikit-learn's seeds have 32 bits
+        seed = derive(self.settings.seed, "round", server_round, "centres") % 2**32
+        _, chosen = kmeans_plusplus(parameters, clusters, random_state=seed)
+        return rows[torch.from_numpy(chosen).long()]
+
+    def _place(self, partition: int) -> int:
+        return sorted(self.identities).index(partition)
+
+
+def _flat(upload: Parts) -> Tensor:
+    """All values of an upload, by the names of its parts, (n,) float64."""
+    parts = [part for _, part in sorted(upload.parts.items())]
+    return torch.cat([flat(part) for part in parts if isinstance(part, Weights)])
+
+
+def _parts(values: Tensor, layouts: Mapping[str, Layout]) -> Parts:
+    """Inverse of `_flat`."""
+    named = sorted(layouts.items())
+    sizes = [sum(torch.Size(shape).numel() for _, shape in layout) for _, layout in named]
+    pieces = values.split(sizes)
+    return Parts({part: unflat(piece, layout) for (part, layout), piece in zip(named, pieces, strict=True)})
+
+
+def _parameters(layouts: Mapping[str, Layout]) -> Tensor:
+    """Which values of `_flat` are parameters and no running statistics, (n,) bool."""
+    tensors = [tensor for _, layout in sorted(layouts.items()) for tensor in layout]
+    return torch.cat([torch.full((torch.Size(s).numel(),), not name.endswith(STATISTICS)) for name, s in tensors])
+
+
+METHOD = Method(
+    server=FeSEM,
+    objective=WholeObjective,
+    settings={"fesem": FeSEMSettings},
+    exchange=whole_model,
+    inference=RECEIVED,
+    rules=SHARED_RULES,
+)

@@ -1,0 +1,234 @@
+"""FedNH and FedFA: what each computes, against naive loops; where both ends start; who is refused."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, normalize
+
+from client_app.state import lay_out
+from federation.settings import SettingError
+from federation.wire.codec import Codec
+from federation.wire.payloads import Identity, Parts
+from federation.wire.weights import layout_lines
+from models.split import SplitModel
+from prototypes.prototype_set import PrototypeSet
+from strategies import read_settings
+from strategies.contract import Batch, ClientState, Phase
+from strategies.fednh import FedNHSettings, start
+
+K, D = 3, 5
+HELD = ((0, 1), (0, 2), (0,))  # classes of each client; in ABSENT nobody reports class 1
+ROWS = (10, 20, 70)
+METHODS = ("fednh", "fedfa")
+
+
+def halves(name, **settings):
+    run = read_settings({"strategy": name, "feature-dim": D, "disclose-class-counts": True} | settings)
+    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+
+
+def client(objective, seed=0):
+    torch.manual_seed(seed)
+    extractor = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, D))
+    return ClientState(objective.build(SplitModel(extractor, D, K), seed))
+
+
+def uploads_of(objective, held=HELD, counts=None):
+    """Clients' uploads, with prototypes of any directions and lengths."""
+    random = torch.Generator().manual_seed(7)
+    sent = {}
+    for partition, labels in enumerate(held):
+        vectors = 3 * torch.randn(len(labels), D, generator=random)
+        number = torch.tensor([counts[partition][c] for c in labels]) if counts else None
+        prototypes = PrototypeSet(torch.tensor(labels), vectors, number)
+        sent[partition] = Parts({**objective.shared(client(objective, partition).module), "prototypes": prototypes})
+    return sent
+
+
+def met(server, uploads, models=("net", "net", "net")):
+    identities = {
+        p: Identity(
+            p,
+            3,
+            models[p],
+            rows=(ROWS[p], 0, 0),
+            layouts=tuple(
+                line
+                for part in upload.parts
+                if part != "prototypes"
+                for line in layout_lines(part, upload[part].layout)
+            ),
+        )
+        for p, upload in uploads.items()
+    }
+    server.meet(Codec(K, D), identities)
+    return server
+
+
+def rounds(name, *held, counts=None, **settings):
+    """The server's class vectors at the start and after each round, (K, D) arrays, and the uploads of the last."""
+    server, objective = halves(name, **settings)
+    uploads = uploads_of(objective, counts=counts)
+    state = met(server, uploads).begin().state
+    seen = [state["vectors"].numpy()]
+    for each in held:
+        uploads = uploads_of(objective, each, counts)
+        outcome = server.aggregate(uploads, state, 1)
+        state = outcome.state
+        seen.append(state["vectors"].numpy())
+        torch.testing.assert_close(outcome.downloads[0]["prototypes"].vectors, state["vectors"].float())
+    return seen, uploads
+
+
+def unit(vector):
+    return vector / np.linalg.norm(vector)
+
+
+@pytest.mark.parametrize("counts", [None, ({0: 3, 1: 7}, {0: 1, 2: 19}, {0: 70})], ids=["uniform", "samples"])
+def test_fednh_smooths_its_prototypes_towards_the_clients_directions(counts):
+    weighting = {"fednh.weighting": "samples"} if counts else {}
+    (before, after), uploads = rounds("fednh", HELD, counts=counts, **{"fednh.smoothing": 0.6} | weighting)
+    for label in range(K):
+        total = np.zeros(D)
+        for partition, upload in uploads.items():
+            sent = dict(zip(upload["prototypes"].labels.tolist(), upload["prototypes"].vectors.double(), strict=True))
+            if label in sent:
+                # as the clients send them they have length 1; the sum here is of what came
+                total += (counts[partition][label] if counts else 1) * sent[label].numpy()
+        np.testing.assert_allclose(after[label], unit(0.6 * before[label] + 0.4 * unit(total)), atol=1e-6)
+
+
+def test_fedfa_moves_its_anchors_as_the_mean_of_client_anchors_would():
+    """Authors: each client moves the anchors of its classes, the server takes the mean of all by rows."""
+    (before, after), uploads = rounds("fedfa", HELD, **{"fedfa.momentum": 0.3})
+    expected = np.zeros((K, D))
+    for partition, upload in uploads.items():
+        own = before.copy()
+        for label, vector in zip(upload["prototypes"].labels.tolist(), upload["prototypes"].vectors, strict=True):
+            own[label] = 0.3 * before[label] + 0.7 * vector.double().numpy()
+        expected += ROWS[partition] / sum(ROWS) * own
+    np.testing.assert_allclose(after, expected, atol=1e-6)
+    (before, after), _ = rounds("fedfa", HELD, **{"fedfa.momentum": 1.0})
+    np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_class_that_nobody_reported_stays(name):
+    (_, first, second), _ = rounds(name, HELD, ((0,), (0, 2), (0,)))
+    np.testing.assert_array_equal(first[1], second[1])
+    assert not np.array_equal(first[2], second[2])
+
+
+def test_fednh_keeps_a_prototype_where_reports_cancel():
+    server, objective = halves("fednh", **{"fednh.smoothing": 0.0})
+    uploads = uploads_of(objective)
+    vectors = torch.ones(1, D)
+    for partition, sign in ((0, 1), (1, -1)):
+        parts = dict(uploads[partition].parts)
+        uploads[partition] = Parts(parts | {"prototypes": PrototypeSet(torch.tensor([0]), sign * vectors)})
+    del uploads[2]
+    identities = uploads_of(objective)
+    state = met(server, identities).begin().state
+    assert torch.equal(server.aggregate(uploads, state, 1).state["vectors"], state["vectors"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("dim", [D, 2])
+def test_both_ends_start_alike(name, dim):
+    if (name, dim) == ("fednh", 2):
+        pytest.skip("refused: three orthonormal rows have no room")
+    run = read_settings({"strategy": name, "feature-dim": dim})
+    server, objective = run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+    server.codec = Codec(K, dim)
+    drawn = server.begin().state["vectors"]
+    if name == "fednh":
+        own = objective.build(SplitModel(nn.Linear(4, dim), dim, K), 0).classifier.prototypes
+    else:
+        own = objective.targets(None, None).vectors
+    assert torch.equal(own, drawn.float())
+    if dim >= K:
+        torch.testing.assert_close(drawn @ drawn.T, torch.eye(K, dtype=torch.float64))
+
+
+def test_a_simplex_has_the_least_cosines():
+    vectors = start(FedNHSettings(start="simplex"), 4, 3, 0)
+    cosines = vectors @ vectors.T - torch.eye(4, dtype=torch.float64)
+    torch.testing.assert_close(cosines[~torch.eye(4, dtype=torch.bool)], torch.full((12,), -1 / 3).double())
+
+
+@pytest.mark.parametrize(("chosen", "least"), [("orthogonal", 3), ("simplex", 2)])
+def test_prototypes_without_room_are_refused(chosen, least):
+    server, _ = halves("fednh", **{"fednh.start": chosen})
+    server.check(K, least)
+    with pytest.raises(SettingError, match=f"`fednh.start` is {chosen}, which needs `feature-dim` of {least}"):
+        server.check(K, least - 1)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_another_architecture_is_refused(name):
+    server, objective = halves(name)
+    with pytest.raises(SettingError, match=r"`models` gives clients of different architectures \(net \(2\), other"):
+        met(server, uploads_of(objective), models=("net", "net", "other"))
+
+
+# --- the client halves ------------------------------------------------------------------------------------------
+
+
+def batch():
+    random = torch.Generator().manual_seed(1)
+    return Batch(torch.randn(7, 4, generator=random), torch.tensor([0, 0, 0, 0, 2, 2, 0]))
+
+
+def test_fednh_classifies_by_scaled_cosines_and_trains_the_scale_alone():
+    _, objective = halves("fednh", **{"fednh.scale": 4.0})
+    state, rows = client(objective), batch()
+    z = objective.features(state, rows.inputs)
+    expected = 4 * normalize(state.module.features(rows.inputs), dim=1) @ state.module.classifier.prototypes.T
+    torch.testing.assert_close(objective.logits(state, z), expected)
+    objective.loss(state, rows, Phase("train", []), 1).total.backward()
+    assert state.module.classifier.scale.grad.abs() > 0
+    assert {name for name, _ in state.module.classifier.named_parameters()} == {"scale"}
+    assert set(objective.shared(state.module)["scale"].tensors) == {"classifier.scale"}
+
+
+def test_fednh_takes_the_prototypes_that_came_and_uploads_directions():
+    _, objective = halves("fednh")
+    state = client(objective)
+    came = PrototypeSet(torch.arange(K), 2 * torch.eye(K, D))
+    payload = Parts({**objective.shared(client(objective, 1).module), "prototypes": came})
+    before = state.module.classifier.prototypes.clone()
+    arrived = objective.arrived(state, payload)
+    assert torch.equal(arrived.module.classifier.prototypes, torch.eye(K, D))
+    assert torch.equal(state.module.classifier.prototypes, before)
+    objective.receive(state, payload, 2)
+    assert torch.equal(state.module.classifier.prototypes, torch.eye(K, D))
+    state.prototypes = PrototypeSet(torch.tensor([0, 2]), torch.rand(2, D), torch.tensor([3, 4]))
+    sent = objective.upload(state, 2)["prototypes"]
+    torch.testing.assert_close(sent.vectors.norm(dim=1), torch.ones(2))
+    assert sent.counts is None
+    counted = halves("fednh", **{"fednh.weighting": "samples"})[1].upload(state, 2)["prototypes"]
+    assert counted.counts.tolist() == [3, 4]
+
+
+def test_fedfa_s_loss_is_that_of_loops_and_its_calibration_moves_the_head_alone():
+    _, objective = halves("fedfa", **{"fedfa.anchor-weight": 0.7})
+    state, rows = client(objective), batch()
+    anchors = torch.randn(K, D, generator=torch.Generator().manual_seed(3))
+    payload = Parts({"prototypes": PrototypeSet(torch.arange(K), anchors)})
+    lay_out(objective, state, payload, torch.device("cpu"))
+    loss = objective.loss(state, rows, Phase("train", []), 2)
+    z = state.module.features(rows.inputs)
+    pull = 0.0
+    for label in range(K):
+        found = [math.dist(z[i].tolist(), anchors[label].tolist()) ** 2 for i in range(7) if rows.labels[i] == label]
+        pull += sum(found) / len(found) / K if found else 0.0
+    calibration = cross_entropy(state.module.classify(anchors), torch.arange(K))
+    plain = cross_entropy(state.module.classify(z), rows.labels)
+    assert float(loss.parts["anchor"].detach()) == pytest.approx(pull, rel=1e-5)
+    torch.testing.assert_close(loss.total, plain + 0.7 * pull + calibration)
+    loss.parts["calibration"].backward()
+    assert all(p.grad is None for p in state.module.extractor.parameters())
+    assert state.module.classifier.weight.grad.abs().sum() > 0

@@ -1,0 +1,116 @@
+"""FeSEM: who joins which centre, what becomes of centres, and at one centre FedAvg."""
+
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import nn
+
+from federation.wire.codec import Codec
+from federation.wire.payloads import Identity, to_tensors
+from federation.wire.weights import layout_lines
+from models.split import SplitModel
+from prototypes.weights import Weights
+from strategies import read_settings
+from strategies.contract import ClientState
+from tests.strategies.sets import same
+
+K, D = 2, 3
+
+
+def met(clusters, clients, seed=0):
+    run = read_settings({"strategy": "fesem", "feature-dim": D, "fesem.clusters": clusters, "seed": seed})
+    server = run.method.server(run.settings, run.options)
+    objective = run.method.objective(run.settings, run.options, K)
+    first = upload(objective, 0.0)
+    lines = tuple(line for part in first.parts for line in layout_lines(part, first[part].layout))
+    server.meet(Codec(K, D), {p: Identity(p, clients, "net", rows=(10, 0, 0), layouts=lines) for p in range(clients)})
+    return server, objective
+
+
+def upload(objective, value, statistic=0.0):
+    """A client's weights, all of one value but a running mean."""
+    extractor = nn.Sequential(OrderedDict(backbone=nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, D))))
+    module = SplitModel(extractor, D, K)
+    with torch.no_grad():
+        for tensor in module.state_dict().values():
+            tensor.fill_(value)
+        module.extractor.backbone[1].running_mean.fill_(statistic)
+    return objective.upload(ClientState(module), 1)
+
+
+def values(outcome):
+    """The centres by their (one) value."""
+    return [float(centre[-1]) for centre in outcome.state["centres"]]
+
+
+def joined(outcome):
+    return outcome.state["joined"].tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_centres_are_the_means_of_those_that_lie_near(seed):
+    server, objective = met(clusters=2, clients=6, seed=seed)
+    sent = {0: 0.0, 1: 0.2, 2: 10.0, 3: 0.4, 4: 10.4, 5: 0.6}
+    outcome = server.aggregate({p: upload(objective, value) for p, value in sent.items()}, {}, 1)
+    assert sorted(values(outcome)) == pytest.approx([0.3, 10.2])
+    own = {p: outcome.downloads[server.address(p, outcome.downloads, outcome.state)] for p in sent}
+    assert all(float(own[p]["head"].tensors["classifier.bias"][0]) == pytest.approx(10.2) for p in (2, 4))
+    assert all(float(own[p]["head"].tensors["classifier.bias"][0]) == pytest.approx(0.3) for p in (0, 1, 3, 5))
+    assert sorted(outcome.figures["cluster_sizes"].split()) == ["2", "4"]
+
+
+def test_nobody_s_centre_stays_and_who_was_not_heard_of_keeps_its_own():
+    server, objective = met(clusters=2, clients=5)
+    first = server.aggregate({p: upload(objective, value) for p, value in enumerate([0.0, 10.0, 0.2])}, {}, 1)
+    later = server.aggregate({0: upload(objective, 1.0)}, first.state, 2)
+    assert sorted(values(later)) == pytest.approx([1.0, 10.0])
+    assert joined(later)[1:3] == joined(first)[1:3]
+    # never heard of: with the most
+    assert joined(later)[3:] == [-1, -1]
+    assert server.address(4, later.downloads, later.state) == joined(later)[0]
+    assert server.address(1, later.downloads, later.state) != joined(later)[0]
+
+
+def test_running_statistics_draw_nobody():
+    server, objective = met(clusters=2, clients=4)
+    sent = {0: upload(objective, 0.0, 500.0), 1: upload(objective, 0.1), 2: upload(objective, 5.0, 500.0)}
+    outcome = server.aggregate(sent | {3: upload(objective, 5.1)}, {}, 1)
+    found = joined(outcome)
+    assert found[0] == found[1] != found[2] == found[3]
+
+
+def test_until_there_are_as_many_uploads_as_centres_there_is_one():
+    server, objective = met(clusters=3, clients=4)
+    first = server.aggregate({0: upload(objective, 0.0), 3: upload(objective, 8.0)}, {}, 1)
+    assert values(first) == [4.0]
+    second = server.aggregate({p: upload(objective, 10.0 * p) for p in range(3)}, first.state, 2)
+    assert sorted(values(second)) == [0.0, 10.0, 20.0]
+    third = server.aggregate({0: upload(objective, 19.0)}, second.state, 3)
+    assert sorted(values(third)) == [0.0, 10.0, 19.0]
+
+
+def test_one_centre_is_fedavg_s_plain_mean_to_the_bit():
+    server, objective = met(clusters=1, clients=3)
+    uploads = {}
+    for p in range(3):
+        found = upload(objective, 1.0 + p)
+        for part in found.parts.values():
+            assert isinstance(part, Weights)
+            for tensor in part.tensors.values():
+                tensor.add_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(p)))
+        uploads[p] = found
+    run = read_settings({"strategy": "fedavg", "feature-dim": D, "fedavg.weighting": "uniform"})
+    average = run.method.server(run.settings, run.options)
+    average.meet(server.codec, server.identities)
+    expected = average.aggregate(uploads, {}, 1).downloads[0]
+    assert same(server.aggregate(uploads, {}, 1).downloads[0], expected)
+    assert to_tensors(expected)
+
+
+def test_there_are_no_more_centres_than_clients():
+    server, objective = met(clusters=3, clients=2)
+    outcome = server.aggregate({p: upload(objective, 10.0 * p) for p in range(2)}, {}, 1)
+    assert sorted(values(outcome)) == [0.0, 10.0]
+    assert "`fesem.clusters` is 3, but there are 2 clients" in server.notices()[0]
+    assert met(clusters=2, clients=2)[0].notices() == ()
