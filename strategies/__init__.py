@@ -43,6 +43,7 @@ METHODS = {
     "feddistill": "strategies.feddistill",
     "fedgen": "strategies.fedgen",
     "fedpa": "strategies.fedpa",
+    "fraug": "strategies.fraug",
     "fedgh": "strategies.fedgh",
 }
 

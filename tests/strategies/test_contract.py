@@ -37,6 +37,7 @@ ROWS["gfpl without its exchange"] = {"strategy": "gfpl", "gfpl.pseudo-features":
 ROWS["fednh by samples"] = {"strategy": "fednh", "fednh.weighting": "samples"} | COUNTED
 ROWS["fedgen of all weights"] = {"strategy": "fedgen", "fedgen.share": "all", "models": "perceptron"}
 ROWS["fedpa by samples"] = {"strategy": "fedpa", "fedpa.weighting": "samples"} | COUNTED
+ROWS["fraug for pictures"] = {"strategy": "fraug", "fraug.variant": "pacs", "share-buffers": "own"}
 ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}
 
 OF_WEIGHTS = ("extractor", "backbone", "head", "companion", "scale", "generator")

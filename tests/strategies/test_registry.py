@@ -228,6 +228,11 @@ WRONG = {
     "fedpa.server-rate": [0.0],
     "fedpa.server-steps": [0],
     "fedgh.server-epochs": [0],
+    "fraug.variant": ["office"],
+    "fraug.ramp": [-0.1],
+    "fraug.lambda-g": [-0.1],
+    "fraug.lambda-t": [-0.1],
+    "fraug.rate": [0.0],
 }
 
 
@@ -273,7 +278,7 @@ def test_settings_that_contradict_each_other_or_that_no_part_obeys(config, named
 
 
 def test_whose_schedule_depends_on_the_number_of_rounds():
-    assert {name for name in METHODS if load_method(name).fixed_rounds} == {"fedproc", "gfpl"}
+    assert {name for name in METHODS if load_method(name).fixed_rounds} == {"fedproc", "fraug", "gfpl"}
 
 
 def test_leave_to_disclose_alone_is_no_contradiction():
