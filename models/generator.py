@@ -33,11 +33,13 @@ class Generator(nn.Module):
 
     def noise(self, rows: int, generator: torch.Generator | None = None) -> Tensor:
         """(n, q), uniform in [0, 1), on the module's device; of the process's generator unless another is given."""
-        return torch.rand(rows, self.noise_dim, generator=generator, device=self.held.device)
+        # drawn on the CPU: the same on every device
+        return torch.rand(rows, self.noise_dim, generator=generator).to(self.held.device)
 
     def labels(self, rows: int, generator: torch.Generator | None = None) -> Tensor:
         """(n,) int64, uniform over the held classes, of which there is one at least."""
-        return torch.multinomial(self.held, rows, replacement=True, generator=generator)
+        place = (torch.rand(rows, generator=generator).to(self.held.device) * self.held.sum()).floor()
+        return torch.searchsorted(self.held.cumsum(0), place, right=True).clamp(max=self.num_classes - 1)
 
 
 class FeatureGenerator(nn.Module):
@@ -63,7 +65,7 @@ class FeatureGenerator(nn.Module):
     def forward(self, labels: Tensor) -> Tensor:
         """labels (n,) int64 -> (n, d), of noise from the process's generator."""
         hot = one_hot(labels, self.num_classes).to(next(self.parameters()).dtype)
-        noise = torch.rand(len(labels), self.noise_dim, device=labels.device, dtype=hot.dtype)
+        noise = torch.rand(len(labels), self.noise_dim, dtype=hot.dtype).to(labels.device)
         z: Tensor = self.network(torch.cat([noise, hot], dim=1))
         return z
 

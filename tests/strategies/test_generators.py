@@ -99,6 +99,15 @@ def test_the_generator_starts_alike_everywhere_and_draws_no_number_of_the_model_
     assert 0.99 < float(noise.max()) < 1
 
 
+@pytest.mark.parametrize("held", [(2,), (0, 3), (1, 2, 3)])
+def test_classes_are_drawn_evenly_among_those_that_it_knows(held):
+    made = Generator(K, D)
+    made.held[list(held)] = 1
+    found = made.labels(30000, torch.Generator().manual_seed(1)).bincount(minlength=K) / 30000
+    for label in range(K):
+        assert float(found[label]) == pytest.approx(1 / len(held) if label in held else 0, abs=0.01)
+
+
 def test_all_of_the_generator_travels_down_and_nothing_of_it_up():
     for buffers in ("average", "own"):
         run = read_settings({"strategy": "fedgen", "share-buffers": buffers, "feature-dim": D})
