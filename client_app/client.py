@@ -43,7 +43,7 @@ _layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that 
 
 # The states that this process used last. Workers share no memory and clients move between them, so an entry counts
 # only while its stamp is that of the store's newest generation.
-_states: OrderedDict[tuple[str, int, torch.device], tuple[Stamp, ClientState]] = OrderedDict()
+_states: OrderedDict[tuple[str, int, torch.device], tuple[Stamp, ClientState, int]] = OrderedDict()
 
 
 class Client:
@@ -240,8 +240,8 @@ class Client:
 
     def _keep(self, run: str, stamp: Stamp, state: ClientState) -> None:
         state.features = state.received = None
-        _states[run, self.partition, self.device] = stamp, state
-        while len(_states) > 1 and sum(_size(kept) for _, kept in _states.values()) > CACHE_BYTES:
+        _states[run, self.partition, self.device] = stamp, state, _size(state)
+        while len(_states) > 1 and sum(size for *_, size in _states.values()) > CACHE_BYTES:
             _states.popitem(last=False)
 
     def _store(self, run: str) -> Store:

@@ -10,6 +10,7 @@ from data.client_data import Transform
 from federation.seeds import derive
 from federation.wire.payloads import Payload
 from models import build, seed_name
+from models.split import channels_last
 from strategies import Run
 from strategies.contract import ClientState, Objective
 
@@ -49,7 +50,7 @@ def new_state(
     seed = derive(settings.seed, "model", seed_name(model), *whose)
     activation = settings.feature_activation
     network = build(model, input_shape, settings.feature_dim, objective.num_classes, seed, activation)
-    return ClientState(objective.build(network, seed).to(device))
+    return ClientState(channels_last(objective.build(network, seed)).to(device))
 
 
 def lay_out(objective: Objective, state: ClientState, received: Payload | None, device: torch.device) -> None:

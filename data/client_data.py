@@ -79,7 +79,8 @@ class InputTransform:
     shape: tuple[int, ...]
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Inputs (n, *shape) of any number type to float32 of the same shape, on their device.
+        """Inputs (n, *shape) of any number type to float32 of the same shape, on their device; images channels last in
+        memory, as convolutions read them fastest.
 
         Raises:
             DataError: the inputs have another shape.
@@ -91,7 +92,8 @@ class InputTransform:
         trailing = (1,) * (len(self.shape) - 1)
         mean = _constant(self.mean, inputs.device).view(-1, *trailing)
         std = _constant(self.std, inputs.device).view(-1, *trailing)
-        return (inputs.to(torch.float32) / self.scale - mean) / std
+        seen = (inputs.to(torch.float32) / self.scale - mean) / std
+        return seen.contiguous(memory_format=torch.channels_last) if len(self.shape) == 3 else seen
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, for JSON."""

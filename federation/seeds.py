@@ -3,12 +3,15 @@ worker count nor reply order nor a restart can change it."""
 
 import hashlib
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
+
+_found: tuple[int, ThreadpoolController] | None = None  # number of modules, and what was loaded with them
 
 
 def derive(*parts: int | str) -> int:
@@ -27,7 +30,8 @@ def seed_process(*parts: int | str) -> None:
     seed = derive(*parts)
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    # torch.manual_seed formats a stack trace for each kind of accelerator that is not there
+    (torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed)(seed)
 
 
 @contextmanager
@@ -36,7 +40,16 @@ def limited_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        with threadpool_limits(limits=count):
+        with _pools().limit(limits=count):
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def _pools() -> ThreadpoolController:
+    """The thread pools of the libraries that are loaded. To look for them takes milliseconds, and they come with
+    Python's modules: so only where there are more of those than the last time."""
+    global _found
+    if _found is None or _found[0] != len(sys.modules):
+        _found = len(sys.modules), ThreadpoolController()
+    return _found[1]

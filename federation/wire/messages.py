@@ -285,21 +285,3 @@ def decode_identity(records: RecordDict) -> Identity:
     read_layouts(values["layouts"])
     whole: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     return Identity(**whole)
-
-
-# --- shared ----------------------------------------------------------------------------------------------
-
-
-def wire_bytes(records: RecordDict, without: tuple[str, ...] = ()) -> int:
-    """Size of the serialised records, the metadata of the message apart.
-
-    Flower sends a record as a tree of objects, each serialised by itself; their sizes add up.
-    """
-    if without:
-        records = RecordDict({name: record for name, record in records.items() if name not in without})
-    return _object_bytes(records)
-
-
-def _object_bytes(item: Any) -> int:
-    children = item.children or {}
-    return len(item.deflate()) + sum(map(_object_bytes, children.values()))

@@ -13,10 +13,11 @@ from flwr.serverapp import Grid
 
 from data.shared_set import SharedLabels
 from federation.wire.codec import Codec, CodecError
-from federation.wire.messages import MessageError, decode_report, encode_instruction, wire_bytes
+from federation.wire.messages import MessageError, decode_report, encode_instruction
 from federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
 from federation.wire.payloads import ClassVectors, Identity, Instruction, Payload, class_vectors, parts_of
 from federation.wire.replies import is_simulated, pulled
+from federation.wire.sizes import wire_bytes
 from federation.wire.specs import Spec
 from federation.wire.weights import norms_of, read_layouts
 from federation.words import class_word, one_line

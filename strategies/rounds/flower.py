@@ -24,9 +24,9 @@ from federation.roster import (
 )
 from federation.seeds import limited_threads
 from federation.wire.codec import Codec, codec_of
-from federation.wire.messages import wire_bytes
 from federation.wire.parts import Limits, payload_bytes
 from federation.wire.payloads import Instruction, Payload
+from federation.wire.sizes import wire_bytes
 from models import plugins
 from runs import figures
 from runs.folder import RunFolder

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.split import ModelError, SplitModel, probe, split
+from models.split import ModelError, SplitModel, channels_last, probe, split
 
 
 def test_forward_is_the_classifier_after_the_features() -> None:
@@ -45,3 +45,12 @@ def test_other_outputs_are_refused() -> None:
         split(nn.Flatten(2), (3, 8, 8), 4, 2)
     with pytest.raises(ModelError, match="feature-activation is 'gelu'; it must be 'linear' or 'relu'"):
         split(nn.Flatten(), (3, 8, 8), 4, 2, "gelu")
+
+
+def test_convolutions_over_images_alone_are_laid_out_channels_last() -> None:
+    module = nn.ModuleList([nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3), nn.Conv1d(3, 4, 3), nn.Linear(3, 4)])
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    assert channels_last(module) is module
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+    assert module[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert [layer.weight.is_contiguous() for layer in module] == [False, True, True, True]

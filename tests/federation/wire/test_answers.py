@@ -10,9 +10,9 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from data.shared_set import SharedLabels
 from federation.wire import messages
 from federation.wire.codec import Codec
-from federation.wire.messages import wire_bytes
 from federation.wire.parts import decode_answers, encode_answers, payload_bytes
 from federation.wire.payloads import Answers, Evaluation, Report
+from federation.wire.sizes import wire_bytes
 from prototypes.prototype_set import PrototypeSet
 
 CODEC = Codec(3, 2)

@@ -8,9 +8,10 @@ import torch
 
 from federation.settings import Settings, check
 from federation.wire.codec import Codec, CodecError, codec_of
-from federation.wire.messages import encode_instruction, encode_report, wire_bytes
+from federation.wire.messages import encode_instruction, encode_report
 from federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
 from federation.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
+from federation.wire.sizes import wire_bytes
 from federation.wire.specs import Exchange, Spec
 from federation.wire.transforms import SignificantBits
 from prototypes.masks import class_masks

@@ -12,9 +12,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from federation.wire import messages
 from federation.wire import parts as arrays
 from federation.wire.codec import Codec
-from federation.wire.messages import RECORDS, decode_identity, decode_instruction, encode_identity, wire_bytes
+from federation.wire.messages import RECORDS, decode_identity, decode_instruction, encode_identity
 from federation.wire.parts import Limits, decode_payload, payload_bytes
 from federation.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures
+from federation.wire.sizes import wire_bytes
 from federation.wire.specs import Spec
 from prototypes.prototype_set import PrototypeSet
 
@@ -133,6 +134,17 @@ def whole_report(dim=D, labels=(0, 2, 5)):
         encode_report(whole_report(512, range(100)), codec=WIDE),
         # three chunks of five MiB, two of them alike: those cross once
         RecordDict({"payload": ArrayRecord({"x": Array(np.zeros(12 << 18, np.float32))})}),
+        # arrays and records that are alike, one of them without a value, and a name that JSON escapes
+        RecordDict(
+            {
+                "one": ArrayRecord({"ä": Array(np.ones(3)), "b": Array(np.ones(3)), "c": Array(np.zeros((0, 2)))}),
+                "two": ArrayRecord({"ä": Array(np.ones(3)), "b": Array(np.ones(3)), "c": Array(np.zeros((0, 2)))}),
+                "three": ConfigRecord({"a": 1}),
+                "four": ConfigRecord({"a": 1}),
+                "evaluation": ConfigRecord({}),
+            }
+        ),
+        RecordDict({}),
     ],
 )
 def test_wire_bytes_equals_another_count(records):

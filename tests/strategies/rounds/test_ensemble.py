@@ -13,8 +13,9 @@ from data.client_data import DataSpec
 from data.shared_set import SharedTestSpec, shared_labels
 from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
-from federation.wire.messages import encode_report, wire_bytes
+from federation.wire.messages import encode_report
 from federation.wire.payloads import Answers
+from federation.wire.sizes import wire_bytes
 from strategies.rounds.exchange import LATE
 
 CLASSES, ROWS = 4, 11

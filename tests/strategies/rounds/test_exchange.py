@@ -5,7 +5,7 @@ import itertools
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from federation.wire.messages import wire_bytes
+from federation.wire.sizes import wire_bytes
 from runs.round import Bytes, RunError
 from strategies.rounds.exchange import LATE, POLL, UNSENT, exchange
 from tests.strategies.rounds.replies import (
