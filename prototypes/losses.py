@@ -144,3 +144,34 @@ def divergence(logits: Tensor, teacher: Tensor, reduction: str = "batch") -> Ten
     """
     rows = kl_div(log_softmax(logits, dim=1), log_softmax(teacher, dim=1), reduction="batchmean", log_target=True)
     return rows / logits.shape[1] if reduction == "element" else rows
+
+
+def diversity(noise: Tensor, features: Tensor, labels: Tensor | None = None) -> Tensor:
+    """FedGen's diversity: exp(-mean over pairs (a, b) of mse(eps_a, eps_b) mean|G_a - G_b|); a scalar in (0, 1].
+
+    noise: eps, (n, q). features: G, (n, d). labels: (n,) int64; with them of pairs of two classes alone (FedPA), and 1
+    with a zero gradient where there is none.
+    """
+    products = (noise.unsqueeze(1) - noise).square().mean(dim=2) * (features.unsqueeze(1) - features).abs().mean(dim=2)
+    if labels is None:
+        return torch.exp(-products.mean())
+    differ = (labels.unsqueeze(1) != labels).to(products.dtype)
+    return torch.exp(-(products * differ).sum() / differ.sum().clamp(min=1))
+
+
+def kernel_mmd(one: Tensor, other: Tensor, widths: int = 5, factor: float = 2.0) -> Tensor:
+    """Squared maximum mean discrepancy of two samples by a sum of Gaussian kernels (biased: all pairs); a scalar >= 0.
+
+    one: (n, d). other: (m, d). The kernels are exp(-||a - b||^2 / w); w goes in steps of `factor` around the mean
+    squared distance of two different rows of both samples, which has no gradient. Rows that are all equal give 0.
+    """
+    both = torch.cat([one, other])
+    squares = (both.unsqueeze(1) - both).square().sum(dim=2)
+    middle = squares.detach().sum() / (len(both) * (len(both) - 1))
+    tiny = torch.finfo(squares.dtype).tiny
+    kernels = sum(
+        torch.exp(-squares / (middle * factor ** (step - widths // 2)).clamp(min=tiny)) for step in range(widths)
+    )
+    assert isinstance(kernels, Tensor)
+    n = len(one)
+    return kernels[:n, :n].mean() + kernels[n:, n:].mean() - 2 * kernels[:n, n:].mean()

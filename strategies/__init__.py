@@ -43,7 +43,11 @@ METHODS = {
     "feddistill": "strategies.feddistill",
     "fml": "strategies.fml",
     "fedkd": "strategies.fedkd",
+    "fedgen": "strategies.fedgen",
+    "fedpa": "strategies.fedpa",
+    "fedgh": "strategies.fedgh",
     "fedmrl": "strategies.fedmrl",
+    "fraug": "strategies.fraug",
 }
 
 

@@ -9,10 +9,11 @@ alone is drawn from the run's seed, whatever the architecture.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +22,13 @@ from federation.seeds import derive
 from federation.settings import RECEIVED, RULES, SettingError
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts, Payload
-from federation.wire.weights import read_layouts
+from federation.wire.weights import layout_lines, read_layouts
 from models.split import SplitModel
 from prototypes.weights import Layout, Weights, flat, taken, unflat
 from strategies.contract import ClientState, Exchange, Objective, Options, Outcome, ServerHalf, Spec, State
 
-EXTRACTOR, BACKBONE, HEAD, COMPANION, SCALE = "extractor", "backbone", "head", "companion", "scale"
+EXTRACTOR, BACKBONE, HEAD = "extractor", "backbone", "head"
+COMPANION, SCALE, GENERATOR = "companion", "scale", "generator"
 SHARED_RULES = (*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED)  # that such methods report
 Sums = Mapping[str, Tensor]
 WEIGHT = "weight"  # of a total: the sum of omega_i
@@ -36,13 +38,28 @@ PREFIX = {
     HEAD: "classifier.",
     COMPANION: "companion.",
     SCALE: "classifier.scale",
+    GENERATOR: "generator.",
 }
+T = TypeVar("T")
 ANCHOR = "anchor"  # what training is held to, beside what it moves
 
 
 def base_of(personal_layers: int) -> str:
     """The part that travels where the last 1 or 2 layers stay: all but the classifier, or but the projection too."""
     return EXTRACTOR if personal_layers == 1 else BACKBONE
+
+
+def shared_seed(seed: int, part: str) -> int:
+    """Of what is drawn alike on the server and all clients of a run of that seed."""
+    return derive(seed, "shared", part)
+
+
+def drawn(seed: int, draw: Callable[[], T]) -> T:
+    """What `draw` makes of a seed; torch's global random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        # not torch.manual_seed, which reseeds the GPUs, too
+        torch.default_generator.manual_seed(seed)
+        return draw()
 
 
 class SharedObjective(Objective):
@@ -56,14 +73,12 @@ class SharedObjective(Objective):
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """A head that travels alone starts alike on all architectures."""
         if list(self.parts) == [HEAD]:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.shared_seed(HEAD))
-                model.classifier.reset_parameters()
+            drawn(self.shared_seed(HEAD), model.classifier.reset_parameters)
         return model
 
     def shared_seed(self, part: str) -> int:
         """Of what is drawn alike by all clients."""
-        return derive(self.settings.seed, "shared", part)
+        return shared_seed(self.settings.seed, part)
 
     def shared(self, module: nn.Module) -> dict[str, Weights]:
         """The floating tensors of each part; buffers only where `share-buffers` averages them."""
@@ -97,6 +112,28 @@ class WholeObjective(SharedObjective):
     """Client half of FedAvg and its nearest kin: the whole model travels."""
 
     parts = (EXTRACTOR, HEAD)
+
+
+def head_layout(dim: int, num_classes: int) -> Layout:
+    """Of the classifier of every model of ours, Linear(d, K)."""
+    return (PREFIX[HEAD] + "bias", (num_classes,)), (PREFIX[HEAD] + "weight", (num_classes, dim))
+
+
+def refuse_other_layouts(half: ServerHalf, part: str, layout: Layout) -> None:
+    """Stop before round 1 where a client's part of weights is not the server's own.
+
+    Raises:
+        SettingError: names the first such client and what both have.
+    """
+    for partition, identity in sorted(half.identities.items()):
+        theirs = read_layouts(identity.layouts).get(part, ())
+        if theirs != layout:
+            here, there = (", ".join(layout_lines(part, each)) for each in (layout, theirs))
+            raise SettingError(
+                f"client {partition} ({identity.model}) has another {part} ({there}) than the server of "
+                f"`{half.settings.strategy}` ({here}); give it a model whose classifier is Linear(d, K), and the same "
+                "version."
+            )
 
 
 def both_ways(*parts: str) -> Exchange:
@@ -225,8 +262,8 @@ class AveragedWeights(ServerHalf):
         """Each group's mean; a group nobody of which answered keeps its weights."""
         fresh: dict[int, Payload] = {}
         for group, total in totals.items():
-            layouts = {part: layout for part, layout in self._layouts[group].items() if part in total}
-            means = {part: unflat(total[part] / total[WEIGHT], layout) for part, layout in layouts.items()}
+            averaged = {part: layout for part, layout in self._layouts[group].items() if part in total}
+            means = {part: unflat(total[part] / total[WEIGHT], layout) for part, layout in averaged.items()}
             fresh[group] = Parts(means)
         return Outcome({}, fresh, {"groups": len(self._members())}, keeps=True)
 

@@ -39,7 +39,7 @@ def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int, class
             if bool(values.isfinite().all()):
                 continue
             if isinstance(part, Weights):
-                what = f"averaged weight `{name}`"
+                what = f"shared weight `{name}`"
             else:
                 bad = ~values.reshape(len(part.labels), -1).isfinite().all(dim=1)
                 what = f"global prototype of {class_word(int(part.labels[bad][0]))}"

@@ -36,9 +36,12 @@ ROWS["fedproto by counts"] = {"strategy": "fedproto", "fedproto.aggregation": "w
 ROWS["gfpl by samples"] = {"strategy": "gfpl", "gfpl.weighting": "samples"} | OFTEN | COUNTED
 ROWS["gfpl without its exchange"] = {"strategy": "gfpl", "gfpl.pseudo-features": 0, "gfpl.dual-classifier": False}
 ROWS["fednh by samples"] = {"strategy": "fednh", "fednh.weighting": "samples"} | COUNTED
+ROWS["fedgen of all weights"] = {"strategy": "fedgen", "fedgen.share": "all", "models": "perceptron"}
+ROWS["fedpa by samples"] = {"strategy": "fedpa", "fedpa.weighting": "samples"} | COUNTED
+ROWS["fraug for pictures"] = {"strategy": "fraug", "fraug.variant": "pacs", "share-buffers": "own"}
 ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}
 
-OF_WEIGHTS = ("extractor", "backbone", "head", "companion", "companion-update", "scale")
+OF_WEIGHTS = ("extractor", "backbone", "head", "companion", "companion-update", "scale", "generator")
 ROUNDS = 3
 WHOLE = {
     "rounds": ROUNDS,

@@ -228,6 +228,23 @@ WRONG = {
     "fedkd.reduction": ["sum"],
     "fedmrl.companion": ["tiny"],
     "fedmrl.shared-dim": [0],
+    "fedgen.share": ["extractor"],
+    "fedgen.alpha": [-0.1],
+    "fedgen.beta": [-0.1],
+    "fedgen.diversity": [-0.1],
+    "fedgen.noise-dim": [0],
+    "fedgen.hidden": [0],
+    "fedgen.server-rate": [0.0],
+    "fedgen.server-steps": [0],
+    "fedpa.weighting": ["rows"],
+    "fedpa.server-rate": [0.0],
+    "fedpa.server-steps": [0],
+    "fedgh.server-epochs": [0],
+    "fraug.variant": ["office"],
+    "fraug.ramp": [-0.1],
+    "fraug.lambda-g": [-0.1],
+    "fraug.lambda-t": [-0.1],
+    "fraug.rate": [0.0],
 }
 
 
@@ -247,6 +264,7 @@ CONTRADICTIONS = [
     ({"strategy": "fedproto", "fedproto.aggregation": "median"}, None),
     ({"strategy": "fedproto", "fedproto.aggregation": "weighted", "disclose-class-counts": True}, None),
     ({"strategy": "gfpl", "gfpl.weighting": "samples"}, ["`disclose-class-counts` is false", "`gfpl`"]),
+    ({"strategy": "fedpa", "fedpa.weighting": "samples"}, ["`disclose-class-counts` is false", "`fedpa`"]),
     # without pseudo-features nothing is uploaded, so there is nothing to allow
     ({"strategy": "gfpl", "gfpl.weighting": "samples", "gfpl.pseudo-features": 0}, None),
     ({"strategy": "gfpl", "sparsity-dim": 3}, ["`sparsity-dim` is 3", "`gfpl` sends mixtures"]),
@@ -272,7 +290,7 @@ def test_settings_that_contradict_each_other_or_that_no_part_obeys(config, named
 
 
 def test_whose_schedule_depends_on_the_number_of_rounds():
-    assert {name for name in METHODS if load_method(name).fixed_rounds} == {"fedproc", "gfpl", "fedkd"}
+    assert {name for name in METHODS if load_method(name).fixed_rounds} == {"fedproc", "fedkd", "fraug", "gfpl"}
 
 
 def test_leave_to_disclose_alone_is_no_contradiction():

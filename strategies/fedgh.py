@@ -1,0 +1,106 @@
+"""FedGH (Yi et al., ACM MM 2023): the server trains the head that all clients share, on their prototypes.
+
+    client   takes the head g; f_i and g by CE, E epochs; sends its prototypes p_ij
+    server   g by CE of g(p_ij) and j over all (i, j) of the round: SGD, `fedgh.server-epochs` passes
+    predict  the received g on the own features: `received`
+
+Extractors may be of any architecture. The server's head starts as the clients' and lives on across rounds. Its SGD has
+rate 0.01 and batches of 32, without momentum.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from federation.seeds import generator
+from federation.settings import RECEIVED, AtLeastOne
+from federation.wire.payloads import Parts, Payload
+from prototypes.prototype_set import PrototypeSet
+from prototypes.weights import Weights
+from strategies.contract import (
+    EVERYONE,
+    PROTOTYPES,
+    ClientState,
+    Exchange,
+    Method,
+    Outcome,
+    ServerHalf,
+    Spec,
+    State,
+    method_settings,
+)
+from strategies.weights import (
+    HEAD,
+    PREFIX,
+    SHARED_RULES,
+    SharedObjective,
+    drawn,
+    head_layout,
+    refuse_other_layouts,
+    shared_seed,
+)
+
+RATE, BATCH = 0.01, 32
+
+
+@method_settings
+class FedGHSettings:
+    """`fedgh.*`.
+
+    Attributes:
+        server_epochs: passes over a round's prototypes. HtFLlib: 100.
+    """
+
+    server_epochs: AtLeastOne = 100
+
+
+class FedGHObjective(SharedObjective):
+    """Client half: the head comes down, prototypes go up."""
+
+    parts = (HEAD,)
+
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+        """The local prototypes p_ij, without the counts n_ij."""
+        return None if state.prototypes is None else state.prototypes.without_counts()
+
+
+class FedGH(ServerHalf):
+    """Server half: the head."""
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """Every client has the server's head."""
+        refuse_other_layouts(self, HEAD, head_layout(dim, num_classes))
+
+    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
+        """Train the head on everything that was uploaded."""
+        head = drawn(shared_seed(self.settings.seed, HEAD), lambda: nn.Linear(self.dim, self.num_classes))
+        if state:
+            head.load_state_dict(state)
+        vectors = torch.cat([upload.vectors for upload in uploads.values()])
+        labels = torch.cat([upload.labels for upload in uploads.values()])
+        optimiser = torch.optim.SGD(head.parameters(), lr=RATE)
+        order = generator(self.settings.seed, "round", server_round, HEAD)
+        total = torch.zeros(())
+        for _ in range(self.options[FedGHSettings].server_epochs):
+            total.zero_()
+            for rows in torch.randperm(len(labels), generator=order).split(BATCH):
+                loss = cross_entropy(head(vectors[rows]), labels[rows])
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                total += loss.detach() * len(rows)
+        kept = head.state_dict()
+        sent = Weights({PREFIX[HEAD] + name: tensor for name, tensor in kept.items()})
+        return Outcome(kept, {EVERYONE: Parts({HEAD: sent})}, {"head_loss": float(total) / len(labels)})
+
+
+METHOD = Method(
+    server=FedGH,
+    objective=FedGHObjective,
+    settings={"fedgh": FedGHSettings},
+    exchange=lambda options: Exchange((PROTOTYPES,), (Spec("weights", HEAD),)),
+    inference=RECEIVED,
+    rules=SHARED_RULES,
+)

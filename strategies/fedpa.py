@@ -1,0 +1,166 @@
+"""FedPA (Jiang et al., 2024): a generator, as FedGen's, that the server drives away from the prototypes it is held by.
+
+    client   from round 2:  CE + (b_G/B) alpha_r CE(g(G(y~)), y~) + beta_r mse(z, P_y)
+             y~ uniform over the classes that G knows, b_G = 32; alpha_r = 25 * 0.98^(r-1),
+             beta_r = max(0.15, 5 * 0.98^(r-1)); sends all weights and its prototypes p_ic
+    server   G by Adam on
+             alpha_r sum_i pi_iy CE(g_i(G(eps, y)), y) - 0.15 mse(G(eps, y), P_y)
+             + exp(-mean over (a, b) of different classes of mse(eps_a, eps_b) mean|G_a - G_b|),  P the last round's;
+             then the mean of the weights by n_i, and P_c = sum_i n_ic p_ic / sum_i n_ic (`samples`) or the plain mean
+    predict  the received model: `received`
+
+One architecture. pi_iy is n_iy / sum_i n_iy, or 1 / |N_y in S|. G is FedGen's, of its usual size. The server's distance
+runs over rows whose class had a P, of which round 1 has none. Read from the authors' code. Departures: it trains one
+batch a "local epoch", here E epochs; it sums P over training batches, here p_ic is measured after training in eval
+mode; a class that nobody reported keeps its P, which is zero there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from federation.settings import RECEIVED, RULES, AtLeastOne, Positive, Settings
+from federation.wire.payloads import Identity, Parts, Payload
+from models.generator import Generator
+from prototypes.losses import diversity, prototype_pull
+from prototypes.prototype_set import PrototypeSet
+from strategies.class_vectors import CLASS_SUMS, CLASS_WEIGHTS, with_class_vectors
+from strategies.contract import (
+    PROTOTYPES,
+    Batch,
+    ClientState,
+    Exchange,
+    Loss,
+    Method,
+    Options,
+    Outcome,
+    Phase,
+    Spec,
+    State,
+    as_state,
+    carried_on,
+    method_settings,
+    remembered,
+)
+from strategies.generator import DECAY, Drawn, GeneratorObjective, GeneratorServer
+from strategies.weights import EXTRACTOR, GENERATOR, HEAD, Sums
+
+ALPHA, BETA, APART = 25.0, 5.0, 0.15  # of the generated features, of the prototypes; least beta, and the server's
+
+
+@method_settings
+class FedPASettings:
+    """`fedpa.*`.
+
+    Attributes:
+        weighting: how clients weigh in a class, as teachers and in its prototype. Authors: samples (class counts).
+        server_rate: of the server's Adam in round 1. Authors: 3e-4 on MNIST, else 1e-4.
+        server_steps: of it a round. Authors: 50.
+    """
+
+    weighting: Literal["uniform", "samples"] = "uniform"
+    server_rate: Positive = 3e-4
+    server_steps: AtLeastOne = 50
+
+
+class FedPAObjective(GeneratorObjective):
+    """Client half: the model and its prototypes travel."""
+
+    parts = (EXTRACTOR, HEAD)
+
+    def new_generator(self, num_classes: int, dim: int) -> Generator:
+        """FedGen's, of its usual size."""
+        return Generator(num_classes, dim)
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """CE, and from round 2 what G teaches and the distance to P."""
+        plain = super().loss(state, batch, phase, round_number)
+        if state.received is None or state.table is None:
+            return plain
+        shrunk = DECAY ** (round_number - 1)
+        generated = self.generated(state)
+        apart = prototype_pull(plain.features, batch.labels, *state.table)
+        total = plain.total + ALPHA * shrunk * generated + max(APART, BETA * shrunk) * apart
+        parts = {"generated-cross-entropy": generated, "prototype-distance": apart}
+        return Loss(total, plain.parts | parts, plain.features)
+
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+        """The weights, and p_ic with n_ic where they weigh."""
+        weights = super().upload(state, round_number)
+        if not isinstance(weights, Parts) or state.prototypes is None:
+            return None
+        own = state.prototypes if by_counts(self.options) else state.prototypes.without_counts()
+        return Parts({**weights.parts, PROTOTYPES.name: own})
+
+
+class FedPA(GeneratorServer):
+    """Server half."""
+
+    one_architecture = True
+
+    def __init__(self, settings: Settings, options: Options):
+        super().__init__(settings, options)
+        self.rate, self.steps = options[FedPASettings].server_rate, options[FedPASettings].server_steps
+
+    def new_generator(self, num_classes: int, dim: int) -> Generator:
+        """FedGen's, of its usual size."""
+        return Generator(num_classes, dim)
+
+    def holding(self, upload: Parts, identity: Identity) -> Tensor:
+        """n_ic where counts weigh, else 1."""
+        own = upload[PROTOTYPES.name]
+        assert isinstance(own, PrototypeSet)
+        held = torch.zeros(self.num_classes)
+        held[own.labels] = 1.0 if own.counts is None else own.counts.float()
+        return held
+
+    def criterion(self, batch: Drawn, state: State, server_round: int) -> Tensor:
+        """What the teachers say, away from P, and the diversity of different classes."""
+        loss = ALPHA * DECAY ** (server_round - 1) * batch.taught + diversity(batch.noise, batch.features, batch.labels)
+        if not state:
+            return loss
+        return loss - APART * prototype_pull(batch.features, batch.labels, *remembered(state).table(self.num_classes))
+
+    def contribution(self, upload: Parts, identity: Identity) -> Sums:
+        """To the means of weights and of prototypes."""
+        own, weights = upload[PROTOTYPES.name], self.holding(upload, identity).double()
+        assert isinstance(own, PrototypeSet)
+        vectors, _ = own.to(dtype=torch.float64).table(self.num_classes)
+        share = {CLASS_SUMS: weights.unsqueeze(1) * vectors, CLASS_WEIGHTS: weights}
+        return {**super().contribution(upload, identity), **share}
+
+    def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:
+        """The means of weights and of prototypes."""
+        outcome = super().finish(totals, state, server_round)
+        ((group, total),) = totals.items()
+        weights = total[CLASS_WEIGHTS]
+        held = weights.nonzero().flatten()
+        fresh = PrototypeSet(held, (total[CLASS_SUMS][held] / weights[held].unsqueeze(1)).float())
+        prototypes, means = carried_on(state, fresh), outcome.downloads[group]
+        assert isinstance(means, Parts)
+        both = Parts({**means.parts, PROTOTYPES.name: prototypes})
+        return replace(outcome, state=as_state(prototypes), downloads={group: both})
+
+
+def by_counts(options: Options) -> bool:
+    """Whether class counts go up."""
+    return options[FedPASettings].weighting == "samples"
+
+
+def exchange(options: Options) -> Exchange:
+    """Weights and prototypes both ways, G down."""
+    averaged = with_class_vectors(EXTRACTOR, HEAD, counts=by_counts(options))
+    return Exchange(averaged.up, (*averaged.down, Spec("weights", GENERATOR)))
+
+
+METHOD = Method(
+    server=FedPA,
+    objective=FedPAObjective,
+    settings={"fedpa": FedPASettings},
+    exchange=exchange,
+    inference=RECEIVED,
+    rules=(*RULES, RECEIVED),
+)

@@ -1,0 +1,177 @@
+"""FRAug (Chen et al., ICCV 2023): features of a shared generator G, made its own by each client, augment its training.
+
+    client   f, g, G from what came; Psi and the class means m_c (running, 0.3) its own; per batch, all at once:
+             f, g by  (1-k) CE(g(z), y) + k/2 [CE(g(z~_y), y) + CE(g(z~_y~), y~)],  k = min(1/2, e), e = exp(w (r-1-T))
+                      z~_y = z + Psi(G(u, y), y),  z~_y~ = m_y~ + Psi(G(u, y~), y~),  y~ all classes in turn
+             G by     CE(g(G(u, y~)), y~) - lambda_G D(G(u, y~), .)
+             Psi by   mean over both kinds of z~ of  -entropy softmax g(z~) + lambda_Psi D'(z~, its real partner)
+    server   sum_{i in S} n_i w_i / sum_{i in S} n_i  of f, g and G
+    predict  the received model: `received`
+
+`digits`: D = mse to m_y~, D' = kernel MMD. `pacs`: D = kernel MMD to the batch's z, D' = mse, and in the first line
+z~ <- e z~ + (1-e) its real partner. Read in the authors' code: nothing of z~ has a gradient in the first line, where G
+and Psi are in eval mode, as G is in the third; y~ goes on where the last batch left it; m starts at zero and stays
+there for a class that the client does not hold. Running statistics of f stay at home (`share-buffers` own); G's always
+travel. Departures: the authors step f and g, then G, then Psi, with features of the model just moved, in eval mode;
+here one step by the sum, each with the others' parts held fixed, and z of the same pass.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy, log_softmax, mse_loss, softmax
+
+from federation.settings import RECEIVED, NotNegative, Positive
+from models.generator import ClassTurns, FeatureGenerator, FeatureTransformation
+from models.optim import EagerSGD
+from models.split import SplitModel
+from prototypes.losses import kernel_mmd
+from prototypes.weights import Weights
+from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from strategies.generator import of_generator
+from strategies.weights import (
+    EXTRACTOR,
+    GENERATOR,
+    HEAD,
+    SHARED_RULES,
+    AveragedWeights,
+    SharedObjective,
+    both_ways,
+    drawn,
+    refuse_other_layouts,
+)
+
+MEANS_RATE = 0.3  # of the newest batch in m_c
+
+
+@method_settings
+class FRAugSettings:
+    """`fraug.*`.
+
+    Attributes:
+        variant: which distances, and whether features are mixed. Authors: by data set.
+        ramp: omega, how steeply the share of made features rises to the last round. Authors: 0.002; 0.01 on PACS.
+        lambda_g: of the distance that G seeks. Authors: 1; 10 on PACS.
+        lambda_t: lambda_Psi, of the distance that Psi avoids. Authors: 1.
+        rate: of G and Psi. Authors: 0.05.
+    """
+
+    variant: Literal["digits", "pacs"] = "digits"
+    ramp: NotNegative = 0.002
+    lambda_g: NotNegative = 1.0
+    lambda_t: NotNegative = 1.0
+    rate: Positive = 0.05
+
+
+class FRAugObjective(SharedObjective):
+    """Client half."""
+
+    parts = (EXTRACTOR, HEAD)
+
+    def build(self, model: SplitModel, seed: int) -> nn.Module:
+        """G as everybody has it, Psi, m and the turn beside the model."""
+        classes, dim = self.num_classes, model.feature_dim
+        model.generator = drawn(self.shared_seed(GENERATOR), lambda: FeatureGenerator(classes, dim))
+        model.transformation = drawn(self.shared_seed("transformation"), lambda: FeatureTransformation(classes, dim))
+        model.turns = ClassTurns(classes, dim)
+        return model
+
+    def shared(self, module: nn.Module) -> dict[str, Weights]:
+        """Model and G, whose statistics always travel."""
+        return {**super().shared(module), GENERATOR: of_generator(module.get_submodule(GENERATOR))}
+
+    def phases(self, state: ClientState, round_number: int) -> list[Phase]:
+        """One, in which G and Psi have a rate of their own."""
+        beside = {id(p) for part in (state.module.generator, state.module.transformation) for p in part.parameters()}
+
+        def optimiser(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+            groups: list[dict[str, Any]] = [
+                {"params": [p for p in parameters if id(p) not in beside]},
+                {"params": [p for p in parameters if id(p) in beside], "lr": self.options[FRAugSettings].rate},
+            ]
+            chosen = self.settings
+            return EagerSGD(groups, chosen.learning_rate, chosen.momentum, chosen.weight_decay)
+
+        parameters = [p for p in state.module.parameters() if p.requires_grad]
+        return [Phase("train", parameters, epochs=self.settings.local_epochs, optimiser=optimiser)]
+
+    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+        """The sum of the three."""
+        options, module = self.options[FRAugSettings], state.module
+        plain = super().loss(state, batch, phase, round_number)
+        z = plain.features.detach().to(module.turns.means.dtype)
+        module.turns.remember(z, batch.labels, MEANS_RATE)
+        dealt = module.turns.deal(len(z))
+        # the real partners of made features, of both kinds
+        real, wanted = torch.cat([z, module.turns.means[dealt]]), torch.cat([batch.labels, dealt])
+        blend = math.exp(options.ramp * (round_number - 1 - self.settings.rounds))
+        share = min(0.5, blend)
+        augmented = cross_entropy(module.classify(self._made(module, real, wanted, blend)), wanted)
+        model = (1 - share) * plain.total + share * augmented
+        generator = self._of_generator(module, z, dealt)
+        transformation = self._of_transformation(module, real, wanted)
+        parts = {"augmented-cross-entropy": augmented, "generator": generator, "transformation": transformation}
+        return Loss(model + generator + transformation, plain.parts | parts, plain.features)
+
+    @torch.no_grad()
+    def _made(self, module: Any, real: Tensor, labels: Tensor, blend: float) -> Tensor:
+        """z~ for the model, (2n, d), of G and Psi as they predict."""
+        made: Tensor = real + module.transformation.eval()(module.generator.eval()(labels), labels)
+        return blend * made + (1 - blend) * real if self.options[FRAugSettings].variant == "pacs" else made
+
+    def _of_generator(self, module: Any, z: Tensor, dealt: Tensor) -> Tensor:
+        """G's own loss."""
+        options = self.options[FRAugSettings]
+        made = module.generator.train()(dealt)
+        far = kernel_mmd(made, z) if options.variant == "pacs" else mse_loss(made, module.turns.means[dealt])
+        return cross_entropy(_fixed(module.classifier, made), dealt) - options.lambda_g * far
+
+    def _of_transformation(self, module: Any, real: Tensor, labels: Tensor) -> Tensor:
+        """Psi's own loss: the mean of both kinds, of which each is a batch by itself."""
+        options, losses = self.options[FRAugSettings], []
+        distance = mse_loss if options.variant == "pacs" else kernel_mmd
+        for partner, wanted in zip(real.chunk(2), labels.chunk(2), strict=True):
+            with torch.no_grad():
+                made = module.generator.eval()(wanted)
+            moved = partner + module.transformation.train()(made, wanted)
+            logits = _fixed(module.classifier, moved)
+            entropy = -(softmax(logits, dim=1) * log_softmax(logits, dim=1)).sum(dim=1).mean()
+            losses.append(options.lambda_t * distance(moved, partner) - entropy)
+        return torch.stack(losses).mean()
+
+
+def _fixed(module: nn.Module, z: Tensor) -> Tensor:
+    """What a module makes of z, without gradient to its parameters."""
+    made: Tensor = functional_call(module, {name: p.detach() for name, p in module.named_parameters()}, (z,))
+    return made
+
+
+class FRAug(AveragedWeights):
+    """Server half: the mean, of G too."""
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """Every client has the same G."""
+        super().check(num_classes, dim)
+        refuse_other_layouts(self, GENERATOR, of_generator(FeatureGenerator(num_classes, dim)).layout)
+
+    def notices(self) -> Sequence[str]:
+        """Say where statistics travel that should stay."""
+        lines = [line for identity in self.identities.values() for line in identity.layouts]
+        travel = any("running_" in line for line in lines if not line.startswith(GENERATOR))
+        said = "running statistics of the models are averaged, which stay at home in the paper: set `share-buffers` own"
+        return [*super().notices(), *([said] if travel else [])]
+
+
+METHOD = Method(
+    server=FRAug,
+    objective=FRAugObjective,
+    settings={"fraug": FRAugSettings},
+    exchange=lambda options: both_ways(EXTRACTOR, HEAD, GENERATOR),
+    inference=RECEIVED,
+    rules=SHARED_RULES,
+    fixed_rounds=True,
+)

@@ -1,0 +1,185 @@
+"""The family of methods whose server trains a generator of features on the clients' heads (FedGen, FedPA).
+
+    client   gets the averaged weights and G, which it runs in eval mode and never trains
+    server   from G and Adam as the last round left them, before heads are averaged:
+             min_G  sum_i pi_iy CE(g_i(G(eps, y)), y) + what the method adds, y uniform over the reported classes
+
+pi_iy is a client's share in the holders of y in S. Uploads are read twice, one at a time: to be added up, and for
+their heads, of which one a client stays in memory while G learns.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from federation.seeds import generator as stream
+from federation.wire.payloads import Identity, Parts, Payload
+from models.generator import Generator
+from models.optimiser_state import optimiser_tensors, restore_optimiser
+from models.split import SplitModel
+from prototypes.weights import Weights, taken
+from strategies.contract import ClientState, Outcome, State
+from strategies.weights import (
+    GENERATOR,
+    HEAD,
+    PREFIX,
+    AveragedWeights,
+    SharedObjective,
+    drawn,
+    head_layout,
+    refuse_other_layouts,
+    shared_seed,
+)
+
+BATCH = 32  # of generated features, here and there
+DECAY = 0.98  # a round, of the server's rate and of the weights of a client's terms
+WEIGHT_DECAY = 0.01  # of the server's Adam
+
+
+class Drawn(NamedTuple):
+    """A batch of the server's: noise (b, q), labels (b,), what G makes of them (b, d), and the teachers' loss."""
+
+    noise: Tensor
+    labels: Tensor
+    features: Tensor
+    taught: Tensor
+
+
+class Teachers(NamedTuple):
+    """The heads of a round, weights (s, K, d) and biases (s, K), and what each weighs in each class, (s, K)."""
+
+    weights: Tensor
+    biases: Tensor
+    held: Tensor
+
+
+class GeneratorObjective(SharedObjective):
+    """Client half: G lies beside the model."""
+
+    def new_generator(self, num_classes: int, dim: int) -> Generator:
+        """G before it learns; a method knows its other sizes."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which generator it gets")
+
+    def build(self, model: SplitModel, seed: int) -> nn.Module:
+        """G as the server has it, too, before it has learnt."""
+        module = super().build(model, seed)
+        made = drawn(self.shared_seed(GENERATOR), lambda: self.new_generator(self.num_classes, model.feature_dim))
+        module.generator = made.requires_grad_(False)
+        return module
+
+    def shared(self, module: nn.Module) -> dict[str, Weights]:
+        """What travels both ways, and G, whose statistics always travel."""
+        return {**super().shared(module), GENERATOR: of_generator(module.get_submodule(GENERATOR))}
+
+    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+        """What came replaces the client's own; without a G that has learnt there is nothing to learn of it."""
+        super().receive(state, received, round_number)
+        state.received = received if isinstance(received, Parts) and GENERATOR in received.parts else None
+
+    def generated(self, state: ClientState) -> Tensor:
+        """(b_G / B) CE(g(G(y~)), y~), y~ uniform over the classes that G was trained on; a scalar."""
+        made: Generator = state.module.generator.eval()
+        labels = made.labels(BATCH)
+        loss = cross_entropy(self.logits(state, made(made.noise(BATCH), labels)), labels)
+        return BATCH / self.settings.batch_size * loss
+
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+        """The parts as training left them; G is the server's."""
+        return Parts(super().shared(state.module))
+
+
+class GeneratorServer(AveragedWeights):
+    """Server half: the mean of the weights, and G."""
+
+    rate: float
+    steps: int
+
+    def new_generator(self, num_classes: int, dim: int) -> Generator:
+        """G before it learns, as on the clients."""
+        raise NotImplementedError(f"{type(self).__name__} does not say which generator it trains")
+
+    def criterion(self, batch: Drawn, state: State, server_round: int) -> Tensor:
+        """What a batch of G's is worth, to be minimised."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its generator learns")
+
+    def holding(self, upload: Parts, identity: Identity) -> Tensor:
+        """How much a client weighs in each class, (K,) float32, before the shares of a class are made to sum to 1."""
+        held = torch.zeros(self.num_classes)
+        held[list(identity.classes)] = 1
+        return held
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """Every client has the server's G, and a head that the server can run."""
+        super().check(num_classes, dim)
+        refuse_other_layouts(self, HEAD, head_layout(dim, num_classes))
+        refuse_other_layouts(self, GENERATOR, of_generator(self.new_generator(num_classes, dim)).layout)
+
+    def aggregate(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Outcome:
+        """The mean, and a G that has learnt of this round's heads."""
+        averaged = super().aggregate(uploads, state, server_round)
+        teachers = self._teachers(uploads)
+        seed = shared_seed(self.settings.seed, GENERATOR)
+        made = drawn(seed, lambda: self.new_generator(self.num_classes, self.dim))
+        lowered = self.rate * DECAY ** (server_round - 1)
+        optimiser = torch.optim.Adam(made.parameters(), lr=lowered, weight_decay=WEIGHT_DECAY)
+        if state:
+            made.load_state_dict({name: state[f"{GENERATOR}/{name}"] for name in made.state_dict()})
+            restore_optimiser(optimiser, state, "optimiser")
+        loss = self._train(made, optimiser, teachers, state, server_round)
+        kept = {f"{GENERATOR}/{name}": tensor for name, tensor in made.state_dict().items()}
+        kept |= optimiser_tensors(optimiser, "optimiser")
+        sent = of_generator(made)
+        downloads: dict[int, Payload] = {
+            group: Parts({**means.parts, GENERATOR: sent})
+            for group, means in averaged.downloads.items()
+            if isinstance(means, Parts)
+        }
+        figures = {**averaged.figures, "generator_loss": float(loss)}
+        return replace(averaged, state={**averaged.state, **kept}, downloads=downloads, figures=figures)
+
+    def _teachers(self, uploads: Mapping[int, Parts]) -> Teachers:
+        weights, biases, held = [], [], []
+        for partition, upload in uploads.items():
+            head = upload[HEAD]
+            assert isinstance(head, Weights)
+            weights.append(head.tensors[PREFIX[HEAD] + "weight"])
+            biases.append(head.tensors[PREFIX[HEAD] + "bias"])
+            held.append(self.holding(upload, self.identities[partition]))
+        return Teachers(torch.stack(weights), torch.stack(biases), torch.stack(held))
+
+    def _train(
+        self,
+        made: Generator,
+        optimiser: torch.optim.Optimizer,
+        teachers: Teachers,
+        state: State,
+        server_round: int,
+    ) -> Tensor:
+        """Train G in place; the last step's loss."""
+        shares = teachers.held / teachers.held.sum(dim=0).clamp(min=1)
+        reported = teachers.held.any(dim=0).nonzero().flatten()
+        made.held[reported] = 1
+        draw = stream(self.settings.seed, "round", server_round, GENERATOR)
+        loss = torch.zeros(())
+        for _ in range(self.steps):
+            labels = reported[torch.randint(len(reported), (BATCH,), generator=draw)]
+            noise = made.noise(BATCH, draw)
+            features = made(noise, labels)
+            logits = torch.einsum("bd,skd->sbk", features, teachers.weights) + teachers.biases.unsqueeze(1)
+            each = cross_entropy(logits.flatten(0, 1), labels.repeat(len(shares)), reduction="none")
+            taught = (each.view(len(shares), -1) * shares[:, labels]).sum(dim=0).mean()
+            loss = self.criterion(Drawn(noise, labels, features, taught), state, server_round)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        return loss.detach()
+
+
+def of_generator(module: nn.Module) -> Weights:
+    """A generator's floating tensors, by their names in a client's model."""
+    tensors = {PREFIX[GENERATOR] + name: tensor for name, tensor in module.state_dict().items()}
+    return taken(tensors, [name for name, tensor in tensors.items() if tensor.is_floating_point()])

@@ -1,0 +1,100 @@
+"""FedGH: the server's head against gradient steps by hand, its start, its life across rounds, and heads that differ."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from federation.settings import SettingError
+from federation.wire.codec import Codec
+from federation.wire.payloads import Identity
+from federation.wire.weights import layout_lines
+from models.split import SplitModel
+from prototypes.prototype_set import PrototypeSet
+from strategies import read_settings
+from strategies.contract import EVERYONE, ClientState
+from strategies.weights import head_layout
+from tests.strategies.sets import same_state
+
+K, D = 4, 3
+
+
+def halves_of(head=None, **settings):
+    run = read_settings({"strategy": "fedgh", "feature-dim": D} | settings)
+    server = run.method.server(run.settings, run.options)
+    lines = tuple(layout_lines("head", head or head_layout(D, K)))
+    server.meet(Codec(K, D), {p: Identity(p, 2, "net", rows=(5, 0, 0), layouts=lines) for p in range(2)})
+    return server, run.method.objective(run.settings, run.options, K)
+
+
+def uploads(seed=1):
+    random = torch.Generator().manual_seed(seed)
+    held = {0: (0, 1, 3), 1: (1, 2)}
+    return {
+        p: PrototypeSet(torch.tensor(labels), torch.randn(len(labels), D, generator=random))
+        for p, labels in held.items()
+    }
+
+
+def test_the_head_takes_the_steps_of_the_cross_entropy_on_all_prototypes():
+    """All five fit one batch, so that the order does not matter."""
+    server, objective = halves_of(**{"fedgh.server-epochs": 3})
+    model = objective.build(SplitModel(nn.Linear(2, D), D, K), 9)
+    weight, bias = (p.detach().double().numpy() for p in (model.classifier.weight, model.classifier.bias))
+    sent = uploads()
+    rows = np.concatenate([upload.vectors.double().numpy() for upload in sent.values()])
+    wanted = np.eye(K)[[0, 1, 3, 1, 2]]
+    for _ in range(3):
+        scores = np.exp(rows @ weight.T + bias)
+        apart = (scores / scores.sum(axis=1, keepdims=True) - wanted) / len(rows)
+        weight, bias = weight - 0.01 * apart.T @ rows, bias - 0.01 * apart.sum(axis=0)
+    head = server.aggregate(sent, {}, 1).downloads[EVERYONE]["head"].tensors
+    np.testing.assert_allclose(head["classifier.weight"], weight, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(head["classifier.bias"], bias, rtol=1e-5, atol=1e-6)
+    # and it is what a client predicts with
+    state = ClientState(model)
+    arrived = objective.arrived(state, server.aggregate(sent, {}, 1).downloads[EVERYONE])
+    assert torch.equal(arrived.module.classifier.bias, head["classifier.bias"])
+
+
+def test_it_learns_the_prototypes_and_goes_on_where_the_last_round_left_it():
+    server, _ = halves_of(**{"fedgh.server-epochs": 400})
+    state, losses = {}, []
+    for number in range(1, 4):
+        outcome = server.aggregate(uploads(), state, number)
+        state = outcome.state
+        losses.append(outcome.figures["head_loss"])
+    assert losses == sorted(losses, reverse=True)
+    assert losses[2] < 0.9 * losses[0]
+    first = server.aggregate(uploads(), {}, 1).state
+    once, twice = (server.aggregate(uploads(), first, 2).state for _ in range(2))
+    assert same_state(once, twice), "the state that it is given stays as it is"
+
+
+@pytest.mark.parametrize("length", [0.0, 1e-42, 9e3])
+def test_prototypes_of_any_legal_length_leave_a_finite_head(length):
+    server, _ = halves_of()
+    sent = {p: upload.with_vectors(length * upload.on_sphere().vectors) for p, upload in uploads().items()}
+    head = server.aggregate(sent, {}, 1).downloads[EVERYONE]["head"].tensors
+    assert all(bool(tensor.isfinite().all()) for tensor in head.values())
+
+
+def test_one_prototype_of_one_client_is_enough():
+    server, _ = halves_of()
+    alone = {1: PrototypeSet(torch.tensor([2]), torch.ones(1, D))}
+    head = server.aggregate(alone, {}, 1).downloads[EVERYONE]["head"].tensors
+    assert int((head["classifier.weight"] @ torch.ones(D) + head["classifier.bias"]).argmax()) == 2
+
+
+def test_prototypes_go_up_without_counts():
+    _, objective = halves_of()
+    state = ClientState(None)
+    assert objective.upload(state, 1) is None
+    state.prototypes = PrototypeSet(torch.tensor([1]), torch.ones(1, D), torch.tensor([7]))
+    assert objective.upload(state, 1).counts is None
+
+
+def test_a_client_with_another_head_is_refused_before_round_1():
+    for other in ((("classifier.weight", (K, D)),), (("classifier.bias", (K,)), ("classifier.weight", (K, D + 1)))):
+        with pytest.raises(SettingError, match=r"client 0 \(net\) has another head .* than the server of `fedgh`"):
+            halves_of(head=other)

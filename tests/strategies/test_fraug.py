@@ -1,0 +1,215 @@
+"""FRAug: its three losses by loops and each on its own parts, the share that rises, means and turns, MMD by loops."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, one_hot
+
+from federation.settings import SettingError
+from federation.wire.codec import Codec
+from federation.wire.payloads import Identity
+from federation.wire.weights import layout_lines
+from models.generator import ClassTurns, FeatureGenerator
+from models.split import SplitModel
+from prototypes.losses import kernel_mmd
+from strategies import read_settings
+from strategies.contract import Batch, ClientState
+from strategies.generator import of_generator
+
+K, D, T = 3, 4, 10
+RAND = torch.rand
+
+
+def halves_of(**settings):
+    run = read_settings({"strategy": "fraug", "feature-dim": D, "rounds": T, "learning-rate": 0.1} | settings)
+    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+
+
+def client(objective):
+    torch.manual_seed(2)
+    state = ClientState(objective.build(SplitModel(nn.Linear(2, D), D, K), 1).double().train())
+    with torch.no_grad():
+        state.module.turns.means.copy_(torch.randn(K, D))
+        state.module.turns.turn.fill_(2)
+    return state
+
+
+def batch(rows=5):
+    random = torch.Generator().manual_seed(5)
+    labels = torch.tensor([0, 0, 2, 2, 0, 2, 0])[:rows]
+    return Batch(torch.randn(rows, 2, generator=random, dtype=torch.float64), labels)
+
+
+def mmd_by_loops(one, other):
+    rows = [row.detach().numpy() for row in (*one, *other)]
+    square = np.array([[((a - b) ** 2).sum() for b in rows] for a in rows])
+    middle = square.sum() / (len(rows) ** 2 - len(rows))
+    kernel = sum(np.exp(-square / (middle * 2.0**power)) for power in (-2, -1, 0, 1, 2))
+    n = len(one)
+    return kernel[:n, :n].mean() + kernel[n:, n:].mean() - kernel[:n, n:].mean() - kernel[n:, :n].mean()
+
+
+def expected(objective, state, rows, number, variant, lambda_g, lambda_t, ramp):
+    """The three losses, step by step, with the noise that the process's generator gives."""
+    module, (inputs, labels) = state.module, (rows.inputs, rows.labels)
+    z = module.features(inputs).detach()
+    means = module.turns.means.clone()
+    for c in labels.unique().tolist():
+        means[c] = 0.7 * means[c] + 0.3 * z[labels == c].mean(dim=0)
+    dealt = torch.tensor([(2 + i) % K for i in range(len(labels))])
+    partners, wanted = (z, means[dealt]), (labels, dealt)
+    e = math.exp(ramp * (number - 1 - T))
+    share = min(0.5, e)
+
+    def made(mode, of):
+        hot = one_hot(of, K).double()
+        return module.generator.train(mode).network(torch.cat([torch.rand(len(of), D // 2).double(), hot], dim=1))
+
+    def moved(mode, features, of):
+        return module.transformation.train(mode).network(torch.cat([features, one_hot(of, K).double()], dim=1))
+
+    def loss_of(features, of):
+        return cross_entropy(module.classifier(features), of)
+
+    torch.manual_seed(11)
+    hots = torch.cat(wanted)
+    real = torch.cat(partners)
+    augmented = real + moved(False, made(False, hots), hots)
+    if variant == "pacs":
+        augmented = e * augmented + (1 - e) * real
+    two = [loss_of(each, of) for each, of in zip(augmented.split(len(z)), wanted, strict=True)]
+    first = (1 - share) * loss_of(z, labels) + share * sum(two) / 2
+    generated = made(True, dealt)
+    far = mmd_by_loops(generated, z) if variant == "pacs" else (generated - means[dealt]).square().mean()
+    second = loss_of(generated, dealt) - lambda_g * far
+    third = 0.0
+    for partner, of in zip(partners, wanted, strict=True):
+        shifted = partner + moved(True, made(False, of), of)
+        p = module.classifier(shifted).softmax(dim=1)
+        near = (shifted - partner).square().mean() if variant == "pacs" else mmd_by_loops(shifted, partner)
+        third += (lambda_t * near + (p * p.log()).sum(dim=1).mean()) / 2
+    return first, second, third, means
+
+
+@pytest.mark.parametrize("number", [1, 8])
+@pytest.mark.parametrize("variant", ["digits", "pacs"])
+def test_the_losses_are_those_of_loops(variant, number):
+    values = {"lambda_g": 2.0, "lambda_t": 3.0, "ramp": 0.15}
+    own = {f"fraug.{name.replace('_', '-')}": value for name, value in values.items()}
+    _, objective = halves_of(**{"fraug.variant": variant}, **own)
+    state, plain = client(objective), client(objective)
+    torch.manual_seed(11)
+    found = objective.loss(state, batch(), objective.phases(state, number)[0], number)
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        # noise of one type is other noise than that of another
+        patch.setattr(torch, "rand", lambda *size, **_: RAND(*size, dtype=torch.float64))
+        first, second, third, means = expected(objective, plain, batch(), number, variant, **values)
+    assert float(found.parts["generator"].detach()) == pytest.approx(float(second), rel=1e-9)
+    assert float(found.parts["transformation"].detach()) == pytest.approx(float(third), rel=1e-9)
+    assert float(found.total.detach()) == pytest.approx(float(first + second + third), rel=1e-9)
+    torch.testing.assert_close(state.module.turns.means, means)
+    assert int(state.module.turns.turn) == (2 + 5) % K
+
+
+@pytest.mark.parametrize("variant", ["digits", "pacs"])
+def test_each_loss_moves_its_own_parts_alone(variant):
+    _, objective = halves_of(**{"fraug.variant": variant})
+    state = client(objective)
+    parts = objective.loss(state, batch(), objective.phases(state, 1)[0], 1).parts
+    owners = {
+        "augmented-cross-entropy": {"classifier"},
+        "generator": {"generator"},
+        "transformation": {"transformation"},
+        "cross-entropy": {"extractor", "classifier"},
+    }
+    for part, owner in owners.items():
+        state.module.zero_grad(set_to_none=True)
+        parts[part].backward(retain_graph=True)
+        moved = {name.partition(".")[0] for name, p in state.module.named_parameters() if p.grad is not None}
+        assert moved == owner, part
+
+
+def test_generator_and_transformation_have_a_rate_of_their_own():
+    _, objective = halves_of(**{"fraug.rate": 0.03})
+    state = client(objective)
+    (phase,) = objective.phases(state, 1)
+    model, beside = phase.optimiser(phase.parameters).param_groups
+    assert (model["lr"], beside["lr"]) == (0.1, 0.03)
+    named = {id(p): name.partition(".")[0] for name, p in state.module.named_parameters()}
+    assert {named[id(p)] for p in model["params"]} == {"extractor", "classifier"}
+    assert {named[id(p)] for p in beside["params"]} == {"generator", "transformation"}
+
+
+@pytest.mark.parametrize("buffers", ["average", "own"])
+def test_model_and_generator_travel_and_the_client_s_own_parts_stay(buffers):
+    _, objective = halves_of(**{"share-buffers": buffers})
+    state = client(objective)
+    names = {name for part in objective.upload(state, 1).parts.values() for name in part.tensors}
+    assert {name.partition(".")[0] for name in names} == {"extractor", "classifier", "generator"}
+    assert "generator.network.1.running_var" in names
+
+
+def test_a_mean_that_no_row_came_for_stays_and_classes_are_dealt_in_turn():
+    turns = ClassTurns(3, 2)
+    turns.remember(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 5.0]]), torch.tensor([2, 2, 0]), 0.5)
+    assert turns.means.tolist() == [[2.5, 2.5], [0, 0], [1.0, 1.5]]
+    turns.remember(torch.tensor([[1.0, 1.0]]), torch.tensor([1]), 0.5)
+    assert turns.means.tolist() == [[2.5, 2.5], [0.5, 0.5], [1.0, 1.5]]
+    assert list(itertools.chain(*(turns.deal(n).tolist() for n in (2, 5, 1)))) == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+# --- the server ---------------------------------------------------------------------------------------------------
+
+
+def identity(partition, generator_dim=D, statistics=False):
+    lines = [*layout_lines("generator", of_generator(FeatureGenerator(K, generator_dim)).layout)]
+    lines += ["extractor/extractor.1.running_mean:4"] if statistics else []
+    return Identity(partition, 2, "net", rows=(5, 0, 0), layouts=tuple(lines))
+
+
+def test_a_client_with_another_generator_is_refused_before_round_1():
+    server, _ = halves_of()
+    server.meet(Codec(K, D), {0: identity(0), 1: identity(1)})
+    with pytest.raises(SettingError, match=r"client 1 \(net\) has another generator"):
+        server.meet(Codec(K, D), {0: identity(0), 1: identity(1, D + 2)})
+
+
+@pytest.mark.parametrize("statistics", [False, True])
+def test_statistics_of_the_model_that_travel_are_told_of(statistics):
+    server, _ = halves_of()
+    server.meet(Codec(K, D), {0: identity(0, statistics=statistics)})
+    assert any("`share-buffers`" in notice for notice in server.notices()) == statistics
+
+
+# --- the maximum mean discrepancy ---------------------------------------------------------------------------------
+
+
+def test_the_discrepancy_is_that_of_loops_and_its_gradient_that_of_finite_differences():
+    random = torch.Generator().manual_seed(3)
+    one, other = (torch.randn(n, 3, generator=random, dtype=torch.float64) + n for n in (4, 5))
+    assert float(kernel_mmd(one, other)) == pytest.approx(mmd_by_loops(one, other), rel=1e-12)
+    assert float(kernel_mmd(one, one)) == pytest.approx(0, abs=1e-12)
+    # its widths have no gradient: differences at fixed widths
+    middle = torch.pdist(torch.cat([one, other])).square().mean()
+    both = torch.cat([one, other]).requires_grad_()
+
+    def fixed(rows):
+        square = (rows.unsqueeze(1) - rows).square().sum(dim=2)
+        kernel = sum(torch.exp(-square / (middle * 2.0**power)) for power in (-2, -1, 0, 1, 2))
+        return kernel[:4, :4].mean() + kernel[4:, 4:].mean() - 2 * kernel[:4, 4:].mean()
+
+    (found,) = torch.autograd.grad(kernel_mmd(*both.split([4, 5])), both)
+    (wanted,) = torch.autograd.grad(fixed(both), both)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_rows_that_are_all_equal_have_no_discrepancy_and_no_nan():
+    rows = torch.ones(3, 2, requires_grad=True)
+    loss = kernel_mmd(rows, torch.ones(3, 2))
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert bool(rows.grad.isfinite().all())

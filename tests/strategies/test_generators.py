@@ -1,0 +1,363 @@
+"""FedGen and FedPA: limits, a client's loss and the server's by loops, and the life of the generator."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from federation.seeds import generator as stream
+from federation.settings import SettingError
+from federation.wire.codec import Codec
+from federation.wire.payloads import Identity, Parts
+from federation.wire.weights import layout_lines
+from models.generator import Generator
+from models.split import SplitModel
+from prototypes.losses import diversity
+from prototypes.prototype_set import PrototypeSet
+from prototypes.weights import Weights
+from strategies import read_settings
+from strategies.contract import Batch, ClientState
+from strategies.generator import of_generator
+from strategies.rounds.waiting import Scratch, Waiting
+from strategies.weights import drawn, shared_seed
+from tests.strategies.sets import same_state
+
+K, D, Q = 4, 3, 2
+SIZES = {"noise-dim": Q, "hidden": 5}
+HELD = {0: (0, 1), 1: (1, 3), 2: (1,)}
+
+
+def halves_of(name, **settings):
+    own = {f"{name}.{key}": value for key, value in ((SIZES if name == "fedgen" else {}) | settings).items()}
+    own["disclose-class-counts"] = True
+    run = read_settings({"strategy": name, "feature-dim": D} | own)
+    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+
+
+def client(objective, seed=1):
+    torch.manual_seed(seed)
+    return ClientState(objective.build(SplitModel(nn.Linear(2, D), D, K), 7))
+
+
+def numbers(name="fedgen", models=("net", "net", "net"), **settings):
+    """A server that knows its clients, and what they upload."""
+    server, objective = halves_of(name, **settings)
+    identities, uploads = {}, {}
+    for partition, held in HELD.items():
+        state = client(objective)
+        with torch.no_grad():
+            for p in state.module.classifier.parameters():
+                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(partition)))
+        shared = objective.shared(state.module)
+        lines = tuple(line for part, weights in shared.items() for line in layout_lines(part, weights.layout))
+        identities[partition] = Identity(
+            partition, 3, models[partition], classes=held, rows=(10 + partition, 0, 0), layouts=lines
+        )
+        vectors = torch.randn(len(held), D, generator=torch.Generator().manual_seed(partition))
+        state.prototypes = PrototypeSet(torch.tensor(held), vectors, torch.tensor([3 + partition, 8][: len(held)]))
+        uploads[partition] = objective.upload(state, 1)
+    server.meet(Codec(K, D), identities)
+    return server, objective, uploads
+
+
+def finished(server, uploads, folder, state=None, number=1):
+    scratch = Scratch(folder)
+    for partition, upload in uploads.items():
+        scratch.put(partition, upload)
+    return server.aggregate(Waiting(scratch, uploads), state or {}, number)
+
+
+def softmax_loss(z, weight, bias, label):
+    scores = weight @ z + bias
+    return math.log(np.exp(scores - scores.max()).sum()) + scores.max() - scores[label]
+
+
+@pytest.mark.parametrize(("share", "limit"), [("head", "lg-fedavg"), ("all", "fedavg")])
+def test_without_its_terms_it_is_fedavg_of_what_it_shares_to_the_bit(run, metrics, share, limit):
+    small = {"rounds": 3, "max-samples": 240, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}
+    nothing = {"strategy": "fedgen", "fedgen.share": share, "fedgen.alpha": 0.0, "fedgen.beta": 0.0}
+    found, expected = (
+        [line["evaluation"] for line in metrics(run(small | settings, clients=3))]
+        for settings in (nothing, {"strategy": limit})
+    )
+    assert found == expected
+
+
+def test_the_generator_starts_alike_everywhere_and_draws_no_number_of_the_model_s():
+    _, objective = halves_of("fedgen", share="all")
+    one, other = client(objective, 1).module, client(objective, 2).module
+    assert same_state(one.generator.state_dict(), other.generator.state_dict())
+    assert not torch.equal(one.extractor.weight, other.extractor.weight)
+    torch.manual_seed(1)
+    assert torch.equal(one.extractor.weight, nn.Linear(2, D).weight)
+    assert not any(p.requires_grad for p in one.generator.parameters())
+    noise = one.generator.noise(2000)
+    assert 0 <= float(noise.min()) < 0.01
+    assert 0.99 < float(noise.max()) < 1
+
+
+@pytest.mark.parametrize("held", [(2,), (0, 3), (1, 2, 3)])
+def test_classes_are_drawn_evenly_among_those_that_it_knows(held):
+    made = Generator(K, D)
+    made.held[list(held)] = 1
+    found = made.labels(30000, torch.Generator().manual_seed(1)).bincount(minlength=K) / 30000
+    for label in range(K):
+        assert float(found[label]) == pytest.approx(1 / len(held) if label in held else 0, abs=0.01)
+
+
+def test_all_of_the_generator_travels_down_and_nothing_of_it_up():
+    for buffers in ("average", "own"):
+        run = read_settings({"strategy": "fedgen", "share-buffers": buffers, "feature-dim": D})
+        objective = run.method.objective(run.settings, run.options, K)
+        state = client(objective)
+        shared = objective.shared(state.module)
+        assert list(objective.upload(state, 1).parts) == ["head"]
+        names = {name.removeprefix("generator.") for name in shared["generator"].tensors}
+        floating = {name for name, tensor in state.module.generator.state_dict().items() if tensor.is_floating_point()}
+        assert names == floating >= {"held", "network.1.running_mean"}
+
+
+def taught(objective, known=(0, 2), number=3):
+    """A client that has received a generator which knows some classes; its loss on a batch."""
+    state = client(objective)
+    shared = objective.shared(state.module)
+    tensors = dict(shared["generator"].tensors)
+    tensors["generator.held"] = torch.zeros(K).index_fill_(0, torch.tensor(known), 1.0)
+    tensors["generator.network.1.running_var"] = torch.full((5,), 0.3)
+    objective.receive(state, Parts({**shared, "generator": Weights(tensors)}), number)
+    state.module.train()
+    return state
+
+
+@pytest.mark.parametrize("labels", [(0, 1, 2, 1, 0), (1, 3, 1)])
+def test_a_client_s_loss_is_that_of_loops(labels):
+    """With the noise and classes that the process's generator gives, which are drawn anew for each term."""
+    _, objective = halves_of("fedgen", alpha=3.0, beta=2.0)
+    state = taught(objective)
+    batch = Batch(torch.randn(len(labels), 2), torch.tensor(labels))
+    torch.manual_seed(11)
+    loss = objective.loss(state, batch, objective.phases(state, 3)[0], 3)
+    made = state.module.generator.eval()
+    torch.manual_seed(11)
+    drawn = made.labels(32)
+    assert set(drawn.tolist()) == {0, 2}
+    weight, bias = (p.detach().double().numpy() for p in state.module.classifier.parameters())
+    made_of = made(made.noise(32), drawn).detach().double().numpy()
+    generated = np.mean([softmax_loss(z, weight, bias, y) for z, y in zip(made_of, drawn.tolist(), strict=True)])
+    teachers = made(made.noise(len(labels)), batch.labels).detach().double().numpy()
+    students = state.module.features(batch.inputs).detach().double().numpy()
+    apart = []
+    for row, label in enumerate(labels):
+        p, q = (
+            np.array([math.exp(-softmax_loss(z, weight, bias, c)) for c in range(K)])
+            for z in (teachers[row], students[row])
+        )
+        apart += [float((p * np.log(p / q)).sum())] if label in (0, 2) else []
+    divergence = np.mean(apart) if apart else 0.0
+    own = np.mean([softmax_loss(z, weight, bias, y) for z, y in zip(students, labels, strict=True)])
+    shrunk = 0.98**2
+    assert float(loss.parts["divergence"]) == pytest.approx(divergence, rel=1e-4, abs=1e-7)
+    # of the run's batch size, 32
+    assert float(loss.parts["generated-cross-entropy"]) == pytest.approx(generated, rel=1e-5)
+    assert float(loss.total) == pytest.approx(own + 3 * shrunk * generated + 2 * shrunk * divergence, rel=1e-5)
+
+
+def test_late_in_a_run_the_weights_stop_at_their_floor_and_in_round_1_there_are_none():
+    _, objective = halves_of("fedgen")
+    state = taught(objective)
+    batch = Batch(torch.randn(3, 2), torch.tensor([0, 2, 2]))
+    late = objective.loss(state, batch, objective.phases(state, 900)[0], 900)
+    more = late.parts["generated-cross-entropy"] + late.parts["divergence"]
+    torch.testing.assert_close(late.total, late.parts["cross-entropy"] + 1e-4 * more)
+    objective.receive(state, None, 1)
+    first = objective.loss(state, batch, objective.phases(state, 1)[0], 1)
+    assert set(first.parts) == {"cross-entropy"}
+
+
+def test_a_client_s_training_moves_nothing_of_the_generator_and_teaches_the_head():
+    _, objective = halves_of("fedgen", beta=0.0)
+    state = taught(objective)
+    before = {name: tensor.clone() for name, tensor in state.module.generator.state_dict().items()}
+    (phase,) = objective.phases(state, 3)
+    loss = objective.loss(state, Batch(torch.randn(3, 2), torch.tensor([0, 2, 2])), phase, 3)
+    loss.parts["generated-cross-entropy"].backward(retain_graph=True)
+    assert same_state(before, state.module.generator.state_dict())
+    assert not {id(p) for p in state.module.generator.parameters()} & {id(p) for p in phase.parameters}
+    moved = {name for name, p in state.module.named_parameters() if p.grad is not None}
+    assert moved == {"classifier.weight", "classifier.bias"}
+    # what G makes is a teacher of the whole model
+    loss.parts["divergence"].backward()
+    assert all(bool(p.grad.any()) for p in state.module.extractor.parameters())
+
+
+# --- the server -------------------------------------------------------------------------------------------------
+
+
+def test_the_generator_s_loss_is_that_of_loops(tmp_path):
+    """Each class by the heads that hold it, alike; class 2 has no teacher and is never drawn."""
+    server, _, uploads = numbers(**{"server-steps": 1, "diversity": 0.5})
+    loss = finished(server, uploads, tmp_path, number=2).figures["generator_loss"]
+    draw = stream(0, "round", 2, "generator")
+    made = drawn(shared_seed(0, "generator"), lambda: Generator(K, D, Q, 5))
+    labels = torch.tensor([0, 1, 3])[torch.randint(3, (32,), generator=draw)]
+    noise = torch.rand(32, Q, generator=draw)
+    features = made(noise, labels).detach().double().numpy()
+    total = 0.0
+    for z, label in zip(features, labels.tolist(), strict=True):
+        of = [uploads[p]["head"].tensors for p, held in HELD.items() if label in held]
+        each = [softmax_loss(z, h["classifier.weight"].numpy(), h["classifier.bias"].numpy(), label) for h in of]
+        total += np.mean(each) / 32
+    far = [
+        float((noise[a] - noise[b]).square().mean()) * float(np.abs(features[a] - features[b]).mean())
+        for a, b in itertools.product(range(32), repeat=2)
+    ]
+    assert loss == pytest.approx(total + 0.5 * math.exp(-np.mean(far)), rel=1e-5)
+
+
+def test_the_generator_comes_to_make_what_the_heads_know(tmp_path):
+    server, _, uploads = numbers(**{"server-steps": 400, "server-rate": 0.02})
+    outcome = finished(server, {0: uploads[0]}, tmp_path)
+    made = Generator(K, D, Q, 5)
+    sent = outcome.downloads[0]["generator"].tensors
+    made.load_state_dict({name.removeprefix("generator."): t for name, t in sent.items()}, strict=False)
+    made.eval()
+    assert made.held.tolist() == [1, 1, 0, 0]
+    labels = made.labels(200)
+    head = uploads[0]["head"].tensors
+    answers = (made(made.noise(200), labels) @ head["classifier.weight"].T + head["classifier.bias"]).argmax(dim=1)
+    assert float((answers == labels).double().mean()) > 0.95
+
+
+def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate(tmp_path):
+    server, _, uploads = numbers(**{"server-steps": 1, "diversity": 0.0})
+    first = finished(server, {0: uploads[0]}, tmp_path)
+    kept = {name: tensor.clone() for name, tensor in first.state.items()}
+    second, again = (finished(server, {1: uploads[1]}, tmp_path, first.state, 2) for _ in range(2))
+    assert same_state(second.state, again.state)
+    assert same_state(first.state, kept), "the state that it is given stays as it is"
+    # what one of two rounds has taught is not forgotten
+    assert second.state["generator/held"].tolist() == [1, 1, 0, 1]
+    assert float(second.state["optimiser/0/step"]) == 2
+    # Adam's first step is its rate, whatever the gradient
+    name, start = "network.0.bias", drawn(shared_seed(0, "generator"), lambda: Generator(K, D, Q, 5)).state_dict()
+    for number in (1, 40):
+        moved = finished(server, {0: uploads[0]}, tmp_path, number=number).state[f"generator/{name}"] - start[name]
+        assert float(moved.abs().max()) == pytest.approx(3e-4 * 0.98 ** (number - 1), rel=0.01)
+
+
+def test_the_mean_is_that_of_the_weights_and_every_client_gets_one_generator(tmp_path):
+    server, _, uploads = numbers(models=("one", "two", "two"))
+    outcome = finished(server, uploads, tmp_path)
+    assert {server.address(p, outcome.downloads, outcome.state, 2) for p in HELD} == set(outcome.downloads) == {0}
+    mean = sum((10 + p) * upload["head"].tensors["classifier.bias"].double() for p, upload in uploads.items()) / 33
+    torch.testing.assert_close(outcome.downloads[0]["head"].tensors["classifier.bias"], mean.float())
+
+
+def test_a_second_architecture_is_refused_where_all_is_shared():
+    numbers(share="all")
+    with pytest.raises(SettingError, match=r"setting `models` gives .*one \(1\), two \(2\).*`fedgen` averages one"):
+        numbers(models=("one", "two", "two"), share="all")
+
+
+def test_a_client_with_another_generator_is_refused_before_round_1():
+    server, _, _ = numbers()
+    other = of_generator(Generator(K, D, Q, 6))
+    lines = tuple(layout_lines("generator", other.layout))
+    odd = dict(server.identities)
+    head = tuple(line for line in odd[1].layouts if line.startswith("head/"))
+    odd[1] = Identity(1, 3, "odd", classes=(1,), rows=(9, 0, 0), layouts=(*head, *lines))
+    with pytest.raises(SettingError, match=r"client 1 \(odd\) has another generator .*network.0.bias:6"):
+        server.meet(Codec(K, D), odd)
+
+
+# --- FedPA ------------------------------------------------------------------------------------------------------
+
+
+def softmax_losses(uploads, features, labels, weighting):
+    """The mean over a batch of the teachers' losses, each by its share in the class."""
+    total = 0.0
+    for z, label in zip(features, labels, strict=True):
+        of = {p: held.index(label) for p, held in HELD.items() if label in held}
+        share = {p: (3 + p, 8)[place] if weighting == "samples" else 1 for p, place in of.items()}
+        for p in of:
+            head = uploads[p]["head"].tensors
+            loss = softmax_loss(z, head["classifier.weight"].numpy(), head["classifier.bias"].numpy(), label)
+            total += share[p] / sum(share.values()) * loss / len(labels)
+    return total
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_fedpa_s_server_by_loops(tmp_path, weighting):
+    """Two rounds of one step, the second away from the prototypes of the first; class 3 has one in the first alone."""
+    server, _, uploads = numbers("fedpa", **{"server-steps": 1, "weighting": weighting})
+    first = finished(server, uploads, tmp_path)
+    prototypes = first.downloads[0]["prototypes"]
+    assert prototypes.counts is None
+    for label, vector in zip(prototypes.labels.tolist(), prototypes.vectors, strict=True):
+        of = {p: held.index(label) for p, held in HELD.items() if label in held}
+        weights = [(3 + p, 8)[place] if weighting == "samples" else 1 for p, place in of.items()]
+        rows = [uploads[p]["prototypes"].vectors[place].numpy() for p, place in of.items()]
+        np.testing.assert_allclose(vector, np.average(rows, axis=0, weights=weights), rtol=1e-5, atol=1e-7)
+    start = drawn(shared_seed(0, "generator"), lambda: Generator(K, D))
+    for number, state in ((1, {}), (2, first.state)):
+        made = Generator(K, D)
+        kept = {name.removeprefix("generator/"): t for name, t in state.items() if name.startswith("generator/")}
+        made.load_state_dict(kept or start.state_dict())
+        draw = stream(0, "round", number, "generator")
+        labels = torch.tensor([0, 1, 3])[torch.randint(3, (32,), generator=draw)]
+        noise = made.noise(32, draw)
+        made_of = made(noise, labels).detach()
+        expected = 25 * 0.98 ** (number - 1) * softmax_losses(
+            uploads, made_of.double().numpy(), labels.tolist(), weighting
+        ) + float(diversity(noise, made_of, labels))
+        if state:
+            table = prototypes.table(K)[0]
+            expected -= 0.15 * float((made_of - table[labels]).square().mean())
+        found = finished(server, uploads, tmp_path, state, number)
+        assert found.figures["generator_loss"] == pytest.approx(expected, rel=1e-5)
+    last = finished(server, {2: uploads[2]}, tmp_path, first.state, 2).downloads[0]["prototypes"]
+    assert last.labels.tolist() == [0, 1, 3]
+    assert torch.equal(last.vectors[[0, 2]], prototypes.vectors[[0, 2]]), "what nobody reported stays"
+    torch.testing.assert_close(last.vectors[1], uploads[2]["prototypes"].vectors[0])
+
+
+@pytest.mark.parametrize(("number", "beta"), [(2, 5 * 0.98), (400, 0.15)])
+def test_fedpa_s_client_adds_the_generated_features_and_the_distance_to_the_prototypes(number, beta):
+    _, objective = halves_of("fedpa")
+    state = client(objective)
+    shared = objective.shared(state.module)
+    known = dict(shared["generator"].tensors) | {"generator.held": torch.ones(K)}
+    prototypes = PrototypeSet(torch.tensor([0, 2]), torch.randn(2, D))
+    came = Parts({**shared, "generator": Weights(known), "prototypes": prototypes})
+    objective.receive(state, came, number)
+    state.targets = objective.targets(state, came)
+    state.table = state.targets.table(K)
+    batch = Batch(torch.randn(4, 2), torch.tensor([0, 1, 2, 2]))
+    loss = objective.loss(state, batch, objective.phases(state, number)[0], number)
+    z = state.module.features(batch.inputs)
+    far = (z[[0, 2, 3]] - prototypes.vectors[[0, 1, 1]]).square().mean()
+    torch.testing.assert_close(loss.parts["prototype-distance"], far)
+    generated = loss.parts["generated-cross-entropy"]
+    expected = loss.parts["cross-entropy"] + 25 * 0.98 ** (number - 1) * generated + beta * far
+    torch.testing.assert_close(loss.total, expected)
+
+
+# --- the diversity ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("labels", [None, (0, 1, 0, 2), (1, 1, 1, 1)])
+def test_the_diversity_is_that_of_loops(labels):
+    random = torch.Generator().manual_seed(4)
+    noise = torch.rand(4, 2, dtype=torch.float64, generator=random)
+    made = torch.randn(4, 3, dtype=torch.float64, generator=random)
+    far = [
+        float((noise[a] - noise[b]).square().mean() * (made[a] - made[b]).abs().mean())
+        for a, b in itertools.product(range(4), repeat=2)
+        if labels is None or labels[a] != labels[b]
+    ]
+    given = None if labels is None else torch.tensor(labels)
+    assert float(diversity(noise, made, given)) == pytest.approx(math.exp(-np.mean(far)) if far else 1.0, rel=1e-12)
+    assert torch.autograd.gradcheck(lambda z: diversity(noise, z, given), made.requires_grad_())
