@@ -292,7 +292,8 @@ def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None
         raise RosterError(f"the run had {len(old)} clients and now has {len(new)}; resume it with the same ones.")
     for before, now in zip(old, json.loads(json.dumps(new)), strict=True):
         for name, value in now.items():
-            if before.get(name) != value:
+            # what clients had no word for when the run was begun is empty
+            if before.get(name, "") != value:
                 raise RosterError(
                     f"client {now['partition']} is not the one that the run was started with: its {name} was "
                     f"{shown(before.get(name))} and is now {shown(value)}; give it back its data and model, or start "

@@ -378,6 +378,8 @@ def test_a_resumed_run_must_find_its_own_clients():
     old = [asdict(identity(p)) for p in range(3)]
     as_read = json.loads(json.dumps(old))
     refuse_changes(as_read, old)
+    # a run that was begun before clients had a word for it
+    refuse_changes([{name: value for name, value in each.items() if name != "companion"} for each in as_read], old)
     assert "had 3 clients and now has 2" in refused(refuse_changes, as_read, old[:2])
     changed = [old[0], asdict(identity(1, rows=(89, 11, 30))), old[2]]
     text = refused(refuse_changes, as_read, changed)
