@@ -18,7 +18,10 @@ FAILED = 1
 BAD_INPUT = 2
 PRESETS = (
     "protonorm-table1",
+    "protonorm-table2",
+    "protonorm-table3",
     "tinyproto-table1",
+    "tinyproto-table3",
     "gfpl-table1",
     "gfpl-table2",
     "fedpagr-table1",

@@ -145,9 +145,11 @@ def _bytes(comparison: Comparison, notes: Sequence[str], found: Sequence[Result]
     for row in comparison.rows:
         runs = by_method(found, row.label, comparison)
         columns[f"{row.label}, whole run"] = Column({name: Shown(_whole(own)) for name, own in runs.items()})
+        columns[f"{row.label}, M a round"] = Column({name: Shown(_millions(own)) for name, own in runs.items()})
         if target is not None:
             reached = {name: Shown(_to_target(own, len(comparison.seeds))) for name, own in runs.items()}
             columns[f"{row.label}, to {100 * target:g} %"] = Column(reached)
+    notes = [*notes, "M a round: millions of values in both directions, all clients, as float32 sends them"]
     if target is not None:
         rule = comparison.metrics[0].rule or "each method's own rule"
         meaning = f"up to the first evaluation whose mean accuracy by {rule} reaches it; {NONE} where it never did"
@@ -175,6 +177,18 @@ def floor(found: Sequence[Result], row: str) -> Spread | None:
 
 def _whole(runs: Sequence[Result]) -> str:
     return _pair([(each.payload, each.wire) for each in runs])
+
+
+def _millions(runs: Sequence[Result]) -> str:
+    """Values of payload a round, where each has four bytes."""
+    if not runs or any(_format(each) != "float32" for each in runs):
+        return NONE
+    values = [each.payload / 4 / max(each.summary["rounds"], 1) for each in runs]
+    return f"{sum(values) / len(values) / 1e6:.4g}"
+
+
+def _format(run: Result) -> str:
+    return str(run.summary.get("settings", {}).get("wire-dtype", "float32"))
 
 
 def _to_target(runs: Sequence[Result], seeds: int) -> str:

@@ -255,7 +255,9 @@ def test_a_paper_table_shrinks_to_a_small_machine():
     from experiments.compare.choice import chosen
     from experiments.compare.plan import load
 
-    table = chosen(load(preset="gfpl-table1"), datasets="mnist", partitions="3 ways", seeds="0")
+    table = chosen(
+        load(preset="gfpl-table1"), methods="Local,FedProto,GFPL", datasets="mnist", partitions="3 ways", seeds="0"
+    )
     found = cells(table, {}, {"mnist": str(IMAGES / "mnist")}, 0.05)
     assert [cell.settings["rounds"] for cell in found] == [4, 4, 4]
     assert [cell.settings["clients"] for cell in found] == [2, 2, 2]

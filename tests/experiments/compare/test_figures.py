@@ -216,6 +216,8 @@ def test_the_table_of_accuracies(folder):
     assert accuracies.notes == ["paper: what the paper's table prints, not measured here"]
     assert sizes.head == ["", "FedProto", "Proto_Norm"]
     assert [cell.text for cell in sizes.lines[0]] == ["CIFAR-10, whole run", "0.4 kB / 0.6 kB", "0.4 kB / 0.6 kB"]
+    # 400 bytes are 100 values, of two rounds
+    assert [cell.text for cell in sizes.lines[1]] == ["CIFAR-10, M a round", "5e-05", "5e-05"]
 
 
 def test_missing_seeds_are_told_and_one_seed_has_no_spread(folder):

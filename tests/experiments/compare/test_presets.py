@@ -16,6 +16,13 @@ PROTONORM = (
     | {"models": "papers-protonorm", "evaluate-every": 1}
 )
 MANY = {"partition": "dirichlet", "alpha": 0.1, "prototype-weight": 20.0}
+OF_WEIGHTS = {"share-buffers": "own"}
+SHARING = {
+    "LG-FedAvg": {"": OF_WEIGHTS},
+    "FML": {"": OF_WEIGHTS | {"fml.alpha": 0.5, "fml.beta": 0.5, "fml.reduction": "element", "fml.companion": ""}},
+    "FedKD": {"": OF_WEIGHTS | {"fedkd.start-energy": 0.95, "fedkd.end-energy": 0.98, "fedkd.reduction": "element"}},
+    "FedDistill": {"": {"feddistill.weight": 1.0, "feddistill.teacher": "all"}},
+}
 FEDTGP = {"fedtgp.margin": 100.0, "fedtgp.server-epochs": 100, "fedtgp.server-learning-rate": 0.01}
 FEDTGP |= {"fedtgp.server-batch-size": 32}
 GFPL_TASK = SGD | OURS | {"partition": "way-shot", "split": "official", "shots": 100, "momentum": 0.5}
@@ -70,6 +77,27 @@ ROWS = {
         "CIFAR-100": PROTONORM | MANY | {"dataset": "cifar100", "feature-dim": 500},
         "Tiny ImageNet": PROTONORM | MANY | {"dataset": "tiny-imagenet", "feature-dim": 500},
     },
+    "protonorm-table2": {
+        name: protonorm("cifar100", **MANY | own)
+        for name, own in {
+            "α = 0.01": {"alpha": 0.01},
+            "α = 0.5": {"alpha": 0.5},
+            "α = 1.0": {"alpha": 1.0},
+            "d = 64": {"feature-dim": 64},
+            "d = 1024": {"feature-dim": 1024},
+            "M = 50": {"clients": 50},
+            "M = 100": {"clients": 100},
+        }.items()
+    },
+    "protonorm-table3": {
+        f"{name}, {kind}": protonorm(dataset, **MANY, models=model)
+        for name, dataset in (("CIFAR-100", "cifar100"), ("Tiny ImageNet", "tiny-imagenet"))
+        for kind, model in (("4-layer CNN", "cnn4"), ("ResNet-18", "resnet18"))
+    },
+    "tinyproto-table3": {
+        name: PROTONORM | MANY | {"dataset": "cifar100", "feature-dim": 500} | own
+        for name, own in {"M = 50": {"clients": 50}, "α = 0.01": {"alpha": 0.01}, "α = 0.5": {"alpha": 0.5}}.items()
+    },
     "gfpl-table1": {
         f"{name}, {ways} ways": own | {"ways": ways} for name, own in GFPL_DATA.items() for ways in (3, 4, 5)
     },
@@ -89,10 +117,12 @@ ROWS = {
     "pfpl-table1": {f"n = {ways}": PFPL_TASK | {"ways": ways} for ways in (3, 4, 5)},
 }
 ROWS["pfpl-table1"] = {f"Digits, {name}": own for name, own in ROWS["pfpl-table1"].items()}
+GLOBAL = {"inference": "received"}
 # table -> method -> row ("" for all the others) -> its own settings
-OWN = {
+OWN: dict[str, dict[str, dict]] = {
     "protonorm-table1": {
         "Local": {"": {}},
+        **SHARING,
         "FedProto": {"": {"fedproto.aggregation": "mean"}},
         "FedTGP": {"": FEDTGP},
         "ProtoNorm": {"CIFAR-10": aligned(100.0), "CIFAR-100": aligned(200.0), "Tiny ImageNet": aligned(400.0)},
@@ -105,6 +135,7 @@ OWN = {
     },
     "tinyproto-table1": {
         "Local": {"": {"sparsity-dim": 0}},
+        **{name: {"": {"sparsity-dim": 0} | own[""]} for name, own in SHARING.items()},
         "FedProto": {"": {"sparsity-dim": 0, "fedproto.aggregation": "mean"}},
         "FedTGP": {"": FEDTGP | {"sparsity-dim": 0}},
         # mu of the run's own counts, which with the authors' sum is theirs on their own split
@@ -113,6 +144,13 @@ OWN = {
     },
     "gfpl-table1": {
         "Local": {"": {"inference": "classifier"}},
+        "FedAvg": {"": {"fedavg.weighting": "samples"}},
+        "FedProx": {"": {"fedprox.mu": 1.0}},
+        "FeSEM": {"": {"fesem.clusters": 3}},
+        "FedPer": {"": {"fedper.personal-layers": 2}},
+        "FedRep": {"": {"fedrep.personal-layers": 2}},
+        "FedFA": {"": {"fedfa.anchor-weight": 0.1, "fedfa.momentum": 0.5}},
+        "FedPA": {"": {}},
         "FedProto": {"": {"fedproto.aggregation": "mean"}},
         "GFPL": {"": GFPL},
     },
@@ -152,13 +190,40 @@ OWN = {
     },
     "pfpl-table1": {
         "Local": {"": {}},
+        "FedAvg": {"": GLOBAL},
+        "Ditto": {"": {"inference": "classifier", "ditto.weight": 1.0}},
+        "APFL": {"": GLOBAL},
+        "FedRoD": {"": GLOBAL},
+        "FedKD": {"": {"inference": "classifier"}},
+        "FedGen": {"": GLOBAL | {"fedgen.share": "all"}},
+        "FedBN": {"": GLOBAL},
+        "FRAug": {"": GLOBAL},
         "FedProto": {"": {"fedproto.aggregation": "mean"}},
         "PFPL": {"": {"pfpl.alpha": 0.5, "pfpl.weighting": "similarity"}},
         "PFPL with α = 1 (control)": {"": {"pfpl.alpha": 1.0}},
     },
 }
 METRICS = {key: ["final"] for key in ("gfpl-table1", "gfpl-table2", "pfpl-table1")}
-METRICS |= {"protonorm-table1": ["client-best"], "tinyproto-table1": ["best"]}
+METRICS |= {"protonorm-table1": ["client-best"], "protonorm-table2": ["client-best"]}
+METRICS |= {"protonorm-table3": ["client-best", "classifier client-best"]}
+METRICS |= {"tinyproto-table1": ["best"], "tinyproto-table3": ["best"]}
+OWN["protonorm-table2"] = {
+    method: {"": own.get("CIFAR-100", own.get("", {}))} for method, own in OWN["protonorm-table1"].items()
+}
+OWN["protonorm-table3"] = {
+    "Local": {"": {}},
+    "FedNH": {"": OF_WEIGHTS | {"fednh.smoothing": 0.9}},
+    "FedUV": {"": OF_WEIGHTS | {"feduv.variance-weight": 2.5, "feduv.uniformity-weight": 0.5}},
+    **{
+        name: {
+            f"{dataset}, {kind}": OWN["protonorm-table1"][name][dataset]
+            for dataset in ("CIFAR-100", "Tiny ImageNet")
+            for kind in ("4-layer CNN", "ResNet-18")
+        }
+        for name in ("ProtoNorm", "Frame (control, sends nothing)")
+    },
+}
+OWN["tinyproto-table3"] = OWN["tinyproto-table1"]
 METRICS |= {key: ["last-5", "ensemble last-5"] for key in ("fedpagr-table1", "fedpagr-table2")}
 STRATEGIES = {
     "Local": "local",
@@ -169,17 +234,22 @@ STRATEGIES = {
     "FedProc": "fedproc",
     "TinyProto-FP": "tinyproto-fp",
     "TinyProto-FT": "tinyproto-ft",
+    **{name: name.lower() for name in (*SHARING, "FedNH", "FedUV", "FedAvg", "FedProx", "FeSEM", "FedPer", "FedRep")},
+    **{name: name.lower() for name in ("FedFA", "FedPA", "Ditto", "APFL", "FedRoD", "FedGen", "FedBN", "FRAug")},
 }
 # of the protocols' table: preset, row, metric -> the papers' own accuracies
 PAPER = {
-    ("protonorm-table1", "CIFAR-10", "client-best"): {"FedProto": 82.90, "FedTGP": 86.32, "ProtoNorm": 88.56},
-    ("protonorm-table1", "CIFAR-100", "client-best"): {"FedProto": 29.97, "FedTGP": 36.92, "ProtoNorm": 47.41},
-    ("gfpl-table1", "MNIST, 3 ways", "final"): {"Local": 94.05, "FedProto": 97.13, "GFPL": 98.91},
-    ("gfpl-table1", "MNIST, 4 ways", "final"): {"Local": 93.35, "FedProto": 96.80, "GFPL": 98.01},
-    ("gfpl-table1", "MNIST, 5 ways", "final"): {"Local": 92.92, "FedProto": 96.70, "GFPL": 97.83},
-    ("pfpl-table1", "Digits, n = 3", "final"): {"Local": 91.15, "FedProto": 93.16, "PFPL": 94.75},
-    ("pfpl-table1", "Digits, n = 4", "final"): {"Local": 92.17, "FedProto": 94.16, "PFPL": 95.84},
-    ("pfpl-table1", "Digits, n = 5", "final"): {"Local": 92.86, "FedProto": 94.23, "PFPL": 96.17},
+    ("protonorm-table1", "CIFAR-10", "client-best"): {"FedKD": 87.10, "FedProto": 82.90, "ProtoNorm": 88.56},
+    ("protonorm-table1", "Tiny ImageNet", "client-best"): {"FML": 22.03, "FedTGP": 19.44, "FedDistill": 22.98},
+    ("protonorm-table2", "α = 0.01", "client-best"): {"LG-FedAvg": 66.75, "FedTGP": 64.02, "ProtoNorm": 73.37},
+    ("protonorm-table2", "M = 100", "client-best"): {"FML": 35.69, "FedProto": 23.98, "ProtoNorm": 41.06},
+    ("protonorm-table3", "Tiny ImageNet, ResNet-18", "client-best"): {"FedNH": 22.62, "FedUV": 30.18},
+    ("tinyproto-table1", "CIFAR-10", "best"): {"LG-FedAvg": 86.91, "FedDistill": 86.93, "TinyProto-FT": 88.47},
+    ("tinyproto-table3", "M = 50", "best"): {"FedKD": 38.39, "TinyProto-FP": 32.43, "TinyProto-FT": 43.51},
+    ("gfpl-table1", "MNIST, 3 ways", "final"): {"Local": 94.05, "FedFA": 95.33, "FedProto": 97.13, "GFPL": 98.91},
+    ("gfpl-table1", "CIFAR-100, 5 ways", "final"): {"FedAvg": 62.76, "FedPA": 63.43, "FeSEM": 63.26, "GFPL": 67.23},
+    ("pfpl-table1", "Digits, n = 3", "final"): {"Local": 91.15, "FedGen": 85.48, "FRAug": 93.64, "PFPL": 94.75},
+    ("pfpl-table1", "Digits, n = 5", "final"): {"Ditto": 87.56, "FedBN": 89.48, "FedKD": 88.22, "PFPL": 96.17},
     ("fedpagr-table1", "CIFAR-10", "last-5"): {"FedProto": 77.11, "FedTGP": 74.98, "FedProc": 64.69, "FedPAGR": 83.05},
     ("fedpagr-table1", "Fashion-MNIST", "ensemble last-5"): {
         "FedProto": 62.10,
@@ -218,7 +288,7 @@ def test_a_preset_has_the_settings_of_its_table(name):
 def test_a_preset_has_the_figures_of_its_table(place, expected):
     name, row, metric = place
     found = {each.method: each.accuracy for each in load(preset=name).paper if (each.row, each.metric) == (row, metric)}
-    assert found == expected
+    assert expected.items() <= found.items()
 
 
 @pytest.mark.parametrize("name", sorted(ROWS))
