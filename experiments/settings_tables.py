@@ -76,7 +76,9 @@ def _meaning(documented: str, name: str) -> str:
     """The words of a class's docstring on one attribute."""
     found = re.search(rf"^\s*{name}: (.+(?:\n {{12,}}.+)*)", documented, re.MULTILINE)
     words = " ".join(found[1].split()) if found else ""
-    return words[:1].lower() + words[1:].rstrip(".")
+    # a sentence's first letter, not that of a symbol: C, T_s
+    first = words[:1].lower() if words[1:2].islower() else words[:1]
+    return first + words[1:].rstrip(".")
 
 
 def with_defaults(text: str, settings: Mapping[str, list[Setting]]) -> str:
