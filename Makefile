@@ -33,11 +33,13 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-# by the classifier, which knows nothing at the start; then what the exchange is worth beside none, on one page
+# by the classifier, which knows nothing at the start; then what the exchange is worth beside none, on one page; then the
+# same app through `flwr run`, over Flower's SuperLink and Ray
 demo: $(READY)
 	$(BIN)/protosphere run --clients 10 -c 'inference="classifier"' $(if $(SETTINGS),-c '$(SETTINGS)')
-	$(BIN)/protosphere compare --in-process --methods local,frame,protonorm --seeds 0,1,2 \
+	$(BIN)/protosphere compare --methods local,frame,protonorm --seeds 0,1,2 \
 		-c 'inference="classifier"' $(if $(SETTINGS),-c '$(SETTINGS)')
+	$(BIN)/protosphere run --flower --clients 3 -c 'rounds=2'
 
 deploy-demo: $(READY)
 	$(BIN)/python -m deploy.demo $(if $(SETTINGS),'$(SETTINGS)')

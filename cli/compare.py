@@ -85,16 +85,18 @@ def compare(
         typer.Option(help="Cells at a time (default: what the machine holds).", metavar="N", show_default=False),
     ] = None,
     cpus_per_client: Annotated[
-        int, typer.Option(help="CPU cores of a client (default: 1).", metavar="N", show_default=False)
+        int, typer.Option(help="CPU cores of a client, with --flower (default: 1).", metavar="N", show_default=False)
     ] = 1,
     gpus_per_client: Annotated[
         float,
         typer.Option(
-            help="GPUs of a client, such as 0.25 (default: 0, on the CPU).", metavar="SHARE", show_default=False
+            help="GPUs of a client, such as 0.25, with --flower (default: 0).",
+            metavar="SHARE",
+            show_default=False,
         ),
     ] = 0.0,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="Run each cell in one process, without Flower's SuperLink and Ray.")
+    flower: Annotated[
+        bool, typer.Option("--flower", help="Run each cell over Flower's own simulation: a SuperLink and Ray.")
     ] = False,
     keep_models: Annotated[
         bool, typer.Option("--keep-models", help="Keep the clients' models of finished cells, for `predict`.")
@@ -115,6 +117,8 @@ def compare(
     from models import ModelError
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
+    if not flower and (cpus_per_client != 1 or gpus_per_client):
+        end("--cpus-per-client and --gpus-per-client are Ray's: give --flower, too, or --jobs instead.", BAD_INPUT)
     try:
         if resume:
             refused = any((file, preset, *narrowing.values(), target is not None, settings, data, scale != 1.0))
@@ -123,7 +127,7 @@ def compare(
             comparison, cells = _resolved(file, preset, narrowing, target, settings or [], data or [], scale)
             folder = None
         machine = share(
-            cells, jobs=jobs, cpus_per_client=cpus_per_client, gpus_per_client=gpus_per_client, in_process=in_process
+            cells, jobs=jobs, cpus_per_client=cpus_per_client, gpus_per_client=gpus_per_client, in_process=not flower
         )
         if folder is None:
             from experiments.compare.folder import ComparisonFolder

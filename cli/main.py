@@ -35,7 +35,7 @@ app.command(
         protosphere run
         protosphere run --clients 20 -c 'strategy="fedproto" dataset="../cifar10"'
         protosphere run --preset protonorm-cifar10 -c 'seed=1 tensorboard=true'
-        protosphere run --in-process --workers 4 -c settings.toml
+        protosphere run --workers 4 -c settings.toml
         protosphere run --resume latest -c 'rounds=100'
         protosphere run --superlink clinics -c 'rounds=50'
     """,

@@ -30,14 +30,14 @@ def run(
     ] = None,
     cpus_per_client: Annotated[
         int | None,
-        typer.Option(help="CPU cores of a client (default: 1); as many run at a time as fit.", metavar="N"),
+        typer.Option(help="CPU cores of a client, with --flower (default: 1); as many run as fit.", metavar="N"),
     ] = None,
     gpus_per_client: Annotated[
         float | None,
-        typer.Option(help="GPUs of a client, such as 0.25 (default: 0, on the CPU).", metavar="SHARE"),
+        typer.Option(help="GPUs of a client, such as 0.25, with --flower (default: 0, on the CPU).", metavar="SHARE"),
     ] = None,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="Run all in this process, without Flower's SuperLink and Ray.")
+    flower: Annotated[
+        bool, typer.Option("--flower", help="Run over Flower's own simulation: a SuperLink, and Ray for the clients.")
     ] = False,
     superlink: Annotated[
         str,
@@ -49,7 +49,7 @@ def run(
     ] = "",
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes that clients share, with --in-process (default: 1).", metavar="N"),
+        typer.Option(help="Processes that the clients share (default: 1, this one).", metavar="N"),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -92,7 +92,8 @@ def run(
 
     Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
     """
-    _refuse_idle_flags(in_process, superlink, cpus_per_client, gpus_per_client, workers)
+    _refuse_idle_flags(flower, superlink, cpus_per_client, gpus_per_client, workers)
+    in_process = not flower and not superlink
     if outcome is not None:
         _clear(outcome)
     from experiments.runtime.processes import Interrupted, interruptible
@@ -112,7 +113,7 @@ def run(
                 ending = _run_here(ending, workers or 1, verbose, display)
             else:
                 ending = _run_flower(ending, cpus, gpus, verbose, superlink, display)
-    again = {"--superlink": superlink, "--in-process": in_process, "--workers": workers}
+    again = {"--superlink": superlink, "--flower": flower, "--workers": workers}
     again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
     begun = ending.folder or ending.flower_run or ending.log
     # a run of another machine that was resumed is known there by what it was resumed by
@@ -291,18 +292,17 @@ def _shown(display: Display) -> Callable[[str], None]:
     return show
 
 
-def _refuse_idle_flags(
-    in_process: bool, superlink: str, cpus: int | None, gpus: float | None, workers: int | None
-) -> None:
+def _refuse_idle_flags(flower: bool, superlink: str, cpus: int | None, gpus: float | None, workers: int | None) -> None:
     """A flag that would do nothing is a mistake that nobody would notice."""
-    if superlink and (in_process or cpus is not None or gpus is not None):
+    rays = cpus is not None or gpus is not None
+    if superlink and (flower or rays or workers is not None):
         end(
-            "--superlink runs on other machines; --in-process and what a simulated client gets go without it.",
+            "--superlink runs on other machines; --flower, --workers and what a simulated client gets go without it.",
             BAD_INPUT,
         )
-    if in_process and (cpus is not None or gpus is not None):
-        end("--cpus-per-client and --gpus-per-client are Ray's; with --in-process give --workers.", BAD_INPUT)
-    if workers is not None and not in_process:
-        end("--workers goes with --in-process; over Flower, --cpus-per-client sets how many run at a time.", BAD_INPUT)
+    if rays and not flower:
+        end("--cpus-per-client and --gpus-per-client are Ray's: give --flower, too, or --workers instead.", BAD_INPUT)
+    if workers is not None and flower:
+        end("--workers goes without --flower, where --cpus-per-client sets how many run at a time.", BAD_INPUT)
     if workers is not None and workers < 1:
         end(f"--workers is {workers}, but a run needs at least 1.", BAD_INPUT)

@@ -36,8 +36,14 @@ class Share:
     def flags(self) -> list[str]:
         """For `protosphere run`."""
         if self.in_process:
-            return ["--in-process"]
-        return ["--cpus-per-client", str(self.cpus_per_client), "--gpus-per-client", f"{self.gpus_per_client:g}"]
+            return []
+        return [
+            "--flower",
+            "--cpus-per-client",
+            str(self.cpus_per_client),
+            "--gpus-per-client",
+            f"{self.gpus_per_client:g}",
+        ]
 
     def environment(self, place: int) -> dict[str, str]:
         """What a cell gets that runs in one of the `jobs` places, counted from 0."""

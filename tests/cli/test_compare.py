@@ -84,7 +84,7 @@ def ran(monkeypatch):
 def test_choices_become_cells_and_their_tables_are_printed_and_written(invoke, ran, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     flags = ["--methods", "local,pfpl", "--seeds", "3,1", "--results", "out", "--jobs", "2", "--keep-models"]
-    result = invoke(*flags, "-c", QUICK, "--cpus-per-client", "2", "--metric", "final", "--target", "0.5")
+    result = invoke(*flags, "-c", QUICK, "--flower", "--cpus-per-client", "2", "--metric", "final", "--target", "0.5")
     assert result.exit_code == 0, result.output
     assert [(c.row, c.method, c.seed) for c in ran["cells"]] == [
         ("digits", method, seed) for method in ("local", "pfpl") for seed in (3, 1)

@@ -19,7 +19,7 @@ from cli.main import app
 from experiments.runtime import launch as launching
 
 ROOT = Path(launching.__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "cli.main", "run", "--in-process", "--clients", "3", "-c"]
+COMMAND = [sys.executable, "-m", "cli.main", "run", "--clients", "3", "-c"]
 QUICK = 'rounds=2 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -44,9 +44,15 @@ def elsewhere(tmp_path, monkeypatch, home):
 
 
 @pytest.fixture
-def invoke():
-    """invoke(*arguments): the result of `protosphere run ...`."""
+def here():
+    """here(*arguments): the result of `protosphere run ...`."""
     return lambda *arguments: CliRunner().invoke(app, ["run", *arguments])
+
+
+@pytest.fixture
+def invoke(here):
+    """invoke(*arguments): the same over Flower, on this machine or by --superlink."""
+    return lambda *arguments: here(*([] if "--superlink" in arguments else ["--flower"]), *arguments)
 
 
 @pytest.fixture
@@ -104,7 +110,7 @@ def test_without_flags_ten_clients_on_a_core_each(invoke, launched):
     assert result.stdout.startswith("starting Flower: 10 clients, 1 CPU each\n")
 
 
-def test_in_process_gets_workers_and_no_flower(invoke, monkeypatch, folder):
+def test_in_process_gets_workers_and_no_flower(here, monkeypatch, folder):
     calls = {}
 
     def run_in_process(run_config, **keywords):
@@ -112,7 +118,7 @@ def test_in_process_gets_workers_and_no_flower(invoke, monkeypatch, folder):
         return folder
 
     monkeypatch.setattr(local_grid, "run_in_process", run_in_process)
-    result = invoke("--in-process", "--workers", "2", "--clients", "3")
+    result = here("--workers", "2", "--clients", "3")
     assert result.exit_code == 0, result.output
     assert (calls["clients"], calls["workers"], calls["run_config"]["clients"]) == (3, 2, 3)
 
@@ -213,7 +219,8 @@ def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invok
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--in-process"], "--superlink runs on other machines"),
+        (["--flower"], "--superlink runs on other machines"),
+        (["--workers", "2"], "--superlink runs on other machines"),
         (["--cpus-per-client", "1"], "--superlink runs on other machines"),
         (["--results", "out"], "`results-dir`"),
         (["-c", 'dataset="../x"'], "`dataset`"),
@@ -262,7 +269,7 @@ def test_a_cut_run_ends_with_the_command_that_goes_on_and_its_own_options(invoke
     launched.outcome = RunInterrupted(15, Outcome(False, folder, "stopped by SIGTERM after round 1.", None))
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     told = invoke("--cpus-per-client", "2", "--gpus-per-client", "0.5", "--clients", "3").stderr.splitlines()
-    assert told[1] == f"resume: protosphere run --cpus-per-client 2 --gpus-per-client 0.5 --resume {folder}"
+    assert told[1] == f"resume: protosphere run --flower --cpus-per-client 2 --gpus-per-client 0.5 --resume {folder}"
     # of another machine's folder only Flower's number of the run is known
     launched.outcome = RunInterrupted(2, Outcome(False, None, "stopped by SIGINT.", None, "8373"))
     told = invoke("--superlink", "clinics").stderr.splitlines()
@@ -318,7 +325,7 @@ def test_programs_read_why_it_could_not_start(invoke, launched):
     assert "run_config" not in launched
 
 
-def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(invoke, monkeypatch, folder):
+def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(here, monkeypatch, folder):
     def fail(*_, show, opened, **__):
         opened(folder)
         show(f"results: {folder}")
@@ -333,44 +340,44 @@ def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(invoke, monkeyp
         raise SettingError("no such thing.")
 
     monkeypatch.setattr(local_grid, "run_in_process", refuse)
-    result = invoke("--in-process")
+    result = here()
     assert (result.exit_code, result.stderr) == (1, "no such thing.\n")
     monkeypatch.setattr(local_grid, "run_in_process", fail)
-    result = invoke("--in-process")
+    result = here()
     assert (result.exit_code, result.stderr) == (1, f"it broke.\nlog: {folder / 'run.log'}\n")
     assert (folder / "run.log").read_text() == f"results: {folder}\nerror: it broke.\n"
     monkeypatch.setattr(local_grid, "run_in_process", stop)
-    result = invoke("--in-process")
+    result = here()
     words = "stopped by SIGTERM before a round was finished."
     assert (result.exit_code, result.stderr) == (143, f"{words}\nlog: {folder / 'run.log'}\n")
 
 
-def test_an_error_of_ours_shows_where_it_is(invoke, monkeypatch):
+def test_an_error_of_ours_shows_where_it_is(here, invoke, monkeypatch):
     def wrong(*_, **__):
         raise ValueError("a slip of ours")
 
     monkeypatch.setattr(local_grid, "run_in_process", wrong)
-    assert isinstance(invoke("--in-process").exception, ValueError)
+    assert isinstance(here().exception, ValueError)
     monkeypatch.setattr("experiments.runtime.run_config.read_assignments", wrong)
     assert isinstance(invoke("-c", "rounds=1").exception, ValueError)
 
 
-def test_cuda_that_is_not_there_is_refused_before_a_run_in_process(invoke, monkeypatch):
+def test_cuda_that_is_not_there_is_refused_before_a_run_in_process(here, monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.setattr(local_grid, "run_in_process", lambda *_, **__: pytest.fail("it was started"))
-    result = invoke("--in-process", "-c", 'device="cuda"')
+    result = here("-c", 'device="cuda"')
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith('setting `device` is "cuda", but this machine has 0 CUDA devices')
 
 
-def test_a_real_run_in_process(invoke, home):
-    result = invoke("--in-process", "--clients", "3", "-c", QUICK, "--results", "out")
+def test_a_real_run_in_process(here, home):
+    result = here("--clients", "3", "-c", QUICK, "--results", "out")
     assert result.exit_code == 0, result.output
     folder = Path(re.findall(r"^results: (.*)$", result.stdout, re.MULTILINE)[-1])
     assert folder.parent == Path.cwd() / "out"
     assert json.loads((folder / "summary.json").read_text())["clients"] == 3
     assert "round 1/1" in result.stdout
-    more = invoke("--in-process", "--resume", "latest", "--results", "out", "-c", "rounds=2")
+    more = here("--resume", "latest", "--results", "out", "-c", "rounds=2")
     assert more.exit_code == 0, more.output
     assert "round 2/2" in more.stdout
     assert f"results: {folder}\n" in more.stdout
@@ -396,9 +403,7 @@ def test_a_real_run_in_process(invoke, home):
         (["-c", 'protonorm.alignment="simplex" feature-dim=8'], "`protonorm.alignment` is simplex"),
         (["--resume", "latest"], 'setting `resume` is "latest", but {here}/home/results holds no run'),
         (["--cpus-per-client", "0"], "--cpus-per-client is 0, but this machine has 4"),
-        (["--in-process", "--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client are Ray's"),
-        (["--workers", "2"], "--workers goes with --in-process"),
-        (["--in-process", "--workers", "0"], "--workers is 0, but a run needs at least 1."),
+        (["--workers", "2"], "--workers goes without --flower"),
         (["-c", "nope.toml"], "the settings file nope.toml cannot be read"),
     ],
 )
@@ -412,3 +417,17 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(arguments, words, i
     assert (result.exit_code, result.stdout) == (2, "")
     assert launched == {}, "nothing was started"
     assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client are Ray's: give --flower"),
+        (["--gpus-per-client", "0"], "--cpus-per-client and --gpus-per-client are Ray's: give --flower"),
+        (["--workers", "0"], "--workers is 0, but a run needs at least 1."),
+    ],
+)
+def test_a_flag_that_would_do_nothing_in_process_is_refused(here, arguments, words):
+    result = here(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(words)

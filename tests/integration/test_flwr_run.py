@@ -58,7 +58,7 @@ def environment(place):
 
 def protosphere(environment, *arguments):
     """`protosphere run` from the checkout, to its end."""
-    watched = Watched([sys.executable, "-m", "cli.main", "run", *arguments], cwd=ROOT, env=environment)
+    watched = Watched([sys.executable, "-m", "cli.main", "run", "--flower", *arguments], cwd=ROOT, env=environment)
     watched.finish()
     return watched
 

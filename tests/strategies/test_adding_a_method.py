@@ -67,7 +67,7 @@ def last_download(folder: Path) -> list[Tensor]:
 def test_from_a_project_with_folders_of_our_names_the_command_is_ours(project: Path) -> None:
     words = 'strategy="./shrunk.py" shrunk.beta=0.5 models="./mynet.py:wide" rounds=1 max-samples=400 device="cpu"'
     done = subprocess.run(
-        [str(Path(sys.executable).parent / "protosphere"), "run", "--in-process", "--clients", "2", "-c", words],
+        [str(Path(sys.executable).parent / "protosphere"), "run", "--clients", "2", "-c", words],
         env=os.environ | {"PYTHONPATH": str(project)},
         capture_output=True,
         text=True,
@@ -168,11 +168,11 @@ def test_a_method_of_ones_own_is_compared_and_the_comparison_goes_on(project: Pa
         'methods = [{ label = "Half", strategy = "./shrunk.py", shrunk.beta = 0.5 }]\ndatasets = ["spiral"]\n'
         'seeds = [0]\n[settings]\nrounds = 1\nmodels = "tiny_perceptron"\nspiral-points = 40\n'
     )
-    done = CliRunner().invoke(app, ["compare", "--in-process", "cmp.toml"])
+    done = CliRunner().invoke(app, ["compare", "cmp.toml"])
     assert done.exit_code == 0, done.output
     assert "Half" in done.output
     (folder,) = (project.parent / "home" / "results").glob("*")
-    again = CliRunner().invoke(app, ["compare", "--in-process", "--resume", str(folder)])
+    again = CliRunner().invoke(app, ["compare", "--resume", str(folder)])
     assert again.exit_code == 0, again.output
 
 

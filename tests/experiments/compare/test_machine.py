@@ -85,14 +85,14 @@ def test_over_flower_gpus_are_asked_for(machine):
     """As `protosphere run` does: without --gpus-per-client clients stay on the CPU."""
     machine(16, 2)
     found = share([cell(clients=20)] * 6)
-    assert (found.gpus, found.flags()) == ((), ["--cpus-per-client", "1", "--gpus-per-client", "0"])
+    assert (found.gpus, found.flags()) == ((), ["--flower", "--cpus-per-client", "1", "--gpus-per-client", "0"])
     assert "CUDA_VISIBLE_DEVICES" not in found.environment(0)
 
 
 def test_in_process_has_no_flags_of_rays(machine):
     machine(4)
     found = share([cell(device="cpu")], in_process=True)
-    assert (found.flags(), found.environment(0)) == (["--in-process"], {})
+    assert (found.flags(), found.environment(0)) == ([], {})
 
 
 def test_ray_sees_a_jobs_cores_alone(machine):

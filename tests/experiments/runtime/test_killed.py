@@ -31,7 +31,7 @@ def test_a_killed_run_ends_whole_and_can_be_resumed(place, home, run, metrics):
     said = " ".join(
         f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}" for name, value in SETTINGS.items()
     )
-    command = [sys.executable, "-m", "cli.main", "run", "--clients", "3", "-c", said]
+    command = [sys.executable, "-m", "cli.main", "run", "--flower", "--clients", "3", "-c", said]
     seen, output = {}, place / "output"
     deadline = time.monotonic() + PATIENCE
     with output.open("w") as stream:
@@ -60,7 +60,7 @@ def test_a_killed_run_ends_whole_and_can_be_resumed(place, home, run, metrics):
     finished = len((folder / "metrics.jsonl").read_text().splitlines())
     assert 1 <= finished < SETTINGS["rounds"]
     whole = metrics(run(SETTINGS | {"clients": 3}, clients=3))
-    again = [sys.executable, "-m", "cli.main", "run", "--in-process", "--resume", str(folder)]
+    again = [sys.executable, "-m", "cli.main", "run", "--resume", str(folder)]
     done = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert metrics(folder) == whole

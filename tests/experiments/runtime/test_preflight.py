@@ -40,7 +40,7 @@ import sys, time
 from typer.testing import CliRunner
 time.sleep = lambda seconds: None
 from cli.main import app
-for command in (["run"], ["run", "--in-process"], ["compare"], ["data"]):
+for command in (["run"], ["run", "--flower"], ["compare"], ["data"]):
     done = CliRunner().invoke(app, [*command, "-c", 'dataset="nobody/nothing-here"'])
     print([done.exit_code, done.stdout, done.stderr])
 """
