@@ -23,7 +23,7 @@ def report(
     """
     from federation.settings import SettingError
     from reports.report import write_report
-    from runs.folder import find_run, results_root
+    from runs.places import find_run, results_root
 
     try:
         if folder == "latest":

@@ -19,6 +19,7 @@ from data.domains import short_name
 from data.files import replacing
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, home, is_run_name, plain_name, shown
 from models import plugins
+from runs.places import find_run, results_root
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
 LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than a file's can be
@@ -333,53 +334,6 @@ class RunFolder:
         """A temporary file that takes the place of `name` when it is whole, and goes when it is not."""
         with _writing_to(self.path), replacing(self.path / name) as temporary:
             yield temporary
-
-
-def results_root(results_dir: str) -> Path:
-    """The folder that holds the runs' folders."""
-    return Path(os.path.expanduser(results_dir)) if results_dir else home() / "results"
-
-
-def find_run(name: str, results_dir: str) -> Path:
-    """The folder of a finished or cut run: a path, a name in the results folder, `latest`, or the number that Flower
-    knows it by.
-
-    Raises:
-        SettingError: when there is none.
-    """
-    root = results_root(results_dir)
-    if name == "latest":
-        # a run that was cut before its first checkpoint is none that could be resumed
-        runs = [
-            path.parent for path in root.glob("*/settings.json") if (path.parent / "checkpoint.safetensors").exists()
-        ]
-        if not runs:
-            raise SettingError(f'setting `resume` is "latest", but {root} holds no run; start one first.')
-        return max(runs, key=lambda run: (run / "settings.json").stat().st_mtime_ns).resolve()
-    for path in (Path(os.path.expanduser(name)), root / name):
-        if path.is_absolute() and (path / "settings.json").exists():
-            # the last part of the path is the run's key, which `..` or a link would hide
-            return path.resolve()
-    if name.isdecimal() and (found := folder_of(name, root)):
-        return found.resolve()
-    raise SettingError(
-        f"setting `resume` is {shown(name)}, but no run with a settings.json is there or in {root}; give a run's "
-        'folder, its name in the results folder, its number in `flwr ls`, or "latest".'
-    )
-
-
-def folder_of(flower_run: str, results: Path, most: int | None = None) -> Path | None:
-    """The folder of the run that Flower knows by this number; None where none says so.
-
-    Args:
-        results: the results folder.
-        most: how many of the newest folders to look into, by their names, which begin with the time.
-    """
-    for path in sorted(results.glob("*/status.json"), reverse=True)[:most] if flower_run else ():
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            if json.loads(path.read_text("utf-8"))["flower_run"] == flower_run:
-                return path.parent
-    return None
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from experiments.compare.cells import PLACES, Cell
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, home, is_run_name, plain_name, shown
 from federation.words import own_version
-from runs.folder import results_root
+from runs.places import results_root
 from strategies import known_settings
 
 FORMAT = 1

@@ -20,7 +20,7 @@ from experiments.runtime.guardian import guarded
 from experiments.runtime.processes import Interrupted, interruptible
 from experiments.runtime.superlink import SuperLink
 from federation.settings import Scalar, SettingError
-from runs.folder import folder_of, results_root
+from runs.places import folder_of, results_root
 from server_app.app import PREFIX, PREFIX_OF_ERRORS
 from strategies import packed
 

@@ -19,8 +19,9 @@ from federation.data_spec import data_spec
 from federation.settings import SettingError, Settings, home
 from models import build, check_model, model_names, reads_text
 from models.text import Tokens
-from runs.folder import RunFolder, results_root
+from runs.folder import RunFolder
 from runs.live import refuse_missing
+from runs.places import results_root
 from strategies import Run
 from strategies.rounds.ensemble import shared_test_set
 

@@ -15,7 +15,8 @@ from experiments.runtime.preflight import check, refuse_fewer_rounds
 from federation.settings import Scalar, SettingError, nearest, refuse_relative_paths, refuse_unknown, shown
 from models import model_names, plugins
 from models.text import PREFIX
-from runs.folder import RunFolder, find_run
+from runs.folder import RunFolder
+from runs.places import find_run
 from strategies import known_settings, load_method, read_settings, refuse_foreign
 
 PRESETS = Path(__file__).parents[1] / "presets"

@@ -6,84 +6,15 @@ import signal
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from cli.main import app
 from experiments.runtime import grid as local_grid
-from experiments.runtime import launch as launching
 from experiments.runtime.launch import Outcome, RunInterrupted
 from federation.settings import SettingError
 from runs.round import RunError
 from strategies import known_settings
+from tests.cli.conftest import QUICK, SUMMARY
 
-ROOT = Path(launching.__file__).resolve().parents[2]
-QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'
-SELECTED = {"selected": 0.9111, "selected_round": 2, "best": 0.95, "client-best": 0.96, "last-5": 0.9, "final": 0.94}
-SUMMARY = {
-    "status": "completed",
-    "strategy": "protonorm",
-    "dataset": "digits",
-    "rounds": 2,
-    "headline": {"rule": "local-prototypes", "figure": "selected", "accuracy": 0.9111, "of_round": 2, "clients": 3}
-    | {"rows": 90},
-    "floor": {"majority-class": 0.318},
-    "rules": {
-        "classifier": {"selected": None, "best": 0.72, "client-best": 0.7, "last-5": 0.45, "final": 0.5},
-        "local-prototypes": SELECTED,
-    },
-    "bytes": {"payload_up": 12_800, "payload_down": 2_500_000, "wire_up": 28_444, "wire_down": 2_600_000}
-    | {"evaluation_wire_up": 5_000},
-    "seconds": 61.25,
-}
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch, home):
-    """A working directory of the test's own."""
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def here():
-    """here(*arguments): the result of `protosphere run ...`."""
-    return lambda *arguments: CliRunner().invoke(app, ["run", *arguments])
-
-
-@pytest.fixture
-def invoke(here):
-    """invoke(*arguments): the same over Flower, on this machine or by --superlink."""
-    return lambda *arguments: here(*([] if "--superlink" in arguments else ["--flower"]), *arguments)
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """A finished run's folder."""
-    folder = tmp_path / "finished"
-    folder.mkdir()
-    (folder / "summary.json").write_text(json.dumps(SUMMARY))
-    return folder
-
-
-@pytest.fixture
-def launched(monkeypatch, folder):
-    """What `launch` was called with; it answers `launched.outcome`, or raises it."""
-
-    class Launched(dict):
-        outcome = Outcome(True, folder, "", folder / "run.log")
-
-    calls = Launched()
-
-    def launch(run_config, **keywords):
-        calls.update(keywords, run_config=run_config)
-        keywords["show"]("results: /there")
-        keywords["show"]("round 1/2 | accuracy")
-        keywords["show"]("results: /there")
-        if isinstance(calls.outcome, BaseException):
-            raise calls.outcome
-        return calls.outcome
-
-    monkeypatch.setattr(launching, "launch", launch)
-    return calls
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 # --- what it hands down -----------------------------------------------------------------------------
@@ -383,51 +314,3 @@ def test_a_real_run_in_process(here, home):
     assert f"results: {folder}\n" in more.stdout
     log = (folder / "run.log").read_text().splitlines()
     assert [line.split(" |")[0] for line in log if line.startswith("round ")] == ["round 1/1", "round 2/2"]
-
-
-# --- mistakes ---------------------------------------------------------------------------------------
-
-
-# what a plan refuses is in tests/experiments/runtime/test_run_config.py
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["-c", "lerning-rate=1.0"], "unknown setting `lerning-rate` (did you mean `learning-rate`?)"),
-        (["-c", "strategy=local"], "local is no value for `strategy`"),
-        (["--preset", "spirale"], "unknown preset `spirale` (did you mean `spiral`?)"),
-        (["--clients", "0"], "--clients is 0"),
-        (["-c", 'dataset="../nope"'], "data path '{parent}/nope' does not exist"),
-        (["--results", "/proc/x"], "the results folder /proc/x cannot be written ("),
-        (["--clients", "900", "-c", "min-samples=2"], "900 clients with min-samples = 2 each need at least 1800 rows"),
-        (["-c", 'split="official"'], "data set 'digits' has no official test rows"),
-        (["-c", 'protonorm.alignment="simplex" feature-dim=8'], "`protonorm.alignment` is simplex"),
-        (["--resume", "latest"], 'setting `resume` is "latest", but {here}/home/results holds no run'),
-        (["--cpus-per-client", "0"], "--cpus-per-client is 0, but this machine has 4"),
-        (["--workers", "2"], "--workers goes without --flower"),
-        (["-c", "nope.toml"], "the settings file nope.toml cannot be read"),
-    ],
-)
-def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(arguments, words, invoke, launched, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
-    here = Path.cwd()
-    before = sorted(here.rglob("*"))
-    result = invoke(*arguments)
-    assert result.stderr.startswith(words.format(here=here, parent=here.parent))
-    assert result.stderr.count("\n") == 1
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert launched == {}, "nothing was started"
-    assert sorted(here.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client are Ray's: give --flower"),
-        (["--gpus-per-client", "0"], "--cpus-per-client and --gpus-per-client are Ray's: give --flower"),
-        (["--workers", "0"], "--workers is 0, but a run needs at least 1."),
-    ],
-)
-def test_a_flag_that_would_do_nothing_in_process_is_refused(here, arguments, words):
-    result = here(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(words)

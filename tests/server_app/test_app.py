@@ -10,7 +10,8 @@ from flwr.app import Context, RecordDict
 from experiments.runtime.grid import SERVER, LocalGrid
 from federation.roster import RosterError
 from federation.settings import SettingError
-from runs.folder import RunFolder, find_run
+from runs.folder import RunFolder
+from runs.places import find_run
 from server_app.app import PREFIX, PREFIX_OF_ERRORS, app, said
 from strategies import known_settings
 

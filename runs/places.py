@@ -1,0 +1,55 @@
+"""Where runs lie: the results folder, a run in it by its name, `latest`, or the number by which Flower knows it."""
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from federation.settings import SettingError, home, shown
+
+
+def results_root(results_dir: str) -> Path:
+    """The folder that holds the runs' folders."""
+    return Path(os.path.expanduser(results_dir)) if results_dir else home() / "results"
+
+
+def find_run(name: str, results_dir: str) -> Path:
+    """The folder of a finished or cut run: a path, a name in the results folder, `latest`, or the number that Flower
+    knows it by.
+
+    Raises:
+        SettingError: when there is none.
+    """
+    root = results_root(results_dir)
+    if name == "latest":
+        # a run that was cut before its first checkpoint is none that could be resumed
+        runs = [
+            path.parent for path in root.glob("*/settings.json") if (path.parent / "checkpoint.safetensors").exists()
+        ]
+        if not runs:
+            raise SettingError(f'setting `resume` is "latest", but {root} holds no run; start one first.')
+        return max(runs, key=lambda run: (run / "settings.json").stat().st_mtime_ns).resolve()
+    for path in (Path(os.path.expanduser(name)), root / name):
+        if path.is_absolute() and (path / "settings.json").exists():
+            # the last part of the path is the run's key, which `..` or a link would hide
+            return path.resolve()
+    if name.isdecimal() and (found := folder_of(name, root)):
+        return found.resolve()
+    raise SettingError(
+        f"setting `resume` is {shown(name)}, but no run with a settings.json is there or in {root}; give a run's "
+        'folder, its name in the results folder, its number in `flwr ls`, or "latest".'
+    )
+
+
+def folder_of(flower_run: str, results: Path, most: int | None = None) -> Path | None:
+    """The folder of the run that Flower knows by this number; None where none says so.
+
+    Args:
+        results: the results folder.
+        most: how many of the newest folders to look into, by their names, which begin with the time.
+    """
+    for path in sorted(results.glob("*/status.json"), reverse=True)[:most] if flower_run else ():
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if json.loads(path.read_text("utf-8"))["flower_run"] == flower_run:
+                return path.parent
+    return None

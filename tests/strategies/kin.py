@@ -1,0 +1,39 @@
+"""A small network, a batch and a method's client half, for the tests of FedAvg's kin."""
+
+import torch
+from torch import nn
+
+from federation.wire.payloads import Parts
+from models.split import split
+from prototypes.weights import Weights
+from strategies import read_settings
+from strategies.contract import Batch
+
+K, D = 3, 4
+SMALL = {"rounds": 2, "max-samples": 240, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}
+
+
+def network(norm=True):
+    torch.manual_seed(3)
+    layers = [nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)] if norm else [nn.Conv2d(1, 2, 3)]
+    return split(nn.Sequential(*layers, nn.ReLU()), (1, 5, 5), D, K)
+
+
+def objective_of(name, **settings):
+    run = read_settings({"strategy": name, "feature-dim": D, "learning-rate": 0.1} | settings)
+    return run.method.objective(run.settings, run.options, K)
+
+
+def batch(rows=7):
+    random = torch.Generator().manual_seed(5)
+    return Batch(torch.randn(rows, 1, 5, 5, generator=random), torch.arange(rows) % K)
+
+
+def received_of(objective, module, shift):
+    """A payload of the module's shared tensors, each moved by `shift`."""
+    shared = objective.shared(module)
+    return Parts({p: Weights({n: t + shift for n, t in part.tensors.items()}) for p, part in shared.items()})
+
+
+def evaluations(run, metrics, **settings):
+    return [line["evaluation"] for line in metrics(run(SMALL | settings, clients=3))]

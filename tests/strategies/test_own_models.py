@@ -1,0 +1,220 @@
+"""Ditto, APFL and FedRoD, which keep a model or a head of their own beside the one that they share."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from client_app.client import Client
+from models.split import SplitModel
+from prototypes.prototype_set import PrototypeSet
+from strategies.contract import Batch, ClientState
+from strategies.fedrod import _log_counts
+from tests.strategies.kin import SMALL, D, K, batch, evaluations, network, objective_of, received_of
+
+# --- Ditto and APFL -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "ditto", "ditto.weight": 0.0},
+        {"strategy": "apfl", "apfl.alpha": 1.0, "apfl.adaptive": False},
+    ],
+    ids=lambda settings: settings["strategy"],
+)
+def test_at_its_limit_the_clients_own_model_is_trained_alone_to_the_bit(run, metrics, settings):
+    """v is the model of `local`."""
+    rules = ("classifier", "local-prototypes", "discriminant")
+    found, alone = (
+        [{rule: each["rules"][rule] for rule in rules} for each in evaluations(run, metrics, **of)]
+        for of in (settings, {"strategy": "local"})
+    )
+    assert found == alone
+
+
+def test_ditto_holds_its_model_to_what_was_received_and_not_to_what_was_trained():
+    objective = objective_of("ditto", **{"ditto.weight": 0.5, "ditto.personal-epochs": 3})
+    state = ClientState(objective.build(network(), 1))
+    payload = received_of(objective, state.module, 0.5)
+    objective.receive(state, payload, 2)
+    for name, tensor in payload["companion"].tensors.items():
+        assert torch.equal(state.module.state_dict()[name], tensor)
+    shared, own = objective.phases(state, 2)
+    assert (shared.name, own.name, own.epochs) == ("global", "train", 3)
+    assert {id(p) for p in own.parameters} == {id(p) for p in state.module.model.parameters()}
+    with torch.no_grad():
+        for p in state.module.companion.parameters():
+            p.add_(9.0)
+    loss = objective.loss(state, batch(), own, 2)
+    count = sum(p.numel() for p in own.parameters)
+    assert float(loss.parts["proximal"]) == pytest.approx(0.25 * count, rel=1e-3)
+    assert float(loss.total - loss.parts["cross-entropy"]) == pytest.approx(0.25 * 0.25 * count, rel=1e-3)
+    # the two are trained apart
+    loss.total.backward()
+    assert all(p.grad is None for p in state.module.companion.parameters())
+    state.module.zero_grad()
+    objective.loss(state, batch(), shared, 2).total.backward()
+    assert all(p.grad is None for p in state.module.model.parameters())
+
+
+def test_what_arrives_at_ditto_is_judged_and_its_own_model_predicts():
+    objective = objective_of("ditto")
+    state = ClientState(objective.build(network(), 1))
+    payload = received_of(objective, state.module, 0.5)
+    before = {name: tensor.clone() for name, tensor in state.module.state_dict().items()}
+    arrived = objective.arrived(state, payload)
+    assert torch.equal(arrived.module.classifier.bias, payload["companion"].tensors["companion.classifier.bias"])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in state.module.state_dict().items())
+    assert isinstance(objective.arrived(state, None).module, SplitModel)
+
+
+@pytest.mark.parametrize(("strategy", "judged"), [("ditto", "WithCompanion"), ("fedavg", "SplitModel")])
+def test_the_ensemble_is_of_the_models_that_predict(run, monkeypatch, strategy, judged):
+    """v for Ditto, whatever came; what came for FedAvg."""
+    seen, answers = set(), Client._answers
+
+    def kept(self, state):
+        seen.add(type(state.module).__name__)
+        return answers(self, state)
+
+    monkeypatch.setattr(Client, "_answers", kept)
+    run(SMALL | {"strategy": strategy, "ensemble-every": 1, "shared-test-share": 0.1}, clients=3)
+    assert seen == {judged}
+
+
+def mixture(alpha=0.3, adaptive=True):
+    objective = objective_of("apfl", **{"apfl.alpha": alpha, "apfl.adaptive": adaptive})
+    state = ClientState(objective.build(network(norm=False).double(), 1).double())
+    random = torch.Generator().manual_seed(8)
+    with torch.no_grad():
+        for p in state.module.companion.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=random, dtype=p.dtype))
+    return objective, state
+
+
+def test_apfls_gradients_are_those_of_the_mixed_weights_by_finite_differences():
+    objective, state = mixture()
+    rows = Batch(batch().inputs.double(), batch().labels)
+    (phase,) = objective.phases(state, 1)
+    objective.loss(state, rows, phase, 1).total.backward()
+    module, step = state.module, 1e-6
+    v, w = (dict(each.named_parameters()) for each in (module.model, module.companion))
+
+    def mixed_loss():
+        alpha = float(module.alpha)
+        plain = network(norm=False).double()
+        with torch.no_grad():
+            for name, p in plain.named_parameters():
+                p.copy_(alpha * v[name] + (1 - alpha) * w[name])
+            return float(cross_entropy(plain(rows.inputs), rows.labels))
+
+    def difference(p, place):
+        with torch.no_grad():
+            values = []
+            for sign in (1, -1):
+                p[place] += sign * step
+                values.append(mixed_loss())
+                p[place] -= sign * step
+        return (values[0] - values[1]) / (2 * step)
+
+    for name in ("extractor.backbone.0.weight", "classifier.bias"):
+        place = (0,) * v[name].dim()
+        assert float(v[name].grad[place]) == pytest.approx(difference(v[name], place), rel=1e-4, abs=1e-8)
+    assert float(module.alpha.grad) == pytest.approx(difference(module.alpha, ()), rel=1e-4)
+    # w has the gradient of its own cross-entropy alone
+    alone = copy.deepcopy(module.companion)
+    alone.zero_grad()
+    cross_entropy(alone(rows.inputs), rows.labels).backward()
+    for p, q in zip(module.companion.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+
+
+def test_apfls_share_stays_within_0_and_1_does_not_decay_and_may_stand_still():
+    objective, state = mixture()
+    with torch.no_grad():
+        state.module.alpha.fill_(1.7)
+    (phase,) = objective.phases(state, 1)
+    objective.loss(state, Batch(batch().inputs.double(), batch().labels), phase, 1)
+    assert float(state.module.alpha) == 1
+    optimiser = phase.optimiser(phase.parameters)
+    (group,) = (group for group in optimiser.param_groups if any(p is state.module.alpha for p in group["params"]))
+    assert (len(group["params"]), group["weight_decay"]) == (1, 0.0)
+    assert sum(len(group["params"]) for group in optimiser.param_groups) == len(phase.parameters)
+    objective, state = mixture(adaptive=False)
+    (phase,) = objective.phases(state, 1)
+    assert not any(p is state.module.alpha for p in phase.parameters)
+
+
+def test_apfl_predicts_by_the_mixture_of_its_own_and_what_came():
+    objective, state = mixture(alpha=0.25)
+    module = state.module
+    payload = received_of(objective, module, 0.0)
+    v, w = dict(module.model.named_parameters()), dict(module.companion.named_parameters())
+    plain = network(norm=False).double()
+    with torch.no_grad():
+        for name, p in plain.named_parameters():
+            p.copy_(0.25 * v[name] + 0.75 * w[name].float())
+    inputs = batch().inputs.double()
+    arrived = objective.arrived(state, payload).module
+    torch.testing.assert_close(arrived(inputs), plain(inputs), rtol=1e-5, atol=1e-6)
+
+
+# --- FedRoD -------------------------------------------------------------------------------------------------
+
+
+def rod(gamma=1.0, counts=(6, 1)):
+    objective = objective_of("fedrod", **{"fedrod.gamma": gamma})
+    state = ClientState(objective.build(network(norm=False), 1))
+    held = torch.arange(len(counts))
+    state.prototypes = PrototypeSet(held, torch.zeros(len(counts), D), torch.tensor(counts))
+    with torch.no_grad():
+        state.module.personal.bias.add_(torch.tensor([0.2, -0.1, 0.4]))
+    return objective, state, Batch(batch().inputs, torch.arange(7) % len(counts))
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0])
+def test_the_balanced_softmax_weighs_held_classes_by_their_counts(gamma):
+    objective, state, rows = rod(gamma)
+    loss = objective.loss(state, rows, objective.phases(state, 1)[0], 1)
+    logits = state.module(rows.inputs).detach().double().numpy()[:, :2]
+    weighed = np.exp(logits) * np.array([6.0, 1.0]) ** gamma
+    chosen = weighed[np.arange(7), rows.labels.numpy()] / weighed.sum(axis=1)
+    assert float(loss.parts["cross-entropy"]) == pytest.approx(-np.log(chosen).mean(), rel=1e-5)
+
+
+def test_counts_weigh_as_float32_under_a_narrow_number_format():
+    objective, state, rows = rod(counts=(1001, 1000))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        narrow = objective.loss(state, rows, objective.phases(state, 1)[0], 1)
+    assert bool(torch.isfinite(narrow.total))
+    table = _log_counts(state, torch.zeros(2, K, dtype=torch.bfloat16))
+    torch.testing.assert_close(table[:2], torch.tensor([1001.0, 1000.0]).log())
+
+
+def test_the_personal_head_moves_nothing_else_and_nothing_else_moves_it():
+    objective, state, rows = rod()
+    module = state.module
+    parts = objective.loss(state, rows, objective.phases(state, 1)[0], 1).parts
+    parts["personal-cross-entropy"].backward(retain_graph=True)
+    moved = {name for name, p in module.named_parameters() if p.grad is not None and bool(p.grad.any())}
+    assert moved == {"personal.weight", "personal.bias"}
+    module.zero_grad(set_to_none=True)
+    parts["cross-entropy"].backward()
+    moved = {name.partition(".")[0] for name, p in module.named_parameters() if p.grad is not None}
+    assert moved == {"extractor", "classifier"}
+
+
+def test_fedrod_predicts_by_both_heads_tells_the_generic_one_and_keeps_the_personal_one():
+    objective, state, rows = rod()
+    z = state.module.features(rows.inputs)
+    both = state.module.classifier(z) + state.module.personal(z)
+    torch.testing.assert_close(objective.logits(state, z), both)
+    torch.testing.assert_close(objective.scores(state, z)["generic"], state.module.classifier(z))
+    names = {name for part in objective.upload(state, 1).parts.values() for name in part.tensors}
+    assert not any("personal" in name for name in names)
+    # it starts as a copy of the generic one
+    fresh = objective.build(network(), 1)
+    assert torch.equal(fresh.personal.weight, fresh.classifier.weight)
