@@ -38,7 +38,8 @@ def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
     if not bool(features.isfinite().all()):
         raise DivergenceError.public("the features are not finite after training; lower `learning-rate`")
     state.prototypes = class_means(features, data.train.labels, objective.num_classes)
-    state.covariance = pooled_covariance(features, data.train.labels, state.prototypes)
+    if objective.settings.prototypes_from == "model":
+        state.covariance = pooled_covariance(features, data.train.labels, state.prototypes)
     state.features = features, data.train.labels
 
 
@@ -124,8 +125,9 @@ def rule_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str
     """Rule -> (n, K). A rule whose ingredients a client lacks is missing."""
     num_classes = objective.num_classes
     scores = {"classifier": objective.logits(state, z)}
-    if state.prototypes is not None and state.covariance is not None:
+    if state.prototypes is not None:
         scores["local-prototypes"] = nearest_scores(z, *state.prototypes.table(num_classes))
+    if state.prototypes is not None and state.covariance is not None:
         scores["discriminant"] = discriminant_scores(z, state.prototypes, state.covariance, num_classes)
     if state.table is not None:
         scores["global-prototypes"] = nearest_scores(z, *state.table)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from client_app.evaluation import DivergenceError, autocast, measure
 from data.client_data import ClientData
@@ -24,7 +25,7 @@ def train(
     stream: tuple[int | str, ...],
     round_number: int,
 ) -> TrainingFigures:
-    """Train in place, then measure the local prototypes.
+    """Train in place, then measure the local prototypes, or take those that training met.
 
     Args:
         stream: names the client's random stream of this round (federation.seeds).
@@ -38,6 +39,7 @@ def train(
     ratio: Tensor | None = None
     taken = 0
     ran: list[Phase] = []
+    met = _Met(objective, data) if objective.settings.prototypes_from == "training" else None
     for phase in objective.phases(state, round_number):
         ran.append(phase)
         optimiser = _optimiser(objective, state, phase)
@@ -51,6 +53,8 @@ def train(
                     loss = objective.loss(state, batch, phase, round_number)
                 if ratio is None and phase.rows is None:
                     ratio = _gradient_ratio(loss)
+                if met is not None and phase.rows is None:
+                    met.add(loss.features, batch.labels)
                 optimiser.zero_grad(set_to_none=True)
                 loss.total.backward()
                 optimiser.step()
@@ -64,7 +68,10 @@ def train(
         _stop_if_spoilt(state, ran)
         if objective.settings.optimizer_state == "persistent" and not phase.fresh:
             state.optimiser |= optimiser_tensors(optimiser, phase.name)
-    measure(objective, state, data)
+    if met is None:
+        measure(objective, state, data)
+    else:
+        met.leave(state)
     return TrainingFigures(
         rows=len(data.train),
         steps=taken,
@@ -74,6 +81,29 @@ def train(
         prototype_norm=mean_norm(state.prototypes),
         seconds=time.perf_counter() - began,
     )
+
+
+class _Met:
+    """The features of a round's batches, summed by class as they come: the prototypes of FedProto's own code."""
+
+    def __init__(self, objective: Objective, data: ClientData):
+        labels = data.train.labels
+        self._counts = torch.bincount(labels, minlength=objective.num_classes)
+        self._sums = torch.zeros(objective.num_classes, objective.settings.feature_dim, device=labels.device)
+        self._rows = torch.zeros(objective.num_classes, device=labels.device)
+
+    def add(self, features: Tensor, labels: Tensor) -> None:
+        """z (b, d) of a batch."""
+        # a product and no scattered sum: the same to the bit on every device
+        hot = one_hot(labels, len(self._rows)).to(self._sums.dtype)
+        self._sums += hot.T @ features.detach().to(self._sums.dtype)
+        self._rows += hot.sum(dim=0)
+
+    def leave(self, state: ClientState) -> None:
+        """Prototypes of the classes met, with the counts of the rows; without the covariance of one model."""
+        held = self._rows.nonzero().flatten()
+        state.prototypes = PrototypeSet(held, self._sums[held] / self._rows[held].unsqueeze(1), self._counts[held])
+        state.covariance = state.features = None
 
 
 def mean_norm(prototypes: PrototypeSet | None) -> float:

@@ -128,6 +128,7 @@ class Settings(BaseModel):
     feature_activation: Literal["linear", "relu"] = "linear"
     prototype_weight: NotNegative = 10.0
     prototype_loss: Literal["mse", "l2", "l2-squared"] = "mse"
+    prototypes_from: Literal["model", "training"] = "model"
 
     share_buffers: Literal["average", "own"] = "average"
     sparsity_dim: Count = 0

@@ -50,6 +50,8 @@ METHODS = {
     "fraug": "strategies.fraug",
 }
 
+DISCRIMINANT = "discriminant"
+
 
 @dataclass(frozen=True)
 class Run:
@@ -125,6 +127,14 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
             values = {n: v for n, v in values.items() if n not in strange or ours.get(f"{prefix}.{n}", kind) != v}
         refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _names(kind)))
         own[kind] = check(kind, values, f"{prefix}.")
+    if settings.prototypes_from == "training" and (method.objective.of_features or settings.inference == DISCRIMINANT):
+        needs = (
+            "the rule `discriminant` needs" if settings.inference == DISCRIMINANT else f"`{settings.strategy}` uploads"
+        )
+        raise SettingError(
+            f'setting `prototypes-from` is "training", but {needs} what is made of the trained model\'s features; take '
+            'it out ("model").'
+        )
     options = Options(own)
     _refuse_unobeyed(settings, method.exchange(options))
     if method.exchange(options).counts and not settings.disclose_class_counts:

@@ -124,7 +124,13 @@ class Phase:
 
 
 class Objective:
-    """The client half of a method. As it stands: cross-entropy alone, prototypes for evaluation only."""
+    """The client half of a method. As it stands: cross-entropy alone, prototypes for evaluation only.
+
+    Attributes:
+        of_features: whether its uploads are made of the trained model's features, which `prototypes-from` may drop.
+    """
+
+    of_features = False
 
     def __init__(self, settings: Settings, options: Options, num_classes: int):
         self.settings = settings

@@ -57,6 +57,8 @@ class FedDistillSettings:
 class FedDistillObjective(Objective):
     """Client half."""
 
+    of_features = True
+
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
         """Keep the targets for the training that follows."""
         device = next(state.module.parameters()).device

@@ -106,6 +106,8 @@ class GFPLSettings:
 class GFPLObjective(Objective):
     """Client half."""
 
+    of_features = True
+
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """The dual classifier; its frame is the same on every client and never sent."""
         if not self.options[GFPLSettings].dual_classifier:

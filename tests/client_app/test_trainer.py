@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from client_app.evaluation import evaluate
 from client_app.store import Store
 from client_app.trainer import DivergenceError, batches, train
 from federation.seeds import generator
@@ -366,3 +367,30 @@ def test_no_batch_waits_for_the_device(parts, strategy):
         counts.append(waits.count)
     assert counts[0] > 0  # the look at each epoch's loss: the mode does see waits
     assert counts[0] == counts[1]
+
+
+# --- prototypes of training -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["fedproto", "fedrep"])
+def test_prototypes_from_training_are_means_of_the_features_that_batches_had(parts, monkeypatch, strategy):
+    made = parts({"strategy": strategy, "prototypes-from": "training", "local-epochs": 2})
+    seen = {}
+    whole = type(made.objective).loss
+
+    def loss(self, state, batch, phase, round_number):
+        found = whole(self, state, batch, phase, round_number)
+        for z, label in zip(found.features.detach().double(), batch.labels.tolist(), strict=True):
+            seen.setdefault(label, []).append(z)
+        return found
+
+    monkeypatch.setattr(type(made.objective), "loss", loss)
+    train(made.objective, made.state, made.data, ("stream",), 1)
+    found = made.state.prototypes
+    assert found.labels.tolist() == sorted(seen) == [0, 1, 2]
+    assert found.counts.tolist() == [7, 7, 7], "of the rows, not of what epochs met"
+    for label, vector in zip(found.labels.tolist(), found.vectors, strict=True):
+        torch.testing.assert_close(vector, torch.stack(seen[label]).mean(dim=0).float())
+    rules = evaluate(made.objective, made.state, made.data).correct
+    assert "local-prototypes" in rules
+    assert "discriminant" not in rules

@@ -57,6 +57,7 @@ CHOICES = {
     "classes": ("same", "union"),
     "split": ("pooled", "official"),
     "optimizer-state": ("fresh", "persistent"),
+    "prototypes-from": ("model", "training"),
     "feature-activation": ("linear", "relu"),
     "prototype-loss": ("mse", "l2", "l2-squared"),
     "share-buffers": ("average", "own"),

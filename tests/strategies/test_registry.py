@@ -260,6 +260,10 @@ def test_ranges_of_own_settings(name, value):
 
 # a run's settings that contradict each other -> what the refusal names; None: they do not
 CONTRADICTIONS = [
+    ({"strategy": "gfpl", "prototypes-from": "training"}, ['`prototypes-from` is "training"', "`gfpl` uploads"]),
+    ({"strategy": "feddistill", "prototypes-from": "training"}, ["`feddistill` uploads"]),
+    ({"strategy": "local", "prototypes-from": "training", "inference": "discriminant"}, ["the rule `discriminant`"]),
+    ({"strategy": "fedproto", "prototypes-from": "training"}, None),
     ({"strategy": "fedproto", "fedproto.aggregation": "weighted"}, ["`disclose-class-counts` is false", "`fedproto`"]),
     ({"strategy": "fedproto", "fedproto.aggregation": "median"}, None),
     ({"strategy": "fedproto", "fedproto.aggregation": "weighted", "disclose-class-counts": True}, None),
