@@ -123,12 +123,13 @@ class Client:
             discloses.append("its domain")
         second = self.objective.companion
         beside = _parameters(state.module.companion) if second else 0
+        others = sum(_parameters(state.module.get_submodule(name)) for name in self.objective.beside)
         all_classes = [] if data.unheld is None else [len(data.test) + data.unheld.count]
         return Identity(
             partition=self.partition,
             partitions=self.partitions,
             model=self._told_model(),
-            parameters=_parameters(state.module) - beside,
+            parameters=_parameters(state.module) - beside - others,
             feature_dim=self.settings.feature_dim,
             class_names=data.class_names,
             classes=tuple(data.train.labels.unique().tolist()),
@@ -190,7 +191,9 @@ class Client:
     def _received(self, instruction: Instruction) -> Payload | None:
         """What came. Where no upload of weights was valid yet, each training starts from the initial ones: who has
         trained already would start from elsewhere than who has not."""
-        shared = {spec.name for spec in self.run.exchange.up if spec.kind == "weights"}
+        exchange = self.run.exchange
+        up, down = ({s.name for s in specs if s.kind == "weights"} for specs in (exchange.up, exchange.down))
+        shared = up or down
         if instruction.payload is not None or instruction.round == 1 or not shared:
             return instruction.payload
         initial = self.objective.shared(self._new_state().module)

@@ -127,9 +127,11 @@ class Objective:
     """The client half of a method. As it stands: cross-entropy alone, prototypes for evaluation only.
 
     Attributes:
+        beside: names of what `build` adds to the module that is no part of the client's own model.
         of_features: whether its uploads are made of the trained model's features, which `prototypes-from` may drop.
     """
 
+    beside: Sequence[str] = ()
     of_features = False
 
     def __init__(self, settings: Settings, options: Options, num_classes: int):

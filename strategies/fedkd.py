@@ -22,9 +22,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from federation.seeds import derive
+from federation.wire.checks import MessageError
 from federation.wire.low_rank import LowRank, factored
 from federation.wire.parts import as_arrived
 from federation.wire.payloads import Parts, Payload, parts_of
+from federation.wire.weights import check_tensors
 from models.companion import WithCompanion, seeded_linear
 from models.split import SplitModel
 from prototypes.losses import divergence
@@ -160,6 +162,14 @@ class FedKD(TrainersAlone, PlainMean):
         if base is not None:
             change = factored(mean, self.options[FedKDSettings].energy(server_round / self.settings.rounds))
             mean = moved(base, as_arrived(change, CHANGE, self.codec, base.layout))
+            try:
+                check_tensors(dict(mean.tensors), self.settings.max_prototype_norm)
+            except MessageError as error:
+                # changes that are legal by themselves may add up to what no client would take
+                words = f"the mean of this round's changes is dropped, since with it the student's {error}"
+                nobody = torch.zeros(0, dtype=torch.int64)
+                kept: dict[int, Payload] = {EVERYONE: Parts({COMPANION: base})}
+                return Outcome({**state, COUNTED: nobody}, kept, warnings=[words])
             downloads[CHANGED] = Parts({UPDATE: change})
         share = flat(mean if base is None else change).numel() / flat(mean).numel()
         made = {COUNTED: torch.tensor(sorted(uploads)), MADE_IN: torch.tensor(server_round)}

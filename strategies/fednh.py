@@ -25,7 +25,7 @@ from prototypes.alignment import align
 from prototypes.prototype_set import PrototypeSet
 from strategies.class_vectors import AveragedWithClassVectors, orthonormal, with_class_vectors
 from strategies.contract import ClientState, Method, method_settings
-from strategies.weights import EXTRACTOR, SCALE, SharedObjective
+from strategies.weights import EXTRACTOR, SCALE, SharedObjective, Sums
 
 
 @method_settings
@@ -46,7 +46,17 @@ class FedNHSettings:
 
 
 def start(options: FedNHSettings, num_classes: int, dim: int, seed: int) -> Tensor:
-    """W^1: (K, d) float64 unit rows."""
+    """W^1: (K, d) float64 unit rows.
+
+    Raises:
+        SettingError: they have no room.
+    """
+    least = num_classes if options.start == "orthogonal" else num_classes - 1
+    if dim < least:
+        raise SettingError(
+            f"`fednh.start` is {options.start}, which needs `feature-dim` of {least} at least for {num_classes} "
+            f"classes (it is {dim}); raise it."
+        )
     if options.start == "orthogonal":
         return orthonormal(num_classes, dim, seed)
     random = torch.randn(num_classes, dim, generator=generator(seed, "class-vectors"), dtype=torch.float64)
@@ -96,19 +106,24 @@ class FedNH(AveragedWithClassVectors):
         return "uniform"
 
     def check(self, num_classes: int, dim: int) -> None:
-        """W needs room."""
+        """W needs room, and all of its values."""
         super().check(num_classes, dim)
-        chosen = self.options[FedNHSettings].start
-        least = num_classes if chosen == "orthogonal" else num_classes - 1
-        if dim < least:
+        start(self.options[FedNHSettings], num_classes, dim, self.settings.seed)
+        if self.settings.sparsity_dim % dim:
             raise SettingError(
-                f"`fednh.start` is {chosen}, which needs `feature-dim` of {least} at least for {num_classes} classes "
-                f"(it is {dim}); raise it."
+                f"setting `sparsity-dim` is {self.settings.sparsity_dim}, but `fednh` classifies by its prototypes, "
+                "which masks would make others; take it out (0)."
             )
 
     def start(self) -> Tensor:
         """As the clients draw it."""
         return start(self.options[FedNHSettings], self.num_classes, self.dim, self.settings.seed)
+
+    def contribution(self, upload: Parts, identity: Identity) -> Sums:
+        """Of directions, whatever length they came in."""
+        sent = upload["prototypes"]
+        assert isinstance(sent, PrototypeSet)
+        return super().contribution(Parts({**upload.parts, "prototypes": sent.on_sphere()}), identity)
 
     def class_weights(self, prototypes: PrototypeSet, identity: Identity) -> Tensor:
         """1, or n_ic: the direction of a sum knows no common factor."""

@@ -49,11 +49,17 @@ class FeSEM(AveragedWeights):
         return min(self.options[FeSEMSettings].clusters, len(self.identities))
 
     def notices(self) -> Sequence[str]:
-        """Say where there are fewer clients than centres."""
+        """Say where there are fewer clients than centres, or fewer of a round."""
         asked, clients = self.options[FeSEMSettings].clusters, len(self.identities)
-        if asked <= clients:
-            return super().notices()
-        return (f"setting `fesem.clusters` is {asked}, but there are {clients} clients, and so as many centres",)
+        sampled = max(self.settings.min_train_clients, int(self.settings.fraction_train * clients + 0.5))
+        if asked > clients:
+            return (f"setting `fesem.clusters` is {asked}, but there are {clients} clients, and so as many centres",)
+        if asked > sampled:
+            return (
+                f"setting `fesem.clusters` is {asked}, but a round has {sampled} clients: there stays one centre, the "
+                "plain mean; raise `fraction-train`",
+            )
+        return super().notices()
 
     def address(self, partition: int, downloads: Mapping[int, Payload], state: State, server_round: int) -> int:
         """Its centre; that of the most clients for one never heard of."""
@@ -69,6 +75,9 @@ class FeSEM(AveragedWeights):
         centres = self._centres(uploads, state, server_round)
         counted = _parameters(layouts)
         joined = state[JOINED].clone() if state else torch.full((len(self.identities),), -1)
+        if state and len(centres) != len(state[CENTRES]):
+            # who is not heard of now was of the one centre that there was
+            joined[joined >= 0] = (centres - state[CENTRES])[:, counted].norm(dim=1).argmin()
         sums, members = torch.zeros_like(centres), torch.zeros(len(centres), dtype=torch.float64)
         for partition, upload in uploads.items():
             own = _flat(upload)

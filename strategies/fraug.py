@@ -13,7 +13,8 @@ z~ <- e z~ + (1-e) its real partner. Read in the authors' code: nothing of z~ ha
 and Psi are in eval mode, as G is in the third; y~ goes on where the last batch left it; m starts at zero and stays
 there for a class that the client does not hold. Running statistics of f stay at home (`share-buffers` own); G's always
 travel. Departures: the authors step f and g, then G, then Psi, with features of the model just moved, in eval mode;
-here one step by the sum, each with the others' parts held fixed, and z of the same pass.
+here one step by the sum, each with the others' parts held fixed, and z of the same pass. And D of `digits` is
+mse / (1 + mse): the mse itself has no bound, and drives G out of all limits within some tens of rounds.
 """
 
 import math
@@ -67,10 +68,14 @@ class FRAugSettings:
     rate: Positive = 0.05
 
 
+RATE = "fraug.rate"
+
+
 class FRAugObjective(SharedObjective):
     """Client half."""
 
     parts = (EXTRACTOR, HEAD)
+    beside = (GENERATOR, "transformation")
 
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """G as everybody has it, Psi, m and the turn beside the model."""
@@ -97,7 +102,7 @@ class FRAugObjective(SharedObjective):
             return EagerSGD(groups, chosen.learning_rate, chosen.momentum, chosen.weight_decay)
 
         parameters = [p for p in state.module.parameters() if p.requires_grad]
-        return [Phase("train", parameters, epochs=self.settings.local_epochs, optimiser=optimiser)]
+        return [Phase("train", parameters, epochs=self.settings.local_epochs, optimiser=optimiser, rate=RATE)]
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """The sum of the three."""
@@ -127,7 +132,11 @@ class FRAugObjective(SharedObjective):
         """G's own loss."""
         options = self.options[FRAugSettings]
         made = module.generator.train()(dealt)
-        far = kernel_mmd(made, z) if options.variant == "pacs" else mse_loss(made, module.turns.means[dealt])
+        if options.variant == "pacs":
+            far = kernel_mmd(made, z)
+        else:
+            apart = mse_loss(made, module.turns.means[dealt])
+            far = apart / (1 + apart)
         return cross_entropy(_fixed(module.classifier, made), dealt) - options.lambda_g * far
 
     def _of_transformation(self, module: Any, real: Tensor, labels: Tensor) -> Tensor:

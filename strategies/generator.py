@@ -17,11 +17,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from federation.seeds import generator as stream
+from federation.wire.checks import MessageError
 from federation.wire.payloads import Identity, Parts, Payload
+from federation.wire.weights import check_tensors
 from models.generator import Generator
 from models.optimiser_state import optimiser_tensors, restore_optimiser
 from models.split import SplitModel
 from prototypes.weights import Weights, taken
+from runs.round import RunError
 from strategies.contract import ClientState, Outcome, State
 from strategies.weights import (
     GENERATOR,
@@ -59,6 +62,8 @@ class Teachers(NamedTuple):
 
 class GeneratorObjective(SharedObjective):
     """Client half: G lies beside the model."""
+
+    beside = (GENERATOR,)
 
     def new_generator(self, num_classes: int, dim: int) -> Generator:
         """G before it learns; a method knows its other sizes."""
@@ -130,6 +135,13 @@ class GeneratorServer(AveragedWeights):
             made.load_state_dict({name: state[f"{GENERATOR}/{name}"] for name in made.state_dict()})
             restore_optimiser(optimiser, state, "optimiser")
         loss = self._train(made, optimiser, teachers, state, server_round)
+        try:
+            check_tensors(dict(of_generator(made).tensors), self.settings.max_prototype_norm)
+        except MessageError as error:
+            raise RunError(
+                f"round {server_round}: of the generator the {error}; start a new run with a lower "
+                f"`{self.settings.strategy}.server-rate`."
+            ) from None
         kept = {f"{GENERATOR}/{name}": tensor for name, tensor in made.state_dict().items()}
         kept |= optimiser_tensors(optimiser, "optimiser")
         sent = of_generator(made)

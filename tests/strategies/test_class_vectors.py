@@ -96,8 +96,8 @@ def test_fednh_smooths_its_prototypes_towards_the_clients_directions(counts):
         for partition, upload in uploads.items():
             sent = dict(zip(upload["prototypes"].labels.tolist(), upload["prototypes"].vectors.double(), strict=True))
             if label in sent:
-                # as the clients send them they have length 1; the sum here is of what came
-                total += (counts[partition][label] if counts else 1) * sent[label].numpy()
+                # of directions: a client that sends them longer weighs no more
+                total += (counts[partition][label] if counts else 1) * unit(sent[label].numpy())
         np.testing.assert_allclose(after[label], unit(0.6 * before[label] + 0.4 * unit(total)), atol=1e-6)
 
 
@@ -156,12 +156,20 @@ def test_a_simplex_has_the_least_cosines():
     torch.testing.assert_close(cosines[~torch.eye(4, dtype=torch.bool)], torch.full((12,), -1 / 3).double())
 
 
+def test_fednh_refuses_masks_which_would_make_two_classifiers():
+    with pytest.raises(SettingError, match="`sparsity-dim` is 2, but `fednh` classifies by its prototypes"):
+        halves("fednh", **{"sparsity-dim": 2})[0].check(K, D)
+
+
 @pytest.mark.parametrize(("chosen", "least"), [("orthogonal", 3), ("simplex", 2)])
 def test_prototypes_without_room_are_refused(chosen, least):
     server, _ = halves("fednh", **{"fednh.start": chosen})
     server.check(K, least)
     with pytest.raises(SettingError, match=f"`fednh.start` is {chosen}, which needs `feature-dim` of {least}"):
         server.check(K, least - 1)
+    # a client says the same, which is the first to draw them
+    with pytest.raises(SettingError, match=f"`fednh.start` is {chosen}"):
+        start(FedNHSettings(start=chosen), K, least - 1, 0)
 
 
 @pytest.mark.parametrize("name", METHODS)

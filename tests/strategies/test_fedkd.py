@@ -169,6 +169,27 @@ def test_the_model_is_the_plain_mean_then_moves_by_the_mean_change_as_it_arrives
     assert 0 < lost < allowed
 
 
+@pytest.mark.parametrize("much", [9e3, 3e38], ids=["too long", "not finite"])
+def test_changes_that_add_up_to_what_nobody_would_take_are_dropped_and_the_run_goes_on(much):
+    server, start = met()
+    change = Weights({name: torch.full_like(tensor, 0.0) for name, tensor in start.tensors.items()})
+    name = next(iter(change.tensors))
+    change.tensors[name].view(-1)[0] = much
+    state = server.aggregate({0: Parts({"companion": start})}, {}, 1).state
+    uploads = {p: Parts({"companion-update": change}) for p in (0, 1)}
+    outcomes = []
+    for number in (2, 3):
+        outcomes.append(server.aggregate(uploads, state, number))
+        state = outcomes[-1].state
+    last = outcomes[-1]
+    assert "the mean of this round's changes is dropped" in last.warnings[0]
+    assert name in last.warnings[0]
+    whole = last.downloads[EVERYONE]["companion"]
+    assert same_state(whole.tensors, base_of(last.state).tensors)
+    assert all(bool(tensor.isfinite().all()) and float(tensor.norm()) < 1e4 for tensor in whole.tensors.values())
+    assert {server.address(p, last.downloads, last.state, 4) for p in range(3)} == {EVERYONE}
+
+
 def test_the_change_goes_to_those_whose_upload_of_the_last_round_counted_and_the_whole_to_the_others():
     server, start = met()
     assert [server.awaited((WHOLE, CHANGE), {}, number) for number in (1, 2)] == [(WHOLE,), (WHOLE,)]

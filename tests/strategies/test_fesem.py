@@ -90,6 +90,24 @@ def test_until_there_are_as_many_uploads_as_centres_there_is_one():
     assert sorted(values(third)) == [0.0, 10.0, 19.0]
 
 
+def test_the_members_of_the_one_centre_go_to_the_new_one_next_to_it():
+    server, objective = met(clusters=3, clients=5)
+    first = server.aggregate({0: upload(objective, 0.0), 3: upload(objective, 8.0)}, {}, 1)
+    second = server.aggregate(
+        {p: upload(objective, value) for p, value in enumerate([100.0, 0.0, 50.0])}, first.state, 2
+    )
+    found = values(second)[joined(second)[3]]
+    assert found == 0.0, "the next to 4, where it was"
+    assert joined(second)[4] == -1
+
+
+def test_rounds_with_fewer_clients_than_centres_are_told_of():
+    run = read_settings({"strategy": "fesem", "feature-dim": D, "fraction-train": 0.34})
+    server = run.method.server(run.settings, run.options)
+    server.meet(Codec(K, D), {p: Identity(p, 6, "net", rows=(10, 0, 0)) for p in range(6)})
+    assert "a round has 2 clients: there stays one centre" in server.notices()[0]
+
+
 def test_one_centre_is_fedavg_s_plain_mean_to_the_bit():
     server, objective = met(clusters=1, clients=3)
     uploads = {}

@@ -84,7 +84,9 @@ def expected(objective, state, rows, number, variant, lambda_g, lambda_t, ramp):
     two = [loss_of(each, of) for each, of in zip(augmented.split(len(z)), wanted, strict=True)]
     first = (1 - share) * loss_of(z, labels) + share * sum(two) / 2
     generated = made(True, dealt)
-    far = mmd_by_loops(generated, z) if variant == "pacs" else (generated - means[dealt]).square().mean()
+    apart = (generated - means[dealt]).square().mean()
+    # without a bound G would leave all limits
+    far = mmd_by_loops(generated, z) if variant == "pacs" else apart / (1 + apart)
     second = loss_of(generated, dealt) - lambda_g * far
     third = 0.0
     for partner, of in zip(partners, wanted, strict=True):

@@ -18,6 +18,7 @@ from models.split import SplitModel
 from prototypes.losses import diversity
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
+from runs.round import RunError
 from strategies import read_settings
 from strategies.contract import Batch, ClientState
 from strategies.generator import of_generator
@@ -271,6 +272,14 @@ def test_a_client_with_another_generator_is_refused_before_round_1():
     odd[1] = Identity(1, 3, "odd", classes=(1,), rows=(9, 0, 0), layouts=(*head, *lines))
     with pytest.raises(SettingError, match=r"client 1 \(odd\) has another generator .*network.0.bias:6"):
         server.meet(Codec(K, D), odd)
+
+
+@pytest.mark.parametrize("name", ["fedgen", "fedpa"])
+def test_a_generator_that_no_client_would_take_names_its_own_rate(tmp_path, name):
+    server, _, uploads = numbers(name, **{"server-rate": 1e9})
+    state = server.begin().state
+    with pytest.raises(RunError, match=f"lower `{name}.server-rate`"):
+        finished(server, uploads, tmp_path, state)
 
 
 # --- FedPA ------------------------------------------------------------------------------------------------------

@@ -324,7 +324,7 @@ class NothingValid(LocalGrid):
         return replies
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "ditto"])
+@pytest.mark.parametrize("strategy", ["fedavg", "ditto", "fedgh"])
 def test_until_an_upload_is_valid_all_start_from_the_initial_weights(run, monkeypatch, strategy):
     started = {}
     objective = read_settings({"strategy": strategy}).method.objective
