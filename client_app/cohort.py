@@ -215,8 +215,8 @@ class _Stack:
         self.members = members
         self.objective, self.state = first.objective, first.state
         self.within = _Within(first)
-        own = [_named(member.job.state.module) for member in members]
-        self.tensors = {name: torch.stack([each[name].detach() for each in own]) for name in own[0]}
+        self.own = [_named(member.job.state.module) for member in members]
+        self.tensors = {name: torch.stack([own[name].detach() for own in self.own]) for name in self.own[0]}
         self.device = next(iter(self.tensors.values())).device
         self.graphs = graphs and self.device.type == "cuda"
         self.given = dict(self._given())
@@ -240,8 +240,8 @@ class _Stack:
             raise UnstackableError("its loss changes tensors of a client's state")
         with torch.no_grad():
             for name, tensor in self.tensors.items():
-                for member, value in zip(self.members, tensor.unbind(), strict=True):
-                    _named(member.job.state.module)[name].copy_(value)
+                for own, value in zip(self.own, tensor.unbind(), strict=True):
+                    own[name].copy_(value)
         for place, member in enumerate(self.members):
             for phases in kept:
                 member.job.state.optimiser |= phases[place]
