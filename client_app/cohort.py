@@ -31,6 +31,7 @@ from strategies.contract import Batch, ClientState, Objective, Phase
 READ = ("prototypes", "targets", "table", "received", "kept")
 WARM_STEPS = 3  # before a step is captured, as PyTorch advises
 WORTH = 10  # times that a step has to come in a phase to be captured
+DRAWS = "its training draws random numbers, as dropout does, and each client has its own"
 LONGEST_REASON = 160  # characters
 BUFFER = "momentum_buffer"  # what torch's SGD calls it
 Slice = tuple[int, int]  # of clients, from and to
@@ -115,7 +116,8 @@ class Cohorts:
             _Stack(members, self.graphs).train()
         # vmap refuses with errors of many kinds; what is no refusal comes again, from the client that it is about
         except Exception as error:
-            self._refused[key] = " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__
+            words = " ".join(str(error).split()).split(". ")[0][:LONGEST_REASON] or type(error).__name__
+            self._refused[key] = DRAWS if "randomness" in words else words
             self.say(members[0].job.model, self._refused[key])
             return False
         return True
@@ -226,7 +228,7 @@ class _Stack:
         """Those fields whose tensors can be stacked."""
         for name in READ:
             values = [getattr(member.job.state, name) for member in self.members]
-            found = [list(_tensors(value)) for value in values]
+            found = [list(tensors_in(value)) for value in values]
             if len({tuple((tensor.shape, tensor.dtype) for tensor in tensors) for tensors in found}) == 1:
                 yield name, (values[0], [torch.stack(alike) for alike in zip(*found, strict=True)])
 
@@ -292,7 +294,7 @@ class _Stack:
 
     def _stop_what_is_spoilt(self, number: int) -> None:
         names = [name for name in self.state.module.state_dict() if name in self.tensors]
-        finite = [self.tensors[name].isfinite().flatten(1).all(dim=1) for name in names]
+        finite = [self.tensors[name].isfinite().reshape(len(self.members), -1).all(dim=1) for name in names]
         for member, at in self._out(torch.stack(finite).all(dim=0)):
             with member.stopping():
                 stop_if_spoilt({name: self.tensors[name][at] for name in names}, member.phases[: number + 1])
@@ -420,7 +422,7 @@ class _Step:
 
     def _loss(self, tensors: Tensors, given: dict[str, list[Tensor]], inputs: Tensor, labels: Tensor) -> Any:
         """Of one client."""
-        read = {name: _filled(value, iter(given[name])) for name, (value, _) in self.stack.given.items()}
+        read = {name: filled(value, iter(given[name])) for name, (value, _) in self.stack.given.items()}
         own = {f"module.{name}": tensor for name, tensor in tensors.items()}
         return functional_call(self.stack.within, own, (read, self.phase, Batch(inputs, labels)))
 
@@ -472,29 +474,29 @@ def _groups(optimiser: torch.optim.Optimizer, names: Mapping[int, str]) -> list[
     ]
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors in it, in the order of `_filled`."""
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors in it, in the order of `filled`."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping | tuple):
         for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(each)
+            yield from tensors_in(each)
     elif is_dataclass(value):
         for entry in fields(value):
-            yield from _tensors(getattr(value, entry.name))
+            yield from tensors_in(getattr(value, entry.name))
 
 
-def _filled(value: Any, tensors: Iterator[Tensor]) -> Any:
+def filled(value: Any, tensors: Iterator[Tensor]) -> Any:
     """The same with other tensors; unchecked, since the values of stacked ones cannot be looked at."""
     if isinstance(value, Tensor):
         return next(tensors)
     if isinstance(value, Mapping):
-        return MappingProxyType({name: _filled(each, tensors) for name, each in value.items()})
+        return MappingProxyType({name: filled(each, tensors) for name, each in value.items()})
     if isinstance(value, tuple):
-        return tuple(_filled(each, tensors) for each in value)
+        return tuple(filled(each, tensors) for each in value)
     if not is_dataclass(value):
         return value
     made = copy(value)
     for entry in fields(value):
-        object.__setattr__(made, entry.name, _filled(getattr(value, entry.name), tensors))
+        object.__setattr__(made, entry.name, filled(getattr(value, entry.name), tensors))
     return made
