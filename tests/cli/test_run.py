@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from cli.main import app
 from experiments.runtime import grid as local_grid
 from experiments.runtime import launch as launching
+from experiments.runtime.cohorts import CohortGrid
 from experiments.runtime.launch import Outcome, RunInterrupted
 from federation.settings import SettingError
 from runs.round import RunError
@@ -115,6 +117,13 @@ def test_in_process_gets_workers_and_no_flower(invoke, monkeypatch, folder):
     result = invoke("--in-process", "--workers", "2", "--clients", "3")
     assert result.exit_code == 0, result.output
     assert (calls["clients"], calls["workers"], calls["run_config"]["clients"]) == (3, 2, 3)
+    assert calls["grid_of"] is local_grid.LocalGrid
+    invoke("--in-process", "--engine", "cohort", "--cohort-size", "7", "--no-cuda-graphs")
+    with closing(calls["grid_of"]({}, [], 1)) as grid:
+        assert (type(grid), grid.size, grid.cohorts.graphs) == (CohortGrid, 7, False)
+    invoke("--in-process", "--engine", "cohort")
+    with closing(calls["grid_of"]({}, [], 1)) as grid:
+        assert (grid.size, grid.cohorts.graphs) == (100, True)
 
 
 # --- how it ends ------------------------------------------------------------------------------------
@@ -399,6 +408,11 @@ def test_a_real_run_in_process(invoke, home):
         (["--in-process", "--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client are Ray's"),
         (["--workers", "2"], "--workers goes with --in-process"),
         (["--in-process", "--workers", "0"], "--workers is 0, but a run needs at least 1."),
+        (["--engine", "cohort"], "--engine goes with --in-process."),
+        (["--in-process", "--cohort-size", "3"], "--cohort-size and --no-cuda-graphs go with --engine cohort."),
+        (["--in-process", "--engine", "loop", "--no-cuda-graphs"], "--cohort-size and --no-cuda-graphs go with"),
+        (["--in-process", "--engine", "cohort", "--workers", "2"], "--engine cohort trains clients in one process"),
+        (["--in-process", "--engine", "cohort", "--cohort-size", "0"], "--cohort-size is 0, but a step needs"),
         (["-c", "nope.toml"], "the settings file nope.toml cannot be read"),
     ],
 )
