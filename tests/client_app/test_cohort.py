@@ -12,8 +12,9 @@ from torchvision.ops import StochasticDepth
 
 from client_app.client import Client
 from client_app.cohort import DRAWS as RANDOM
-from client_app.cohort import Cohorts, filled, tensors_in
+from client_app.cohort import Cohorts
 from client_app.evaluation import DivergenceError
+from client_app.stack import filled, tensors_in
 from client_app.state import lay_out, new_state
 from client_app.trainer import Job
 from data.client_data import ClientData, InputTransform, Rows
