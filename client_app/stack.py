@@ -3,11 +3,9 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, groupby
-from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -17,6 +15,7 @@ from torch.optim.sgd import sgd
 
 from client_app.evaluation import DivergenceError, autocast
 from client_app.trainer import Job, batches, optimiser_of, stop_if_not_finite, stop_if_spoilt
+from client_app.trees import filled, tensors_in
 from federation.seeds import generator
 from models.optimiser_state import optimiser_tensors
 from strategies.contract import Batch, ClientState, Objective, Phase
@@ -379,31 +378,3 @@ def _groups(optimiser: torch.optim.Optimizer, own: Tensors) -> list[tuple[list[s
 def _buffer(optimiser: torch.optim.Optimizer, parameter: Tensor) -> Tensor:
     kept: Tensor | None = optimiser.state[parameter].get(BUFFER)
     return torch.zeros_like(parameter) if kept is None else kept
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in it, in the order of `filled`."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping | tuple):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from tensors_in(each)
-    elif is_dataclass(value):
-        for entry in fields(value):
-            yield from tensors_in(getattr(value, entry.name))
-
-
-def filled(value: Any, tensors: Iterator[Tensor]) -> Any:
-    """The same with other tensors; unchecked, since the values of stacked ones cannot be looked at."""
-    if isinstance(value, Tensor):
-        return next(tensors)
-    if isinstance(value, Mapping):
-        return MappingProxyType({name: filled(each, tensors) for name, each in value.items()})
-    if isinstance(value, tuple):
-        return tuple(filled(each, tensors) for each in value)
-    if not is_dataclass(value):
-        return value
-    made = copy(value)
-    for entry in fields(value):
-        object.__setattr__(made, entry.name, filled(getattr(value, entry.name), tensors))
-    return made
