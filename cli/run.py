@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,14 @@ from cli.options import Preset, end
 
 if TYPE_CHECKING:
     from experiments.runtime.run_config import Plan
+
+
+class Engine(StrEnum):
+    """How clients of one process train."""
+
+    LOOP = "loop"
+    COHORT = "cohort"
+
 
 FAILED = 1
 BAD_INPUT = 2
@@ -51,6 +60,20 @@ def run(
         int | None,
         typer.Option(help="Processes that the clients share (default: 1, this one).", metavar="N"),
     ] = None,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(
+            help="One client after the other, or those of one architecture in one step (default: loop). "
+            "docs/performance.md says which."
+        ),
+    ] = None,
+    cohort_size: Annotated[
+        int | None,
+        typer.Option(help="Clients in one step, with --engine cohort (default: 100).", metavar="N"),
+    ] = None,
+    cuda_graphs: Annotated[
+        bool, typer.Option(help="Whether --engine cohort captures its steps where clients train on CUDA.")
+    ] = True,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,6 +117,7 @@ def run(
     """
     _refuse_idle_flags(flower, superlink, cpus_per_client, gpus_per_client, workers)
     in_process = not flower and not superlink
+    _refuse_idle_engine(in_process, workers, engine, cohort_size, cuda_graphs)
     if outcome is not None:
         _clear(outcome)
     from experiments.runtime.processes import Interrupted, interruptible
@@ -110,10 +134,12 @@ def run(
             ending = _Ending(KILLED + interruption.number, words=words)
         if not isinstance(ending, _Ending):
             if in_process:
-                ending = _run_here(ending, workers or 1, verbose, display)
+                together = (cohort_size, cuda_graphs) if engine == Engine.COHORT else None
+                ending = _run_here(ending, workers or 1, together, verbose, display)
             else:
                 ending = _run_flower(ending, cpus, gpus, verbose, superlink, display)
     again = {"--superlink": superlink, "--flower": flower, "--workers": workers}
+    again |= {"--engine": engine and engine.value, "--cohort-size": cohort_size, "--no-cuda-graphs": not cuda_graphs}
     again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
     begun = ending.folder or ending.flower_run or ending.log
     # a run of another machine that was resumed is known there by what it was resumed by
@@ -209,9 +235,11 @@ def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool, connectio
     return _Ending(code, outcome.folder, outcome.message, str(outcome.log or log), outcome.flower_run)
 
 
-def _run_here(wanted: "Plan", workers: int, verbose: bool, display: Display) -> _Ending:
+def _run_here(
+    wanted: "Plan", workers: int, together: tuple[int | None, bool] | None, verbose: bool, display: Display
+) -> _Ending:
     from experiments.runtime.afterwards import stopped
-    from experiments.runtime.grid import run_in_process
+    from experiments.runtime.grid import LocalGrid, run_in_process
     from experiments.runtime.launch import KeptLines
     from experiments.runtime.processes import Interrupted, interruptible
     from server_app.app import USER_ERRORS
@@ -223,10 +251,20 @@ def _run_here(wanted: "Plan", workers: int, verbose: bool, display: Display) -> 
         lines.opened = folder
         _follow(display, folder)
 
+    grid_of: Callable[..., LocalGrid] = LocalGrid
+    if together is not None:
+        from experiments.runtime.cohorts import SIZE, CohortGrid
+
+        grid_of = partial(CohortGrid, size=together[0] or SIZE, graphs=together[1])
     try:
         with interruptible():
             folder = run_in_process(
-                wanted.run_config, clients=wanted.clients, workers=workers, show=lines.hear, opened=opened
+                wanted.run_config,
+                clients=wanted.clients,
+                workers=workers,
+                show=lines.hear,
+                opened=opened,
+                grid_of=grid_of,
             )
             lines.save()
             return _Ending(0, folder)
@@ -306,3 +344,17 @@ def _refuse_idle_flags(flower: bool, superlink: str, cpus: int | None, gpus: flo
         end("--workers goes without --flower, where --cpus-per-client sets how many run at a time.", BAD_INPUT)
     if workers is not None and workers < 1:
         end(f"--workers is {workers}, but a run needs at least 1.", BAD_INPUT)
+
+
+def _refuse_idle_engine(
+    in_process: bool, workers: int | None, engine: Engine | None, cohort_size: int | None, cuda_graphs: bool
+) -> None:
+    """As `_refuse_idle_flags`."""
+    if engine is not None and not in_process:
+        end("--engine goes without --flower and --superlink.", BAD_INPUT)
+    if engine != Engine.COHORT and (cohort_size is not None or not cuda_graphs):
+        end("--cohort-size and --no-cuda-graphs go with --engine cohort.", BAD_INPUT)
+    if engine == Engine.COHORT and (workers or 1) != 1:
+        end("--engine cohort trains clients in one process; --workers goes without it.", BAD_INPUT)
+    if cohort_size is not None and cohort_size < 1:
+        end(f"--cohort-size is {cohort_size}, but a step needs at least 1 client.", BAD_INPUT)

@@ -1,7 +1,7 @@
 """The Flower ClientApp: decode, call, encode. No error leaves it but in the words of told.py."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
 
@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 
 from client_app.client import USER_ERRORS, Client, run_of
 from client_app.told import told
+from client_app.trainer import Job, Outcome, Stages, finished
 from federation.seeds import limited_threads
 from federation.wire.codec import CodecError
 from federation.wire.messages import decode_instruction, encode_identity, encode_report
@@ -61,16 +62,63 @@ def evaluate(message: Message, context: Context) -> Message:
     return _answer(message, context, Client.evaluate)
 
 
+def train_together(
+    pairs: Sequence[tuple[Message, Context]], trained: Callable[[Sequence[Job]], Iterator[tuple[Job, Outcome]]]
+) -> list[Message]:
+    """What `train` answers, for several clients of one run in this process.
+
+    Args:
+        trained: trains clients in whatever order, each to be gone on with as soon as it is given.
+    """
+    with limited_threads(run_of(pairs[0][1]).settings.threads):
+        answers = [_stages(*pair) for pair in pairs]
+        replies: dict[int, Message] = {}
+        waiting: dict[int, int] = {}  # from jobs to places
+        jobs = []
+        for place, answer in enumerate(answers):
+            try:
+                jobs.append(next(answer))
+                waiting[id(jobs[-1])] = place
+            except StopIteration as end:
+                replies[place] = end.value
+        for job, outcome in trained(jobs):
+            place = waiting[id(job)]
+            replies[place] = finished(answers[place], outcome)
+    return [replies[place] for place in range(len(pairs))]
+
+
+def _stages(message: Message, context: Context) -> Stages[Message]:
+    """One client's `train`, but for the training itself."""
+    try:
+        began = time.perf_counter()
+        client, instruction = _opened(message, context)
+        try:
+            report = yield from client.training(instruction)
+        except USER_ERRORS as error:
+            report = Report(client.partition, instruction.round, problem=_problem(error, context))
+        return _reply(message, context, client, report, time.perf_counter() - began - client.waited)
+    except Exception as error:
+        return Message(Error(RAISED, _problem(error, context)), reply_to=message)
+
+
 def _answer(message: Message, context: Context, act: Callable[[Client, Instruction], Report]) -> Message:
     began = time.perf_counter()
-    client = Client(context)
-    instruction = decode_instruction(message.content, client.limits(), client.objective.download_unit)
+    client, instruction = _opened(message, context)
     try:
         with limited_threads(client.settings.threads):
             report = act(client, instruction)
     except USER_ERRORS as error:
         report = Report(client.partition, instruction.round, problem=_problem(error, context))
-    report = replace(report, seconds=time.perf_counter() - began)
+    return _reply(message, context, client, report, time.perf_counter() - began)
+
+
+def _opened(message: Message, context: Context) -> tuple[Client, Instruction]:
+    client = Client(context)
+    return client, decode_instruction(message.content, client.limits(), client.objective.download_unit)
+
+
+def _reply(message: Message, context: Context, client: Client, report: Report, seconds: float) -> Message:
+    report = replace(report, seconds=seconds)
     try:
         records = encode_report(report, client.codec, client.run.exchange.up)
     except CodecError as error:

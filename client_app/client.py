@@ -17,7 +17,7 @@ from client_app.site import NodeConfig, specs, text
 from client_app.state import describe, lay_out, new_state
 from client_app.store import Stamp, Store, StoreError, token_digest
 from client_app.told import simulated, told
-from client_app.trainer import mean_norm, train
+from client_app.trainer import Job, Outcome, Stages, finished, mean_norm
 from data import DataError
 from data.client_data import client_data
 from data.domains import listed
@@ -49,11 +49,15 @@ _states: OrderedDict[tuple[str, int, torch.device], tuple[Stamp, ClientState, in
 class Client:
     """The client that a Flower context stands for.
 
+    Attributes:
+        waited: seconds of its training in which other clients were trained.
+
     Raises:
         SettingError, DataError, ModelError: one sentence that says why it cannot take part.
     """
 
     def __init__(self, context: Context):
+        self.waited = 0.0
         node = self.node = context.node_config
         self.run = run_of(context)
         self.settings = self.run.settings
@@ -166,6 +170,16 @@ class Client:
 
     def train(self, instruction: Instruction) -> Report:
         """Evaluate (when asked), train, measure, save, upload."""
+        stages = self.training(instruction)
+        job = next(stages)
+        try:
+            outcome: Outcome = job.alone()
+        except Exception as error:
+            outcome = error
+        return finished(stages, outcome)
+
+    def training(self, instruction: Instruction) -> Stages[Report]:
+        """`train` without the training itself, which is whoever's takes the job."""
         state, _ = self._take(instruction, trains=True)
         report = self._arrival(state, instruction)
         stream = (self.settings.seed, "client", self.partition, "round", instruction.round)
@@ -175,7 +189,10 @@ class Client:
             self.objective.receive(state, self._received(instruction), instruction.round)
             # what was received may be the new targets
             self._lay_out(state, instruction)
-            figures = train(self.objective, state, self.data, stream, instruction.round)
+            asked = time.perf_counter()
+            figures = yield Job(self.objective, state, self.data, stream, instruction.round, self.model)
+            # of a step in common a client has its share alone
+            self.waited = time.perf_counter() - asked - figures.seconds
         except DivergenceError as error:
             # the state in memory is spoilt; the store still holds the last good one
             problem = f"client {self.partition} ({self._told_model()}) diverged in round {instruction.round}: "
@@ -186,7 +203,8 @@ class Client:
         if isinstance(upload, PrototypeSet):
             # of scaled prototypes the norm without the scale would give the scale away
             figures = replace(figures, prototype_norm=mean_norm(as_sent(upload, self.run.exchange.up)))
-        return replace(report, payload=upload, training=replace(figures, seconds=time.perf_counter() - began))
+        seconds = time.perf_counter() - began - self.waited
+        return replace(report, payload=upload, training=replace(figures, seconds=seconds))
 
     def _received(self, instruction: Instruction) -> Payload | None:
         """What came. Where no upload of weights was valid yet, each training starts from the initial ones: who has

@@ -2,7 +2,9 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +18,39 @@ from models.optim import EagerSGD
 from models.optimiser_state import optimiser_tensors, restore_optimiser
 from prototypes.prototype_set import PrototypeSet
 from strategies.contract import Batch, ClientState, Loss, Objective, Phase
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A client that is ready to train: the arguments of `train`, and the name of its model."""
+
+    objective: Objective
+    state: ClientState
+    data: ClientData
+    stream: tuple[int | str, ...]
+    round_number: int
+    model: str
+
+    def alone(self) -> TrainingFigures:
+        """`train`."""
+        return train(self.objective, self.state, self.data, self.stream, self.round_number)
+
+
+# What a client does around its training: it stops at the job and goes on with what came of it.
+Stages = Generator[Job, TrainingFigures, T]
+Outcome = TrainingFigures | Exception
+
+
+def finished(stages: Stages[T], outcome: Outcome) -> T:
+    """What becomes of a client that stopped at its job."""
+    try:
+        stages.throw(outcome) if isinstance(outcome, Exception) else stages.send(outcome)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise RuntimeError("a client trains once a message, but asked to train again")
 
 
 def train(
@@ -42,7 +77,7 @@ def train(
     met = _Met(objective, data) if objective.settings.prototypes_from == "training" else None
     for phase in objective.phases(state, round_number):
         ran.append(phase)
-        optimiser = _optimiser(objective, state, phase)
+        optimiser = optimiser_of(objective, state, phase)
         labels = data.train.labels if phase.rows is None else phase.rows[1]
         for epoch in range(phase.epochs):
             state.module.train()
@@ -64,22 +99,43 @@ def train(
                 for name, part in (loss.parts | {total: loss.total}).items():
                     sums[name] = sums.get(name, 0.0) + part.detach()
                     steps[name] = steps.get(name, 0) + 1
-            _stop_if_not_finite(sums, ran, epoch, state)
-        _stop_if_spoilt(state, ran)
+            stop_if_not_finite(sums, ran, epoch, state)
+        stop_if_spoilt(state.module.state_dict(), ran)
         if objective.settings.optimizer_state == "persistent" and not phase.fresh:
             state.optimiser |= optimiser_tensors(optimiser, phase.name)
+    parts = {name: float(total) / steps[name] for name, total in sums.items()}
+    figures = measured(objective, state, data, parts, taken, 0.0 if ratio is None else float(ratio), met)
+    return replace(figures, seconds=time.perf_counter() - began)
+
+
+def measured(
+    objective: Objective,
+    state: ClientState,
+    data: ClientData,
+    parts: Mapping[str, float],
+    steps: int,
+    ratio: float,
+    met: "_Met | None" = None,
+) -> TrainingFigures:
+    """Measure the local prototypes of a client that has trained; the figures of its training, but for the seconds.
+
+    Args:
+        met: the features of its batches, where prototypes are made of those.
+
+    Raises:
+        DivergenceError: a feature is not finite.
+    """
     if met is None:
         measure(objective, state, data)
     else:
         met.leave(state)
     return TrainingFigures(
         rows=len(data.train),
-        steps=taken,
-        parts={name: float(total) / steps[name] for name, total in sums.items()},
-        gradient_ratio=0.0 if ratio is None else float(ratio),
+        steps=steps,
+        parts=dict(parts),
+        gradient_ratio=ratio,
         target_norm=mean_norm(state.targets),
         prototype_norm=mean_norm(state.prototypes),
-        seconds=time.perf_counter() - began,
     )
 
 
@@ -130,7 +186,8 @@ def _batch(data: ClientData, phase: Phase, index: Tensor) -> Batch:
     return Batch(phase.rows[0][index], phase.rows[1][index])
 
 
-def _optimiser(objective: Objective, state: ClientState, phase: Phase) -> torch.optim.Optimizer:
+def optimiser_of(objective: Objective, state: ClientState, phase: Phase) -> torch.optim.Optimizer:
+    """What a phase is trained with, as the last round left it where its state is kept."""
     settings = objective.settings
     if phase.optimiser is not None:
         optimiser = phase.optimiser(phase.parameters)
@@ -156,7 +213,7 @@ def _gradient_ratio(loss: Loss) -> Tensor | None:
     return added.double().norm() / own.double().norm().clamp_min(torch.finfo(torch.float32).tiny)
 
 
-def _stop_if_not_finite(sums: dict[str, Tensor], ran: list[Phase], epoch: int, state: ClientState) -> None:
+def stop_if_not_finite(sums: Mapping[str, Tensor], ran: list[Phase], epoch: int, state: ClientState) -> None:
     """One look an epoch: a look a batch would make the device wait."""
     for name, total in sums.items():
         if not math.isfinite(float(total)):
@@ -171,9 +228,8 @@ def _stop_if_not_finite(sums: dict[str, Tensor], ran: list[Phase], epoch: int, s
             )
 
 
-def _stop_if_spoilt(state: ClientState, ran: list[Phase]) -> None:
+def stop_if_spoilt(tensors: Mapping[str, Tensor], ran: list[Phase]) -> None:
     """The last step's loss is that of the model before the step, which itself may have ruined the model."""
-    tensors = state.module.state_dict()
     finite = torch.stack([tensor.isfinite().all() for tensor in tensors.values()]).tolist()
     for name, good in zip(tensors, finite, strict=True):
         if not good:

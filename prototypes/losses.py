@@ -131,10 +131,11 @@ def uniformity(features: Tensor) -> Tensor:
     # without a product, whose rounding would make distances of equal rows other than 0
     rows, columns = torch.triu_indices(len(features), len(features), 1, device=features.device)
     squares = (features[rows] - features[columns]).square().sum(dim=1)
-    apart = squares[squares > 0]
-    if not len(apart):
-        return features.sum() * 0
-    return torch.exp(-squares / apart.median()).mean()
+    apart = squares > 0
+    # nothing here waits for the device, as to count or to take out the squares above 0 would
+    middle = torch.where(apart, squares, torch.nan).nanmedian()
+    terms = torch.exp(-squares / torch.where(apart.any(), middle, 1.0))
+    return torch.where(apart.any(), terms.mean(), features.sum() * 0)
 
 
 def divergence(logits: Tensor, teacher: Tensor, reduction: str = "batch") -> Tensor:

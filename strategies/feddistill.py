@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
 from federation.settings import RULES
-from federation.wire.payloads import Payload
+from federation.wire.payloads import Parts, Payload
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet, class_means
+from prototypes.weights import Weights
 from strategies.contract import (
     EVERYONE,
     Batch,
@@ -37,6 +38,8 @@ from strategies.contract import (
     State,
     method_settings,
 )
+
+TAUGHT, VECTORS, PRESENT = "taught", "targets", "present"  # kept of a message: target_y, and whether there is one
 
 
 @method_settings
@@ -66,7 +69,10 @@ class FedDistillObjective(Objective):
         if isinstance(received, PrototypeSet):
             came = distributions(received.to(device=device), self.options[FedDistillSettings])
             logits = self.options[FedDistillSettings].outputs == "logits"
-            state.received = came.with_vectors(softmax(came.vectors, dim=1)) if logits else came
+            came = came.with_vectors(softmax(came.vectors, dim=1)) if logits else came
+            # laid out once: to look at labels in every batch would make the device wait
+            vectors, present = came.table(self.num_classes)
+            state.received = Parts({TAUGHT: Weights({VECTORS: vectors, PRESENT: present.to(vectors.dtype)})})
 
     def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
         """None: what comes are no points of the feature space."""
@@ -75,13 +81,14 @@ class FedDistillObjective(Objective):
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """CE + gamma CE(g(f(x)), target_y)."""
         plain = super().loss(state, batch, phase, round_number)
-        if not isinstance(state.received, PrototypeSet):
+        if not isinstance(state.received, Parts):
             return plain
-        targets, present = state.received.table(self.num_classes)
-        covered = present[batch.labels]
+        taught = state.received[TAUGHT]
+        assert isinstance(taught, Weights)
+        targets, covered = taught.tensors[VECTORS], taught.tensors[PRESENT][batch.labels] > 0
         # a row without a target has one of zeros: it adds nothing
-        taught = cross_entropy(self.logits(state, plain.features), targets[batch.labels], reduction="none")
-        distilled = torch.where(covered, taught, 0.0).sum() / covered.sum().clamp(min=1)
+        values = cross_entropy(self.logits(state, plain.features), targets[batch.labels], reduction="none")
+        distilled = torch.where(covered, values, 0.0).sum() / covered.sum().clamp(min=1)
         total = plain.total + self.options[FedDistillSettings].weight * distilled
         return Loss(total, plain.parts | {"distillation": distilled}, plain.features)
 

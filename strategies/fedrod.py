@@ -18,9 +18,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from federation.settings import RECEIVED
+from federation.wire.payloads import Parts, Payload
 from models.split import SplitModel
+from prototypes.weights import Weights
 from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
+
+PRIOR = "log-counts"  # what is kept for a round's training
 
 
 @method_settings
@@ -42,11 +46,19 @@ class FedRoDObjective(WholeObjective):
         model.personal = deepcopy(model.classifier)
         return model
 
+    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+        """Take what came, and keep log n_ij for the training that follows."""
+        super().receive(state, received, round_number)
+        state.received = Parts({PRIOR: Weights({PRIOR: _log_counts(state, self.num_classes)})})
+
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """BSM(h(z), y) + CE(sg[h(z)] + h_p(sg[z]), y)."""
         z = self.features(state, batch.inputs)
         generic = state.module.classify(z)
-        prior = self.options[FedRoDSettings].gamma * _log_counts(state, generic)
+        assert isinstance(state.received, Parts)
+        counts = state.received[PRIOR]
+        assert isinstance(counts, Weights)
+        prior = self.options[FedRoDSettings].gamma * counts.tensors[PRIOR]
         balanced = cross_entropy(generic + prior, batch.labels)
         personal = cross_entropy(generic.detach() + state.module.personal(z.detach()), batch.labels)
         return Loss(balanced + personal, {"cross-entropy": balanced, "personal-cross-entropy": personal}, z)
@@ -61,14 +73,15 @@ class FedRoDObjective(WholeObjective):
         return {"generic": state.module.classify(z)}
 
 
-def _log_counts(state: ClientState, logits: Tensor) -> Tensor:
+def _log_counts(state: ClientState, num_classes: int) -> Tensor:
     """log n_ij, (K,); as low as it goes for a class that the client does not hold."""
     own = state.prototypes
     assert own is not None
     assert own.counts is not None
+    device = next(state.module.parameters()).device
     # float32 whatever the logits are: a 16-bit format holds few counts
-    table = torch.full((logits.shape[1],), torch.finfo(torch.float32).min / 2, device=logits.device)
-    table[own.labels.to(logits.device)] = own.counts.to(logits.device, torch.float32).log()
+    table = torch.full((num_classes,), torch.finfo(torch.float32).min / 2, device=device)
+    table[own.labels.to(device)] = own.counts.to(device, torch.float32).log()
     return table
 
 

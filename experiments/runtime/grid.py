@@ -113,13 +113,17 @@ class LocalGrid(Grid):
         node = message.metadata.dst_node_id
         if node not in self.nodes:
             return Message(Error(UNAVAILABLE, f"there is no node {node}"), reply_to=message)
-        context = Context(self.run_id, node, dict(self.nodes[node]), RecordDict(), dict(self.run_config))
+        context = self._context(message)
         if self._threads is None:
             return _work(message, context)
         try:
             return self._own.process.submit(_work_apart, _portable(message), context).result()
         except BrokenProcessPool as error:
             return Message(Error(DIED, f"a worker process ended: {error}"), reply_to=message)
+
+    def _context(self, message: Message) -> Context:
+        node = message.metadata.dst_node_id
+        return Context(self.run_id, node, dict(self.nodes[node]), RecordDict(), dict(self.run_config))
 
     def _start_process(self) -> None:
         self._own.process = ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin_worker)
@@ -153,7 +157,7 @@ def run_in_process(
     workers: int = 1,
     show: Callable[[str], None] = print,
     opened: Callable[[Path], None] = lambda folder: None,
-    grid_of: "type[LocalGrid] | None" = None,
+    grid_of: Callable[..., LocalGrid] = LocalGrid,
 ) -> Path:
     """A whole run in this process, as `flwr run` would do it.
 
@@ -161,7 +165,7 @@ def run_in_process(
         run_config: settings by name; what is missing takes its default.
         show: gets each line that the run says.
         opened: told the run's folder as soon as there is one.
-        grid_of: another grid than `LocalGrid`, as a test or a benchmark of faults has one.
+        grid_of: what makes the grid of (configuration, nodes, workers), such as `CohortGrid`.
 
     Returns:
         The run's folder.
@@ -171,7 +175,7 @@ def run_in_process(
     """
     config = known_settings(run_config.get("strategy", "")) | dict(run_config)
     nodes: list[NodeConfig] = [{"partition-id": i, "num-partitions": clients} for i in range(clients)]
-    grid = (grid_of or LocalGrid)(config, nodes, workers)
+    grid = grid_of(config, nodes, workers)
     try:
         with said(show):
             return run(grid, Context(grid.run_id, SERVER, {}, RecordDict(), config), opened)

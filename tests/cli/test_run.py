@@ -3,11 +3,13 @@
 import json
 import re
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from experiments.runtime import grid as local_grid
+from experiments.runtime.cohorts import CohortGrid
 from experiments.runtime.launch import Outcome, RunInterrupted
 from federation.settings import SettingError
 from runs.round import RunError
@@ -52,6 +54,13 @@ def test_in_process_gets_workers_and_no_flower(here, monkeypatch, folder):
     result = here("--workers", "2", "--clients", "3")
     assert result.exit_code == 0, result.output
     assert (calls["clients"], calls["workers"], calls["run_config"]["clients"]) == (3, 2, 3)
+    assert calls["grid_of"] is local_grid.LocalGrid
+    here("--engine", "cohort", "--cohort-size", "7", "--no-cuda-graphs")
+    with closing(calls["grid_of"]({}, [], 1)) as grid:
+        assert (type(grid), grid.size, grid.cohorts.graphs) == (CohortGrid, 7, False)
+    here("--engine", "cohort")
+    with closing(calls["grid_of"]({}, [], 1)) as grid:
+        assert (grid.size, grid.cohorts.graphs) == (100, True)
 
 
 # --- how it ends ------------------------------------------------------------------------------------

@@ -44,6 +44,11 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(arguments, words, i
         (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client are Ray's: give --flower"),
         (["--gpus-per-client", "0"], "--cpus-per-client and --gpus-per-client are Ray's: give --flower"),
         (["--workers", "0"], "--workers is 0, but a run needs at least 1."),
+        (["--flower", "--engine", "cohort"], "--engine goes without --flower"),
+        (["--cohort-size", "3"], "--cohort-size and --no-cuda-graphs go with --engine cohort."),
+        (["--engine", "loop", "--no-cuda-graphs"], "--cohort-size and --no-cuda-graphs go with"),
+        (["--engine", "cohort", "--workers", "2"], "--engine cohort trains clients in one process"),
+        (["--engine", "cohort", "--cohort-size", "0"], "--cohort-size is 0, but a step needs"),
     ],
 )
 def test_a_flag_that_would_do_nothing_in_process_is_refused(here, arguments, words):

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from client_app import client as client_module
-from client_app import told
+from client_app import told, trainer
 from client_app.store import Store, StoreError
 from client_app.trainer import DivergenceError
 from federation.settings import SettingError
@@ -110,7 +110,7 @@ def test_a_method_takes_what_it_received_after_evaluation_and_before_training(cl
 
     note("evaluate", client_module, "evaluate")
     note("receive", made.objective, "receive")
-    note("train", client_module, "train")
+    note("train", trainer, "train")
     note("upload", made.objective, "upload")
     payload = targets()
     made.train(ask(2, payload))
@@ -277,7 +277,7 @@ def test_a_client_that_diverges_says_so_and_still_evaluates(client, home):
 def test_after_a_divergence_the_client_goes_on_from_its_last_good_state(client, home, monkeypatch):
     good = client().train(ask(1))
     kept = generations(home)
-    whole = client_module.train
+    whole = trainer.train
 
     def spoil(objective, state, *arguments):
         whole(objective, state, *arguments)
@@ -287,7 +287,7 @@ def test_after_a_divergence_the_client_goes_on_from_its_last_good_state(client, 
         raise DivergenceError("it went wrong")
 
     with monkeypatch.context() as patch:
-        patch.setattr(client_module, "train", spoil)
+        patch.setattr(trainer, "train", spoil)
         report = client().train(ask(2, targets()))
     assert report.problem == "client 0 (tiny_perceptron) diverged in round 2: it went wrong"
     assert generations(home) == kept

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from client_app import client as client_module
+from client_app import trainer
 from data.client_data import Rows
 from federation.settings import RULES, SettingError
 from runs.round import RunError
@@ -193,14 +194,14 @@ def test_a_client_that_diverges_is_named_and_the_run_goes_on(run, metrics):
 @pytest.fixture
 def rate_of_client_1(monkeypatch):
     """Beyond reason."""
-    whole = client_module.train
+    whole = trainer.train
 
     def train(objective, state, data, stream, round_number):
         if stream[2] == 1:
             objective.settings = objective.settings.model_copy(update={"learning_rate": 1e6})
         return whole(objective, state, data, stream, round_number)
 
-    monkeypatch.setattr(client_module, "train", train)
+    monkeypatch.setattr(trainer, "train", train)
 
 
 def test_a_run_whose_clients_all_diverge_ends(run):

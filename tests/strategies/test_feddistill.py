@@ -69,7 +69,7 @@ def test_what_is_no_distribution_is_made_one_so_that_no_loss_is_without_a_bound(
         torch.testing.assert_close(download.vectors.sum(dim=1), torch.ones(len(download)))
     state = ClientState(Net())
     objective.receive(state, PrototypeSet(torch.tensor([0]), torch.tensor([[-1e4, 3.0, 1.0, 0.0]])), 2)
-    assert bool((state.received.vectors >= 0).all())
+    assert bool((state.received["taught"].tensors["targets"] >= 0).all())
     # logits may be anything: their softmax is the target
     logits, _ = halves_of(**{"feddistill.outputs": "logits"})
     assert float(logits.aggregate({5: sent[5]}, {}, 1).downloads[EVERYONE].vectors.min()) == -4

@@ -170,6 +170,7 @@ def rod(gamma=1.0, counts=(6, 1)):
     state = ClientState(objective.build(network(norm=False), 1))
     held = torch.arange(len(counts))
     state.prototypes = PrototypeSet(held, torch.zeros(len(counts), D), torch.tensor(counts))
+    objective.receive(state, None, 1)
     with torch.no_grad():
         state.module.personal.bias.add_(torch.tensor([0.2, -0.1, 0.4]))
     return objective, state, Batch(batch().inputs, torch.arange(7) % len(counts))
@@ -190,7 +191,7 @@ def test_counts_weigh_as_float32_under_a_narrow_number_format():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         narrow = objective.loss(state, rows, objective.phases(state, 1)[0], 1)
     assert bool(torch.isfinite(narrow.total))
-    table = _log_counts(state, torch.zeros(2, K, dtype=torch.bfloat16))
+    table = _log_counts(state, K)
     torch.testing.assert_close(table[:2], torch.tensor([1001.0, 1000.0]).log())
 
 

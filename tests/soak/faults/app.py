@@ -13,7 +13,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client_app import client as client_module
+from client_app import trainer
 from client_app.app import app as honest
 from federation.settings import home
 from tests.soak.faults import plan as kinds
@@ -95,15 +95,15 @@ def _fail_in_training(plan: Plan, kind: str, partition: int, round_number: int) 
 @contextmanager
 def _in_training(act: Callable[[], None]) -> Iterator[None]:
     """Let `act` happen at the end of the training that goes on inside."""
-    whole = client_module.train
+    whole = trainer.train
 
     def entered(*arguments: Any) -> Any:
         figures = whole(*arguments)
         act()
         return figures
 
-    client_module.train = entered
+    trainer.train = entered
     try:
         yield
     finally:
-        client_module.train = whole
+        trainer.train = whole

@@ -1,0 +1,109 @@
+"""Training clients in one stacked step against one after the other: the ratio of both, interleaved.
+
+    python -m benchmarks.cohort
+    python -m benchmarks.cohort --device cuda --models tiny_cnn resnet8 --clients 20 100
+
+FedProto's loss on made-up rows, batches of 32, one epoch; training alone, without what a round does around it. CPU
+seconds on a CPU; on CUDA seconds, the cohort with its graphs and without. Uneven clients have 1 to 6 batches each.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from statistics import median
+
+import torch
+
+from benchmarks.common import where
+from client_app.cohort import Cohorts
+from client_app.state import lay_out, new_state
+from client_app.trainer import Job
+from data.client_data import ClientData, InputTransform, Rows
+from federation.seeds import limited_threads
+from prototypes.prototype_set import PrototypeSet
+from strategies import read_settings
+
+CLASSES, BATCH, SHAPE = 10, 32, (1, 8, 8)
+
+
+def job_of(model: str, client: int, batches: int, device: torch.device) -> Job:
+    """A client with so many batches, in its second round."""
+    run = read_settings({"strategy": "fedproto", "models": model, "batch-size": BATCH, "feature-dim": 64})
+    objective = run.method.objective(run.settings, run.options, CLASSES)
+    random, number = torch.Generator().manual_seed(client), batches * BATCH
+    inputs = torch.randint(256, (number, *SHAPE), dtype=torch.uint8, generator=random)
+    rows = Rows(inputs.to(device), torch.randint(CLASSES, (number,), generator=random).to(device))
+    transform = InputTransform(255.0, (0.5,), (0.5,), SHAPE)
+    state = new_state(objective, model, SHAPE, client, device)
+    targets = PrototypeSet(torch.arange(CLASSES), torch.randn(CLASSES, 64, generator=random))
+    lay_out(objective, state, targets, device)
+    data = ClientData(rows, rows, rows, tuple("0123456789"), transform)
+    return Job(objective, state, data, (0, "client", client, "round", 2), 2, model)
+
+
+def seconds(act: Callable[[], object], device: torch.device) -> float:
+    """Of a call: of the CPU, and on CUDA until the device is done."""
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    began = clock()
+    act()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return clock() - began
+
+
+def refused(model: str, reason: str) -> None:
+    """A cohort that is none would be compared with itself."""
+    raise SystemExit(f"{model} cannot be stacked: {reason}")
+
+
+def main() -> None:
+    """Print the table as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=["tiny_perceptron", "tiny_cnn"])
+    parser.add_argument("--clients", type=int, nargs="+", default=[20, 100])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "one thread"
+    print(f"{where()} | {name} | median of {options.repeats}, each interleaved\n")
+    ways = {"cohort": False, "cohort with graphs": True} if device.type == "cuda" else {"cohort": False}
+    print("| model | clients | ms a client-step, loop | " + " | ".join(f"loop / {way}" for way in ways) + " |")
+    print("|---" * (3 + len(ways)) + "|")
+    with limited_threads(1):
+        for model in options.models:
+            for clients in options.clients:
+                for even in (True, False):
+                    row(model, clients, even, ways, options.repeats, device)
+
+
+def row(model: str, clients: int, even: bool, ways: dict[str, bool], repeats: int, device: torch.device) -> None:
+    """One line of the table."""
+    batches = [4 if even else 1 + client % 6 for client in range(clients)]
+    jobs = [job_of(model, client, number, device) for client, number in enumerate(batches)]
+    found: dict[str, list[float]] = {way: [] for way in ("loop", *ways)}
+    for repeat in range(repeats + 1):
+        for way in found:
+            fresh = [replace(job, state=deepcopy(job.state)) for job in jobs]
+            if way == "loop":
+                taken = seconds(lambda fresh=fresh: [job.alone() for job in fresh], device)  # type: ignore[misc]
+            else:
+                cohorts = Cohorts(refused, ways[way])
+                taken = seconds(lambda fresh=fresh, cohorts=cohorts: list(cohorts(fresh)), device)  # type: ignore[misc]
+            # the first warms up
+            if repeat:
+                found[way].append(taken)
+    loop = found["loop"]
+    ratios = [median(one / other for one, other in zip(loop, found[way], strict=True)) for way in ways]
+    step = 1e3 * median(loop) / sum(batches)
+    kind = "" if even else " uneven"
+    print(
+        f"| {model} | {clients}{kind} | {step:.2f} | " + " | ".join(f"{ratio:.1f}" for ratio in ratios) + " |",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Clients of one architecture trained together: each step is one call over stacked parameters, with a batch for each.
+
+What `client_app.trainer.train` does for a client after the other, and the same numbers but for rounding. Batches are
+never padded, since batch statistics and means over rows would change: a step stacks the clients whose batch has the
+same size, and who has no batch left is out of it. Whatever cannot be stacked is trained by `train`.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from client_app.stack import READ, Member, Stack, named
+from client_app.trainer import Job, Outcome, batches, measured
+from federation.seeds import seed_process
+
+DRAWS = "its training draws random numbers, as dropout does, and each client has its own"
+LONGEST_REASON = 160  # characters
+
+
+class Cohorts:
+    """Trains clients together for a run.
+
+    Args:
+        say: told once of an architecture that is trained one client after the other, and why.
+        graphs: whether steps are captured as CUDA graphs where the device is CUDA.
+    """
+
+    def __init__(self, say: Callable[[str, str], None], graphs: bool = True):
+        self.say = say
+        self.graphs = graphs
+        self._refused: dict[object, str] = {}
+
+    def __call__(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
+        """Each job with what came of it, at a time when the process is seeded for it."""
+        alike: dict[object, list[Member]] = {}
+        for job in jobs:
+            # phases may draw, as after `receive` in `Client.train`
+            seed_process(*job.stream, "process")
+            try:
+                member = _member(job)
+            except Exception as error:
+                yield job, error
+                continue
+            alike.setdefault(_key(member), []).append(member)
+        for key, members in alike.items():
+            members.sort(key=lambda member: member.place)
+            began = time.perf_counter()
+            together = key not in self._refused and self._trained(key, members)
+            share = (time.perf_counter() - began) / len(members)
+            for member in members:
+                seed_process(*member.job.stream, "process")
+                yield member.job, _outcome(member, share) if together else _alone(member.job)
+
+    def _trained(self, key: object, members: list[Member]) -> bool:
+        """Whether all were trained; else none was, and nothing of them is changed."""
+        try:
+            with warnings.catch_warnings():
+                # what vmap has no rule for it does client by client, and says so
+                warnings.filterwarnings("ignore", ".*performance drop")
+                if members[0].job.objective.settings.prototypes_from == "training":
+                    raise ValueError("their prototypes are of the features that each step meets")
+                Stack(members, self.graphs).train()
+        # vmap refuses with errors of many kinds; what is no refusal comes again, from the client that it is about
+        except Exception as error:
+            words = " ".join(str(error).split()).split(". ")[0][:LONGEST_REASON] or type(error).__name__
+            self._refused[key] = DRAWS if "randomness" in words else words
+            self.say(members[0].job.model, self._refused[key])
+            return False
+        return True
+
+
+def _member(job: Job) -> Member:
+    size = job.objective.settings.batch_size
+    sizes = [len(index) for index in batches(len(job.data.train), size, torch.Generator(), torch.device("cpu"))]
+    return Member(job, job.objective.phases(job.state, job.round_number), sizes)
+
+
+def _outcome(member: Member, share: float) -> Outcome:
+    if member.error is not None:
+        return member.error
+    began, job = time.perf_counter(), member.job
+    ratio = 0.0 if member.ratio is None else float(member.ratio)
+    parts = {name: total / member.steps[name] for name, total in member.sums.items()}
+    try:
+        figures = measured(job.objective, job.state, job.data, parts, member.taken, ratio)
+    except Exception as error:
+        return error
+    return replace(figures, seconds=share + time.perf_counter() - began)
+
+
+def _alone(job: Job) -> Outcome:
+    try:
+        return job.alone()
+    except Exception as error:
+        return error
+
+
+def _key(member: Member) -> object:
+    """Equal where clients do the same in every step, but for the values of their tensors."""
+    job = member.job
+    objective, module, state = job.objective, job.state.module, job.state
+    layout = tuple((name, tuple(t.shape), t.dtype, t.requires_grad) for name, t in named(module).items())
+    phases = tuple(
+        (p.name, p.epochs, p.fresh, None if p.rows is None else tuple((t.shape, t.dtype) for t in p.rows))
+        for p in member.phases
+    )
+    given = tuple(type(getattr(state, name)) for name in READ)
+    rows = job.data.train.inputs
+    # who has no rows is left to the loop, whose words for it are known
+    data = (job.data.transform, len(rows) > 0, tuple(rows.shape[1:]), rows.dtype, rows.device)
+    return job.model, type(objective), type(module), layout, phases, given, data, tuple(job.state.constants.items())

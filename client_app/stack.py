@@ -1,0 +1,380 @@
+"""A step for many clients at once: their parameters stacked, a batch for each, and SGD by element."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate, groupby
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.optim.sgd import sgd
+
+from client_app.evaluation import DivergenceError, autocast
+from client_app.trainer import Job, batches, optimiser_of, stop_if_not_finite, stop_if_spoilt
+from client_app.trees import filled, tensors_in
+from federation.seeds import generator
+from models.optimiser_state import optimiser_tensors
+from strategies.contract import Batch, ClientState, Objective, Phase
+
+# of a client's state, what a loss may read; the rest is left out of the stack, and so is what differs in shape
+READ = ("prototypes", "targets", "table", "received", "kept")
+WARM_STEPS = 3  # before a step is captured, as PyTorch advises
+WORTH = 10  # times that a step has to come in a phase to be captured
+BUFFER = "momentum_buffer"  # what torch's SGD calls it
+Span = tuple[int, int]  # of clients, from and to
+Tensors = dict[str, Tensor]
+
+
+class UnstackableError(Exception):
+    """Why clients cannot be trained in one step."""
+
+
+@dataclass(eq=False)
+class Member:
+    """A client of a cohort.
+
+    Attributes:
+        sizes: of an epoch's batches of training rows.
+        error: why it is out of the round.
+    """
+
+    job: Job
+    phases: list[Phase]
+    sizes: list[int]
+    sums: dict[str, float] = field(default_factory=dict)
+    steps: Counter[str] = field(default_factory=Counter)
+    taken: int = 0
+    ratio: Tensor | None = None
+    error: DivergenceError | None = None
+
+    @property
+    def size(self) -> int:
+        """B."""
+        return self.job.objective.settings.batch_size
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The more whole batches the earlier in the stack, then by the size of the last: so all slices are views."""
+        whole = self.sizes.count(self.size)
+        return -whole, -sum(self.sizes[whole:])
+
+    @contextmanager
+    def stopping(self) -> Iterator[None]:
+        """Keeps the reason for which a client is out of the round."""
+        try:
+            yield
+        except DivergenceError as error:
+            self.error = error
+
+
+def named(module: nn.Module) -> Tensors:
+    """A module's parameters and buffers."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+class _Within(nn.Module):
+    """A client's loss as a module, so that `functional_call` can put its tensors in.
+
+    Gives (total, parts, features).
+    """
+
+    def __init__(self, job: Job):
+        super().__init__()
+        self.module = job.state.module
+        self.job = job
+
+    def forward(self, given: Mapping[str, Any], phase: Phase, batch: Batch) -> tuple[Tensor, Tensors, Tensor]:
+        # for the objective it is a ClientState; what a stack lacks is refused, and so is any change
+        state = cast(ClientState, _StateInStack(self.module, self.job.state.constants, given))
+        loss = self.job.objective.loss(state, batch, phase, self.job.round_number)
+        return loss.total, loss.parts, loss.features
+
+
+class _StateInStack:
+    """What a loss reads of a state, while the clients of a stack are one."""
+
+    def __init__(self, module: nn.Module, constants: Mapping[str, float], given: Mapping[str, Any]):
+        self.__dict__.update(given, module=module, constants=constants)
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnstackableError(f"its loss reads `{name}` of a client's state, which clients do not have in one shape")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise UnstackableError(f"its loss changes `{name}` of a client's state")
+
+
+class Stack:
+    """Clients of one key as they train.
+
+    Attributes:
+        tensors: parameters and buffers by name, (N, ...), in the order of the clients.
+        given: what a loss reads of the states, by field: the first client's value, and for all the tensors in it.
+        sums: of each part of the loss over the phase's steps, (N,).
+    """
+
+    def __init__(self, members: list[Member], graphs: bool):
+        first = members[0].job
+        if 0 in members[0].sizes:
+            raise UnstackableError("it has no rows to train on")
+        # a client's objective is made for its message, so nothing keeps a method from keeping values in it
+        if kept := vars(first.objective).keys() - vars(Objective(first.objective.settings, first.objective.options, 0)):
+            raise UnstackableError(f"its objective keeps values of its own ({', '.join(sorted(kept))})")
+        self.members = members
+        self.objective, self.state = first.objective, first.state
+        self.within = _Within(first)
+        self.own = [named(member.job.state.module) for member in members]
+        self.tensors = {name: torch.stack([own[name].detach() for own in self.own]) for name in self.own[0]}
+        self.device = next(iter(self.tensors.values())).device
+        self.graphs = graphs and self.device.type == "cuda"
+        self.given = dict(self._given())
+        self.sums: Tensors = {}
+
+    def _given(self) -> Iterator[tuple[str, tuple[Any, list[Tensor]]]]:
+        """Those fields whose tensors can be stacked."""
+        for name in READ:
+            values = [getattr(member.job.state, name) for member in self.members]
+            found = [list(tensors_in(value)) for value in values]
+            if len({tuple((tensor.shape, tensor.dtype) for tensor in tensors) for tensors in found}) == 1:
+                yield name, (values[0], [torch.stack(alike) for alike in zip(*found, strict=True)])
+
+    def train(self) -> None:
+        """All phases; the clients' modules and optimisers get what came of it at the end."""
+        kept: list[list[Tensors]] = []
+        before = self._versions()
+        for number in range(len(self.members[0].phases)):
+            kept.append(self._phase(number))
+        if before != self._versions():
+            raise UnstackableError("its loss changes tensors of a client's state")
+        with torch.no_grad():
+            for name, tensor in self.tensors.items():
+                for own, value in zip(self.own, tensor.unbind(), strict=True):
+                    own[name].copy_(value)
+        for place, member in enumerate(self.members):
+            for phases in kept:
+                member.job.state.optimiser |= phases[place]
+
+    def _versions(self) -> list[int]:
+        return [tensor._version for _, given in self.given.values() for tensor in given]
+
+    def _phase(self, number: int) -> list[Tensors]:
+        """Train one; each client's optimiser state of it, where it is kept."""
+        phases = [member.phases[number] for member in self.members]
+        phase, settings = phases[0], self.objective.settings
+        update = _Update(self, phases)
+        step = _Step(self, phases, update)
+        self.sums, taken = {}, Counter[int]()
+        for epoch in range(phase.epochs):
+            self.state.module.train()
+            chunks = [self._batches(member, each, epoch) for member, each in zip(self.members, phases, strict=True)]
+            plan = list(_slices([[len(index) for index in own] for own in chunks]))
+            flat = [torch.cat([chunks[n][at] + step.starts[n] for n in range(*span)]) for at, span, _ in plan]
+            # one transfer an epoch
+            indices = torch.cat(flat).to(self.device).split([len(index) for index in flat])
+            uses = Counter((span, size) for _, span, size in plan)
+            for (at, span, size), index in zip(plan, indices, strict=True):
+                first = epoch == at == 0 and phase.rows is None
+                step(span, index, phase.epochs * uses[span, size], first)
+                taken.update(range(*span))
+            self._stop_what_diverged(number, epoch)
+        self._stop_what_is_spoilt(number)
+        for name, sums in self.sums.items():
+            for place, (member, total) in enumerate(zip(self.members, sums.tolist(), strict=True)):
+                member.sums[name] = member.sums.get(name, 0.0) + total
+                member.steps[name] += taken[place]
+        for place, member in enumerate(self.members):
+            member.taken += taken[place]
+        if settings.optimizer_state != "persistent" or phase.fresh:
+            return [{} for _ in self.members]
+        return update.kept(phase.name)
+
+    def _batches(self, member: Member, phase: Phase, epoch: int) -> list[Tensor]:
+        """A client's batches of an epoch, in the order of `train`."""
+        rows = len(member.job.data.train if phase.rows is None else phase.rows[1])
+        return list(batches(rows, member.size, generator(*member.job.stream, phase.name, epoch), torch.device("cpu")))
+
+    def _stop_what_diverged(self, number: int, epoch: int) -> None:
+        """One look an epoch, as in `train`; who is out of the round stays in the stack, where it harms nobody."""
+        finite = torch.stack(list(self.sums.values())).isfinite().all(dim=0)
+        for member, at in self._out(finite):
+            ran = member.phases[: number + 1]
+            with member.stopping():
+                stop_if_not_finite({n: sums[at] for n, sums in self.sums.items()}, ran, epoch, member.job.state)
+
+    def _stop_what_is_spoilt(self, number: int) -> None:
+        names = [name for name in self.state.module.state_dict() if name in self.tensors]
+        finite = [self.tensors[name].isfinite().reshape(len(self.members), -1).all(dim=1) for name in names]
+        for member, at in self._out(torch.stack(finite).all(dim=0)):
+            with member.stopping():
+                stop_if_spoilt({name: self.tensors[name][at] for name in names}, member.phases[: number + 1])
+
+    def ratios(self, span: Span, total: Tensor, plain: Tensor, z: Tensor) -> None:
+        """`gradient_ratio` of the clients' first batch; of the first phase that adds to the cross-entropy."""
+        own, added = (
+            torch.autograd.grad(part.sum(), z, retain_graph=True)[0].double().flatten(1).norm(dim=1)
+            for part in (plain, total - plain)
+        )
+        found = added / own.clamp_min(torch.finfo(torch.float32).tiny)
+        for member, ratio in zip(self.members[slice(*span)], found, strict=True):
+            member.ratio = ratio if member.ratio is None else member.ratio
+
+    def _out(self, finite: Tensor) -> Iterator[tuple[Member, int]]:
+        for at, (member, good) in enumerate(zip(self.members, finite.tolist(), strict=True)):
+            if not good and member.error is None:
+                yield member, at
+
+
+class _Update:
+    """SGD over stacked tensors, by element what each client's own does.
+
+    Attributes:
+        momenta: buffers by parameter; zeros, which a first step leaves as the gradient, where a client had none.
+    """
+
+    def __init__(self, stack: Stack, phases: Sequence[Phase]):
+        jobs = [member.job for member in stack.members]
+        self.optimisers = [optimiser_of(j.objective, j.state, p) for j, p in zip(jobs, phases, strict=True)]
+        pairs = list(zip(self.optimisers, stack.own, strict=True))
+        self.groups, *others = [_groups(optimiser, own) for optimiser, own in pairs]
+        if any(groups != self.groups for groups in others):
+            raise UnstackableError(f"the optimisers of phase `{phases[0].name}` differ")
+        self.own = stack.own
+        self.momenta = {
+            name: torch.stack([_buffer(optimiser, own[name]) for optimiser, own in pairs])
+            for names, rates in self.groups
+            for name in names
+            if rates["momentum"]
+        }
+        self._moved: set[str] = set()
+
+    @torch.no_grad()
+    def __call__(self, leaves: Tensors, gradients: Mapping[str, Tensor | None], span: Span) -> None:
+        """One step of some clients, in place."""
+        for names, rates in self.groups:
+            # as in SGD: what a loss does not reach stays as it is
+            reached = {name: gradient for name in names if (gradient := gradients[name]) is not None}
+            buffers = [self.momenta[name][slice(*span)] if rates["momentum"] else None for name in reached]
+            self._moved.update(name for name in reached if rates["momentum"])
+            sgd([leaves[name] for name in reached], list(reached.values()), buffers, **rates)
+
+    def kept(self, phase: str) -> list[Tensors]:
+        """Each client's optimiser's tensors."""
+        for name in self._moved:
+            for optimiser, own, buffer in zip(self.optimisers, self.own, self.momenta[name].unbind(), strict=True):
+                optimiser.state[own[name]][BUFFER] = buffer.clone()
+        return [optimiser_tensors(optimiser, phase) for optimiser in self.optimisers]
+
+
+class _Step:
+    """One step of a phase for some clients of a stack, which lie side by side in it.
+
+    Attributes:
+        starts: where in the rows of all a client's begin.
+    """
+
+    def __init__(self, stack: Stack, phases: Sequence[Phase], update: _Update):
+        self.stack, self.phase, self.update = stack, phases[0], update
+        train = [member.job.data.train for member in stack.members]
+        own = [(t.inputs, t.labels) if p.rows is None else p.rows for t, p in zip(train, phases, strict=True)]
+        self.transform = stack.members[0].job.data.transform if self.phase.rows is None else None
+        self.inputs, self.labels = (torch.cat(alike) for alike in zip(*own, strict=True))
+        self.starts = [0, *accumulate(len(labels) for _, labels in own)]
+        self.learnt = [name for name, p in stack.state.module.named_parameters() if p.requires_grad]
+        self.captured: dict[tuple[Span, int], _Captured] = {}
+        self.warm: Counter[tuple[Span, int]] = Counter()
+
+    def __call__(self, span: Span, index: Tensor, uses: int, first: bool) -> None:
+        """Take it, as a graph where it comes `uses` times and that is worth it."""
+        key = span, len(index)
+        if not self.stack.graphs or uses < WORTH:
+            self.take(span, index, first)
+        elif self.warm[key] < WARM_STEPS:
+            self.warm[key] += 1
+            with _aside():
+                self.take(span, index, first)
+        else:
+            if key not in self.captured:
+                self.captured[key] = _Captured(partial(self.take, span), index)
+            self.captured[key](index)
+
+    def take(self, span: Span, index: Tensor, first: bool = False) -> None:
+        """Take it now. Nothing in it waits for the device, all that stays is changed in place."""
+        stack, mine = self.stack, slice(*span)
+        tensors = {name: tensor[mine] for name, tensor in stack.tensors.items()}
+        leaves = {name: tensors[name].detach().requires_grad_() for name in self.learnt}
+        given = {name: [tensor[mine] for tensor in found] for name, (_, found) in stack.given.items()}
+        inputs = self.inputs[index] if self.transform is None else self.transform(self.inputs[index])
+        batch = (rows.unflatten(0, (span[1] - span[0], -1)) for rows in (inputs, self.labels[index]))
+        with autocast(stack.objective, index.device):
+            total, parts, z = vmap(self._loss, randomness="error")({**tensors, **leaves}, given, *batch)
+        if first and len(parts) > 1:
+            stack.ratios(span, total, parts["cross-entropy"], z)
+        gradients = torch.autograd.grad(total.sum(), list(leaves.values()), allow_unused=True)
+        self.update(leaves, dict(zip(leaves, gradients, strict=True)), span)
+        name_of_total = "loss" if self.phase.rows is None else f"{self.phase.name}-loss"
+        for name, part in (parts | {name_of_total: total}).items():
+            if name not in stack.sums:
+                stack.sums[name] = part.new_zeros(len(stack.members))
+            stack.sums[name][mine] += part.detach()
+
+    def _loss(self, tensors: Tensors, given: dict[str, list[Tensor]], inputs: Tensor, labels: Tensor) -> Any:
+        """Of one client."""
+        read = {name: filled(value, iter(given[name])) for name, (value, _) in self.stack.given.items()}
+        own = {f"module.{name}": tensor for name, tensor in tensors.items()}
+        return functional_call(self.stack.within, own, (read, self.phase, Batch(inputs, labels)))
+
+
+class _Captured:
+    """A step as a CUDA graph: its kernels, recorded once, for other rows each time."""
+
+    def __init__(self, take: Callable[[Tensor], None], index: Tensor):
+        self.index = index.clone()
+        self.graph = torch.cuda.CUDAGraph()
+        # what is recorded does not run
+        with torch.cuda.graph(self.graph):
+            take(self.index)
+
+    def __call__(self, index: Tensor) -> None:
+        self.index.copy_(index)
+        self.graph.replay()
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """On a stream of its own, where PyTorch wants the steps before a capture."""
+    stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
+    stream.wait_stream(here)
+    with torch.cuda.stream(stream):
+        yield
+    here.wait_stream(stream)
+
+
+def _slices(sizes: Sequence[Sequence[int]]) -> Iterator[tuple[int, Span, int]]:
+    """Of each client's batch sizes: (number of the batch, clients from and to, size), batch by batch."""
+    for at in range(max(map(len, sizes))):
+        start = 0
+        for size, alike in groupby(own[at] if at < len(own) else 0 for own in sizes):
+            end = start + len(list(alike))
+            if size:
+                yield at, (start, end), size
+            start = end
+
+
+def _groups(optimiser: torch.optim.Optimizer, own: Tensors) -> list[tuple[list[str], dict[str, Any]]]:
+    """The parameters of each group by name, and what `sgd` takes of it."""
+    if not isinstance(optimiser, torch.optim.SGD):
+        raise UnstackableError(f"it trains with {type(optimiser).__name__}; steps in common are SGD's")
+    rates = ("lr", "momentum", "weight_decay", "dampening", "nesterov", "maximize")
+    names = {id(tensor): name for name, tensor in own.items()}
+    return [
+        ([names[id(p)] for p in group["params"]], {rate: group[rate] for rate in rates})
+        for group in optimiser.param_groups
+    ]
+
+
+def _buffer(optimiser: torch.optim.Optimizer, parameter: Tensor) -> Tensor:
+    kept: Tensor | None = optimiser.state[parameter].get(BUFFER)
+    return torch.zeros_like(parameter) if kept is None else kept

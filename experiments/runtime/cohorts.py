@@ -1,0 +1,74 @@
+"""The in-process grid that trains clients of one architecture together."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import Message, MessageType
+
+from client_app.app import train_together
+from client_app.cohort import Cohorts
+from experiments.runtime.grid import LocalGrid, NodeConfig
+from models import model_for
+
+SIZE = 100  # clients at once, unless another number is asked for
+LISTED = 10  # clients that are named where several are meant
+
+log = logging.getLogger("protosphere")
+
+
+class CohortGrid(LocalGrid):
+    """A LocalGrid of one worker. Clients of one architecture whose messages to train wait are answered at once; all
+    other messages one after the other.
+
+    Args:
+        run_config, nodes: as LocalGrid's.
+        workers: 1.
+        size: clients trained together at most; the memory that a step takes grows with it.
+        graphs: whether steps are captured as CUDA graphs where clients train on CUDA.
+    """
+
+    def __init__(
+        self,
+        run_config: Mapping[str, Any],
+        nodes: Sequence[NodeConfig],
+        workers: int = 1,
+        size: int = SIZE,
+        graphs: bool = True,
+    ):
+        if workers != 1:
+            raise ValueError(f"a cohort trains in one process, but {workers} workers are asked for")
+        super().__init__(run_config, nodes)
+        self.size = size
+        self.cohorts = Cohorts(self._say, graphs)
+        self._said: set[tuple[str, str]] = set()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The replies to the first message that waits, and to those that go with it."""
+        waiting = [message_id for message_id in message_ids if message_id in self._pending]
+        if not waiting:
+            return []
+        first = self._model_of(self._pending[waiting[0]])
+        if first is None:
+            return super().pull_messages(waiting[:1])
+        alike = [message_id for message_id in waiting if self._model_of(self._pending[message_id]) == first]
+        taken = [self._pending.pop(message_id) for message_id in alike[: self.size]]
+        return train_together([(message, self._context(message)) for message in taken], self.cohorts)
+
+    def _model_of(self, message: Message) -> str | None:
+        """Of the client that is to train; None for another message."""
+        node = self.nodes.get(message.metadata.dst_node_id)
+        return None if node is None or message.metadata.message_type != MessageType.TRAIN else self._model(node)
+
+    def _model(self, node: NodeConfig) -> str:
+        return str(node.get("model", "")) or model_for(str(self.run_config["models"]), int(node["partition-id"]))
+
+    def _say(self, model: str, reason: str) -> None:
+        if (model, reason) in self._said:
+            return
+        self._said.add((model, reason))
+        clients = sorted(int(node["partition-id"]) for node in self.nodes.values() if self._model(node) == model)
+        listed = ", ".join(map(str, clients[:LISTED])) + (
+            f" and {len(clients) - LISTED} more" * (len(clients) > LISTED)
+        )
+        log.info("clients %s (%s) train one after the other: %s", listed, model, reason)

@@ -1,0 +1,333 @@
+"""Clients trained together against the loop: from equal state, in float64, the same weights, optimisers and figures."""
+
+import json
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torchvision.ops import StochasticDepth
+
+from client_app.client import Client
+from client_app.cohort import DRAWS as RANDOM
+from client_app.cohort import Cohorts
+from client_app.evaluation import DivergenceError
+from client_app.state import lay_out, new_state
+from client_app.trainer import Job
+from client_app.trees import filled, tensors_in
+from data.client_data import ClientData, InputTransform, Rows
+from experiments.runtime.cohorts import CohortGrid
+from federation.seeds import seed_process
+from federation.settings import SettingError
+from models import FAMILIES
+from models.small import SMALL
+from prototypes.prototype_set import PrototypeSet
+from strategies import METHODS, read_settings
+from strategies.contract import PullObjective
+from tests.strategies.golden import CLIENTS, settings_of
+
+CLASSES, DIM = 4, 6
+DRAWS = {"fraug": 1, "fedgen": 2, "fedpa": 2}  # the round from which a loss draws, which no stack can as clients do
+
+
+class Double(InputTransform):
+    """To float64."""
+
+    def __call__(self, inputs):
+        return super().__call__(inputs).double()
+
+
+def job_of(client, rows=16, model="tiny_perceptron", shape=(5,), targets=True, **settings):
+    """A client in float64 with a model, and rows, of its own."""
+    own = {"strategy": "fedproto", "models": model, "feature-dim": DIM, "batch-size": 4, "shared-init": False}
+    run = read_settings(own | {"momentum": 0.9, "weight-decay": 0.01, "optimizer-state": "persistent"} | settings)
+    objective = run.method.objective(run.settings, run.options, CLASSES)
+    random = torch.Generator().manual_seed(client)
+    data = Rows(torch.randn(rows, *shape, generator=random), torch.randint(CLASSES, (rows,), generator=random))
+    transform = Double(1.0, (0.0,) * shape[0], (1.0,) * shape[0], shape)
+    state = new_state(objective, model, shape, client, torch.device("cpu"))
+    state.module.double()
+    for layer in state.module.modules():
+        if isinstance(layer, nn.Dropout | StochasticDepth):
+            layer.p = 0.0
+    if targets:
+        vectors = torch.randn(CLASSES - 1, DIM, generator=random, dtype=torch.float64)
+        lay_out(objective, state, PrototypeSet(torch.arange(CLASSES - 1), vectors), torch.device("cpu"))
+    stream = (0, "client", client, "round", 2)
+    return Job(objective, state, ClientData(data, data, data, tuple("abcd"), transform), stream, 2, model)
+
+
+def trained(make):
+    """Reasons why the jobs that `make` makes were not trained together; how each ended, together and alone; the largest
+    difference of any tensor of theirs."""
+    jobs, copies, reasons = make(), make(), []
+    alone = []
+    for job in copies:
+        seed_process(*job.stream, "process")
+        try:
+            alone.append(job.alone())
+        except DivergenceError as error:
+            alone.append(error)
+    found = {id(job): outcome for job, outcome in Cohorts(lambda *reason: reasons.append(reason))(jobs)}
+    together = [found[id(job)] for job in jobs]
+    apart = 0.0
+    for one, other, outcome in zip(jobs, copies, together, strict=True):
+        if isinstance(outcome, Exception):
+            continue
+        ours, theirs = ({**job.state.module.state_dict(), **job.state.optimiser} for job in (one, other))
+        assert ours.keys() == theirs.keys()
+        assert one.state.module.training == other.state.module.training
+        apart = max([apart, *(float((ours[name] - theirs[name]).abs().max()) for name in ours if ours[name].numel())])
+    return reasons, together, alone, apart
+
+
+def assert_same(make):
+    """They are trained together, and no figure differs."""
+    reasons, together, alone, apart = trained(make)
+    assert reasons == []
+    assert apart < 1e-9
+    for one, other in zip(together, alone, strict=True):
+        assert (one.rows, one.steps) == (other.rows, other.steps)
+        assert one.parts == pytest.approx(other.parts, rel=1e-6)
+        assert list(one.parts) == list(other.parts)
+        assert (one.gradient_ratio, one.prototype_norm) == pytest.approx((other.gradient_ratio, other.prototype_norm))
+        assert one.target_norm == pytest.approx(other.target_norm)
+
+
+# --- methods, as they are in real runs ---------------------------------------------------------------------------
+
+
+class Compared(CohortGrid):
+    """Trains the clients of a run by the loop, and copies of them in float64 both ways."""
+
+    def __init__(self, seen, narrow, *arguments):
+        super().__init__(*arguments)
+        self.cohorts = partial(self._both, seen, deepcopy if narrow else doubled)
+
+    def _both(self, seen, copied, jobs):
+        seen.append(trained(lambda: [copied(job) for job in jobs]))
+        for job in jobs:
+            seed_process(*job.stream, "process")
+            yield job, job.alone()
+
+
+def doubled(job):
+    """A copy in float64, with all that the loss reads."""
+    transform = job.data.transform
+    data = replace(job.data, transform=Double(transform.scale, transform.mean, transform.std, transform.shape))
+    state = deepcopy(job.state)
+    state.module.double()
+    for name in ("table", "received"):
+        value = getattr(state, name)
+        wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors_in(value)]
+        setattr(state, name, filled(value, iter(wide)))
+    return replace(job, objective=deepcopy(job.objective), state=state, data=data)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_together_as_it_trains_alone(run, method):
+    seen = []
+    settings = {name: value for name, value in settings_of(method).items() if name not in ("device", "precision")}
+    more = {"momentum": 0.9, "batch-size": 8, "rounds": 2, "fraction-train": 1.0}
+    run(settings | more, clients=CLIENTS, grid=partial(Compared, seen, method in DRAWS))
+    for number, (reasons, _, _, apart) in enumerate(seen, 1):
+        draws = number >= DRAWS.get(method, 3)
+        assert [reason for _, reason in reasons] == ([RANDOM] if draws else [])
+        assert apart < (1e-6 if method in DRAWS else 1e-9)
+    assert len(seen) == 2
+
+
+# --- architectures, batches, optimisers ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model", sorted({*FAMILIES["tiny"], *FAMILIES["papers-protonorm"], *FAMILIES["papers-fedpagr"]})
+)
+def test_every_architecture_trains_together_as_it_trains_alone(model):
+    # one step: the deep ones are ill-conditioned in so few rows
+    assert_same(lambda: [job_of(client, 4, model, (3, 16, 16)) for client in range(2)])
+
+
+@pytest.mark.parametrize("rows", [(16, 16, 16), (16, 3, 9, 18, 4, 1, 19, 7), (5,)], ids=["even", "ragged", "one"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"momentum": 0.0}, {"local-epochs": 3, "prototype-loss": "l2"}], ids=["", "plain", "epochs"]
+)
+def test_whatever_batches_clients_have(rows, settings):
+    assert_same(lambda: [job_of(client, number, **settings) for client, number in enumerate(rows)])
+
+
+def test_momentum_goes_on_where_a_client_has_some():
+    def make():
+        jobs = [job_of(client) for client in range(3)]
+        jobs[1].alone()
+        return jobs
+
+    assert make()[1].state.optimiser
+    assert_same(make)
+
+
+def test_clients_without_targets_train_apart_from_those_with():
+    assert_same(lambda: [job_of(client, targets=client % 2 > 0) for client in range(4)])
+
+
+class Two(nn.Module):
+    """With a layer that stands still, and one that the loss does not reach."""
+
+    def __init__(self):
+        super().__init__()
+        self.still, self.aside = nn.Linear(5, 5).requires_grad_(False), nn.Linear(5, 5)
+
+    def forward(self, x):
+        return torch.relu(self.still(x))
+
+
+def test_what_has_no_gradient_stays_and_decays_not(monkeypatch):
+    monkeypatch.setitem(SMALL, "two", lambda shape: Two())
+    jobs = [job_of(client, model="two") for client in range(2)]
+    before = deepcopy(jobs[0].state.module.extractor.backbone)
+    list(Cohorts(pytest.fail)(jobs))
+    assert all(map(torch.equal, before.parameters(), jobs[0].state.module.extractor.backbone.parameters()))
+    assert_same(lambda: [job_of(client, model="two") for client in range(2)])
+
+
+# --- who diverges, and who cannot be stacked -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", ["in", "after"])
+def test_who_diverges_is_named_and_the_others_go_on(at):
+    def make():
+        epochs = {"local-epochs": 2 if at == "in" else 1}
+        jobs = [job_of(client, rows, **epochs) for client, rows in enumerate((16, 12, 16))]
+        if at == "in":
+            jobs[1].data.train.inputs[:] = torch.nan
+            return jobs
+        # a loss comes before the step that ruins the model: so of one step it is finite
+        jobs[1] = job_of(1, 4)
+        jobs[1].alone()
+        jobs[1].state.optimiser["train/0/momentum_buffer"].fill_(torch.inf)
+        return jobs
+
+    reasons, together, alone, apart = trained(make)
+    assert reasons == []
+    assert isinstance(alone[1], DivergenceError)
+    assert ("in epoch 1" if at == "in" else "after training in phase") in str(alone[1])
+    assert (str(together[1]), together[1].told) == (str(alone[1]), alone[1].told)
+    assert not any(isinstance(outcome, Exception) for outcome in (together[0], together[2]))
+    assert apart < 1e-9
+
+
+class ByAdam(PullObjective):
+    def phases(self, state, round_number):
+        (phase,) = super().phases(state, round_number)
+        return [replace(phase, optimiser=torch.optim.Adam)]
+
+
+class ByShape(PullObjective):
+    def loss(self, state, batch, phase, round_number):
+        plain = super().loss(state, batch, phase, round_number)
+        return replace(plain, total=plain.total * len(state.prototypes.labels))
+
+
+class ByNumbers(PullObjective):
+    def receive(self, state, received, round_number):
+        self.own = float(next(state.module.parameters()).detach().sum())
+
+
+class Changing(PullObjective):
+    def loss(self, state, batch, phase, round_number):
+        state.kept["seen"].add_(1)
+        return super().loss(state, batch, phase, round_number)
+
+
+class Setting(PullObjective):
+    def loss(self, state, batch, phase, round_number):
+        state.kept = {"seen": batch.labels}
+        return super().loss(state, batch, phase, round_number)
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [
+        (ByAdam, "it trains with Adam"),
+        (ByShape, "its loss reads `prototypes`"),
+        (ByNumbers, "its objective keeps values of its own (own)"),
+        (Changing, "its loss changes tensors of a client's state"),
+        (Setting, "its loss changes `kept`"),
+        (None, RANDOM),
+    ],
+)
+def test_what_cannot_be_stacked_trains_alone_to_the_bit_and_it_is_said(objective, words):
+    def make():
+        jobs = [job_of(client) for client in range(3)]
+        for number, job in enumerate(jobs):
+            job.state.kept = {"seen": torch.zeros(1)}
+            job.state.prototypes = PrototypeSet(torch.arange(number + 1), torch.zeros(number + 1, DIM))
+            if objective is None:
+                job.state.module.extractor.append(nn.Dropout(0.1))
+        if objective is None:
+            return jobs
+        own = [objective(job.objective.settings, job.objective.options, CLASSES) for job in jobs]
+        for job, each in zip(jobs, own, strict=True):
+            each.receive(job.state, None, 1)
+        return [replace(job, objective=each) for job, each in zip(jobs, own, strict=True)]
+
+    reasons, together, alone, apart = trained(make)
+    assert [model for model, _ in reasons] == ["tiny_perceptron"]
+    assert reasons[0][1].startswith(words)
+    assert apart == 0
+    assert [replace(each, seconds=0) for each in together] == [replace(each, seconds=0) for each in alone]
+
+
+# --- whole runs ---------------------------------------------------------------------------------------------------
+
+MIXED = {"strategy": "fedproto", "models": "tiny_perceptron,tiny_cnn,efficientnet_b0", "feature-dim": 8, "rounds": 2}
+
+
+def lines_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_by_cohorts_is_the_loops_but_for_rounding_and_says_who_trains_alone(run):
+    grid = partial(CohortGrid, size=2)
+    loop, cohort = lines_of(run(MIXED, clients=8)), lines_of(run(MIXED, clients=8, grid=grid))
+    said = [line for line in run.said if "one after the other" in line]
+    assert said == [f"clients 2, 5 (efficientnet_b0) train one after the other: {RANDOM}"]
+    assert len(loop) == len(cohort) == 3
+    for one, other in zip(loop, cohort, strict=True):
+        assert one["clients"].keys() == other["clients"].keys()
+        assert one["bytes"]["payload_up"] == other["bytes"]["payload_up"]
+        for partition, client in one["clients"].items():
+            own = other["clients"][partition]
+            assert client.keys() == own.keys()
+            if "training" in client:
+                assert own["training"]["loss"] == pytest.approx(client["training"]["loss"], abs=2e-4)
+                assert own["training"]["rows"] == client["training"]["rows"]
+
+
+def test_a_run_by_cohorts_that_was_cut_goes_on_by_the_loop_and_back(run, metrics, monkeypatch):
+    settings = {"strategy": "fedproto", "rounds": 3, "momentum": 0.9, "optimizer-state": "persistent"}
+    whole = lines_of(run(settings, grid=CohortGrid))
+    cut = run(settings | {"rounds": 1}, grid=CohortGrid)
+    run(settings | {"rounds": 2, "resume": str(cut)})
+    gone_on = lines_of(run(settings | {"resume": str(cut)}, grid=CohortGrid))
+    found = [[line["training"]["loss"] for line in lines if "training" in line] for lines in (whole, gone_on)]
+    assert len(found[0]) == 3
+    for one, other in zip(*found, strict=True):
+        assert one == pytest.approx(other, abs=2e-4)
+
+
+def test_a_client_that_fails_before_it_trains_costs_the_others_nothing(run, monkeypatch):
+    whole = Client.training
+
+    def training(self, instruction):
+        if self.partition == 1 and instruction.round == 1:
+            raise SettingError("it is not fit.")
+        return whole(self, instruction)
+
+    monkeypatch.setattr(Client, "training", training)
+    folder = run({"strategy": "fedproto"}, grid=CohortGrid)
+    first, *_ = lines_of(folder)
+    assert [line for line in run.said if "client 1: it is not fit" in line]
+    assert {p for p, client in first["clients"].items() if "training" in client} == {"0", "2", "3"}
