@@ -58,7 +58,7 @@ class Member:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The more whole batches the earlier in the stack, then by the size of the last: so all slices are views."""
+        """The more whole batches the earlier in the stack, then by the size of the last: so a batch takes few steps."""
         whole = self.sizes.count(self.size)
         return -whole, -sum(self.sizes[whole:])
 

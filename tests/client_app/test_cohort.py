@@ -13,8 +13,8 @@ from torchvision.ops import StochasticDepth
 from client_app.client import Client
 from client_app.cohort import DRAWS as RANDOM
 from client_app.cohort import Cohorts, member_of
-from client_app.stack import slices
 from client_app.evaluation import DivergenceError
+from client_app.stack import slices
 from client_app.state import lay_out, new_state
 from client_app.trainer import Job
 from client_app.trees import filled, tensors_in
