@@ -3,8 +3,8 @@
     python -m benchmarks.cohort
     python -m benchmarks.cohort --device cuda --models tiny_cnn resnet8 --clients 20 100
 
-FedProto's loss on made-up rows, batches of 32, one epoch; training alone, without what a round does around it. CPU
-seconds on a CPU; on CUDA seconds, the cohort with its graphs and without. Uneven clients have 1 to 6 batches each.
+FedProto's loss on made-up rows, one epoch; training and its prototypes, without what a round does around it. CPU
+seconds on a CPU; on CUDA seconds, the cohort with its graphs and without. Uneven clients have 1 to 40 batches each.
 """
 
 import argparse
@@ -25,18 +25,19 @@ from federation.seeds import limited_threads
 from prototypes.prototype_set import PrototypeSet
 from strategies import read_settings
 
-CLASSES, BATCH, SHAPE = 10, 32, (1, 8, 8)
+CLASSES = 10
 
 
-def job_of(model: str, client: int, batches: int, device: torch.device) -> Job:
+def job_of(model: str, client: int, batches: int, size: int, side: int, device: torch.device) -> Job:
     """A client with so many batches, in its second round."""
-    run = read_settings({"strategy": "fedproto", "models": model, "batch-size": BATCH, "feature-dim": 64})
+    shape = (1, side, side)
+    run = read_settings({"strategy": "fedproto", "models": model, "batch-size": size, "feature-dim": 64})
     objective = run.method.objective(run.settings, run.options, CLASSES)
-    random, number = torch.Generator().manual_seed(client), batches * BATCH
-    inputs = torch.randint(256, (number, *SHAPE), dtype=torch.uint8, generator=random)
+    random, number = torch.Generator().manual_seed(client), batches * size
+    inputs = torch.randint(256, (number, *shape), dtype=torch.uint8, generator=random)
     rows = Rows(inputs.to(device), torch.randint(CLASSES, (number,), generator=random).to(device))
-    transform = InputTransform(255.0, (0.5,), (0.5,), SHAPE)
-    state = new_state(objective, model, SHAPE, client, device)
+    transform = InputTransform(255.0, (0.5,), (0.5,), shape)
+    state = new_state(objective, model, shape, client, device)
     targets = PrototypeSet(torch.arange(CLASSES), torch.randn(CLASSES, 64, generator=random))
     lay_out(objective, state, targets, device)
     data = ClientData(rows, rows, rows, tuple("0123456789"), transform)
@@ -64,6 +65,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["tiny_perceptron", "tiny_cnn"])
     parser.add_argument("--clients", type=int, nargs="+", default=[20, 100])
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--side", type=int, default=8, help="of the square rows, pixels")
+    parser.add_argument("--batches", type=int, default=20, help="of an even client; an uneven one has up to twice that")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     device = torch.device(options.device)
@@ -76,15 +80,20 @@ def main() -> None:
         for model in options.models:
             for clients in options.clients:
                 for even in (True, False):
-                    row(model, clients, even, ways, options.repeats, device)
+                    numbers = [
+                        options.batches if even else 1 + 7 * client % (2 * options.batches) for client in range(clients)
+                    ]
+                    row(model, numbers, options, ways, device)
 
 
-def row(model: str, clients: int, even: bool, ways: dict[str, bool], repeats: int, device: torch.device) -> None:
-    """One line of the table."""
-    batches = [4 if even else 1 + client % 6 for client in range(clients)]
-    jobs = [job_of(model, client, number, device) for client, number in enumerate(batches)]
+def row(
+    model: str, batches: list[int], options: argparse.Namespace, ways: dict[str, bool], device: torch.device
+) -> None:
+    """One line of the table; `batches` of each client."""
+    size, side = options.batch_size, options.side
+    jobs = [job_of(model, client, number, size, side, device) for client, number in enumerate(batches)]
     found: dict[str, list[float]] = {way: [] for way in ("loop", *ways)}
-    for repeat in range(repeats + 1):
+    for repeat in range(options.repeats + 1):
         for way in found:
             fresh = [replace(job, state=deepcopy(job.state)) for job in jobs]
             if way == "loop":
@@ -98,9 +107,9 @@ def row(model: str, clients: int, even: bool, ways: dict[str, bool], repeats: in
     loop = found["loop"]
     ratios = [median(one / other for one, other in zip(loop, found[way], strict=True)) for way in ways]
     step = 1e3 * median(loop) / sum(batches)
-    kind = "" if even else " uneven"
+    kind = "" if len(set(batches)) == 1 else " uneven"
     print(
-        f"| {model} | {clients}{kind} | {step:.2f} | " + " | ".join(f"{ratio:.1f}" for ratio in ratios) + " |",
+        f"| {model} | {len(batches)}{kind} | {step:.2f} | " + " | ".join(f"{ratio:.1f}" for ratio in ratios) + " |",
         flush=True,
     )
 

@@ -40,7 +40,7 @@ class Cohorts:
             # phases may draw, as after `receive` in `Client.train`
             seed_process(*job.stream, "process")
             try:
-                member = _member(job)
+                member = member_of(job)
             except Exception as error:
                 yield job, error
                 continue
@@ -72,7 +72,8 @@ class Cohorts:
         return True
 
 
-def _member(job: Job) -> Member:
+def member_of(job: Job) -> Member:
+    """A client as it takes part in a stack."""
     size = job.objective.settings.batch_size
     sizes = [len(index) for index in batches(len(job.data.train), size, torch.Generator(), torch.device("cpu"))]
     return Member(job, job.objective.phases(job.state, job.round_number), sizes)

@@ -58,7 +58,7 @@ class Member:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The more whole batches the earlier in the stack, then by the size of the last: so all slices are views."""
+        """The more whole batches the earlier in the stack, then by the size of the last: so a batch takes few steps."""
         whole = self.sizes.count(self.size)
         return -whole, -sum(self.sizes[whole:])
 
@@ -170,7 +170,7 @@ class Stack:
         for epoch in range(phase.epochs):
             self.state.module.train()
             chunks = [self._batches(member, each, epoch) for member, each in zip(self.members, phases, strict=True)]
-            plan = list(_slices([[len(index) for index in own] for own in chunks]))
+            plan = list(slices([[len(index) for index in own] for own in chunks]))
             flat = [torch.cat([chunks[n][at] + step.starts[n] for n in range(*span)]) for at, span, _ in plan]
             # one transfer an epoch
             indices = torch.cat(flat).to(self.device).split([len(index) for index in flat])
@@ -352,7 +352,7 @@ def _aside() -> Iterator[None]:
     here.wait_stream(stream)
 
 
-def _slices(sizes: Sequence[Sequence[int]]) -> Iterator[tuple[int, Span, int]]:
+def slices(sizes: Sequence[Sequence[int]]) -> Iterator[tuple[int, Span, int]]:
     """Of each client's batch sizes: (number of the batch, clients from and to, size), batch by batch."""
     for at in range(max(map(len, sizes))):
         start = 0

@@ -12,8 +12,9 @@ from torchvision.ops import StochasticDepth
 
 from client_app.client import Client
 from client_app.cohort import DRAWS as RANDOM
-from client_app.cohort import Cohorts
+from client_app.cohort import Cohorts, member_of
 from client_app.evaluation import DivergenceError
+from client_app.stack import slices
 from client_app.state import lay_out, new_state
 from client_app.trainer import Job
 from client_app.trees import filled, tensors_in
@@ -48,7 +49,7 @@ def job_of(client, rows=16, model="tiny_perceptron", shape=(5,), targets=True, *
     data = Rows(torch.randn(rows, *shape, generator=random), torch.randint(CLASSES, (rows,), generator=random))
     transform = Double(1.0, (0.0,) * shape[0], (1.0,) * shape[0], shape)
     state = new_state(objective, model, shape, client, torch.device("cpu"))
-    state.module.double()
+    state.module.double().eval()  # as an evaluation on arrival leaves it
     for layer in state.module.modules():
         if isinstance(layer, nn.Dropout | StochasticDepth):
             layer.p = 0.0
@@ -156,6 +157,15 @@ def test_every_architecture_trains_together_as_it_trains_alone(model):
 )
 def test_whatever_batches_clients_have(rows, settings):
     assert_same(lambda: [job_of(client, number, **settings) for client, number in enumerate(rows)])
+
+
+def test_clients_lie_so_that_a_batch_takes_a_step_for_each_size():
+    jobs = [job_of(client, rows) for client, rows in enumerate((9, 16, 18, 3, 16, 18, 3, 19, 8))]
+    members = sorted((member_of(job) for job in jobs), key=lambda member: member.place)
+    steps = [(number, size) for number, _, size in slices([member.sizes for member in members])]
+    assert len(steps) == len(set(steps)) == 8
+    rows = sum((to - start) * size for _, (start, to), size in slices([member.sizes for member in members]))
+    assert rows == 110
 
 
 def test_momentum_goes_on_where_a_client_has_some():
