@@ -141,7 +141,7 @@ MUTANTS = {
         "strategies/weights.py", "own[name].copy_(tensor)", "pass", S + "test_weights.py -k replaces"
     ),
     "the first upload only": Mutant(
-        R + "sums.py", "total[name] += tensor", "total[name] = tensor", S + "test_weights.py"
+        "strategies/weights.py", "total[name] += tensor", "total[name] = tensor", S + "test_weights.py"
     ),
     # --- wire and safety
     "a mask that lets all through": Mutant(
@@ -222,8 +222,8 @@ MUTANTS = {
     ),
     "prototypes of the batch before": Mutant(
         C + "trainer.py",
-        "    measure(objective, state, data)\n    return TrainingFigures(",
-        "    return TrainingFigures(",
+        "    if met is None:\n        measure(objective, state, data)\n",
+        "    if met is None:\n        pass\n",
         "tests/client_app/test_trainer.py",
     ),
 }
