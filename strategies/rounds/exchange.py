@@ -156,7 +156,8 @@ def checked_reply(
     if simulated and message.has_error() and message.error.code == ACTOR_DIED:
         raise RunError(
             f"the process of client {partition} died in round {round_number} (out of memory?); the "
-            "simulation cannot replace it. Resume the run with fewer clients at a time (`--cpus-per-client`)."
+            "simulation cannot replace it. Resume the run with fewer clients at a time (`--workers`, or over Flower "
+            "`--cpus-per-client`)."
         )
     try:
         return _reply(message, partition, trains, round_number, limits, roster or {}, shared, units or {}, keep)
