@@ -73,7 +73,17 @@ HEADERS = {
         "codec",
     },
     "report": {"partition", "round", "problem", "remark", "seconds", "parts", "codec"},
-    "identity": {"method", "layouts", "partition", "partitions", "model", "parameters", "feature_dim", "class_names"}
+    "identity": {
+        "method",
+        "layouts",
+        "companion",
+        "partition",
+        "partitions",
+        "model",
+        "parameters",
+        "feature_dim",
+        "class_names",
+    }
     | {"classes", "domain", "rows", "discloses", "problem", "codec"},
 }
 # what a method's loss adds to the cross-entropy, where it is no pull
