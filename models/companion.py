@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from models.seeded import drawn
 from models.split import SplitModel
 
 
@@ -87,17 +88,9 @@ class Joined(WithCompanion):
 
     def __init__(self, model: SplitModel, companion: SplitModel, seed: int) -> None:
         super().__init__(model, companion)
-        self.projection = seeded_linear(model.feature_dim + companion.feature_dim, model.feature_dim, seed)
+        self.projection = drawn(seed, lambda: nn.Linear(model.feature_dim + companion.feature_dim, model.feature_dim))
 
     def features(self, x: Tensor) -> Tensor:
         """z = P([z', f(x)]): (n, *input_shape) float -> (n, d), z' the features of w."""
         z: Tensor = self.projection(torch.cat([self.companion.features(x), self.model.features(x)], dim=1))
         return torch.relu(z) if self.model.feature_activation == "relu" else z
-
-
-def seeded_linear(inputs: int, outputs: int, seed: int, bias: bool = True) -> nn.Linear:
-    """A linear map drawn from `seed` alone; torch's random state stays as it was."""
-    with torch.random.fork_rng(devices=[]):
-        # not torch.manual_seed, which reseeds the GPUs, too
-        torch.default_generator.manual_seed(seed)
-        return nn.Linear(inputs, outputs, bias)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from models.seeded import drawn
 from models.split import ModelError, SplitModel
 from prototypes.prototype_set import PrototypeSet
 
@@ -56,11 +57,9 @@ class ConsensusModel(nn.Module):
         self.num_classes = model.num_classes
         del model.classifier
         self.network = model
-        with torch.random.fork_rng(devices=[]):
-            # not torch.manual_seed, which reseeds the GPUs, too
-            torch.default_generator.manual_seed(seed)
-            self.head = projection_head(self.feature_dim, dropout)
-            self.classifier = nn.Linear(self.feature_dim, self.num_classes)
+        self.head, self.classifier = drawn(
+            seed, lambda: (projection_head(self.feature_dim, dropout), nn.Linear(self.feature_dim, self.num_classes))
+        )
 
     def features(self, x: Tensor) -> Tensor:
         """ẑ: (n, *input_shape) float -> (n, d) unit rows; a row of zeros where g(f(x)) is zero."""
@@ -142,10 +141,7 @@ class DualClassifierModel(nn.Module):
                 f"{self.feature_dim} features; derive it from the same settings."
             )
         self.network = model
-        with torch.random.fork_rng(devices=[]):
-            # not torch.manual_seed, which reseeds the GPUs, too
-            torch.default_generator.manual_seed(seed)
-            self.projection = nn.Linear(self.feature_dim, self.feature_dim)
+        self.projection = drawn(seed, lambda: nn.Linear(self.feature_dim, self.feature_dim))
         self.register_buffer("frame", frame.float(), persistent=False)
 
     @property

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from federation.seeds import generator
 from federation.settings import RECEIVED, AtLeastOne
 from federation.wire.payloads import Parts, Payload
+from models.seeded import drawn
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
 from strategies.contract import (
@@ -36,7 +37,6 @@ from strategies.weights import (
     PREFIX,
     SHARED_RULES,
     SharedObjective,
-    drawn,
     head_layout,
     refuse_other_layouts,
     shared_seed,

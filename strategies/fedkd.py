@@ -27,7 +27,8 @@ from federation.wire.low_rank import LowRank, factored
 from federation.wire.parts import as_arrived
 from federation.wire.payloads import Parts, Payload, parts_of
 from federation.wire.weights import check_tensors
-from models.companion import WithCompanion, seeded_linear
+from models.companion import WithCompanion
+from models.seeded import drawn
 from models.split import SplitModel
 from prototypes.losses import divergence
 from prototypes.weights import VARIANCE, Weights, flat
@@ -95,7 +96,8 @@ class FedKDObjective(CompanionObjective):
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """The student beside the teacher, and W_h."""
         module = WithCompanion(model, self.second(model, model.feature_dim))
-        module.projection = seeded_linear(model.feature_dim, model.feature_dim, derive(seed, "projection"), bias=False)
+        dim = model.feature_dim
+        module.projection = drawn(derive(seed, "projection"), lambda: nn.Linear(dim, dim, bias=False))
         return module
 
     def shared(self, module: nn.Module) -> dict[str, Weights]:

@@ -29,6 +29,7 @@ from torch.nn.functional import cross_entropy, log_softmax, mse_loss, softmax
 from federation.settings import RECEIVED, NotNegative, Positive
 from models.generator import ClassTurns, FeatureGenerator, FeatureTransformation
 from models.optim import EagerSGD
+from models.seeded import drawn
 from models.split import SplitModel
 from prototypes.losses import kernel_mmd
 from prototypes.weights import Weights
@@ -42,7 +43,6 @@ from strategies.weights import (
     AveragedWeights,
     SharedObjective,
     both_ways,
-    drawn,
     refuse_other_layouts,
 )
 

@@ -22,6 +22,7 @@ from federation.wire.payloads import Identity, Parts, Payload
 from federation.wire.weights import check_tensors
 from models.generator import Generator
 from models.optimiser_state import optimiser_tensors, restore_optimiser
+from models.seeded import drawn
 from models.split import SplitModel
 from prototypes.weights import Weights, taken
 from runs.round import RunError
@@ -32,7 +33,6 @@ from strategies.weights import (
     PREFIX,
     AveragedWeights,
     SharedObjective,
-    drawn,
     head_layout,
     refuse_other_layouts,
     shared_seed,

@@ -9,7 +9,7 @@ alone is drawn from the run's seed, whatever the architecture.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from federation.settings import RECEIVED, RULES, SettingError
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts, Payload
 from federation.wire.weights import layout_lines, read_layouts
+from models.seeded import drawn
 from models.split import SplitModel
 from prototypes.weights import Layout, Weights, flat, taken, unflat
 from strategies.contract import ClientState, Exchange, Objective, Options, Outcome, ServerHalf, Spec, State
@@ -52,14 +53,6 @@ def base_of(personal_layers: int) -> str:
 def shared_seed(seed: int, part: str) -> int:
     """Of what is drawn alike on the server and all clients of a run of that seed."""
     return derive(seed, "shared", part)
-
-
-def drawn(seed: int, draw: Callable[[], T]) -> T:
-    """What `draw` makes of a seed; torch's global random state stays as it was."""
-    with torch.random.fork_rng(devices=[]):
-        # not torch.manual_seed, which reseeds the GPUs, too
-        torch.default_generator.manual_seed(seed)
-        return draw()
 
 
 class SharedObjective(Objective):

@@ -60,18 +60,8 @@ COMPONENTS, COMPONENT = 4, 2 * DIM + 1  # of a class at most; values of each: me
 COUNTS = {"counts": lambda settings, k: ("int64", (k,))}
 SCALES = {"scales": lambda settings, k: ("float32", (k,))}
 HEADERS = {
-    "instruction": {
-        "run",
-        "token",
-        "round",
-        "evaluate",
-        "ensemble",
-        "trained",
-        "payload",
-        "constants",
-        "values",
-        "codec",
-    },
+    "instruction": {"run", "token", "round", "evaluate", "ensemble", "trained", "payload", "constants", "values"}
+    | {"codec"},
     "report": {"partition", "round", "problem", "remark", "seconds", "parts", "codec"},
     "identity": {
         "method",

@@ -14,6 +14,7 @@ from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts
 from federation.wire.weights import layout_lines
 from models.generator import Generator
+from models.seeded import drawn
 from models.split import SplitModel
 from prototypes.losses import diversity
 from prototypes.prototype_set import PrototypeSet
@@ -23,7 +24,7 @@ from strategies import read_settings
 from strategies.contract import Batch, ClientState
 from strategies.generator import of_generator
 from strategies.rounds.waiting import Scratch, Waiting
-from strategies.weights import drawn, shared_seed
+from strategies.weights import shared_seed
 from tests.strategies.sets import same_state
 
 K, D, Q = 4, 3, 2
