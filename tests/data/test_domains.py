@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from PIL import Image
 
 from data.assignment import DataSpec, assignment, open_data
@@ -83,16 +82,6 @@ def test_images_are_brought_to_the_size_that_is_asked_for(domain, opened, tmp_pa
         for found, image in zip(alone.inputs, files_of(folder)[0], strict=True):
             expected = np.asarray(image.resize((6, 6), Image.Resampling.BILINEAR))
             assert np.array_equal(found.transpose(1, 2, 0).squeeze(), expected)
-
-
-@pytest.mark.parametrize("size", [3, 8, 30])
-def test_resizing_is_bilinear_and_antialiased(domain, size):
-    """torch's own, in float: uint8 arithmetic rounds twice, once along each axis."""
-    folder = domain("a", shape=(17, 11, 3))
-    found = np.array(decoded(folder, Path(folder).parent / "cache", image_size=size).inputs)
-    images = torch.from_numpy(np.stack(files_of(folder)[0])).permute(0, 3, 1, 2).double()
-    exact = torch.nn.functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
-    assert (torch.from_numpy(found).double() - exact).abs().max() <= 1.5
 
 
 def test_a_folder_of_images_of_several_sizes(tmp_path):

@@ -75,14 +75,6 @@ def test_classes_and_rows_of_each_are_uniform_and_classes_are_cut_to_those_of_th
     assert_distributed(counts[counts > 0], dict.fromkeys(range(3, 10), 1 / 7))
 
 
-def test_every_set_of_a_domain_s_classes_is_as_likely():
-    held = drawn(120, ways=2, ways_spread=0) > 0
-    for domain, classes in enumerate((range(6), range(6), (0, 2, 3, 5))):
-        sets = held[:, domain][held[:, domain].any(axis=1)] @ (1 << np.arange(6))
-        every = [sum(1 << k for k in chosen) for chosen in itertools.combinations(classes, 2)]
-        assert_distributed(sets, dict.fromkeys(every, 1 / len(every)))
-
-
 # --- whose rows -----------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from data.assignment import DataSpec, assignment
 from data.client_data import client_data, partition_labels
 from data.decoded import Decoded
 from data.partitions import class_counts
-from data.way_shot import rows_of_held_classes, way_shot_rows
+from data.way_shot import way_shot_rows
 from tests.data.draws import alike, assert_distributed, disjoint
 
 LABELS = np.random.default_rng(3).permutation(np.arange(12_000) % 10)
@@ -135,14 +135,6 @@ def test_what_cannot_be_dealt_is_named(change, words):
         deal(**change)
 
 
-def test_rows_of_held_classes_against_a_loop():
-    rng = np.random.default_rng(0)
-    labels, held = rng.integers(0, 6, 80), rng.integers(0, 3, (7, 6))
-    found = rows_of_held_classes(labels, held)
-    assert [own.tolist() for own in found] == [[row for row in range(80) if held[i, labels[row]]] for i in range(7)]
-    assert [own.size for own in rows_of_held_classes(labels[:0], held)] == [0] * 7
-
-
 # --- of a data set ----------------------------------------------------------------------------------------------
 
 
@@ -189,17 +181,6 @@ def test_the_papers_have_no_validation_rows_and_a_file_holds_what_was_drawn(tmp_
     for other in (assignment(spec, DATA, tmp_path), assignment(spec, DATA, tmp_path / "elsewhere")):
         assert alike(who.held + who.unheld, other.held + other.unheld)
     assert [own.size for own in who.held] == [a.size + b.size for a, b in zip(who.train, who.test, strict=True)]
-
-
-@pytest.mark.parametrize(
-    ("partition", "split"), [("iid", "pooled"), ("dirichlet", "official"), ("pathological", "pooled")]
-)
-def test_the_settings_of_way_shot_change_no_other_partition(tmp_path, partition, split):
-    spec = DataSpec("made", 12, partition, split=split)
-    usual = assignment(spec, DATA, tmp_path)
-    assert [rows.size for rows in usual.unheld] == [0] * 12
-    other = assignment(dataclasses.replace(spec, ways=5, ways_spread=0, shots=7, shots_spread=3), DATA, tmp_path)
-    assert alike(usual.held, other.held)
 
 
 def test_max_samples_leaves_the_first_rows_to_be_drawn_from(tmp_path):
