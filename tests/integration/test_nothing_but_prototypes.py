@@ -41,7 +41,6 @@ CASES = [
     ("gfpl", {"gfpl.pseudo-features": 0}),
 ]
 STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
 # payload kind -> array -> (dtype, shape by the number of rows k), both by the settings
 ARRAYS = {
@@ -307,38 +306,6 @@ def test_an_upload_is_the_prototypes_that_the_client_keeps(recorded):
             assert np.array_equal(payload["counts"].numpy(), counts)
 
 
-def test_the_payload_is_the_formulas_to_the_byte(recorded):
-    """Sum over the sampled of (K_i + K_r) s values; K_r, the classes with a prototype when the round starts. PFPL sends
-    a client that has uploaded its own K_i."""
-    run, folder, _, _ = recorded
-    if gfpl_of(run) is not None:
-        return  # its rounds are the contract's
-    classes, known = classes_of(folder), set(range(CLASSES)) if begins(run) else set()
-    sends, receives = bool(run.exchange.up), bool(run.exchange.down)
-    row, sizes = (run.settings.sparsity_dim or DIM) * BYTES[run.settings.wire_dtype], []
-    uploaded = set()
-
-    def coming(partitions):
-        own = uploaded if run.settings.strategy == "pfpl" else set()
-        return receives * sum(len(classes[p]) if p in own else len(known) for p in partitions)
-
-    for line in lines(folder):
-        sampled = trained_in(line)
-        assert line["bytes"]["payload_up"] == sends * sum(len(classes[p]) for p in sampled) * row
-        assert line["bytes"]["payload_down"] == coming(sampled) * row
-        assert line["bytes"]["evaluate_only_payload_up"] == 0
-        assert line["bytes"]["evaluate_only_payload_down"] == coming(set(range(CLIENTS)) - set(sampled)) * row
-        uploaded |= set(sampled)
-        sizes.append(len(known))
-        known |= {label for partition in sampled for label in classes[partition]}
-    if begins(run):
-        assert sizes == [CLASSES] * 5
-        return
-    assert sizes[0] == 0
-    assert 0 < sizes[1] < CLASSES, "a first round that reports every class tests too little"
-    assert sizes[1] < sizes[-1]
-
-
 def test_the_wire_is_the_payload_and_little_more(recorded):
     """By at most 5 % and 4 KB a message for float32; the others' overhead is reported."""
     run, folder, down, up = recorded
@@ -364,36 +331,3 @@ def test_the_wire_is_the_payload_and_little_more(recorded):
             line["bytes"][f"{prefix}payload_{way}"] for line in lines(folder) for prefix in ("", "evaluate_only_")
         )
         assert carried == sum(counted)
-
-
-# --- mixtures -------------------------------------------------------------------------------------------------
-
-GFPL_CASES = [case for case in CASES if case[0] == "gfpl"]
-
-
-@pytest.mark.parametrize("recorded", GFPL_CASES, ids=name_of, indirect=True)
-def test_an_upload_of_mixtures_is_of_the_features_whose_means_the_client_keeps(recorded):
-    """min(n, n_ij) components a class, whose mean is the class's."""
-    run, folder, _, up = recorded
-    checked, stores = 0, folder.parents[1] / "clients" / folder.name
-    for kind, records in up:
-        if kind != MessageType.TRAIN or "payload" not in records:
-            continue
-        path = stores / str(records["report"]["partition"]) / f"round-{EXCHANGE:06d}.safetensors"
-        payload = {name: array.numpy().astype(np.float64) for name, array in records["payload"].items()}
-        if not path.exists():
-            continue  # two later rounds have taken its place
-        kept = load_file(path)
-        labels, counts = kept["prototypes/labels"].numpy(), kept["prototypes/counts"].numpy()
-        assert payload["labels"].tolist() == np.repeat(labels, counts.clip(max=COMPONENTS)).tolist()
-        for label, count, mean in zip(labels, counts, kept["prototypes/vectors"].numpy(), strict=True):
-            own = payload["labels"] == label
-            assert payload["weights"][own].sum() == pytest.approx(1, abs=1e-6)
-            # where counts stay, weights are rounded to shares of 1/(16 n), which moves the mean that much
-            apart = 0 if run.exchange.counts else np.abs(payload["means"][own] - mean).max() / 16
-            pooled = payload["weights"][own] @ payload["means"][own]
-            np.testing.assert_allclose(pooled, mean, rtol=1e-3, atol=1e-4 + apart)
-            if run.exchange.counts:
-                assert set(payload["counts"][own]) == {count}
-        checked += 1
-    assert checked > 0 or not exchanges(run)

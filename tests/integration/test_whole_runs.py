@@ -13,7 +13,7 @@ import pytest
 from client_app import client as client_module
 from client_app import trainer
 from data.client_data import Rows
-from federation.settings import RULES, SettingError
+from federation.settings import RULES
 from runs.round import RunError
 from strategies import load_method
 
@@ -106,21 +106,6 @@ def test_a_line_that_the_checkpoint_does_not_know_is_written_again(run, metrics,
     assert metrics(folder) == metrics(whole)
 
 
-def test_only_patience_and_place_may_differ_on_resume(run):
-    folder = run({"rounds": 1, "strategy": "fedproto"})
-    for changed, words in [
-        ({"learning-rate": 0.02}, "setting `learning-rate` was 0.01 and is now 0.02"),
-        ({"strategy": "local"}, 'setting `strategy` was "fedproto" and is now "local"'),
-        ({"fedproto.aggregation": "median"}, 'setting `fedproto.aggregation` was "mean" and is now "median"'),
-    ]:
-        with pytest.raises(SettingError) as raised:
-            run({"rounds": 2, "strategy": "fedproto", "resume": str(folder)} | changed)
-        assert words in str(raised.value)
-        assert str(folder) in str(raised.value)
-    patient = {"round-timeout": 50.0, "query-timeout": 5.0, "start-timeout": 9.0}
-    assert run({"rounds": 2, "strategy": "fedproto", "resume": str(folder)} | patient) == folder
-
-
 # --- who trains, who evaluates ----------------------------------------------------------------------------------
 
 
@@ -137,13 +122,6 @@ def test_evaluation_every_second_round(run, metrics):
     lines = metrics(run({"rounds": 4, "evaluate-every": 2, "fraction-train": 0.5}))
     assert [line.get("evaluation", {}).get("of_round") for line in lines] == [0, None, 2, None, 4]
     assert [len(line["clients"]) for line in lines] == [4, 2, 4, 2, 4]
-
-
-def test_without_validation_rows_the_headline_is_final(run):
-    found = summary(run({"validation-share": 0.0}))
-    assert found["headline"]["figure"] == "final"
-    assert found["headline"]["accuracy"] == found["rules"]["local-prototypes"]["final"]
-    assert found["rules"]["local-prototypes"]["selected"] is None
 
 
 # --- clients in trouble -----------------------------------------------------------------------------------------

@@ -133,9 +133,6 @@ def test_presets_are_whole(name, monkeypatch):
     assert made.clients == settings["clients"]
 
 
-BY_HAND["pfpl"] |= {"rounds": 100, "local-epochs": 1, "learning-rate": 0.01, "momentum": 0.9, "weight-decay": 1e-5}
-BY_HAND["pfpl"] |= {"batch-size": 4, "prototype-weight": 1.0, "prototype-loss": "l2-squared"}
-BY_HAND["pfpl"] |= {"pfpl.alpha": 0.5, "pfpl.weighting": "similarity"}
 
 
 def test_a_control_has_the_scale_of_the_preset():
