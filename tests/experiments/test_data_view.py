@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 
-from data import DataError
 from data.client_data import client_data
 from experiments.data_view import view, write_picture
 from experiments.runtime.run_config import plan
@@ -144,15 +143,6 @@ def test_the_data_set_is_described(planned):
     assert view(planned(TASKS["spiral"])).inputs == "numbers, 2 a row"
 
 
-def test_what_decides_the_partition_is_named(planned):
-    sizes = {"clients": 4, "min-samples": 10, "max-samples": 0, "test-share": 0.25, "validation-share": 0.1}
-    wanted = sizes | {"partition": "dirichlet", "alpha": 0.3, "split": "pooled", "seed": 0}
-    assert view(planned(TASKS["dirichlet"])).partition == wanted
-    few = view(planned(TASKS["way-shot"])).partition
-    assert (few["ways"], few["shots"]) == (2, 5)
-    assert not {"alpha", "min-samples", "test-share"} & few.keys()
-
-
 def test_every_value_shown_is_the_settings(planned):
     names, seen = {"partition", "alpha", "classes-per-client", "ways", "shots", "split", "seed"}, set()
     for task in TASKS.values():
@@ -161,11 +151,6 @@ def test_every_value_shown_is_the_settings(planned):
         assert shown == {name: wanted.run_config[name] for name in shown}
         seen |= shown.keys()
     assert seen == names
-
-
-def test_data_that_cannot_be_dealt_so(planned):
-    with pytest.raises(DataError, match="4 clients with classes-per-client = 1 hold at most 4 of 10 classes"):
-        view(planned({"partition": "pathological", "classes-per-client": 1}))
 
 
 def test_pictures(planned, tmp_path):

@@ -155,29 +155,12 @@ def test_a_node_without_its_tokenizer_stops_the_run_by_name(run, settings, tmp_p
         run(settings | {"models": ",".join(models)}, clients=CLIENTS)
 
 
-def test_notes_and_image_models_do_not_go_together(run, settings):
-    with pytest.raises(RosterError, match=r"client \d: .*holds texts, but a client's model takes images or numbers: "):
-        run(settings | {"models": "tiny_perceptron"}, clients=CLIENTS)
-    images = {name: settings[name] for name in ("models", "max-tokens", "strategy")}
-    with pytest.raises(RosterError, match=r"holds images or numbers, but a client's model takes texts: give it a mod"):
-        run(images, clients=CLIENTS)
-
-
 def test_that_is_known_before_the_start(settings):
     given = " ".join(f'{name}="{settings[name]}"' for name in ("dataset", "text-column", "label-column"))
     with pytest.raises(DataError, match=r"holds texts, but a client's model takes images or numbers"):
         plan([given], clients=CLIENTS)
     with pytest.raises(DataError, match=r"'digits' holds images or numbers, but a client's model takes texts"):
         plan([f'models="{settings["models"]}"'], clients=CLIENTS)
-
-
-def test_a_note_without_a_label_stops_the_run(run, settings, place, tmp_path):
-    lines = (place / "notes" / "notes.csv").read_text().splitlines()
-    lines[8] = re.sub(",(Home|SNF|Expired),", ",,", lines[8])
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "notes.csv").write_text("\n".join(lines) + "\n")
-    with pytest.raises(RosterError, match=r"row 7 of the train table of .* has no label"):
-        run(settings | {"dataset": str(tmp_path / "notes")}, clients=CLIENTS)
 
 
 @pytest.mark.parametrize("strategy", ["fml", "fedkd", "fedmrl"])

@@ -1,5 +1,7 @@
-"""Real Flower runs of the real app: `protosphere run --flower` and plain `flwr run`. What a killed run leaves, and that it
-is resumed, is in tests/experiments/runtime/test_killed.py."""
+"""Real Flower runs of the real app: `protosphere run --flower` and plain `flwr run`.
+
+What a killed run leaves, and that it is resumed, is in tests/experiments/runtime/test_killed.py.
+"""
 
 import json
 import os

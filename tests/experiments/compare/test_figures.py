@@ -230,15 +230,6 @@ def test_missing_seeds_are_told_and_one_seed_has_no_spread(folder):
     assert accuracies.title.endswith("one seed")
 
 
-def test_rows_go_down_where_they_are_more(folder):
-    made = comparison(metrics=(Metric("", "final"), Metric("classifier", "final")))
-    accuracies = tables(folder(made), made)[0]
-    assert accuracies.head == ["", "FedProto", "paper", "Proto_Norm", "majority class"]
-    names = ["CIFAR-10 (final)", "CIFAR-10 (classifier final)", "MNIST (final)", "MNIST (classifier final)"]
-    assert [each[0].text for each in accuracies.lines] == names
-    assert [each[2].text for each in accuracies.lines] == ["82.90", "", "", ""]
-
-
 def test_bytes_to_the_target_with_the_seeds_that_reached_it(folder):
     made = comparison(target=0.8)
     sizes = tables(folder(made), made)[1]
@@ -253,15 +244,6 @@ def _by_row(grid):
         return grid.lines
     turned = zip(*[[type(grid.lines[0][0])(name) for name in grid.head], *grid.lines], strict=True)
     return list(turned)[1:]
-
-
-def test_what_was_made_smaller_stands_in_every_output(folder):
-    made = comparison()
-    words = "CIFAR-10: scaled by 0.05: 2 of 40 rounds"
-    found = tables(folder(made), made, [words])
-    assert all(words in grid.notes for grid in found)
-    assert markdown(found).count(words) == 2
-    assert latex(found).count(words) == 2
 
 
 def test_markdown_latex_and_the_console_show_the_same_with_the_best_in_bold(folder):
@@ -319,21 +301,3 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     assert sorted(path.name for path in (place.path / "pictures").iterdir()) == ["row1-bytes.svg", "row1-rounds.svg"]
     before = {path: path.read_bytes() for path in written.paths}
     assert {path: path.read_bytes() for path in write_all(place, made, cells_of(made)).paths} == before
-
-
-def test_a_label_that_begins_with_an_underscore_is_in_the_legend(tmp_path):
-    made = comparison(methods=(Entry("_own", {"strategy": "fedproto"}),), paper=())
-    place = ComparisonFolder.create(made, cells_of(made), str(tmp_path))
-    for cell in cells_of(made)[: len(SEEDS)]:
-        write_run(place.of(cell) / "run", cell.settings, 0.8)
-    write_all(place, made, cells_of(made))
-    for drawn in sorted((place.path / "pictures").iterdir()):
-        assert all(f">{name}<" in drawn.read_text() for name in ("_own", "majority class"))
-
-
-def test_nothing_finished_still_gives_tables(tmp_path):
-    made = comparison()
-    place = ComparisonFolder.create(made, cells_of(made), str(tmp_path))
-    written = write_all(place, made, cells_of(made))
-    assert all(cell.text == "-" for cell in written.grids[1].lines[0][1:])
-    assert not (place.path / "pictures").exists()

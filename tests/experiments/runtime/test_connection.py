@@ -89,21 +89,19 @@ def test_when_the_stream_has_ended_nobody_looks_any_more(connected, monkeypatch)
     assert set(threading.enumerate()) <= before
 
 
-def test_a_run_that_is_on_is_stopped(connected):
-    connection, told = connected()
-    assert connection.stop() == ""
-    assert told() == ["stop"]
-
-
-def test_a_run_that_cannot_be_stopped_is_named(connected):
-    connection, told = connected(stop=REFUSED)
-    assert connection.stop() == "flwr stop 7 clinics"
-    assert told() == ["stop", "ls"]
-
-
-def test_a_run_that_ended_just_now_needs_no_stop(connected):
-    connection, _ = connected(ls=FINISHED, stop=REFUSED)
-    assert connection.stop() == ""
+@pytest.mark.parametrize(
+    ("ls", "stop", "advice", "asked"),
+    [
+        (RUNNING, STOPPED, "", ["stop"]),
+        # what cannot be stopped is named, but not where it has just ended
+        (RUNNING, REFUSED, "flwr stop 7 clinics", ["stop", "ls"]),
+        (FINISHED, REFUSED, "", ["stop", "ls"]),
+    ],
+)
+def test_a_run_that_is_on_is_stopped(connected, ls, stop, advice, asked):
+    connection, told = connected(ls=ls, stop=stop)
+    assert connection.stop() == advice
+    assert told() == asked
 
 
 def test_a_finished_run_is_not_stopped(connected):

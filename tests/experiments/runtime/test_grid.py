@@ -103,11 +103,6 @@ def test_a_reply_is_pulled_once_and_by_its_id(grids):
     assert reply.metadata.reply_to_message_id == first
 
 
-def test_a_timeout_of_nothing_waits_for_nothing(grids):
-    grid = grids()
-    assert grid.send_and_receive([query(grid.get_node_ids()[0])], timeout=0.0) == []
-
-
 def test_an_unknown_node_is_an_error_reply_and_the_others_are_answered(grids):
     grid = grids()
     known = grid.get_node_ids()[0]
@@ -160,8 +155,3 @@ def test_a_refused_setting_is_raised_and_not_said():
     with pytest.raises(SettingError, match="did you mean `rounds`"):
         run_in_process({"round": 3}, clients=4, show=said.append)
     assert said == []
-
-
-def test_there_is_no_superlink_run(grids):
-    with pytest.raises(RuntimeError, match="no SuperLink run"):
-        _ = grids().run

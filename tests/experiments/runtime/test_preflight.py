@@ -84,16 +84,6 @@ def test_a_model_that_cannot_be_built_is_named_without_a_client(tmp_path, monkey
     check(read_settings(flat), 1)
 
 
-def test_an_image_that_cannot_be_read_is_named(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        Image.new("RGB", (8, 8)).save(tmp_path / "images" / name / "1.png")
-    (tmp_path / "images" / "b" / "2.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"2\.png") as caught:
-        check(read_settings({"dataset": str(tmp_path / "images")}), 2)
-    assert "client" not in str(caught.value)
-
-
 def paint(folder, classes):
     """Two images of each class."""
     for number in range(2 * classes):

@@ -49,24 +49,16 @@ def whole(family):
     return len(members) == 4 and len(orphans) == 1
 
 
-def test_a_family_knows_sessions_of_descendants_and_orphans():
-    family = Family()
-    start(family, TREE)
-    try:
-        assert eventually(lambda: whole(family))
-    finally:
-        family.stop(5)
-    assert family.members() == set()
-
-
-def test_members_are_found_after_their_ancestors_died():
+def test_a_family_knows_sessions_of_descendants_and_orphans_also_after_their_ancestor_died():
     family = Family()
     leader = start(family, TREE)
-    assert eventually(lambda: whole(family))
-    leader.kill()
-    leader.wait()
-    assert len(family.members()) == 3
-    family.stop(5)
+    try:
+        assert eventually(lambda: whole(family))
+        leader.kill()
+        leader.wait()
+        assert len(family.members()) == 3
+    finally:
+        family.stop(5)
     assert family.members() == set()
 
 
@@ -157,18 +149,14 @@ def test_a_signal_raises_once_and_handlers_come_back(number):
     assert signal.getsignal(number) is before
 
 
-def test_a_deafened_process_goes_on():
-    with interruptible() as deafen:
-        deafen()
-        signal.raise_signal(signal.SIGTERM)
-
-
-def test_what_is_ignored_stays_ignored():
+def test_a_deafened_process_goes_on_and_what_is_ignored_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with interruptible():
+        with interruptible() as deafen:
             signal.raise_signal(signal.SIGHUP)
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            deafen()
+            signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGHUP, before)
 

@@ -41,36 +41,28 @@ def cut_run(home):
 # --- reading ----------------------------------------------------------------------------------------
 
 
-def test_assignments_are_typed_like_toml():
-    text = """rounds=5 alpha=0.5 shared-init=false strategy="fedproto" protonorm.gamma=1e2 models='a b' seed=-3"""
-    found = read_assignments(text)
-    wanted = {"rounds": 5, "alpha": 0.5, "shared-init": False, "strategy": "fedproto", "protonorm.gamma": 100.0}
-    assert found == wanted | {"models": "a b", "seed": -3}
-    assert [type(value) for value in found.values()] == [int, float, bool, str, float, str, int]
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", {}),
         ("  \t ", {}),
+        ("rounds=5 alpha=0.5 seed=-3", {"rounds": 5, "alpha": 0.5, "seed": -3}),
+        ("shared-init=false protonorm.gamma=1e2", {"shared-init": False, "protonorm.gamma": 100.0}),
+        ("models='a b' rounds=1 rounds=2\n", {"models": "a b", "rounds": 2}),
         ('dataset="a=b \\"c\\" é"', {"dataset": 'a=b "c" é'}),
-        ('models="resnet8,mobilenet_v2"  rounds=1\n', {"models": "resnet8,mobilenet_v2", "rounds": 1}),
-        ("rounds=1 rounds=2", {"rounds": 2}),
     ],
 )
-def test_assignments_at_the_edges(text, found):
-    assert read_assignments(text) == found
+def test_assignments_are_typed_like_toml(text, found):
+    assert repr(read_assignments(text)) == repr(found)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("strategy=fedproto", "fedproto is no value for `strategy`: give a number, true, false, or a string in double"),
+        ("strategy=fedproto", "fedproto is no value for `strategy`"),
         ("rounds=5 seed", "cannot read 'seed' in -c 'rounds=5 seed'"),
         ('strategy="fedproto"rounds=5', "cannot read 'strategy=\"fedproto\"rounds=5'"),
-        ("models=[1]", "setting `models` is [1], but a setting is a number, true, false or a string"),
-        ("max-samples=9223372036854775808", "setting `max-samples` is 9223372036854775808, but a whole number must"),
+        ("models=[1]", "setting `models` is [1]"),
+        ("max-samples=9223372036854775808", "setting `max-samples` is 9223372036854775808"),
         ("seed=-9223372036854775809", "setting `seed` is -9223372036854775809"),
     ],
 )
@@ -87,11 +79,7 @@ def test_a_toml_file_may_have_tables(tmp_path):
 def test_a_toml_file_that_cannot_be_read(tmp_path):
     (tmp_path / "bad.toml").write_text("rounds = \n")
     (tmp_path / "latin.toml").write_bytes(b'dataset = "\xe9"')
-    for name, reason in (
-        ("nope", "No such file"),
-        ("bad", "is not valid TOML"),
-        ("latin", "invalid continuation byte"),
-    ):
+    for name, reason in (("nope", "No such file"), ("bad", "not valid TOML"), ("latin", "invalid continuation byte")):
         with pytest.raises(SettingError, match=rf"the settings file {name}.toml .*{reason}"):
             read_toml(Path(f"{name}.toml"))
 
@@ -133,14 +121,6 @@ def test_presets_are_whole(name, monkeypatch):
     assert made.clients == settings["clients"]
 
 
-
-
-def test_a_control_has_the_scale_of_the_preset():
-    for classes, gamma in ((10, 100.0), (100, 200.0)):
-        made = plan(['strategy="frame"'], preset=f"protonorm-cifar{classes}").run_config
-        assert (made["frame.gamma"], made["strategy"]) == (gamma, "frame")
-
-
 def test_the_authors_table_is_that_of_the_methods_page():
     """20 clients, 102 holdings, 6,000 images of each class."""
     rows = [
@@ -152,12 +132,9 @@ def test_the_authors_table_is_that_of_the_methods_page():
     assert (counts.sum(axis=0) == 6000).all()
 
 
-def test_another_partition_leaves_the_table_behind():
+def test_another_partition_leaves_the_table_behind_and_an_alpha_that_it_would_pass_over_is_refused():
     made = plan(['partition="iid"'], preset="protonorm-cifar10").run_config
     assert (made["partition"], made["partition-table"]) == ("iid", "")
-
-
-def test_an_alpha_that_a_table_would_pass_over_is_refused():
     with pytest.raises(SettingError, match=r"^setting `alpha` is 0.5, but rows are dealt by a partition table"):
         plan(["alpha=0.5"], preset="protonorm-cifar10")
     assert plan(['alpha=0.5 partition="dirichlet"'], preset="protonorm-cifar10").run_config["alpha"] == 0.5
@@ -172,13 +149,10 @@ def test_a_table_is_sought_from_the_working_directory(tmp_path, monkeypatch):
         plan(['partition="table" partition-table="mine.csv"'], clients=2)
 
 
-def test_another_strategy_leaves_a_presets_method_behind():
+def test_another_strategy_leaves_a_presets_method_behind_but_not_what_is_asked_for_by_hand():
     made = plan(['strategy="fedproto"'], preset="protonorm-cifar10").run_config
     assert made["protonorm.gamma"] == known_settings()["protonorm.gamma"]
     assert (made["rounds"], made["strategy"]) == (300, "fedproto")
-
-
-def test_what_is_asked_for_by_hand_is_not_left_behind():
     with pytest.raises(SettingError, match=r"^setting `protonorm\.gamma` is 3, but `fedproto` "):
         plan(['strategy="fedproto" protonorm.gamma=3'], preset="protonorm-cifar10")
 
@@ -193,32 +167,22 @@ def paint(folder):
         Image.new("L", (8, 8), number).save(folder / str(number % 10) / f"{number}.png")
 
 
-@pytest.mark.parametrize("given", ["./pictures", "../{here}/pictures", "{absolute}/pictures", "~/pictures"])
-def test_data_paths_are_resolved_from_the_working_directory(given, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    paint(tmp_path / "pictures")
-    given = given.format(here=tmp_path.name, absolute=tmp_path)
-    made = plan(
-        [f'dataset="{given}" shared-test-path="{given}" ensemble-every=1 min-samples=1 partition="iid"'], clients=2
-    )
-    assert made.run_config["dataset"] == made.run_config["shared-test-path"] == str(tmp_path / "pictures")
-
-
 @pytest.mark.parametrize(
     ("given", "found"),
     [
+        ("{here}/all/one", "{here}/all/one"),
         ("./all/one, digits,~/all/two", "{here}/all/one,digits,{here}/all/two"),
-        ("./all/*", "{here}/all/*"),
         ("../{name}/all/*", "{here}/all/*"),
-        ("~/all/*", "{here}/all/*"),
     ],
 )
-def test_each_path_of_several_data_sets_is_resolved(given, found, tmp_path, monkeypatch):
+def test_paths_of_data_are_resolved_from_the_working_directory(given, found, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("one", "two"):
         paint(tmp_path / "all" / name)
     given, found = (text.format(here=tmp_path, name=tmp_path.name) for text in (given, found))
-    assert plan([f'dataset="{given}" partition="iid" min-samples=1'], clients=2).run_config["dataset"] == found
+    settings = f'dataset="{given}" shared-test-path="./all/one" ensemble-every=1 partition="iid" min-samples=1'
+    made = plan([settings], clients=2).run_config
+    assert (made["dataset"], made["shared-test-path"]) == (found, str(tmp_path / "all" / "one"))
 
 
 def test_folders_with_commas(tmp_path, monkeypatch):
@@ -262,10 +226,6 @@ def test_a_resumed_run_keeps_its_settings(name, cut_run):
     assert made.clients == 6
     old = json.loads((cut_run / "settings.json").read_text())
     assert made.run_config == old | {"rounds": 9, "resume": str(cut_run)}
-
-
-def test_resume_as_a_setting_is_the_same(cut_run):
-    assert plan(['resume="latest"']) == plan(resume="latest")
 
 
 def test_clients_of_a_plain_flower_run_come_from_its_roster(cut_run):
