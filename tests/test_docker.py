@@ -1,10 +1,8 @@
 """The image's and the Compose file's promises, as far as they can be told without an engine; `make docker-demo` runs
 them."""
 
-import importlib.metadata
 import json
 import re
-import socket
 import subprocess
 import sys
 import tomllib
@@ -122,54 +120,6 @@ def test_the_pins_agree_with_the_project() -> None:
     assert {service["image"] for service in SERVICES.values()} == {"${PROTOSPHERE_IMAGE:-protosphere:" + version + "}"}
 
 
-def test_the_pins_hold_all_that_the_dependencies_need() -> None:
-    pinned, seen = pins(), set()
-    todo = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
-    # the markers of the image's platform, whatever this test's is
-    place = {"python_version": "3.11", "python_full_version": "3.11.9", "sys_platform": "linux"}
-    place |= {"platform_system": "Linux", "platform_machine": "x86_64", "platform_python_implementation": "CPython"}
-    while todo:
-        requirement = todo.pop()
-        key = (requirement.name, tuple(sorted(requirement.extras)))
-        if key in seen:
-            continue
-        seen.add(key)
-        assert re.sub(r"[-_.]+", "-", requirement.name).lower() in pinned
-        try:
-            needs = importlib.metadata.requires(requirement.name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        for need in map(Requirement, needs):
-            extras = requirement.extras or {""}
-            if need.marker is None or any(need.marker.evaluate(place | {"extra": extra}) for extra in extras):
-                todo.append(need)
-
-
-def test_the_file_suits_both_compose_commands() -> None:
-    assert "version" not in COMPOSE
-    assert "dockerfile_inline" not in json.dumps(COMPOSE)
-    assert len(COMPOSE["networks"]) <= 2
-    assert COMPOSE["networks"]["fleet"]["internal"] is True
-    builders = [name for name, service in SERVICES.items() if "build" in service]
-    assert builders == ["credentials"]
-    assert all(service["pull_policy"] == "never" for service in SERVICES.values())
-
-
-def test_volumes_have_the_name_that_the_docs_call_them_by_whatever_the_folder_is_called() -> None:
-    # docker-compose 1.29 refuses a file with a `name`
-    assert "name" not in COMPOSE
-    settings = dict(
-        line.split("=", 1) for line in (ROOT / ".env").read_text().splitlines() if line[:1] not in ("#", "")
-    )
-    assert settings == {"COMPOSE_PROJECT_NAME": "protosphere"}
-    volumes = "|".join(COMPOSE["volumes"])
-    named = re.findall(rf"(\w+)_({volumes})", (ROOT / "docs" / "docker.md").read_text())
-    assert named
-    assert {project for project, _ in named} == {settings["COMPOSE_PROJECT_NAME"]}
-    # the demonstration's own name goes before
-    assert 'export COMPOSE_PROJECT_NAME="$name"' in (DOCKER / "demo.sh").read_text()
-
-
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_is_locked_in_and_one_shot_or_tells_its_health(name: str) -> None:
     service = SERVICES[name]
@@ -273,23 +223,6 @@ def test_a_site_is_well_only_with_a_live_connection() -> None:
     # its own port of that number is no connection to another one
     assert not healthy.connected([live.replace("8F2A", "2384").replace("0200A8C0:2384", "0200A8C0:8F2A")])
     assert not healthy.connected([])
-
-
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="this system does not list its connections")
-def test_a_real_connection_is_read_from_the_kernels_list() -> None:
-    healthy = script("healthy")
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
-        healthy.FLEET_PORT = server.getsockname()[1]
-        assert healthy.connected(Path("/proc/net/tcp").read_text().splitlines()[1:])
-
-
-def test_an_unhealthy_service_is_told_in_a_sentence() -> None:
-    healthy = script("healthy")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    healthy.RUNTIME = f"http://127.0.0.1:{port}/health"
-    with pytest.raises(SystemExit, match=rf"^http://127.0.0.1:{port}/health does not answer \(.*refused"):
-        healthy.site()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from cli import display as module
@@ -126,8 +125,3 @@ def test_the_bar_tells_rounds_accuracy_and_the_time_left(tmp_path, monkeypatch):
     assert words() == "round 3/10, 50.0 % after 2, 0:40 left"
     (tmp_path / "status.json").write_text("{")
     assert words() == "waiting"
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(0, "0:00"), (59.9, "0:59"), (61, "1:01"), (36_125, "10:02:05")])
-def test_clocks(seconds, words):
-    assert module._clock(seconds) == words

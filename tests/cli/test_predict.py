@@ -91,19 +91,6 @@ def test_bad_input_is_one_sentence(invoke, trained, tmp_path):
         assert len(result.stderr.splitlines()) == 1
 
 
-def test_an_older_state_is_used_with_a_warning(invoke, trained, tmp_path):
-    newest = max(trained.state.glob("round-*"))
-    newest.write_bytes(newest.read_bytes()[:100])
-    result = invoke("predict", "--state", trained.state, "--json", trained.images[0])
-    assert result.exit_code == 0
-    assert result.stderr.startswith(f"warning: {newest} cannot be read")
-    assert "Going on with the state of round 1." in result.stderr
-    assert json.loads(result.stdout)["rule"] == "local-prototypes"
-    exported = invoke("export", "--state", trained.state, "--output", tmp_path / "model.pt2")
-    assert exported.exit_code == 0
-    assert "Going on with the state of round 1." in exported.stderr
-
-
 def test_export_writes_a_program_and_says_so(invoke, trained, tmp_path):
     output = tmp_path / "model.pt2"
     result = invoke("export", "--state", trained.state, "--output", output, "--rule", "classifier")

@@ -35,14 +35,6 @@ def test_flags_and_settings_reach_the_launcher(invoke, launched, monkeypatch):
     assert launched["verbose"] is True
 
 
-def test_without_flags_ten_clients_on_a_core_each(invoke, launched):
-    result = invoke()
-    assert result.exit_code == 0, result.output
-    assert launched["run_config"] == known_settings() | {"clients": 10}
-    assert (launched["clients"], launched["cpus_per_client"], launched["gpus_per_client"]) == (10, 1, 0.0)
-    assert result.stdout.startswith("starting Flower: 10 clients, 1 CPU each\n")
-
-
 def test_in_process_gets_workers_and_no_flower(here, monkeypatch, folder):
     calls = {}
 
@@ -133,13 +125,6 @@ def test_a_superlink_of_ones_own_gets_paths_and_settings_as_they_are(invoke, lau
     assert launched["run_config"]["clients"] == launched["clients"] == 5
 
 
-def test_results_on_another_machine_are_not_looked_for(invoke, launched):
-    launched.outcome = Outcome(True, None)
-    result = invoke("--superlink", "clinics")
-    assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == "completed; the results lie on the SuperLink's machine"
-
-
 def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invoke, launched, tmp_path, monkeypatch):
     assert invoke("--superlink", "clinics", "--resume", "latest", "-c", "rounds=9").exit_code == 0
     assert launched["run_config"] == known_settings() | {"resume": "latest", "rounds": 9}
@@ -174,13 +159,6 @@ def test_what_can_be_known_here_is_refused_here(arguments, words, invoke, launch
     assert result.exit_code == 2
     assert words in result.stderr
     assert "run_config" not in launched
-
-
-def test_a_run_without_validation_has_a_final_headline(invoke, launched, folder):
-    headline = {"rule": "classifier", "figure": "final", "accuracy": 0.5}
-    bare = SUMMARY | {"headline": headline, "floor": {"majority-class": None}}
-    (folder / "summary.json").write_text(json.dumps(bare))
-    assert "* headline: final 50.0 %; always answering a client's majority class: - %" in invoke().stdout
 
 
 @pytest.mark.parametrize(
@@ -247,11 +225,6 @@ def test_an_outcome_that_cannot_be_left_is_refused_and_an_old_one_is_not_taken_f
     launched.outcome = KeyboardInterrupt()
     invoke("--outcome", "out.json")
     assert not Path("out.json").exists()
-
-
-def test_verbose_shows_every_line_and_else_none_twice(invoke, launched):
-    assert invoke().stdout.count("results: /there") == 1
-    assert invoke("--verbose").stdout.count("results: /there") == 2
 
 
 def test_programs_read_why_it_could_not_start(invoke, launched):

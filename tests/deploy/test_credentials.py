@@ -165,18 +165,6 @@ def test_what_cannot_be_renewed_or_checked_is_a_sentence(made, tmp_path):
         assert words in refused.stderr
 
 
-@pytest.mark.parametrize("command", [(), *[(name,) for name in ("authority", "superlink", "node", "renew", "check")]])
-def test_the_help_is_plain_and_whole(command):
-    done = credentials(*command, "--help")
-    assert done.returncode == 0, done.stderr
-    assert "\\" not in done.stdout
-    assert ".." not in done.stdout.replace("HOSTS...", "").replace("[ARGS]...", "")
-    assert ("[required]" in done.stdout) == bool(command)
-    assert "Examples:" in done.stdout or command
-    # a line that was broken would start one of its own elsewhere
-    assert command or "\n    python deploy/credentials.py node credentials/clinic-north\n" in done.stdout
-
-
 def test_an_authority_that_cannot_sign_is_a_sentence(made, tmp_path):
     (tmp_path / "ca.crt").write_bytes((made / "ca.crt").read_bytes())
     key = serialization.load_pem_private_key((made / "ca.key").read_bytes(), password=None)

@@ -61,17 +61,6 @@ def test_pictures_turn_dark_by_themselves(browser, report):
     assert shots[0] != shots[1]
 
 
-def test_the_browser_sees_trouble(browser, tmp_path):
-    """That the tests above can fail."""
-    (tmp_path / "bad.html").write_text(
-        '<body><img src="nowhere.png" alt="none"><p style="width: 5000px">x</p><script>throw new Error("x")</script>'
-    )
-    browser.open(tmp_path / "bad.html", 400)
-    assert {each["method"] for each in browser.trouble()} >= {"Runtime.exceptionThrown", "Network.loadingFailed"}
-    assert browser.evaluate(UNDRAWN) == ["none"]
-    assert browser.evaluate(OVERFLOW) > 4000
-
-
 @pytest.mark.skipif("PROTOSPHERE_SCREENSHOT" not in os.environ, reason="PROTOSPHERE_SCREENSHOT says where to")
 def test_the_screenshot_is_taken(browser, report):
     of = os.environ.get("PROTOSPHERE_SCREENSHOT_OF")

@@ -182,13 +182,6 @@ def test_time_left(rounds, seconds, left):
     assert console_line(line_of(), rounds, "classifier", seconds).endswith(f"| {left}")
 
 
-@pytest.mark.parametrize(("up", "text"), [(49, "0.0/1.6 kB"), (999_999, "1.0/0.0 MB"), (25_500_000, "26/0.0 MB")])
-def test_sizes(up, text):
-    line = line_of()
-    line["bytes"]["payload_up"] = up
-    assert f"| {text} |" in console_line(line, 3, "classifier", [1.0])
-
-
 def test_the_console_line_of_the_end():
     replies = [reply(p, right=p, trains=False) for p in range(3)]
     line = final_line(21, replies, SENT)

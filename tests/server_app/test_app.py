@@ -65,18 +65,6 @@ def test_a_wrong_setting_is_one_sentence_and_leaves_nothing(home, capsys, settin
     assert "\n" not in str(error.value)
 
 
-def test_a_setting_of_another_method_at_its_default_is_none(home):
-    start({"strategy": "fedproto", "protonorm.gamma": known_settings()["protonorm.gamma"]})
-    assert list((home / "results").glob("*-fedproto-digits"))
-
-
-def test_a_results_folder_that_cannot_be_written(home, tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SettingError, match=r"results folder .*file.* cannot be written"):
-        start({"results-dir": str(tmp_path / "file" / "results")})
-    assert f"{PREFIX_OF_ERRORS}the results folder" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

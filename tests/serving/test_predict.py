@@ -197,24 +197,6 @@ def test_what_the_server_sent_may_be_damaged(trained_run):
         trained.chosen("global-prototypes")
 
 
-def test_an_unknown_rule_is_told_what_there_is(trained_run):
-    _, stores = trained_run({"strategy": "gfpl"} | EVERY_ROUND)
-    with pytest.raises(SettingError, match=r"'etff' .*classifier.*discriminant, etf"):
-        open_trained(stores / "1", "cpu").chosen("etff")
-
-
-def test_folders_that_are_no_clients(trained_run, tmp_path):
-    _, stores = trained_run({"rounds": 1})
-    with pytest.raises(StoreError, match="nowhere"):
-        open_trained(tmp_path / "nowhere")
-    with pytest.raises(StoreError, match=r"holds no client\.json"):
-        open_trained(tmp_path)
-    for number in range(2, 12):
-        shutil.copytree(stores / "0", stores / str(number))
-    with pytest.raises(StoreError, match=r"folder of a run; .*: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more\."):
-        open_trained(stores)
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -247,13 +229,6 @@ def test_a_model_whose_package_is_not_here(trained_run, tmp_path, monkeypatch):
     (tmp_path / "somebodys.py").unlink()
     with pytest.raises(ModelError, match=r"'somebodys:net'.*No module named 'somebodys'.*importable"):
         open_trained(stores / "0", "cpu")
-
-
-def test_a_device_that_is_not_there(trained_run):
-    _, stores = trained_run({"rounds": 1})
-    for name in ("cuda:77", "abacus"):
-        with pytest.raises(SettingError, match=f'device "{name}" cannot be used here'):
-            open_trained(stores / "0", name)
 
 
 def test_inputs_that_the_model_does_not_take(trained_run, tmp_path):
