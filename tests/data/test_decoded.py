@@ -101,18 +101,6 @@ def test_six_processes_decode_once(parquet_folder, tmp_path):
     assert kept == {".npy", ".json", ".lock"}
 
 
-def test_decoded_again_only_when_a_file_has_changed(parquet_folder, tmp_path, write, png, decodes):
-    cache = tmp_path / "cache"
-    first = decoded(str(parquet_folder), cache)
-    assert decoded(str(parquet_folder), cache).key == first.key
-    assert decodes() == 1
-    write(parquet_folder / "test.parquet", [png(np.full((6, 6, 3), 9, dtype=np.uint8))], [3])
-    second = decoded(str(parquet_folder), cache)
-    assert second.key != first.key
-    assert second.labels.tolist() == [i % 4 for i in range(40)] + [3]
-    assert decodes() == 2
-
-
 def test_a_damaged_cache_is_made_anew(parquet_folder, tmp_path, decodes):
     cache = tmp_path / "cache"
     first = decoded(str(parquet_folder), cache)

@@ -1,6 +1,5 @@
 """Several data sets as one: their images and labels against loops, and which one an error is about."""
 
-import dataclasses
 import io
 import logging
 from pathlib import Path
@@ -11,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from data.assignment import DataSpec, assignment, open_data
+from data.assignment import DataSpec, open_data
 from data.client_data import client_data
 from data.columns import Columns
 from data.decoded import Recipe, decoded
@@ -105,13 +104,6 @@ def test_digits_are_a_domain(domain, opened, tmp_path):
     assert np.array_equal(pixels, np.rint(np.asarray(alone.inputs) / 16 * 255))
     assert (pixels.min(), pixels.max()) == (0, 255)
     assert np.array_equal(data.labels[data.domains == 1], alone.labels)
-
-
-def test_digits_alone_are_resized_in_full_scale(tmp_path):
-    data, small = (decoded("digits", tmp_path, image_size=size) for size in (16, 0))
-    assert (data.inputs.shape, data.scale, small.scale) == ((1797, 1, 16, 16), 255.0, 16.0)
-    first = Image.fromarray(np.rint(np.asarray(small.inputs[0, 0]) / 16 * 255).astype(np.uint8))
-    assert np.array_equal(data.inputs[0, 0], np.asarray(first.resize((16, 16), Image.Resampling.BILINEAR)))
 
 
 @pytest.mark.parametrize("held", ["numbers", "texts"])
@@ -278,24 +270,6 @@ def test_made_once_and_anew_when_a_part_has_changed(domain, opened, write, png, 
 
 
 # --- who holds them -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("partition", ["dirichlet", "way-shot"])
-def test_other_partitions_take_the_rows_of_all_domains(domain, tmp_path, partition):
-    dataset = ",".join([domain("a", 60, 30), domain("b", 60, 30, (5, 5, 3))])
-    spec = DataSpec(dataset, 2, partition, alpha=5.0, shots=10, split="official", min_samples=1)
-    assert [client_data(spec, client, tmp_path / "cache").domain for client in range(2)] == ["", ""]
-    data = open_data(spec, tmp_path / "cache")
-    who = assignment(spec, data, tmp_path / "cache")
-    assert all(set(data.domains[own].tolist()) == {0, 1} for own in who.train)
-
-
-def test_a_domain_without_official_test_rows_is_named(domain, tmp_path):
-    spec = DataSpec(",".join([domain("a"), domain("b", test=0)]), 2, "iid", split="official", min_samples=1)
-    data = open_data(spec, tmp_path / "cache")
-    words = "domain 'b' has no official test rows: set split = \"pooled\""
-    assert words in refusal(assignment, spec, data, tmp_path / "cache")
-    assignment(dataclasses.replace(spec, split="pooled"), data, tmp_path / "cache")
 
 
 def test_groups_of_two_domains_are_two(domain, tmp_path):

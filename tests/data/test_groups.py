@@ -7,9 +7,8 @@ import pytest
 
 from data import DataError
 from data.assignment import DataSpec, assignment
-from data.decoded import Decoded, decoded
+from data.decoded import Decoded
 from data.groups import units_of
-from data.sources import Columns
 
 
 def rows_with_groups(seed, rows=900, groups=250, classes=4):
@@ -46,15 +45,6 @@ def test_units_are_those_of_a_loop(seed):
     renamed = units_of(labels, -3 * groups)
     assert np.array_equal(units.of_row, renamed.of_row)
     assert np.array_equal(units.labels, renamed.labels)
-
-
-@pytest.mark.parametrize("groups", [None, np.array([7, 3, 9, -1])])
-def test_without_groups_and_with_a_group_a_row_units_are_rows(groups):
-    units = units_of(np.array([2, 0, 1, 0]), groups)
-    assert units.labels.tolist() == [2, 0, 1, 0]
-    assert units.rows(np.array([3, 1])).tolist() == units.whole(np.array([3, 1])).tolist() == [1, 3]
-    empty = units_of(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-    assert (len(units), len(empty), empty.rows(np.empty(0, dtype=np.int64)).size) == (4, 0, 0)
 
 
 def sides(who):
@@ -133,16 +123,3 @@ def test_no_row_of_a_group_is_set_aside_if_another_row_is_copied(tmp_path):
     assert np.unique(groups[shared]).size == 5
     assert shared.min() >= 2
     assert shared.max() < 20
-
-
-def test_notes_of_a_patient_from_the_file_to_the_client(tmp_path):
-    labels, groups = rows_with_groups(4, rows=300, groups=80)
-    lines = [f"note {row},{label},{group:05d}" for row, (label, group) in enumerate(zip(labels, groups, strict=True))]
-    (tmp_path / "train.csv").write_text("\n".join(["text,label,subject_id", *lines]) + "\n")
-    data = decoded(str(tmp_path), tmp_path / "cache", columns=Columns(group="subject_id"))
-    who = assignment(DataSpec("made", clients=3, alpha=1.0, shared_test_share=0.1), data, tmp_path / "cache")
-    side_of = {}
-    for name, rows in sides(who).items():
-        for text in data.inputs[rows]:
-            assert side_of.setdefault(groups[int(text.split()[1])], name) == name
-    assert len(side_of) == np.unique(groups).size

@@ -101,17 +101,6 @@ def test_no_shots_share_all_rows_of_a_class_of_a_domain_evenly(seed):
     assert alike(*(deal(shots=0, shots_spread=spread, seed=seed) for spread in (0, 7)))
 
 
-def test_the_odd_rows_are_no_client_s_privilege():
-    labels, domains = np.tile([0, 1], 21), np.repeat([0, 1, 2], 14)
-    odd = []
-    for seed in range(300):
-        counts = counted(deal(labels, domains, 12, ways=2, ways_spread=0, shots=0, seed=seed), labels, domains)
-        # seven rows of a class among four clients
-        assert sorted(counts[counts > 0].tolist()) == [1] * 6 + [2] * 18
-        odd.extend(np.nonzero(counts == 1)[0])
-    assert_distributed(odd, dict.fromkeys(range(12), 1 / 12))
-
-
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 

@@ -146,13 +146,6 @@ def test_named_columns_are_obeyed(tmp_path):
     assert opened(tmp_path / "set", text="text", label="where").key != data.key
 
 
-@pytest.mark.parametrize("name", ["text", "sentence", "content", "document", "note", "input"])
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_usual_names_of_text_columns(tmp_path, name, suffix):
-    put(tmp_path / "set" / f"a{suffix}", [{name: "words", "label": 0}], (name, "label"))
-    assert everything(opened(tmp_path / "set")) == ["words"]
-
-
 def test_parquet_with_images_and_texts_is_what_is_asked_for(tmp_path, png):
     picture = {"bytes": png(np.zeros((2, 2, 3), dtype=np.uint8)), "path": "a.png"}
     table = pa.table(

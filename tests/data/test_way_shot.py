@@ -8,7 +8,6 @@ import pytest
 
 from data import DataError
 from data.assignment import DataSpec, assignment
-from data.client_data import client_data, partition_labels
 from data.decoded import Decoded
 from data.partitions import class_counts
 from data.way_shot import way_shot_rows
@@ -191,20 +190,6 @@ def test_max_samples_leaves_the_first_rows_to_be_drawn_from(tmp_path):
         assert test.tolist() == having(range(10_000, 10_500), train)
     with pytest.raises(DataError, match=r"class '.' has .* training rows, but the .* clients .* raise max-samples"):
         assignment(dataclasses.replace(SPEC, max_samples=300), DATA, tmp_path)
-
-
-def test_from_the_file_to_the_client(parquet_folder, tmp_path):
-    spec = DataSpec(str(parquet_folder), 3, "way-shot", ways=2, ways_spread=0, shots=3, shots_spread=0)
-    spec = dataclasses.replace(spec, split="official", validation_share=0.0)
-    counts = partition_labels(spec, tmp_path / "cache")
-    for partition in range(3):
-        data = client_data(spec, partition, tmp_path / "cache")
-        assert (len(data.train), len(data.test), len(data.validation)) == (6, 6, 0)
-        own = set(data.train.labels.tolist())
-        assert len(own) == 2
-        # test row i is filled with 100 + i and has the class i % 4
-        assert data.test.inputs[:, 0, 0, 0].tolist() == [100 + row for row in range(12) if row % 4 in own]
-        assert counts[partition].tolist() == [6 if label in own else 0 for label in range(4)]
 
 
 @pytest.mark.parametrize(

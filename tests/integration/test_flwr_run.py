@@ -1,7 +1,4 @@
-"""Real Flower runs of the real app: `protosphere run --flower` and plain `flwr run`.
-
-What a killed run leaves, and that it is resumed, is in tests/experiments/runtime/test_killed.py.
-"""
+"""Real Flower runs of the real app: `protosphere run --flower`, killed and resumed, and plain `flwr run`."""
 
 import json
 import os
@@ -21,7 +18,7 @@ from tests.integration.watched import Watched
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-FIVE = {"rounds": 2, "max-samples": 400, "feature-dim": 12, "models": "tiny", "device": "cpu", "fraction-train": 0.6}
+FIVE = {"rounds": 8, "max-samples": 400, "feature-dim": 12, "models": "tiny", "device": "cpu", "fraction-train": 0.6}
 TWO = {"strategy": "fedproto", "rounds": 1, "max-samples": 200, "feature-dim": 8, "models": "tiny_perceptron,tiny_cnn"}
 
 
@@ -65,11 +62,30 @@ def the_run(watched, place):
     return folder
 
 
+def protosphere(environment, *arguments):
+    """`protosphere run --flower` from the checkout."""
+    return Watched([sys.executable, "-m", "cli.main", "run", "--flower", *arguments], cwd=ROOT, env=environment)
+
+
 @pytest.fixture(scope="module")
-def five(environment):
-    """`protosphere run --flower` on five clients, to its end."""
-    command = [sys.executable, "-m", "cli.main", "run", "--flower", "--clients", "5", "-c", assignments(FIVE)]
-    watched = Watched(command, cwd=ROOT, env=environment)
+def killed(environment):
+    """A run on five clients whose front door is killed after its first round, as no handler could know of it."""
+    watched = protosphere(environment, "--clients", "5", "-c", assignments(FIVE))
+    for line in watched.process.stdout:
+        watched.output += line
+        if "| after 0:" in line:
+            break
+    # counted before the kill: the guardian is quick to end them
+    watched.many = len(watched.alive())
+    watched.process.kill()
+    watched.finish()
+    return watched
+
+
+@pytest.fixture(scope="module")
+def resumed(killed, place, environment):
+    """The same, gone on with to its end."""
+    watched = protosphere(environment, "--resume", str(the_run(killed, place)))
     watched.finish()
     return watched
 
@@ -108,9 +124,16 @@ def plain(place, environment):
     return run
 
 
-def test_a_run_over_ray_is_that_of_one_process(five, place, run, metrics):
-    assert five.process.returncode == 0, five.output
-    folder = the_run(five, place)
+def test_a_killed_run_ends_whole(killed, place):
+    assert "| after 0:" in killed.output
+    assert killed.many > 8, "guardian, SuperLink, SuperExec, the simulation, Ray's daemons and actors"
+    assert killed.left(60) == set()
+    assert list((place / "tmp").glob("protosphere-*")) == []
+
+
+def test_resumed_it_is_that_of_one_process_which_was_never_cut(resumed, place, run, metrics):
+    assert resumed.process.returncode == 0, resumed.output
+    folder = the_run(resumed, place)
     assert folder.name.endswith("-protonorm-digits")
     expected = {"settings.json", "roster.json", "status.json", "metrics.jsonl", "checkpoint.safetensors", "token"}
     expected |= {
@@ -129,20 +152,21 @@ def test_a_run_over_ray_is_that_of_one_process(five, place, run, metrics):
     assert len({client["model"] for client in roster}) == 4
     in_process = metrics(run(FIVE, clients=5))
     assert metrics(folder) == in_process
-    assert [line["training"]["valid"] for line in in_process[:2]] == [3, 3]
+    assert [line["training"]["valid"] for line in in_process[:-1]] == [3] * FIVE["rounds"]
     summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["status"], summary["clients"], summary["rounds"]) == ("completed", 5, 2)
+    assert (summary["status"], summary["clients"], summary["rounds"]) == ("completed", 5, FIVE["rounds"])
 
 
-def test_its_stream_is_for_people_and_it_leaves_its_stores_and_no_process(five, place):
-    shown = five.output.splitlines()
-    assert sum(line.startswith(("round 1/2 |", "round 2/2 |")) for line in shown) == 2
-    assert sum(line.startswith("final evaluation | after 2:") for line in shown) == 1
+def test_its_stream_is_for_people_and_it_leaves_its_stores_and_no_process(resumed, place):
+    shown = resumed.output.splitlines()
+    assert any("resuming after round" in line for line in shown)
+    assert sum(line.startswith("round 8/8 |") for line in shown) == 1
+    assert sum(line.startswith("final evaluation | after 8:") for line in shown) == 1
     assert not [line for line in shown if "INFO" in line or "Traceback" in line or "\x1b[" in line]
-    stores = place / "home" / "clients" / the_run(five, place).name
+    stores = place / "home" / "clients" / the_run(resumed, place).name
     assert sorted(int(path.name) for path in stores.iterdir()) == list(range(5))
-    assert len(five.seen) > 8, "SuperLink, SuperExec, the simulation, Ray's daemons and its actors were seen"
-    assert five.left() == set()
+    assert len(resumed.seen) > 8, "SuperLink, SuperExec, the simulation, Ray's daemons and its actors were seen"
+    assert resumed.left() == set()
     assert list((place / "tmp").glob("protosphere-*")) == []
 
 
