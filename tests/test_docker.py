@@ -61,19 +61,6 @@ def pins() -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", match[1]).lower(): match[2] for match in matches if match}
 
 
-def test_the_base_image_is_an_argument_with_a_pinned_default() -> None:
-    first = instructions()[0]
-    assert first[0] == "ARG"
-    argument, default = first[1].split("=")
-    stages = [rest.split()[0] for word, rest in instructions() if word == "FROM"]
-    assert set(stages) == {"${BASE_IMAGE}"}
-    assert argument == "BASE_IMAGE"
-    assert re.fullmatch(r"python:3\.\d+-slim-[a-z]+", default)
-    assert SERVICES["credentials"]["build"]["args"] == {"BASE_IMAGE": "${BASE_IMAGE:-" + default + "}"}
-    minor = Version(default.split(":")[1].split("-")[0])
-    assert minor in Requirement(f"python{PROJECT['project']['requires-python']}").specifier
-
-
 def test_the_image_builds_with_the_old_builder_and_runs_as_nobody_special() -> None:
     assert "--mount" not in DOCKERFILE
     assert "<<" not in DOCKERFILE
@@ -139,31 +126,6 @@ def test_every_service_is_locked_in_and_one_shot_or_tells_its_health(name: str) 
         assert service["stop_signal"] == "SIGTERM"
         assert service["healthcheck"]["test"][2].endswith("healthy.py")
         assert service["mem_limit"]
-
-
-def test_nobody_starts_before_what_it_needs() -> None:
-    done, well = {"condition": "service_completed_successfully"}, {"condition": "service_healthy"}
-    assert SERVICES["superlink"]["depends_on"] == {"credentials": done, "results": done}
-    for site in SITES:
-        assert SERVICES[site]["depends_on"] == {"superlink": well, "register": done, "data": done}
-    assert SERVICES["federation"]["depends_on"] == {"superlink": well, "register": done} | dict.fromkeys(SITES, well)
-
-
-def test_each_site_has_its_own_volumes_model_and_number() -> None:
-    assert len(SITES) == 3
-    assert int(SERVICES["federation"]["environment"]["SITES"]) == len(SITES)
-    commands = [SERVICES[site]["command"] for site in SITES]
-    options = [dict(zip(command[1::2], command[2::2], strict=True)) for command in commands]
-    assert [option["--partition"] for option in options] == ["0", "1", "2"]
-    assert {option["--of"] for option in options} == {"3"}
-    assert len({option["--model"] for option in options}) == 3
-    for number, option in enumerate(options):
-        for kind in ("label", "text", "group"):
-            assert option[f"--{kind}-column"] == f"${{SITE_{number}_{kind.upper()}_COLUMN:-}}"
-    for site in SITES:
-        assert mounts(site) == {f"{site}-keys": "ro", f"{site}-data": "ro", f"{site}-state": "rw"}
-    for service in ("credentials", "data"):
-        assert SERVICES[service]["command"][1] == "3"
 
 
 def test_a_private_volume_is_seen_by_its_owner_and_by_who_fills_it() -> None:
@@ -248,15 +210,3 @@ def test_a_good_run_passes_the_check_and_no_other(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert said in done.stdout + done.stderr
-
-
-def test_without_an_engine_the_demonstration_says_so_and_ends(tmp_path: Path) -> None:
-    docker = tmp_path / "docker"
-    docker.write_text("#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n")
-    docker.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = subprocess.run(
-        [DOCKER / "demo.sh"], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0
-    assert done.stdout == "skipped: no Docker engine answers here (Cannot connect to the daemon)\n"

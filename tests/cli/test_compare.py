@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from cli.compare import PRESETS
-from cli.compare_bar import Bar, left_words
+from cli.compare_bar import Bar
 from cli.main import app
 from experiments.compare import engine as running
 from experiments.compare.cells import Cell
@@ -232,11 +232,6 @@ def test_bad_input_is_one_sentence_before_anything_starts(invoke, ran, home, arg
 # --- the bar ----------------------------------------------------------------------------------------------
 
 CELL = Cell("a", "Digits", "Local", 0, {"rounds": 8})
-
-
-def test_the_time_left_is_said_when_it_is_known():
-    assert left_words(Progress(0, [], [Running(CELL, 9.0, 0, 8)], [], 1)) == "time left unknown before the first round"
-    assert left_words(Progress(0, [], [Running(CELL, 60.0, 4, 8)], [CELL], 1)) == "3 min 0 s left"
 
 
 def test_a_cell_that_ended_gets_one_line():

@@ -6,7 +6,6 @@ import pty
 import re
 import select
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -71,17 +70,6 @@ def test_colour_is_left_out_where_nobody_wants_it():
     assert "`feature-dim` is 1" in plain
     assert "reading settings" not in plain
     assert "\x1b" not in plain
-
-
-def test_a_pipe_gets_lines_alone():
-    done = subprocess.run([*COMMAND, QUICK], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert not set("\x1b\r") & set(done.stdout)
-    assert done.stdout.startswith("results: ")
-    assert [line.split(" |")[0] for line in done.stdout.splitlines() if line.startswith("round")] == [
-        "round 1/2",
-        "round 2/2",
-    ]
 
 
 def test_an_interrupted_run_ends_with_its_report_and_the_command_that_goes_on(home):

@@ -84,12 +84,6 @@ def test_an_unknown_command_ends_with_the_nearest(typed, meant):
     assert result.stderr.splitlines()[-1] == f"Error: No such command '{typed}'. Did you mean '{meant}'?"
 
 
-def test_an_unknown_command_near_none_ends_with_all():
-    result = CliRunner().invoke(app, ["zzz"])
-    assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1].endswith(f"The commands are {', '.join(COMMANDS)}.")
-
-
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [

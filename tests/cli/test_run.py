@@ -194,16 +194,6 @@ def test_a_cut_run_ends_with_the_command_that_goes_on_and_its_own_options(invoke
     assert told[1] == "resume: protosphere run --superlink clinics --resume 8373"
 
 
-def test_a_resumed_run_of_another_machine_is_gone_on_with_by_what_it_was_resumed_by(invoke, launched):
-    launched.outcome = RunInterrupted(2, Outcome(False, None, "stopped by SIGINT.", None, "8373"))
-    assert "resume: protosphere run --superlink clinics --resume a-run" in (
-        invoke("--superlink", "clinics", "--resume", "a-run").stderr.splitlines()
-    )
-    # of a mistake there is nothing to go on with
-    mistaken = invoke("--superlink", "clinics", "--resume", "a-run", "-c", "feature-dim=1")
-    assert (mistaken.exit_code, "resume:" in mistaken.stderr) == (2, False)
-
-
 @pytest.mark.parametrize(
     ("outcome", "told"),
     [

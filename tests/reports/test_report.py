@@ -129,6 +129,7 @@ def test_figures_stand_as_the_summary_has_them(plain):
     assert f"{100 * summary['floor']['majority-class']:.1f} %" in text
     assert '"rounds"' not in text
     settings = text.split("Set for this run")[1].split("all settings")[0].split()
+    assert set(report_module.MEANINGS) == set(MEANS), "every figure that is a mean over clients has words"
     assert settings == ["setting", "value", "default", "rounds", "3", "20", "feature-dim", "6", "64"]
 
 
@@ -152,26 +153,6 @@ def test_classes_have_their_names_also_where_a_picture_has_room_for_numbers_alon
     assert f"20 classes: _animal{held[0]}, _animal{held[1]}," in text
     assert all(f">{name}<" in (folder / "pictures" / "prototypes.svg").read_text() for name in names)
     assert "by number" not in outline(plain).text
-
-
-def test_figures_of_training_are_explained_where_they_stand(tmp_path):
-    folder = fabricate(tmp_path / "run")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for line in lines[:-1]:
-        round_ = line["round"]
-        line["training"] |= {
-            "loss": {"loss": 1.0},
-            "gradient_ratio": round_ / 8,
-            "target_norm": 0.0,
-            "prototype_norm": 3.0,
-        }
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    write_report(folder)
-    text = outline(folder).text
-    assert re.search(r"gradient ratio 0\.125 0\.375 what the method adds to the loss, beside the cross-entropy", text)
-    assert "prototype norm 3 3 mean length of a client's own prototypes" in text
-    assert "target norm" not in text.split("what it says")[1].split("prototype norm")[0], "there were none"
-    assert set(report_module.MEANINGS) == set(MEANS), "every figure that is a mean over clients has words"
 
 
 # --- runs that lack something ---------------------------------------------------------------------------------------

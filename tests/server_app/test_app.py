@@ -46,12 +46,9 @@ def test_a_run_says_where_its_results_are_first_and_last(home, capsys):
 # what is wrong with a setting is in tests/federation/test_settings.py
 MISTAKES = [
     ({"strategy": "fedprotto"}, "fedproto"),
-    ({"rounds": "3"}, '`rounds` is "3"'),
-    ({"fedproto.trim": 0.2}, "`fedproto.trim`"),
     ({"no-such-setting": 3}, "`no-such-setting`"),
     ({"dataset": "./digits"}, r"`dataset` .*\./digits"),
     ({"results-dir": "here"}, '`results-dir` is "here"'),
-    ({"test-share": 0.7, "validation-share": 0.4}, "`test-share` 0.7"),
     ({"resume": "latest"}, "holds no run"),
 ]
 
@@ -69,7 +66,6 @@ def test_a_wrong_setting_is_one_sentence_and_leaves_nothing(home, capsys, settin
     ("settings", "words"),
     [
         ({"dataset": "/no/such/folder"}, "/no/such/folder"),
-        ({"dataset": "no-such-set"}, "no-such-set"),
         ({"models": "resnet9"}, "resnet9"),
         ({"max-samples": 20}, "client"),
         ({"min-replies": 4}, "`min-replies` 4"),

@@ -144,17 +144,18 @@ def test_a_failed_run(started, tmp_path):
     ok, *told = outcome_of(watched)
     assert not ok
     assert told == [str(folder), "the server gives up.", str(folder / "run.log"), [str(folder)]]
-    lines = watched.output.splitlines()
+    log = (folder / "run.log").read_text()
+    lines = [line.removeprefix("[protosphere] ") for line in log.splitlines()]
     assert f"words: {json.dumps(WORDS)}" in lines
     assert "in the folder: []" in lines
     # clients' code comes from the bundle, not from a working copy
     assert sum(line.startswith("a client in ") and "/home/apps/" in line for line in lines) == 2
-    assert "the server gives up." not in lines, "the outcome tells"
-    assert any("Starting Flower Simulation" in line for line in lines), "verbose shows Flower's lines"
-    log = (folder / "run.log").read_text()
     assert "RuntimeError: the server gives up." in log
     assert "--- SuperLink ---" in log
     assert "\x1b" not in log
+    shown = watched.output.splitlines()
+    assert "the server gives up." not in shown, "the outcome tells"
+    assert any("Starting Flower Simulation" in line for line in shown), "verbose shows Flower's lines"
 
 
 @pytest.mark.integration
