@@ -171,17 +171,6 @@ def test_a_client_is_tested_on_all_test_rows_of_its_classes(tmp_path, seed, shar
     assert set(counts[counts > 0].tolist()) <= set(range(15, 26))
 
 
-def test_the_papers_have_no_validation_rows_and_a_file_holds_what_was_drawn(tmp_path):
-    spec = dataclasses.replace(SPEC, validation_share=0.0, shots_spread=0)
-    who = assignment(spec, DATA, tmp_path)
-    assert [rows.size for rows in who.validation] == [0] * 15
-    counts = class_counts(LABELS, who.train, 10)
-    assert set(counts[counts > 0].tolist()) == {20}
-    for other in (assignment(spec, DATA, tmp_path), assignment(spec, DATA, tmp_path / "elsewhere")):
-        assert alike(who.held + who.unheld, other.held + other.unheld)
-    assert [own.size for own in who.held] == [a.size + b.size for a, b in zip(who.train, who.test, strict=True)]
-
-
 def test_max_samples_leaves_the_first_rows_to_be_drawn_from(tmp_path):
     who = assignment(dataclasses.replace(SPEC, clients=4, max_samples=2500), DATA, tmp_path)
     assert max(rows.max() for rows in (*who.train, *who.validation)) < 2500

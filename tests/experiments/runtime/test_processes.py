@@ -109,16 +109,6 @@ def test_every_process_says_its_id_and_has_an_empty_stdin():
     assert child.communicate(timeout=20)[0] == "['', 'a b', '$c']\n"
 
 
-def test_waiting_ends_with_the_processes_or_with_patience():
-    family = Family()
-    child = family.start([sys.executable, "-c", "input()"], stdout=subprocess.DEVNULL)
-    assert family.wait(20), "input() ends at once without a terminal"
-    assert child.returncode is not None
-    start(family, "import time; time.sleep(600)")
-    assert not family.wait(0.2)
-    family.stop(5)
-
-
 def test_ps_and_proc_tell_the_same():
     if not Path("/proc/self/stat").exists():
         pytest.skip("no /proc on this system")
