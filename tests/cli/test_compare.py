@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -19,6 +18,7 @@ from experiments.compare.cells import Cell
 from experiments.compare.engine import Finished, Progress, Running
 from experiments.compare.plan import comparison_names
 from experiments.runtime.processes import Interrupted
+from tests.pictures import paint
 
 QUICK = 'rounds=1 max-samples=200 feature-dim=12 models="tiny_perceptron" device="cpu" clients=2'
 SUMMARY = {
@@ -138,10 +138,7 @@ def test_the_help_names_every_preset(invoke):
 @pytest.fixture
 def mnist(tmp_path):
     """A folder of that name, with a few grey images."""
-    for label in "ab":
-        (tmp_path / "mnist" / label).mkdir(parents=True)
-        for number in range(40):
-            Image.new("L", (8, 8), 5 * number).save(tmp_path / "mnist" / label / f"{number}.png")
+    paint(tmp_path / "mnist", "ab", 40)
 
 
 ONE_ROW = 'methods = ["local"]\nseeds = [0]\ndatasets = [{ label = "Digits", dataset = "digits" }]\n'

@@ -5,10 +5,10 @@ import json
 import re
 
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 from cli.main import app
+from tests.pictures import paint
 
 
 @pytest.fixture(autouse=True)
@@ -80,10 +80,7 @@ def test_of_many_clients_the_first_are_shown(invoke):
 
 
 def test_classes_have_their_names_and_one_alone_is_told(invoke, tmp_path, monkeypatch):
-    for name in ("cat", "dog", "胸部X線"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for number in range(30):
-            Image.new("L", (8, 8), number).save(tmp_path / "photos" / name / f"{number}.png")
+    paint(tmp_path / "photos", ("cat", "dog", "胸部X線"), 30)
     arguments = ("--clients", "3", "-c", 'dataset="./photos" partition="pathological" classes-per-client=1')
     shown = invoke(*arguments).stdout
     assert re.search(r"^   class +cat +dog +胸部X線$", shown, flags=re.MULTILINE)

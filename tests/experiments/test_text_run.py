@@ -14,29 +14,12 @@ from federation.data_spec import data_spec
 from federation.settings import home as home_folder
 from runs.folder import RunFolder
 from strategies import read_settings
-
-transformers = pytest.importorskip("transformers", reason="text needs the extra `text`")
-tokenizers = pytest.importorskip("tokenizers", reason="text needs the extra `text`")
+from tests.models.encoders import SPECIAL, save_encoder, save_tokenizer
 
 COMMON = ["the", "patient", "was", "admitted", "with", "pain", "and", "treated", "on", "ward"]
 THEMES = {"Expired": ["arrest", "comfort"], "Home": ["walking", "well"], "SNF": ["nursing", "transfer"]}
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *COMMON, *(word for words in THEMES.values() for word in words)]
+WORDS = [*COMMON, *(word for words in THEMES.values() for word in words)]
 CLIENTS = 3
-
-
-def save_model(folder, seed=0):
-    """A BERT of two layers and its tokenizer."""
-    vocabulary = {word: number for number, word in enumerate(WORDS)}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
-    transformers.set_seed(seed)
-    widths = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=32, pad_token_id=0, **widths)
-    transformers.BertModel(config).save_pretrained(folder)
-    return folder
 
 
 def write_notes(folder, patients=90):
@@ -63,7 +46,8 @@ def offline(monkeypatch):
 def place(tmp_path_factory):
     """Where the encoder and the notes of this file lie."""
     folder = tmp_path_factory.mktemp("texts")
-    save_model(folder / "encoder")
+    save_tokenizer(folder / "encoder", WORDS)
+    save_encoder(folder / "encoder", vocab_size=len(SPECIAL) + len(WORDS), hidden_size=16, num_hidden_layers=2)
     write_notes(folder / "notes")
     return folder
 

@@ -238,25 +238,12 @@ def test_inputs_that_the_model_does_not_take(trained_run, tmp_path):
         predict(trained, "classifier", [tmp_path / "x.png"])
 
 
-def save_encoder(folder):
-    """A tiny random BERT and its tokenizer."""
-    transformers = pytest.importorskip("transformers", reason="text needs the extra `text`")
-    tokenizers = pytest.importorskip("tokenizers", reason="text needs the extra `text`")
-    words = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "warm", "cold", "day"])}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(words, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    names = {"unk_token": "[UNK]", "pad_token": "[PAD]"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
-    transformers.set_seed(0)
-    widths = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
-    config = transformers.BertConfig(vocab_size=len(words), max_position_embeddings=8, pad_token_id=0, **widths)
-    transformers.BertModel(config).save_pretrained(folder)
-    return folder
-
-
 def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    encoder = save_encoder(tmp_path / "encoder")
+    encoders = pytest.importorskip("tests.models.encoders", reason="text needs the extra `text`")
+    encoder, words = tmp_path / "encoder", ["warm", "cold", "day"]
+    encoders.save_tokenizer(encoder, words)
+    encoders.save_encoder(encoder, vocab_size=len(encoders.SPECIAL) + len(words))
     lines = [f"{word} day {'day ' * (n % 3)},{word}" for n in range(20) for word in ("warm", "cold")]
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "train.csv").write_text("\n".join(["text,label", *lines]) + "\n")

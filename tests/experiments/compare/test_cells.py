@@ -11,6 +11,7 @@ from experiments.runtime.run_config import read_toml
 from federation.data_spec import data_spec
 from federation.settings import SettingError, home
 from strategies import known_settings, read_settings
+from tests.pictures import paint
 
 QUICK = {"max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 4}
 LOCAL = Entry("Local", {"strategy": "local"})
@@ -109,22 +110,12 @@ def test_the_settings_file_of_a_cell_says_the_same_again(tmp_path):
 # --- where data lie ---------------------------------------------------------------------------------------
 
 
-def of_folder(tmp_path, name):
-    """A folder of a few grey images of three classes."""
-    from PIL import Image
-
-    for label in "abc":
-        for index in range(20):
-            place = tmp_path / name / "train" / label
-            place.mkdir(parents=True, exist_ok=True)
-            Image.new("L", (8, 8), 7 * index).save(place / f"{index}.png")
-    return tmp_path / name
-
-
 def test_data_sets_are_found_where_the_command_says(tmp_path, monkeypatch):
-    folder = of_folder(tmp_path, "photos")
+    folder = tmp_path / "photos"
+    paint(folder / "train", "abc", 20)
+    paint(tmp_path / "syn" / "train", "abc", 20)
     monkeypatch.chdir(tmp_path)
-    places = {"cifar100": "photos", "femnist": str(folder), "usps": str(folder), "syn": str(of_folder(tmp_path, "syn"))}
+    places = {"cifar100": "photos", "femnist": str(folder), "usps": str(folder), "syn": str(tmp_path / "syn")}
     femnist = Entry("F", {"dataset": "~/no such folder/femnist"})
     # one domain of several lies elsewhere
     several = Entry("S", {"dataset": "~/no such folder/usps,~/syn", "partition": "mixed", "shots": 0})

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from data import DataError
 from experiments.runtime import run_config
@@ -16,6 +15,7 @@ from federation.settings import SettingError
 from models import ModelError
 from runs.folder import RunFolder
 from strategies import known_settings, load_method
+from tests.pictures import paint
 
 AUTHORS_TABLE = "protonorm-cifar10-dirichlet-0.1.csv"
 
@@ -160,13 +160,6 @@ def test_another_strategy_leaves_a_presets_method_behind_but_not_what_is_asked_f
 # --- paths ------------------------------------------------------------------------------------------
 
 
-def paint(folder):
-    """Ten grey classes, as those of digits."""
-    for number in range(20):
-        (folder / str(number % 10)).mkdir(parents=True, exist_ok=True)
-        Image.new("L", (8, 8), number).save(folder / str(number % 10) / f"{number}.png")
-
-
 @pytest.mark.parametrize(
     ("given", "found"),
     [
@@ -178,7 +171,7 @@ def paint(folder):
 def test_paths_of_data_are_resolved_from_the_working_directory(given, found, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("one", "two"):
-        paint(tmp_path / "all" / name)
+        paint(tmp_path / "all" / name, "0123456789", 2)
     given, found = (text.format(here=tmp_path, name=tmp_path.name) for text in (given, found))
     settings = f'dataset="{given}" shared-test-path="./all/one" ensemble-every=1 partition="iid" min-samples=1'
     made = plan([settings], clients=2).run_config
@@ -186,7 +179,7 @@ def test_paths_of_data_are_resolved_from_the_working_directory(given, found, tmp
 
 
 def test_folders_with_commas(tmp_path, monkeypatch):
-    paint(tmp_path / "in, out" / "one")
+    paint(tmp_path / "in, out" / "one", "0123456789", 2)
     config = plan(['dataset="./in, out/one" partition="iid" min-samples=1'], clients=2).run_config
     assert config["dataset"] == str(tmp_path / "in, out" / "one")
     monkeypatch.chdir(tmp_path / "in, out")
