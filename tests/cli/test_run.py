@@ -207,25 +207,18 @@ def test_programs_read_how_it_ended(invoke, launched, folder, outcome, told):
     assert json.loads(Path("out.json").read_text()) == told
 
 
-def test_an_outcome_that_cannot_be_left_is_refused_and_an_old_one_is_not_taken_for_this(invoke, launched, tmp_path):
-    refused = invoke("--outcome", str(tmp_path))
-    assert (refused.exit_code, f"--outcome is {tmp_path}" in refused.stderr) == (2, True)
-    assert "run_config" not in launched
-    Path("out.json").write_text("{}")
-    launched.outcome = KeyboardInterrupt()
-    invoke("--outcome", "out.json")
-    assert not Path("out.json").exists()
-
-
-def test_programs_read_why_it_could_not_start(invoke, launched):
+def test_an_outcome_tells_why_a_run_could_not_start_and_an_old_one_is_not_taken_for_it(invoke, launched, tmp_path):
+    for place in (str(tmp_path), "nowhere/out.json"):
+        refused = invoke("--outcome", place)
+        assert (refused.exit_code, f"--outcome is {place}" in refused.stderr) == (2, True)
     assert invoke("--outcome", "out.json", "-c", "feature-dim=1").exit_code == 2
     told = json.loads(Path("out.json").read_text())
     assert (told["code"], told["folder"]) == (2, None)
     assert "`feature-dim` is 1" in told["reason"]
     assert "run_config" not in launched
-    refused = invoke("--outcome", "nowhere/out.json")
-    assert (refused.exit_code, "--outcome is nowhere/out.json" in refused.stderr) == (2, True)
-    assert "run_config" not in launched
+    launched.outcome = KeyboardInterrupt()
+    invoke("--outcome", "out.json")
+    assert not Path("out.json").exists()
 
 
 def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(here, monkeypatch, folder):

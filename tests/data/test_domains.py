@@ -71,18 +71,6 @@ def test_all_against_a_loop(domain, opened):
     assert opened(folders[0], folders[2]).inputs.shape == (16, 1, 4, 9)
 
 
-def test_images_are_brought_to_the_size_that_is_asked_for(domain, opened, tmp_path):
-    folders = [domain("a", shape=(4, 9)), domain("b", shape=(12, 5, 3))]
-    data = opened(*folders, image_size=6)
-    assert data.inputs.shape == (18, 3, 6, 6)
-    for table, folder in enumerate(folders):
-        alone = decoded(folder, tmp_path / "cache", image_size=6)
-        assert (np.asarray(data.inputs)[data.domains == table] == alone.inputs).all()
-        for found, image in zip(alone.inputs, files_of(folder)[0], strict=True):
-            expected = np.asarray(image.resize((6, 6), Image.Resampling.BILINEAR))
-            assert np.array_equal(found.transpose(1, 2, 0).squeeze(), expected)
-
-
 def test_a_folder_of_images_of_several_sizes(tmp_path):
     for number, shape in enumerate([(5, 6), (9, 3, 3), (4, 4)]):
         folder = tmp_path / "set" / f"class{number % 2}"

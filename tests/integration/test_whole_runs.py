@@ -31,7 +31,6 @@ LEARNING = [
     SLOWER | {"strategy": "gfpl"} | EXCHANGES,
     SLOWER | {"strategy": "fedper"},
 ]
-HEADLINES = {"selected", "selected_round", "best", "client-best", "last-5", "final"}
 
 
 def summary(folder):
@@ -58,20 +57,13 @@ def test_every_family_learns_and_sums_it_up(run, metrics, settings):
     rules = {*method.rules, "majority-class"}
     assert set(lines[-1]["evaluation"]["rules"]) == rules
     found = summary(folder)
-    assert found["status"] == "completed"
-    assert (found["strategy"], found["clients"], found["rounds"], found["seed"]) == (strategy, 4, rounds, 0)
-    assert found["headline"]["rule"] == method.inference
+    assert (found["status"], found["problems"], found["headline"]["rule"]) == ("completed", 0, method.inference)
     primary = found["rules"][method.inference]
     assert (found["headline"]["figure"], found["headline"]["accuracy"]) == ("selected", primary["selected"])
     # the digits are easy: untrained features already tell a few of them apart
     assert primary["final"] > max(0.6, found["floor"]["majority-class"])
     assert set(found["rules"]) == rules - {"majority-class"}
-    assert all(set(figures) == HEADLINES for figures in found["rules"].values())
     assert all(figures["final"] <= figures["best"] for figures in found["rules"].values())
-    assert found["settings"]["rounds"] == rounds
-    assert found["problems"] == 0
-    assert found["seconds"] > 0
-    assert {"python", "flwr", "torch", "numpy"} <= found["versions"].keys()
 
 
 def outcome(folder):
