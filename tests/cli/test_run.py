@@ -161,6 +161,13 @@ def test_what_can_be_known_here_is_refused_here(arguments, words, invoke, launch
     assert "run_config" not in launched
 
 
+def test_a_run_without_validation_has_a_final_headline(invoke, launched, folder):
+    headline = {"rule": "classifier", "figure": "final", "accuracy": 0.5}
+    bare = SUMMARY | {"headline": headline, "floor": {"majority-class": None}}
+    (folder / "summary.json").write_text(json.dumps(bare))
+    assert "* headline: final 50.0 %; always answering a client's majority class: - %" in invoke().stdout
+
+
 @pytest.mark.parametrize(
     ("outcome", "code", "told"),
     [

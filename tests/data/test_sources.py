@@ -22,6 +22,17 @@ def image(value, size=4, mode="RGB"):
     return Image.new(mode, (size, size), value if mode == "L" else (value,) * 3)
 
 
+def test_spiral_is_float_and_depends_on_its_settings(tmp_path):
+    data = decoded("spiral", tmp_path, spiral_points=20, spiral_noise=0.0)
+    assert data.inputs.shape == (120, 2)
+    assert data.inputs.dtype == np.float32
+    keys = {
+        decoded("spiral", tmp_path, spiral_points=points, spiral_noise=noise, seed=seed).key
+        for points, noise, seed in ((20, 0.0, 0), (21, 0.0, 0), (20, 0.1, 0), (20, 0.0, 1))
+    }
+    assert len(keys) == 4
+
+
 def test_parquet_in_shards_below_data_without_a_class_list(parquet_folder, tmp_path):
     root = tmp_path / "sh[a]rds"
     (root / "data").mkdir(parents=True)

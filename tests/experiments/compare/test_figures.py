@@ -230,6 +230,15 @@ def test_missing_seeds_are_told_and_one_seed_has_no_spread(folder):
     assert accuracies.title.endswith("one seed")
 
 
+def test_rows_go_down_where_they_are_more(folder):
+    made = comparison(metrics=(Metric("", "final"), Metric("classifier", "final")))
+    accuracies = tables(folder(made), made)[0]
+    assert accuracies.head == ["", "FedProto", "paper", "Proto_Norm", "majority class"]
+    names = ["CIFAR-10 (final)", "CIFAR-10 (classifier final)", "MNIST (final)", "MNIST (classifier final)"]
+    assert [each[0].text for each in accuracies.lines] == names
+    assert [each[2].text for each in accuracies.lines] == ["82.90", "", "", ""]
+
+
 def test_bytes_to_the_target_with_the_seeds_that_reached_it(folder):
     made = comparison(target=0.8)
     sizes = tables(folder(made), made)[1]
