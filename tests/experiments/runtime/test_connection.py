@@ -90,6 +90,23 @@ def test_when_the_stream_has_ended_nobody_looks_any_more(connected, monkeypatch)
 
 
 @pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("╭─ Error ─╮\n│ [code: 15] Invalid run configuration. │\n╰─╯", "[code: 15] Invalid run configuration."),
+        ("no box", "`flwr run` ended with exit code 3."),
+    ],
+)
+def test_a_run_that_flower_does_not_take_is_refused_in_its_words(tmp_path, monkeypatch, said, reason):
+    (tmp_path / "flwr").write_text(f"#!/bin/sh\necho '{said}'\nexit 3\n")
+    (tmp_path / "flwr").chmod(0o755)
+    monkeypatch.setattr(module, "find_executable", lambda name: str(tmp_path / "flwr"))
+    (tmp_path / "cwd").mkdir()
+    with pytest.raises(FlowerError) as caught:
+        Connection(tmp_path, os.open(os.devnull, os.O_WRONLY), "clinics").run(Path("/app"), {}, lambda line: None)
+    assert str(caught.value) == f"Flower did not start the run: {reason}"
+
+
+@pytest.mark.parametrize(
     ("ls", "stop", "advice", "asked"),
     [
         (RUNNING, STOPPED, "", ["stop"]),
