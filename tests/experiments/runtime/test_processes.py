@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -107,23 +106,6 @@ def test_every_process_says_its_id_and_has_an_empty_stdin():
         # to the end: once it is the command it holds the pipe no more
         assert heard.read() == f"{child.pid}\n"
     assert child.communicate(timeout=20)[0] == "['', 'a b', '$c']\n"
-
-
-def test_ps_and_proc_tell_the_same():
-    if not Path("/proc/self/stat").exists():
-        pytest.skip("no /proc on this system")
-    family = Family()
-    child = start(family, "import time; time.sleep(600)")
-    mine = (os.getpid(), child.pid)
-    try:
-        from_proc, from_ps = processes._from_proc(), processes._from_ps()
-    except FileNotFoundError:
-        pytest.skip("no `ps` on this system")
-    finally:
-        family.stop(5)
-    # each tells the beginning in words of its own
-    assert {pid: from_proc[pid][:2] for pid in mine} == {pid: from_ps[pid][:2] for pid in mine}
-    assert from_proc[child.pid][:2] == (os.getpid(), child.pid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
