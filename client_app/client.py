@@ -128,6 +128,7 @@ class Client:
         second = self.objective.companion
         beside = _parameters(state.module.companion) if second else 0
         others = sum(_parameters(state.module.get_submodule(name)) for name in self.objective.beside)
+        held, counts = data.train.labels.unique(return_counts=True)
         all_classes = [] if data.unheld is None else [len(data.test) + data.unheld.count]
         return Identity(
             partition=self.partition,
@@ -136,7 +137,8 @@ class Client:
             parameters=_parameters(state.module) - beside - others,
             feature_dim=self.settings.feature_dim,
             class_names=data.class_names,
-            classes=tuple(data.train.labels.unique().tolist()),
+            classes=tuple(held.tolist()),
+            class_counts=tuple(counts.tolist()) if self.run.exchange.told_counts else (),
             domain=self.domain,
             rows=(len(data.train), len(data.validation), len(data.test), *all_classes),
             discloses=tuple(discloses),

@@ -188,6 +188,7 @@ class Identity:
     Attributes:
         partition, partitions: its partition id, and how many there are.
         classes: labels held in its training rows, ascending.
+        class_counts: how many training rows it has of each of them; none where the method does not ask.
         rows: (training, validation, test) row counts; and test rows of all classes where it is tested on them.
         discloses: what leaves this client, in words, for the roster.
         codec: fingerprint of the codec that it derived.
@@ -213,3 +214,4 @@ class Identity:
     layouts: tuple[str, ...] = ()
     method: str = ""
     companion: str = ""
+    class_counts: tuple[int, ...] = ()
