@@ -192,7 +192,15 @@ class Client:
             # what was received may be the new targets
             self._lay_out(state, instruction)
             asked = time.perf_counter()
-            figures = yield Job(self.objective, state, self.data, stream, instruction.round, self.model)
+            figures = yield Job(
+                self.objective,
+                state,
+                self.data,
+                stream,
+                instruction.round,
+                self.model,
+                self._measures(instruction.round),
+            )
             # of a step in common a client has its share alone
             self.waited = time.perf_counter() - asked - figures.seconds
         except DivergenceError as error:
@@ -207,6 +215,11 @@ class Client:
             figures = replace(figures, prototype_norm=mean_norm(as_sent(upload, self.run.exchange.up)))
         seconds = time.perf_counter() - began - self.waited
         return replace(report, payload=upload, training=replace(figures, seconds=seconds))
+
+    def _measures(self, round_number: int) -> bool:
+        """Whether the upload, or the next evaluation, needs the prototypes of the model as this round leaves it."""
+        due = round_number % self.settings.evaluate_every == 0 or round_number >= self.settings.rounds
+        return due or any(spec.kind != "weights" for spec in self.run.exchange.up)
 
     def _received(self, instruction: Instruction) -> Payload | None:
         """What came. Where no upload of weights was valid yet, each training starts from the initial ones: who has
@@ -231,12 +244,16 @@ class Client:
             raise SettingError(f"client {self.partition} left no state in {store.folder}.")
         state = self._new_state()
         store.load_into(state, stamp, self.device)
+        if state.stale:
+            measure(self.objective, state, self.data)
         return state
 
     def _arrival(self, state: ClientState, instruction: Instruction) -> Report:
         """Lay the targets out; evaluate, and answer for the ensemble, if that is asked."""
         state.constants = dict(instruction.constants)
         self._lay_out(state, instruction)
+        if state.stale and (instruction.evaluate or instruction.ensemble):
+            measure(self.objective, state, self.data)
         last = instruction.round > self.settings.rounds
         arrived = self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
         evaluation = evaluate(self.objective, state, self.data, last, arrived) if instruction.evaluate else None

@@ -32,6 +32,7 @@ def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
     Raises:
         DivergenceError: a feature is not finite.
     """
+    state.stale = False
     if not len(data.train):
         return
     features = features_of(objective, state, data.train, data.transform)

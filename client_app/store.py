@@ -135,6 +135,7 @@ class Store:
                     f"{path} is damaged ({error}); bring it back from a copy.", told="its kept state is damaged"
                 ) from None
         state.covariance = parts.get("covariance", {}).get("")
+        state.stale = "stale" in parts
         state.kept = parts.get("kept", {})
         state.optimiser = parts.get("optimiser", {})
 
@@ -241,5 +242,7 @@ def _flatten(state: ClientState) -> dict[str, torch.Tensor]:
         tensors |= {f"prototypes/{name}": tensor for name, tensor in to_tensors(state.prototypes).items()}
     if state.covariance is not None:
         tensors["covariance/"] = state.covariance
+    if state.stale:
+        tensors["stale/"] = torch.ones(1)
     tensors |= {f"kept/{name}": tensor for name, tensor in state.kept.items()}
     return tensors | {f"optimiser/{name}": tensor for name, tensor in state.optimiser.items()}
