@@ -23,6 +23,7 @@ from data.client_data import client_data
 from data.domains import listed
 from data.shared_set import refuse_unfit, shared_rows
 from data.sources import is_path
+from federation.devices import device_of
 from federation.seeds import seed_process
 from federation.settings import RECEIVED, SettingError, device_name, home, shown
 from federation.wire.codec import codec_of
@@ -386,17 +387,7 @@ def _found(name: Any, where: str) -> torch.device:
         device_name(str(name))
     except ValueError as error:
         raise SettingError(f"{where} {name!r}; it {error}.") from None
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise SettingError(f'{where} "{name}", but this machine has no CUDA; use "auto" or "cpu".')
-    device = torch.device(name)
-    if device.index is not None and device.index >= torch.cuda.device_count():
-        raise SettingError(
-            f'{where} "{name}", but this machine has {torch.cuda.device_count()} CUDA devices, from cuda:0 '
-            'on; use one of those, "auto" or "cpu".'
-        )
-    return device
+    return device_of(name, where)
 
 
 def _parameters(module: torch.nn.Module) -> int:

@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot
 
 from client_app.evaluation import DivergenceError, autocast, measure
 from data.client_data import ClientData
+from federation.devices import exact
 from federation.seeds import generator
 from federation.wire.payloads import TrainingFigures
 from models.optim import EagerSGD
@@ -168,7 +169,7 @@ class _Met:
 def mean_norm(prototypes: PrototypeSet | None) -> float:
     """Mean Euclidean norm; 0 where there are none."""
     # squares of what float32 can hold overflow it
-    return float(prototypes.vectors.double().norm(dim=1).mean()) if prototypes else 0.0
+    return float(exact(prototypes.vectors).double().norm(dim=1).mean()) if prototypes else 0.0
 
 
 def batches(rows: int, size: int, order: torch.Generator, device: torch.device) -> Iterator[Tensor]:
@@ -213,7 +214,8 @@ def _gradient_ratio(loss: Loss) -> Tensor | None:
     (own,) = torch.autograd.grad(plain, loss.features, retain_graph=True)
     (added,) = torch.autograd.grad(loss.total - plain, loss.features, retain_graph=True)
     # float64, since a cross-entropy may be left without a gradient that float32 can hold
-    return added.double().norm() / own.double().norm().clamp_min(torch.finfo(torch.float32).tiny)
+    ours, theirs = (exact(gradient).double().norm() for gradient in (added, own))
+    return ours / theirs.clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def stop_if_not_finite(sums: Mapping[str, Tensor], ran: list[Phase], epoch: int, state: ClientState) -> None:
