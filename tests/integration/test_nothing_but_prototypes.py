@@ -41,8 +41,8 @@ COMPONENTS = 4  # of a class at most
 HEADERS = {
     "instruction": "run token round evaluate ensemble trained payload constants values codec",
     "report": "partition round problem remark seconds parts codec",
-    "identity": "method layouts companion partition partitions model parameters feature_dim class_names classes domain"
-    " rows discloses problem codec",
+    "identity": "method layouts companion partition partitions model parameters feature_dim class_names class_counts"
+    " classes domain rows discloses problem codec",
     "training": "counts figures parts",
     "evaluation": "local-prototypes global-prototypes classifier discriminant majority-class etf rows seconds",
 }
@@ -158,6 +158,7 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
             # the longest list is of sentences on what is disclosed
             check_scalars(records, "identity", longest=CLASSES + 1)
             assert len(records["identity"]["rows"]) == 3
+            assert not records["identity"].get("class_counts"), "which none of these methods declares"
             assert re.fullmatch(fingerprint_of(run), records["identity"]["codec"])
             continue
         report, trains = records["report"], kind == MessageType.TRAIN

@@ -231,6 +231,13 @@ def test_a_model_whose_package_is_not_here(trained_run, tmp_path, monkeypatch):
         open_trained(stores / "0", "cpu")
 
 
+def test_a_device_that_is_not_there(trained_run):
+    _, stores = trained_run({"rounds": 1})
+    for name in ("cuda:77", "mps", "abacus"):
+        with pytest.raises(SettingError, match=f'the device is "{name}"'):
+            open_trained(stores / "0", name)
+
+
 def test_inputs_that_the_model_does_not_take(trained_run, tmp_path):
     _, stores = trained_run({"dataset": "spiral", "models": "spiral_mlp", "spiral-points": 40, "rounds": 1})
     trained = open_trained(stores / "0", "cpu")
