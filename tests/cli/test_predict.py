@@ -81,7 +81,7 @@ def test_bad_input_is_one_sentence(invoke, trained, tmp_path):
         (["--state", trained.state.parent, trained.images[0]], "is the folder of a run"),
         (["--state", tmp_path, trained.images[0]], "holds no client.json"),
         (["--state", trained.state, "--rule", "oracle", trained.images[0]], "rule 'oracle' cannot be applied"),
-        (["--state", trained.state, "--device", "abacus", trained.images[0]], 'device "abacus" cannot be used'),
+        (["--state", trained.state, "--device", "abacus", trained.images[0]], 'device is "abacus"'),
         (["--state", trained.state], "there is nothing to classify"),
         (["--state", trained.state, "--text", "words"], "reads images"),
     ]
