@@ -256,18 +256,19 @@ def test_a_round_that_the_server_repeats_starts_where_it_started(client):
     assert without_times(client().train(ask(2, targets()))) == without_times(first)
 
 
-def test_memory_holds_the_states_used_last_within_its_bound(client, monkeypatch):
+def test_memory_holds_the_states_used_last_within_its_bound(client):
     for partition in range(4):
         client(partition).train(ask(1))
     assert [key[:2] for key in client_module._states] == [("a-run", partition) for partition in range(4)]
     one = client_module._size(client_module._states["a-run", 0, CPU][1])
     weights = sum(tensor.nbytes for tensor in client_module._states["a-run", 0, CPU][1].module.state_dict().values())
     assert one == weights
-    monkeypatch.setattr(client_module, "CACHE_BYTES", 2 * one)
+    assert client_module._states.total == 4 * one
     client(1).evaluate(ask(2))
+    client_module._states.shrink(2 * one)
     assert [key[:2] for key in client_module._states] == [("a-run", 3), ("a-run", 1)]
-    monkeypatch.setattr(client_module, "CACHE_BYTES", 0)
-    client(0).evaluate(ask(2))
+    assert client_module._states.total == 2 * one
+    client(0, {"state-memory": 0}).evaluate(ask(2))
     assert [key[:2] for key in client_module._states] == [("a-run", 0)]  # the newest always stays: it is in use
 
 

@@ -31,7 +31,10 @@ AT_LEAST_ONE = (
     *("rounds", "classes-per-client", "min-samples", "spiral-points", "local-epochs", "min-train-clients"),
     *("evaluate-every", "max-tokens", "max-failed-rounds", "threads", "server-threads"),
 )
-COUNTS = ("clients", "ways-spread", "shots", "shots-spread", "max-samples", "ensemble-every", "min-replies")
+COUNTS = (
+    *("clients", "ways-spread", "shots", "shots-spread", "max-samples", "ensemble-every", "min-replies"),
+    "state-memory",
+)
 POSITIVE = ("alpha", "learning-rate", "start-timeout", "query-timeout", "round-timeout")
 NOT_NEGATIVE = ("spiral-noise", "weight-decay", "prototype-weight")
 # setting -> (values that are just allowed, values that are just not)
@@ -64,7 +67,7 @@ CHOICES = {
     "wire-dtype": ("float32", "float16", "bfloat16", "int8"),
     "evaluate-clients": ("all", "sampled"),
     "precision": ("float32", "bf16"),
-    "device": ("auto", "cpu", "cuda", "cuda:0", "cuda:13"),
+    "device": ("auto", "cpu", "cuda", "cuda:0", "cuda:13", "mps", "xpu:1"),
 }
 # checked elsewhere, or anything
 COLUMNS = {"text-column", "label-column", "group-column"}
@@ -140,7 +143,7 @@ def test_a_choice_is_one_of_its_words_to_the_letter(name):
 
 DEFAULTS = defaults()
 INTS, FLOATS = ({name for name, value in DEFAULTS.items() if type(value) is kind} for kind in (int, float))
-ODD_DEVICES = ("cuda:", "cuda:x", "cuda:-1", "cuda:٣", "cpu:0", "mps")
+ODD_DEVICES = ("cuda:", "cuda:x", "cuda:-1", "cuda:٣", "cpu:0", "tpu")
 # setting -> values of another type or form
 WRONG = {
     **dict.fromkeys(INTS, (True, False, 2.0, 2.5, "2", math.nan, None)),
@@ -330,7 +333,7 @@ def test_home_is_the_variable_or_a_folder_of_the_user(monkeypatch):
 def test_a_resumed_run_may_change_where_and_how_patiently_it_runs_and_nothing_else():
     timeouts = {name for name in DEFAULTS if name.endswith("-timeout")}
     live = {"tensorboard", "wandb", "mlflow"}
-    assert timeouts | live | {"rounds", "device", "results-dir", "resume"} == MAY_DIFFER_ON_RESUME
+    assert timeouts | live | {"rounds", "device", "state-memory", "results-dir", "resume"} == MAY_DIFFER_ON_RESUME
 
 
 @pytest.mark.parametrize(
