@@ -12,7 +12,6 @@ from federation.wire.codec import Codec
 from federation.wire.parts import Limits, decode_payload, encode_payload
 from models import build
 from prototypes.masks import class_masks
-from prototypes.nearest import nearest_scores
 from prototypes.prototype_set import PrototypeSet
 from prototypes.refinement import class_sums, mean_directions, refine
 from strategies.contract import EVERYONE, Batch, ClientState, Phase, as_state
@@ -125,16 +124,6 @@ def test_the_step_is_the_refinement_of_the_normalised_means_to_the_bit(halves, o
         for when, parts in (("before", refined.before), ("after", refined.after)):
             assert {name: outcome.figures[f"{name}_{when}"] for name in asdict(parts)} == asdict(parts)
         assert len(outcome.figures) == 6
-
-
-def test_a_class_never_reported_moves_for_the_separation_alone(halves):
-    """Those that come too near to it push it away; one at a distance stays."""
-    strategy = halves(FEDPAGR, 3, 2).server
-    begun = PrototypeSet(torch.arange(3), torch.tensor([[1.0, 0.0], [0.8, 0.6], [-1.0, 0.0]]))
-    sets = {0: PrototypeSet(torch.tensor([0]), torch.tensor([[1.0, 0.0]]))}
-    after = strategy.aggregate(sets, as_state(begun), 1).state["vectors"]
-    assert after[1] @ begun.vectors[0] < 0.79
-    assert torch.equal(after[2], begun.vectors[2])
 
 
 # --- the client's round -------------------------------------------------------------------------------------------
@@ -260,14 +249,6 @@ def test_a_client_predicts_with_what_it_trained_with(halves):
     torch.testing.assert_close(objective.targets(stranger, longer).vectors, came.vectors)
     assert objective.targets(stranger, None) is None
     assert not stranger.kept
-
-
-def test_the_nearest_unit_prototype_is_that_of_the_largest_cosine():
-    """So that the shared rule is FedPAGR's own (Eq. 8)."""
-    z, given = prototypes(1, 2000, 6).vectors, prototypes(2, 9, 6).vectors
-    nearest = nearest_scores(z, given, torch.ones(9, dtype=torch.bool)).argmax(dim=1)
-    assert torch.equal(nearest, (z @ given.T).argmax(dim=1))
-    assert len(nearest.unique()) == 9
 
 
 # --- under masks --------------------------------------------------------------------------------------------------

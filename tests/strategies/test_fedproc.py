@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from federation.settings import SettingError
-from federation.wire.parts import Limits, decode_payload, encode_payload
 from models import build
 from prototypes.prototype_set import PrototypeSet
 from strategies.contract import EVERYONE, Batch, ClientState, Phase
@@ -79,27 +78,6 @@ def test_the_loss_is_the_curriculum_by_a_loop_over_samples(halves, round_number,
     assert {name: part.item() for name, part in loss.parts.items()} == pytest.approx(expected, rel=1e-5)
 
 
-def test_clients_use_directions(halves):
-    """Whatever the length of a mean; and the loss does not change with it."""
-    given, labels = received((0, 1, 3)), [0, 1, 2, 3]
-    losses = []
-    for length in (1.0, 40.0):
-        objective, state = client_half(halves, {}, given.with_vectors(length * given.vectors))
-        torch.testing.assert_close(state.targets.vectors.norm(dim=1), torch.ones(3))
-        losses.append(objective.loss(state, batch_of(labels), Phase("train", []), 2).total.item())
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-
-
-@pytest.mark.parametrize("wire_dtype", ["float32", "int8"])
-def test_masked_rows_are_unit_vectors_again_at_the_client(halves, wire_dtype):
-    codec = halves(FEDPROC | {"sparsity-dim": 3, "wire-dtype": wire_dtype}, K, D).server.codec
-    came = decode_payload(encode_payload(received((0, 1, 3)), codec), Limits(codec, 1e6))
-    _, state = client_half(halves, {}, came)
-    torch.testing.assert_close(state.table[0].norm(dim=1), torch.tensor([1.0, 1, 0, 1, 0]))
-    assert not state.targets.vectors[~codec.masks[came.labels]].any()
-    torch.testing.assert_close(state.targets.vectors * came.vectors.norm(dim=1, keepdim=True), came.vectors)
-
-
 def test_uploads_are_the_means_as_they_are_without_counts(halves):
     objective, state = client_half(halves)
     own = PrototypeSet(torch.tensor([1, 4]), torch.tensor([[0.1] * D, [0.0] * D]), torch.tensor([3, 9]))
@@ -162,12 +140,6 @@ def test_nor_does_its_norm_pass_for_the_scale_of_the_features(halves):
 
 
 # --- settings and whole runs --------------------------------------------------------------------------------------
-
-
-def test_dropout_reaches_the_head(halves):
-    for dropout in (0.0, 0.4):
-        _, state = client_half(halves, {"fedproc.dropout": dropout})
-        assert state.module.head.dropout.p == dropout
 
 
 def snapshot(path):

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from torch.nn.functional import cross_entropy
 
-from models import build
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import EVERYONE, Batch, ClientState, Phase
+from strategies.contract import EVERYONE, ClientState
 
 K, D = 6, 4
 ALLOWED = {"strategy": "fedproto", "disclose-class-counts": True}
@@ -107,56 +105,3 @@ def test_counts_are_uploaded_for_the_weighted_mean_alone(halves):
         assert (sent.counts is not None) == (how == "weighted")
         assert both.run.exchange.counts == (how == "weighted")
         assert torch.equal(sent.vectors, own.vectors)
-
-
-# --- the loss ---------------------------------------------------------------------------------------------
-
-
-def naive_loss(model, batch, targets, weight, how):
-    """CE + weight * R by a loop over samples; those whose class has no target take no part in R."""
-    z = model.features(batch.inputs)
-    pulls = []
-    for row, label in enumerate(batch.labels.tolist()):
-        if label in targets:
-            squares = sum((z[row, i] - targets[label][i]) ** 2 for i in range(D))
-            pulls.append({"mse": squares / D, "l2-squared": squares, "l2": squares.sqrt()}[how])
-    pull = sum(pulls) / len(pulls) if pulls else 0.0
-    return cross_entropy(model.classify(z), batch.labels) + weight * pull
-
-
-@pytest.mark.parametrize("how", ["mse", "l2", "l2-squared"])
-@pytest.mark.parametrize("classes", [(0, 1, 2, 3, 4, 5), (1, 4), (5,)])
-def test_the_loss_and_its_gradient_are_the_plain_loops(halves, how, classes):
-    objective = halves({"strategy": "fedproto", "prototype-loss": how, "prototype-weight": 0.7}, K, D).objective
-    model = objective.build(build("tiny_perceptron", (1, 8, 8), D, K, 0, "linear").double(), 0)
-    generator = torch.Generator().manual_seed(1)
-    labels = torch.tensor([0, 1, 1, 2, 4, 3, 0, 2])
-    batch = Batch(torch.randn(8, 1, 8, 8, generator=generator, dtype=torch.float64), labels)
-    vectors = torch.randn(len(classes), D, generator=generator, dtype=torch.float64)
-    targets = objective.targets(ClientState(model), PrototypeSet(torch.tensor(classes), vectors))
-    assert torch.equal(targets.vectors, vectors)
-    state = ClientState(model, targets=targets, table=targets.table(K))
-
-    def gradients(loss):
-        return torch.autograd.grad(loss, list(model.parameters()))
-
-    loss = objective.loss(state, batch, Phase("train", list(model.parameters())), 2)
-    naive = naive_loss(model, batch, dict(zip(classes, vectors, strict=True)), 0.7, how)
-    assert loss.total.item() == pytest.approx(naive.item(), rel=1e-12)
-    for ours, theirs in zip(gradients(loss.total), gradients(naive), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-    assert set(loss.parts) == {"cross-entropy", "prototype-pull"}
-    plain = naive_loss(model, batch, {}, 0.7, how)
-    # nobody in the batch is of class 5: the pull towards it alone is nothing
-    assert (loss.parts["prototype-pull"].item() > 0) == (classes != (5,))
-    assert (loss.total.item() > plain.item()) == (classes != (5,))
-
-
-def test_without_targets_there_is_no_pull(halves):
-    objective = halves({"strategy": "fedproto"}, K, D).objective
-    model = build("tiny_perceptron", (1, 8, 8), D, K, 0, "linear")
-    batch = Batch(torch.randn(5, 1, 8, 8), torch.arange(5))
-    loss = objective.loss(ClientState(model), batch, Phase("train", []), 1)
-    assert list(loss.parts) == ["cross-entropy"]
-    assert torch.equal(loss.total, cross_entropy(model.classify(model.features(batch.inputs)), batch.labels))
-    assert objective.targets(ClientState(model), None) is None

@@ -256,24 +256,6 @@ def test_pseudo_features_are_the_mixtures_and_of_all_its_classes_equally_many(ha
     assert [phase.name for phase in objective.phases(state, 12)] == ["train"]
 
 
-def test_every_client_and_round_has_a_start_of_its_own_for_its_fit_and_its_pseudo_features(
-    client, retraining_alone, monkeypatch
-):
-    fit, seeds = gfpl.fit_class_mixtures, []
-
-    def recorded(features, labels, components, seed):
-        seeds.append(seed)
-        return fit(features, labels, components, seed)
-
-    monkeypatch.setattr(gfpl, "fit_class_mixtures", recorded)
-    for partition, number in ((0, 2), (1, 2), (0, 4)):
-        client(partition).train(ask(number, digits()))
-    assert len(set(seeds)) == 3
-    drawn = [phases[0].rows[0] for phases in retraining_alone]
-    assert not torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-
-
 def test_the_optimiser_of_retraining_starts_anew_though_that_of_training_persists(client):
     settings = {"optimizer-state": "persistent", "momentum": 0.9}
     client(settings=settings).train(ask(1))

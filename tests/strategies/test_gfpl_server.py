@@ -191,18 +191,6 @@ def test_an_exchange_of_nothing_leaves_what_was_there(federation):
     assert list(lines[2]["problems"]) == ["1"]
 
 
-def test_the_norm_that_is_watched_is_of_the_class_means_of_the_mixtures(halves):
-    uploads = {p: upload(p, 2) for p in HELD}
-    means = {}
-    for partition, held in HELD.items():
-        for label in held:
-            pair = uploads[partition].means[uploads[partition].labels == label].double()  # both weigh a half
-            means.setdefault(label, []).append((pair[0] + pair[1]) / 2)
-    norms = [float((sum(each) / len(each)).norm()) for each in means.values()]
-    found = halves(GFPL, K, 3).server.feature_norm(uploads)
-    assert found == pytest.approx(sum(norms) / len(norms), rel=1e-5)
-
-
 def test_counts_are_held_against_the_rows_of_the_roster(federation):
     def lie(partition, number, report):
         wrong = mixtures(sorted(HELD[0] * 2), 3, 20, {0: 11, 1: 10})

@@ -10,9 +10,7 @@ from federation.wire.payloads import Evaluation
 from prototypes.aggregation import aggregate
 from prototypes.personalisation import personalise
 from prototypes.prototype_set import PrototypeSet
-from strategies import read_settings
-from strategies.contract import EVERYONE, PullObjective
-from strategies.rounds.checkpoint import pack, unpack
+from strategies.contract import EVERYONE
 from tests.strategies.sets import same
 
 K, D = 6, 4
@@ -40,33 +38,6 @@ def test_every_client_gets_its_own_mixture_and_strangers_the_mean(halves, weight
     expected = personalise(sets, 0.3, weighting)
     assert all(same(outcome.downloads[p], expected[p]) for p in sets)
     assert same(outcome.downloads[EVERYONE], aggregate(list(sets.values()), "mean"))
-
-
-def test_the_latest_prototypes_of_those_not_sampled_still_count(halves):
-    strategy = halves(PFPL, K, D).server
-    first = {p: upload([0, 1, 2], p) for p in (0, 1, 2)}
-    second = {1: upload([1, 2], 11), 3: upload([2, 3], 13)}
-    state = strategy.aggregate(first, {}, 1).state
-    outcome = strategy.aggregate(second, state, 2)
-    latest = {0: first[0], 1: second[1], 2: first[2], 3: second[3]}
-    expected = personalise(latest, 0.5)
-    assert set(outcome.downloads) == {EVERYONE, 0, 1, 2, 3}
-    assert all(same(outcome.downloads[p], expected[p]) for p in latest)
-    # class 0 of client 1 is gone, that of the others is not
-    assert outcome.downloads[EVERYONE].labels.tolist() == [0, 1, 2, 3]
-    assert same(outcome.downloads[EVERYONE], aggregate(list(latest.values()), "mean"))
-
-
-def test_state_is_no_larger_than_one_set_a_client_and_survives_a_checkpoint(halves):
-    strategy = halves(PFPL, K, D).server
-    outcome = strategy.aggregate({p: upload([0, 3, 5], p) for p in range(4)}, {}, 1)
-    for number in range(2, 6):
-        outcome = strategy.aggregate({number % 4: upload([0, 3, 5], 10 * number)}, outcome.state, number)
-    assert sum(tensor.numel() for tensor in outcome.state.values()) == 4 * 3 * (D + 2)
-    state, downloads = unpack(pack(outcome.state, outcome.downloads))
-    again, direct = (strategy.aggregate({2: upload([5], 99)}, s, 7) for s in (state, outcome.state))
-    assert set(downloads) == {EVERYONE, 0, 1, 2, 3}
-    assert all(same(again.downloads[key], direct.downloads[key]) for key in direct.downloads)
 
 
 def test_an_upload_without_classes_replaces_nothing(halves):
@@ -154,8 +125,3 @@ def test_without_domains_nothing_is_said_of_them(federation):
     assert all("domains" not in line["evaluation"] for line in run.folder.lines())
     assert "domains" not in summary_of(run)
     assert all("own_domain_weight" not in line.get("server", {}) for line in run.folder.lines())
-
-
-def test_the_client_s_half_is_the_shared_pull_and_the_classifier_answers():
-    run = read_settings(PFPL)
-    assert (run.method.objective, run.inference) == (PullObjective, "classifier")

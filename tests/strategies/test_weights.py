@@ -14,11 +14,11 @@ from federation.settings import SettingError
 from federation.wire.checks import MessageError
 from federation.wire.codec import Codec
 from federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
-from federation.wire.payloads import Identity, Parts, from_tensors, to_tensors
+from federation.wire.payloads import Identity, Parts, to_tensors
 from federation.wire.specs import Spec
 from federation.wire.weights import layout_lines, read_layouts
 from models.split import SplitModel
-from prototypes.weights import Weights, flat, unflat
+from prototypes.weights import flat, unflat
 from runs.folder import RunFolder
 from strategies import read_settings
 from strategies.contract import ClientState
@@ -264,23 +264,6 @@ def test_layouts_are_said_in_lines():
 def test_layouts_that_make_no_sense_are_refused(lines, words):
     with pytest.raises(MessageError, match=words):
         read_layouts(lines)
-
-
-def test_checkpoint_and_store_keep_parts_whole():
-    sent = upload(halves_of("fedavg")[1], 3)
-    back = from_tensors(to_tensors(sent))
-    assert set(back.parts) == {"extractor", "head"}
-    assert all(torch.equal(flat(back[part]), flat(sent[part])) for part in sent.parts)
-    assert isinstance(back["head"], Weights)
-
-
-# --- settings that no part obeys ----------------------------------------------------------------------------------
-
-
-def test_masks_are_refused_where_there_is_no_vector_to_mask():
-    with pytest.raises(SettingError, match="which masks prototype vectors, but `fedper` sends weights"):
-        read_settings({"strategy": "fedper", "sparsity-dim": 5})
-    read_settings({"strategy": "fedper", "wire-dtype": "int8"})
 
 
 # --- whole runs ---------------------------------------------------------------------------------------------------

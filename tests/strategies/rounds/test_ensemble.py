@@ -16,7 +16,6 @@ from federation.settings import SettingError
 from federation.wire.messages import encode_report
 from federation.wire.payloads import Answers
 from federation.wire.sizes import wire_bytes
-from strategies.rounds.exchange import LATE
 
 CLASSES, ROWS = 4, 11
 APART = {"ensemble_wire_up", "ensemble_wire_down"}
@@ -122,14 +121,6 @@ def test_all_clients_answer_in_every_nth_round_and_at_the_end(answering, shared,
 # --- nothing else changes ---------------------------------------------------------------------------------------
 
 
-def test_flowers_result_is_what_it_was(answering, shared):
-    settings = {"fraction-train": 0.5, "evaluate-every": 2}
-    plain = answering().start(settings).result
-    told = answering().start(settings | {"ensemble-every": 1} | shared[1]).result
-    assert told.evaluate_metrics_clientapp == plain.evaluate_metrics_clientapp != {}
-    assert told.train_metrics_clientapp == plain.train_metrics_clientapp
-
-
 @pytest.mark.parametrize("settings", [{"evaluate-every": 2}, {"evaluate-clients": "sampled"}])
 def test_a_message_for_the_ensemble_alone_is_in_no_other_count(answering, shared, script, settings):
     """Neither what goes down on it, prototypes too, nor the whole of what comes back."""
@@ -155,18 +146,6 @@ def test_a_message_for_the_ensemble_alone_is_in_no_other_count(answering, shared
         assert found == [up[line["round"]], down[line["round"]]]
         assert {other["bytes"].pop(name) for name in APART} == {0}
         assert line["bytes"] == other["bytes"]
-
-
-def test_a_late_reply_to_a_message_for_the_ensemble_alone_was_sent_all_the_same(answering, shared, script):
-    def change(p, number, kind, report):
-        return script.SILENCE if (p, kind, number) == (silent, "evaluate", 1) else report
-
-    settings = {"evaluate-clients": "sampled", "fraction-train": 0.5, "ensemble-every": 9} | shared[1]
-    silent = next(p for p in range(4) if p not in answering().start(settings).sample(1))
-    whole, late = (answering(c).start(settings).folder.lines()[0] for c in (None, change))
-    assert late["bytes"]["ensemble_wire_down"] == whole["bytes"]["ensemble_wire_down"] > 0
-    assert late["bytes"]["ensemble_wire_up"] < whole["bytes"]["ensemble_wire_up"]
-    assert late["problems"] == {str(silent): LATE}
 
 
 # --- bad answers ------------------------------------------------------------------------------------------------

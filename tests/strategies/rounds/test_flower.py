@@ -15,7 +15,7 @@ from prototypes.prototype_set import PrototypeSet
 from runs.round import RunError
 from strategies import load_method
 from strategies.contract import EVERYONE, Outcome, ServerHalf
-from strategies.rounds.checkpoint import pack, unpack
+from strategies.rounds.checkpoint import pack
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -201,20 +201,6 @@ def test_a_round_without_a_single_upload_keeps_all_prototypes(federation):
     assert set(strategy.result.train_metrics_clientapp) == {1, 3}
 
 
-def test_uploads_reach_the_method_in_partition_order(federation, monkeypatch):
-    order = []
-    method = load_method("fedproto").server
-    inner = method.aggregate
-
-    def spy(self, uploads, state, server_round):
-        order.append(list(uploads))
-        return inner(self, uploads, state, server_round)
-
-    monkeypatch.setattr(method, "aggregate", spy)
-    federation(5, tamper=lambda p, r, kind, report: (float(9 * p * r % 7), report)).start({"rounds": 3})
-    assert order == [[0, 1, 2, 3, 4]] * 3
-
-
 def test_the_order_of_replies_changes_no_bit(federation):
     def downloads(delay):
         group = federation(5, tamper=lambda p, r, kind, report: (delay(p, r), report))
@@ -289,16 +275,3 @@ def test_it_warns_when_prototypes_fall_below_a_third_of_round_1(federation, say,
             "2.56: the features collapse; where the loss pulls them to prototypes, lower `prototype-weight` or spread"
         )
     assert lines_of(strategy)[2]["server"]["prototype_norm"] == pytest.approx(8 * factor)
-
-
-def test_state_and_downloads_survive_packing():
-    state = {"labels": torch.tensor([1, 2]), "module/0.weight": torch.randn(2, 3)}
-    counted = PrototypeSet(torch.tensor([3]), torch.randn(1, 2), torch.tensor([5]))
-    downloads = {EVERYONE: PrototypeSet(torch.tensor([0]), torch.randn(1, 2)), 12: counted}
-    again, payloads = unpack(pack(state, downloads))
-    assert again.keys() == state.keys()
-    assert all(torch.equal(again[name], state[name]) for name in state)
-    assert list(payloads) == [EVERYONE, 12]
-    assert torch.equal(payloads[12].counts, torch.tensor([5]))
-    assert payloads[EVERYONE].counts is None
-    assert unpack(pack({}, {})) == ({}, {})
