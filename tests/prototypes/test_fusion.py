@@ -6,8 +6,6 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from scipy.integrate import quad
-from scipy.stats import norm
 
 from prototypes import fusion
 from prototypes.fusion import bhattacharyya, fuse
@@ -67,16 +65,6 @@ def naive_clusters(rows, limit):
     return clusters
 
 
-def test_one_dimension_is_minus_log_of_the_overlap_integral():
-    for mean, variance, other_mean, other_variance in [(0, 1, 0.5, 1), (1, 0.2, -1, 3), (2, 4, 2, 0.5)]:
-        one, other = norm(mean, math.sqrt(variance)), norm(other_mean, math.sqrt(other_variance))
-        overlap, _ = quad(lambda x, one=one, other=other: math.sqrt(one.pdf(x) * other.pdf(x)), -30, 30)
-        arguments = [
-            torch.tensor([[value]], dtype=torch.float64) for value in (mean, variance, other_mean, other_variance)
-        ]
-        assert float(bhattacharyya(*arguments)) == pytest.approx(-math.log(overlap), rel=1e-9)
-
-
 @pytest.mark.parametrize("dim", [1, 2, 3, 6, 8, 50])
 @pytest.mark.parametrize("block", [1, 100, 2**17])
 def test_equals_equation_8_pair_by_pair_whatever_the_block(monkeypatch, dim, block):
@@ -124,15 +112,6 @@ def test_equals_the_naive_algorithm_and_the_moments_of_the_pooled_components(see
             np.testing.assert_allclose(mean, expected, rtol=0, atol=1e-13)
             second = (weights[:, None] * (variances + means**2)).sum(axis=0) / weights.sum()
             np.testing.assert_allclose(variance, second - expected**2, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("per_dimension", [True, False])
-def test_zero_fuses_nothing_not_even_equals_and_infinity_leaves_one_a_class(per_dimension):
-    mixtures = uploads()
-    mixtures[7] = mixtures[0]
-    rows = sum(len(each) for each in mixtures.values())
-    assert len(fuse(mixtures, 0.0, per_dimension)) == rows
-    assert fuse(mixtures, math.inf, per_dimension).labels.tolist() == [0, 1]
 
 
 def test_ties_go_by_client_and_row():

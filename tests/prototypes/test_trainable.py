@@ -97,16 +97,6 @@ def test_absent_classes_change_nothing_and_get_no_gradient(what):
     assert torch.equal(fewer, expected)
 
 
-def test_one_class_alone_costs_nothing():
-    vectors, _, prototypes, present = batch()
-    loss = contrastive_loss(
-        vectors, torch.full((len(vectors),), 2), prototypes.requires_grad_(), 100.0, torch.arange(len(present)) == 2
-    )
-    loss.backward()
-    assert loss.item() == 0
-    assert not prototypes.grad.any()
-
-
 # --- its value at collapse ----------------------------------------------------------------------------
 
 
@@ -154,16 +144,6 @@ def test_module_is_an_embedding_and_two_layers():
     torch.testing.assert_close(module(), hidden @ second.weight.T + second.bias)
 
 
-def test_module_comes_from_its_seed_alone():
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    module = TrainablePrototypes(4, D, seed=1)
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.rand(3)
-    assert torch.equal(TrainablePrototypes(4, D, seed=1)(), module())
-    assert not torch.equal(TrainablePrototypes(4, D, seed=2)(), module())
-
-
 # --- training -----------------------------------------------------------------------------------------
 
 
@@ -206,13 +186,6 @@ def same(module, other):
     return all(torch.equal(a, b) for a, b in zip(module.parameters(), other.parameters(), strict=True))
 
 
-def test_plain_sgd_leaves_the_embedding_of_an_absent_class():
-    before = TrainablePrototypes(5, D, seed=0).embedding.weight
-    after = trained([3])[0].embedding.weight
-    assert torch.equal(after[1], before[1])
-    assert not (after[[0, 2, 3, 4]] == before[[0, 2, 3, 4]]).all(dim=1).any()
-
-
 def test_training_is_a_plain_loop_and_returns_the_last_epochs_running_loss():
     vectors, labels, present = clusters()
     module = TrainablePrototypes(5, D, seed=0)
@@ -233,27 +206,6 @@ def test_training_is_a_plain_loop_and_returns_the_last_epochs_running_loss():
     other, returned = trained([3])
     assert same(module, other)
     assert returned == pytest.approx(sum(losses) / len(losses), rel=1e-12)
-
-
-def test_training_is_its_generators_alone():
-    module, loss = trained([4])
-    torch.manual_seed(8)
-    before = torch.get_rng_state()
-    again, loss_again = trained([4])
-    assert torch.equal(torch.get_rng_state(), before)
-    assert same(module, again)
-    assert loss == loss_again
-    other, _ = trained([4], seed=1)
-    assert not same(module, other)
-
-
-def test_training_goes_on_where_it_was_left():
-    whole, loss = trained([6], momentum=0.9)
-    parts, loss_of_parts = trained([2, 3, 1], momentum=0.9)
-    assert same(whole, parts)
-    assert loss == loss_of_parts
-    # the momentum takes part, so that losing it would show
-    assert not same(whole, trained([2, 3, 1], momentum=0.9, keep=False)[0])
 
 
 # --- refusals -----------------------------------------------------------------------------------------

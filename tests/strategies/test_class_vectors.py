@@ -150,12 +150,6 @@ def test_both_ends_start_alike(name, dim):
         torch.testing.assert_close(drawn @ drawn.T, torch.eye(K, dtype=torch.float64))
 
 
-def test_a_simplex_has_the_least_cosines():
-    vectors = start(FedNHSettings(start="simplex"), 4, 3, 0)
-    cosines = vectors @ vectors.T - torch.eye(4, dtype=torch.float64)
-    torch.testing.assert_close(cosines[~torch.eye(4, dtype=torch.bool)], torch.full((12,), -1 / 3).double())
-
-
 def test_fednh_refuses_masks_which_would_make_two_classifiers():
     with pytest.raises(SettingError, match="`sparsity-dim` is 2, but `fednh` classifies by its prototypes"):
         halves("fednh", **{"sparsity-dim": 2})[0].check(K, D)

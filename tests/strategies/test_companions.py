@@ -2,7 +2,6 @@
 
 import copy
 import json
-import math
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts
 from federation.wire.weights import layout_lines
 from models import build
-from prototypes.losses import divergence
 from prototypes.weights import Weights
 from reports.report import write_report
 from strategies import read_settings
@@ -130,16 +128,6 @@ def test_fml_without_distillation_leaves_the_own_model_as_training_alone_to_the_
     assert rules(**{"strategy": "fml"}) != alone
 
 
-@pytest.mark.parametrize("reduction", ["batch", "element"])
-def test_the_divergence_is_that_of_loops(reduction):
-    own, teacher = torch.randn(5, K), torch.randn(5, K)
-    p, q = (torch.softmax(each.double(), dim=1).tolist() for each in (own, teacher))
-    naive = math.fsum(b * math.log(b / a) for ps, qs in zip(p, q, strict=True) for a, b in zip(ps, qs, strict=True)) / 5
-    assert float(divergence(own, teacher, reduction)) == pytest.approx(
-        naive / (K if reduction == "element" else 1), 1e-5
-    )
-
-
 def test_each_model_of_fml_learns_by_its_own_terms_alone():
     alpha, beta, rows = 0.3, 0.8, batch()
     objective, state = built("fml", **{"fml.alpha": alpha, "fml.beta": beta, "fml.companion": "perceptron"})
@@ -196,11 +184,3 @@ def test_a_companion_is_no_wider_than_the_features_it_joins_and_says_so(asked, w
     assert built("fedmrl", **{"fedmrl.shared-dim": asked})[1].module.companion.feature_dim == width
     server.meet(Codec(K, D), {0: Identity(0, 1)})
     assert bool(server.notices()) == (asked > D)
-
-
-def test_the_private_map_follows_from_the_seed_and_leaves_torch_s_own_as_it_was():
-    before = torch.get_rng_state()
-    one, same_seed, other = (built("fedmrl", seed=seed)[1].module.projection for seed in (1, 1, 2))
-    assert torch.equal(before, torch.get_rng_state())
-    assert torch.equal(one.weight, same_seed.weight)
-    assert not torch.equal(one.weight, other.weight)

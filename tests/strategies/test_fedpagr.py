@@ -15,7 +15,6 @@ from prototypes.masks import class_masks
 from prototypes.prototype_set import PrototypeSet
 from prototypes.refinement import class_sums, mean_directions, refine
 from strategies.contract import EVERYONE, Batch, ClientState, Phase, as_state
-from strategies.rounds.checkpoint import pack, unpack
 
 K, D = 5, 8
 FEDPAGR = {"strategy": "fedpagr"}
@@ -26,7 +25,6 @@ OTHER_SERVER = {
     "fedpagr.server-learning-rate": 0.05,
     "fedpagr.server-momentum": 0.5,
 }
-CLASSES, DIM = 10, 8  # of the digits
 
 
 def uploads(seed=0, clients=6):
@@ -68,9 +66,6 @@ def test_it_begins_with_seeded_unit_vectors_of_all_classes(halves):
     torch.testing.assert_close(begun.vectors.norm(dim=1), torch.ones(K))
     assert torch.equal(again.downloads[EVERYONE].vectors, begun.vectors)
     assert float((other.downloads[EVERYONE].vectors - begun.vectors).norm(dim=1).min()) > 0.1
-    state, downloads = unpack(pack(first.state, first.downloads))
-    assert torch.equal(state["vectors"], begun.vectors)
-    assert torch.equal(downloads[EVERYONE].vectors, begun.vectors)
 
 
 def test_round_1_has_targets_also_for_those_who_do_not_train(federation, halves):
@@ -93,17 +88,11 @@ def test_round_1_has_targets_also_for_those_who_do_not_train(federation, halves)
 # --- the server's step --------------------------------------------------------------------------------------------
 
 
-def unit(vector):
-    length = math.sqrt(sum(value * value for value in vector))
-    return [value / length for value in vector]
-
-
 @pytest.mark.parametrize("options", [{}, OTHER_SERVER], ids=["paper", "other"])
 def test_the_step_is_the_refinement_of_the_normalised_means_to_the_bit(halves, options):
     """Over two rounds; tests/prototypes has both written out. A class that nobody reports has no agreement."""
-    given = {"steps": 5, "learning_rate": 0.01, "momentum": 0.9, "separation_weight": 0.5, "margin": 0.3}
-    if options:
-        given = {"steps": 7, "learning_rate": 0.05, "momentum": 0.5, "separation_weight": 2.0, "margin": -0.2}
+    names = ("separation_weight", "margin", "steps", "learning_rate", "momentum")
+    given = dict(zip(names, options.values() or (0.5, 0.3, 5, 0.01, 0.9), strict=True))
     strategy = halves(FEDPAGR | options, K, D).server
     state = strategy.begin().state
     for number in (1, 2):
@@ -113,10 +102,8 @@ def test_the_step_is_the_refinement_of_the_normalised_means_to_the_bit(halves, o
         start = mean_directions(sums, counts, state["vectors"])
         refined = refine(start, sums, counts, **given)
         outcome = strategy.aggregate(sets, state, number)
-        assert set(outcome.downloads) == {EVERYONE}
-        download, state = outcome.downloads[EVERYONE], outcome.state
+        (download,), state = outcome.downloads.values(), outcome.state
         assert download.labels.tolist() == list(range(K))
-        assert download.vectors.dtype == torch.float32
         assert torch.equal(state["vectors"], download.vectors)
         assert torch.equal(state["vectors"], refined.points)
         # the steps did something
@@ -154,16 +141,10 @@ def test_receiving_anchors_the_classifier(halves):
     assert torch.equal(state.module.classifier.weight, expected)
     assert torch.equal(state.module.classifier.bias, torch.zeros(K))
     assert torch.equal(state.targets.vectors, expected)
-    with torch.no_grad():
-        state.module.classifier.weight.fill_(3.0)
-        state.module.classifier.bias.fill_(4.0)
-    objective.receive(state, prototypes(8), 2)
-    assert torch.equal(state.module.classifier.weight, prototypes(8).on_sphere().vectors)
-    assert not state.module.classifier.bias.any()
     # logits are the cosines
     state.module.eval()
     z = objective.features(state, batch_of().inputs)
-    torch.testing.assert_close(objective.logits(state, z), z @ prototypes(8).vectors.T)
+    torch.testing.assert_close(objective.logits(state, z), z @ expected.T)
 
 
 @pytest.mark.parametrize("options", [{}, {"fedpagr.temperature": 0.7, "fedpagr.entropy-weight": 2.0}])

@@ -1,12 +1,14 @@
 """ProtoNorm: unit directions as far apart as they can be go down, and the client alone scales them."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from federation.seeds import derive
 from federation.settings import SettingError
-from prototypes.alignment import align
+from prototypes.alignment import align, riesz_energy
 from prototypes.prototype_set import PrototypeSet
 from strategies.contract import EVERYONE, ClientState
 
@@ -72,12 +74,25 @@ def test_the_exponent_of_the_energy_is_a_setting(halves):
     assert not torch.allclose(found[0.0], found[2.0], atol=1e-4)
 
 
-@pytest.mark.parametrize(("epsilon", "ended_by"), [(1.0, "stop"), (1e-12, "limit")])
-def test_thomson_stops_by_the_rule_and_threshold_that_are_set(halves, epsilon, ended_by):
-    settings = {"protonorm.alignment": "thomson", "protonorm.stop": "force", "protonorm.epsilon": epsilon}
-    outcome, _ = made(halves, settings, uploads(range(7), 4), 7, 4)
-    assert outcome.figures["alignment_ended_by"] == ended_by
-    assert (outcome.figures["alignment_iterations"] < 100) == (ended_by == "stop")
+@pytest.mark.parametrize(
+    ("more", "ended_by", "most"),
+    [
+        ({"stop": "force", "epsilon": 1.0}, "stop", 99),
+        ({"stop": "force", "epsilon": 1e-12}, "limit", 100),
+        ({"iterations": 7}, "limit", 7),
+    ],
+)
+def test_thomson_stops_by_the_rule_threshold_and_iterations_that_are_set(halves, more, ended_by, most):
+    settings = {"protonorm.alignment": "thomson"} | {f"protonorm.{name}": value for name, value in more.items()}
+    outcome, download = made(halves, settings, uploads(range(7), 4), 7, 4)
+    figures, distances = outcome.figures, torch.pdist(download.vectors.double())
+    assert (figures["alignment_solver"], figures["alignment_ended_by"]) == ("thomson", ended_by)
+    assert figures["alignment_iterations"] <= most
+    assert (figures["alignment_iterations"] == most) == (ended_by == "limit")
+    assert figures["alignment_energy"] == pytest.approx(float(riesz_energy(download.vectors.double())), abs=1e-4)
+    ends = [float(value(distances)) for value in (torch.min, torch.mean, torch.max)]
+    assert [figures[f"distance_{end}"] for end in ("min", "mean", "max")] == pytest.approx(ends, abs=1e-6)
+    assert figures["distance_share"] == pytest.approx(ends[0] / math.sqrt(2 * 7 / 6), abs=1e-6)
 
 
 def test_the_ablation_without_alignment_sends_the_normalised_means(halves):

@@ -323,40 +323,6 @@ def test_a_whole_run_scores_what_its_clients_sent(run, home):
         assert f", ensemble {100 * accuracy:5.1f}) | " in said
 
 
-@pytest.fixture
-def images(tmp_path):
-    """A data set of images, and a shared test set of the same form."""
-    data, shared = scans(tmp_path / "data", range(30, 230), 10), scans(tmp_path / "shared", range(30), 10)
-    return {"dataset": str(data), "shared-test-path": str(shared), "feature-dim": 12}
-
-
-ALONE = {"fraction-train": 0.5, "rounds": 3}
-
-
-@pytest.mark.parametrize(
-    ("strategy", "more", "measured", "alone"),
-    [
-        ("fedproc", {}, [2, 3], []),
-        ("fedpagr", ALONE | {"evaluate-every": 2}, [1, 2, 3, 4], [2]),
-        ("fedproto", ALONE | {"evaluate-clients": "sampled"}, [1, 2, 3, 4], [1, 2, 3, 4]),
-    ],
-)
-def test_a_run_with_it_is_the_run_without_it(run, metrics, images, strategy, more, measured, alone):
-    """The same rows both times, since the shared ones lie elsewhere: only the ensemble's own figures differ, and not a
-    byte of any other count (the instruction's `ensemble` is a bool, as long when true)."""
-    settings = {"strategy": strategy} | images | more
-    without = metrics(run(settings))
-    lines = metrics(run(settings | {"ensemble-every": 1}))
-    assert [line["round"] for line in lines if "ensemble" in line] == measured
-    assert [line["round"] for line in lines if line["bytes"]["ensemble_wire_down"]] == alone
-    for line, plain in zip(lines, without, strict=True):
-        found = line.pop("ensemble", None)
-        answered = line["bytes"]["ensemble_wire_up"] > 0
-        assert answered == (found is not None)
-        line["bytes"] |= dict.fromkeys(APART, 0)
-        assert line == plain
-
-
 def test_cut_and_resumed_it_has_the_same_figures(run, cut, metrics):
     settings = {"strategy": "fedpagr", "ensemble-every": 2, "rounds": 3, "fraction-train": 0.5, "feature-dim": 12}
     whole = run(settings)

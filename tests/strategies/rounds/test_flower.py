@@ -4,7 +4,6 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +15,6 @@ from runs.round import RunError
 from strategies import load_method
 from strategies.contract import EVERYONE, Outcome, ServerHalf
 from strategies.rounds.checkpoint import pack
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def lines_of(strategy):

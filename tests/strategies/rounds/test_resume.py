@@ -124,22 +124,16 @@ def test_cut_in_the_middle_of_a_line_or_of_the_final_evaluation(federation):
     assert said_in(resumed) == said_in(whole)
 
 
-def test_more_rounds_continue_a_finished_run(federation):
+def test_a_finished_run_goes_on_with_more_rounds_and_else_evaluates_once_more(federation):
     whole = federation(3).start({"rounds": 5})
     short = federation(3).start({"rounds": 2})
+    before, again = said_in(short), federation(3)
+    assert said_in(again.start({"rounds": 2, "resume": str(short.folder.path)})) == before
+    assert {kind for _, _, kind, _ in again.asked} == {"evaluate"}
     resumed = federation(3).start({"rounds": 5, "resume": str(short.folder.path)})
     assert said_in(resumed) == said_in(whole)
     summary = json.loads((resumed.folder.path / "summary.json").read_text())
     assert (summary["rounds"], summary["settings"]["rounds"]) == (5, 5)
-
-
-def test_a_finished_run_resumed_as_it_was_evaluates_once_more(federation):
-    first = federation(3).start({"rounds": 2})
-    before = said_in(first)
-    again = federation(3)
-    resumed = again.start({"rounds": 2, "resume": str(first.folder.path)})
-    assert {kind for _, _, kind, _ in again.asked} == {"evaluate"}
-    assert said_in(resumed) == before
 
 
 def snapshot(path):
@@ -157,17 +151,8 @@ def other_identity(**changes):
     ("settings", "change", "error", "words"),
     [
         ({"rounds": 2}, None, SettingError, r"`rounds` is 2, but .* has finished 3; resume with that many or more"),
-        ({}, other_identity(model="other"), RosterError, r'client 1 .* its model was "scripted" and is now "other"'),
-        (
-            {},
-            other_identity(rows=(30, 4, 6)),
-            RosterError,
-            r"client 1 .* its rows was \[20, 4, 6\] and is now \[30, 4, 6\]",
-        ),
-        ({}, other_identity(classes=(0,)), RosterError, r"client 1 .* its classes was"),
+        ({}, other_identity(rows=(30, 4, 6)), RosterError, r"client 1 .* was \[20, 4, 6\] and is now \[30, 4, 6\]"),
         ({"learning-rate": 0.5}, None, SettingError, "`learning-rate` was 0.01 and is now 0.5"),
-        ({"sparsity-dim": 2}, None, SettingError, "`sparsity-dim` was 0 and is now 2"),
-        ({"wire-dtype": "int8"}, None, SettingError, '`wire-dtype` was "float32" and is now "int8"'),
         ({}, other_identity(codec="K=4 d=3"), RosterError, r"client 1 .* another codec .*s is none there and 3 here"),
         (
             {"fedproto.aggregation": "median"},
