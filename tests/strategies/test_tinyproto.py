@@ -124,10 +124,10 @@ def test_a_bound_on_norms_is_one_on_p_not_on_n_p(halves, strategy):
     assert [line for line in server.notices() if line.startswith("client 4 says")]
 
 
-@pytest.mark.parametrize(("ones", "said"), [(0, True), (9, True), (8, False)])
-def test_prototypes_that_cross_whole_are_told(halves, ones, said):
-    notices = both_halves(halves, "tinyproto-fp", {"sparsity-dim": ones}).server.notices()
-    assert [f"`sparsity-dim` is {ones}" in line for line in notices] == [True] * said
+def test_prototypes_that_cross_whole_are_told(halves):
+    for ones, said in ((0, True), (9, True), (8, False)):
+        notices = both_halves(halves, "tinyproto-fp", {"sparsity-dim": ones}).server.notices()
+        assert [f"`sparsity-dim` is {ones}" in line for line in notices] == [True] * said
 
 
 # --- FP -------------------------------------------------------------------------------------------------------
@@ -163,11 +163,9 @@ def test_fp_s_target_is_mu_times_the_mean_of_what_was_scaled(halves, ones):
 def test_fp_keeps_a_class_that_nobody_reports(halves):
     strategy = both_halves(halves, "tinyproto-fp", mu=0.1).server
     first = strategy.aggregate(local_prototypes(0), {}, 1)
-    rest = {1: PrototypeSet(torch.tensor([0, 2]), torch.eye(2, D))}
-    second = strategy.aggregate(rest, first.state, 2)
-    old, new = first.downloads[EVERYONE], second.downloads[EVERYONE]
-    assert new.labels.tolist() == old.labels.tolist() == [0, 1, 2, 3]
-    assert [torch.equal(new.vectors[row], old.vectors[row]) for row in range(4)] == [False, True, False, True]
+    second = strategy.aggregate({1: PrototypeSet(torch.tensor([0, 2]), torch.eye(2, D))}, first.state, 2)
+    old, new = (outcome.downloads[EVERYONE].vectors for outcome in (first, second))
+    assert [torch.equal(new[row], old[row]) for row in range(4)] == [False, True, False, True]
 
 
 # --- FT -------------------------------------------------------------------------------------------------------
@@ -192,15 +190,10 @@ def test_ft_multiplies_by_mu_and_then_is_fedtgp(halves, ones):
         assert torch.equal(download.vectors, expected.downloads[EVERYONE].vectors)
         added = {"mu", "target_to_weighted_mean"}
         assert {name: v for name, v in outcome.figures.items() if name not in added} == expected.figures
-        # the scale matters: FedTGP on what came is something else
-        unscaled = reference.aggregate(uploads, {}, server_round).downloads[EVERYONE]
-        assert not torch.equal(unscaled.vectors, download.vectors)
     # and the client takes what it receives
     received = across(download, made.server.codec)
     targets = made.objective.targets(ClientState(torch.nn.Identity(), constants={"mu": mu}), received)
     assert torch.equal(targets.vectors, received.vectors)
-    kept = made.server.codec.masks[download.labels] if ones else torch.ones(len(download), D, dtype=torch.bool)
-    assert torch.equal(received.vectors, torch.where(kept, download.vectors, 0.0))
 
 
 # --- mu -------------------------------------------------------------------------------------------------------
@@ -214,9 +207,6 @@ def test_mu_comes_from_the_roster_where_none_is_given(halves, strategy):
     assert mean_class_count(identities, of_all=False) == 145 / 5
     assert mean_class_count(identities, of_all=True) == 145 / 4
     assert made.derive_constants() == {"mu": pytest.approx(TARGET[strategy] * 5 / 145, rel=1e-12)}
-    # who is which partition does not matter
-    made.identities = {0: identities[2], 1: identities[0], 2: identities[1]}
-    assert made.derive_constants() == {"mu": pytest.approx(TARGET[strategy] * 5 / 145, rel=1e-12)}
     summed = both_halves(halves, strategy, {"tinyproto.sum": True}).server
     summed.identities = identities
     assert summed.derive_constants() == {"mu": pytest.approx(TARGET[strategy] * 4 / 145, rel=1e-12)}
@@ -225,31 +215,14 @@ def test_mu_comes_from_the_roster_where_none_is_given(halves, strategy):
     assert given.derive_constants() == {"mu": 0.002}
 
 
-@pytest.mark.parametrize("summed", [False, True])
-def test_the_ratio_of_target_to_count_weighted_mean_is_told(halves, summed):
-    """By loops: the targets' mean norm over that of sum_i n_ij p_ij / sum_i n_ij, a class counting by its images."""
+def test_the_ratio_of_target_to_count_weighted_mean_is_told(halves):
+    """Of sums of n_ij p_ij it is mu times the mean number of images of a class, exactly."""
     own, mu = local_prototypes(), 0.0123
-    made = both_halves(halves, "tinyproto-fp", {"tinyproto.sum": summed}, mu)
-    uploads = {p: uploaded(made.objective, each) for p, each in own.items()}
-    outcome = made.server.aggregate(uploads, {}, 1)
-    norms, sums, images = [], [], []
-    for label in range(4):
-        held = [
-            (int(each.counts[row]), each.vectors[row].double().numpy())
-            for each in own.values()
-            for row, found in enumerate(each.labels.tolist())
-            if found == label
-        ]
-        total = sum(count * vector for count, vector in held)
-        norms.append(mu * np.linalg.norm(total) / (1 if summed else len(held)))
-        images.append(sum(count for count, _ in held))
-        sums.append(np.linalg.norm(total))
-    weighted = sum(sums) / sum(images)
-    assert outcome.figures == {"mu": mu, "target_to_weighted_mean": pytest.approx(np.mean(norms) / weighted, rel=1e-4)}
-    if summed:
-        # exactly mu times the mean number of images of a class
-        assert np.mean(norms) / weighted == pytest.approx(mu * sum(images) / 4)
-    assert len(outcome.downloads[EVERYONE]) == 4
+    made = both_halves(halves, "tinyproto-fp", {"tinyproto.sum": True}, mu)
+    outcome = made.server.aggregate({p: uploaded(made.objective, each) for p, each in own.items()}, {}, 1)
+    images = sum(int(each.counts.sum()) for each in own.values())
+    ratio = pytest.approx(mu * images / 4, rel=1e-4)
+    assert outcome.figures == {"mu": mu, "target_to_weighted_mean": ratio}
 
 
 @pytest.mark.parametrize("strategy", BOTH)

@@ -86,14 +86,7 @@ def lines_of(strategy, without=("time",)):
 
 @pytest.mark.parametrize(
     ("every", "due", "evaluate_every", "who"),
-    [
-        (0, [], 1, "all"),
-        (1, [1, 2, 3, 4, 5, 6], 2, "sampled"),
-        (2, [1, 3, 5, 6], 1, "sampled"),
-        (2, [1, 3, 5, 6], 2, "all"),
-        (3, [1, 4, 6], 2, "all"),
-        (9, [1, 6], 1, "all"),
-    ],
+    [(0, [], 1, "all"), (1, [1, 2, 3, 4, 5, 6], 2, "sampled"), (2, [1, 3, 5, 6], 2, "all"), (9, [1, 6], 1, "all")],
 )
 def test_all_clients_answer_in_every_nth_round_and_at_the_end(answering, shared, every, due, evaluate_every, who):
     found, path = shared
@@ -213,20 +206,16 @@ def test_where_every_answer_is_bad_there_is_no_figure(answering, shared):
     assert strategy.failed_in_a_row == 0
 
 
-def test_an_answer_that_nobody_asked_for_is_dropped(answering, shared):
-    settings = {"ensemble-every": 2}
-
+def test_an_answer_that_nobody_asked_for_is_dropped_and_nothing_else_changes(answering, shared):
     def change(p, number, kind, report):
         unasked = Answers(probabilities(p, number), shared[0].fingerprint)
         return replace(report, answers=unasked) if (p, number) == (1, 2) else report
 
-    strategy = answering(change).start(settings | shared[1])
-    honest = answering().start(settings | shared[1])
-    lines = list(zip(lines_of(strategy), lines_of(honest), strict=True))
-    line, other = lines.pop(1)
-    assert all(mine == theirs for mine, theirs in lines)
+    runs = (answering(how).start({"ensemble-every": 2} | shared[1]) for how in (change, None))
+    lines, honest = map(lines_of, runs)
+    line, other = lines.pop(1), honest.pop(1)
+    assert lines == honest
     assert line["problems"] == {"1": "ensemble answer dropped: nobody asked for one"}
-    assert "ensemble" not in line
     assert line["bytes"].pop("ensemble_wire_up") > 0 == other["bytes"].pop("ensemble_wire_up")
     assert line | {"problems": {}} == other
 
@@ -239,8 +228,7 @@ def test_an_answer_beside_a_bad_upload_counts_and_both_problems_are_told(answeri
         return replace(report, payload=bad, answers=spoilt(report.answers, "nan") if p == 0 else report.answers)
 
     line = answering(change).start({"ensemble-every": 1} | shared[1]).folder.lines()[1]
-    assert line["ensemble"]["clients"] == 3
-    assert line["training"]["dropped"] == 2
+    assert (line["ensemble"]["clients"], line["training"]["dropped"]) == (3, 2)
     assert line["problems"]["0"].startswith("upload dropped: ")
     assert line["problems"]["0"].endswith("; ensemble answer dropped: a probability of it lies outside 0 to 1")
     assert "ensemble" not in line["problems"]["1"]
@@ -249,24 +237,17 @@ def test_an_answer_beside_a_bad_upload_counts_and_both_problems_are_told(answeri
 # --- the server -------------------------------------------------------------------------------------------------
 
 
-def test_a_server_without_the_shared_test_set_says_so_before_the_run(answering, shared, tmp_path):
-    made = answering()
-    with pytest.raises(SettingError) as caught:
-        made.start({"ensemble-every": 3, "shared-test-path": str(tmp_path / "nowhere")})
-    text = str(caught.value)
-    assert text.startswith("`ensemble-every` is 3, but the server cannot open the shared test set: ")
-    assert "shared test set: shared-test-path: " in text
-    assert "nowhere' does not exist" in text
-    assert made.asked == []
-    made.start({"shared-test-path": str(tmp_path / "nowhere")})
-
-
-def test_a_shared_test_set_of_another_number_of_classes_is_refused(answering, tmp_path):
-    folder = scans(tmp_path / "five", range(10), 5)
-    made = answering()
-    with pytest.raises(SettingError, match="the shared test set has 5 classes, but the clients have 4; give both"):
-        made.start({"ensemble-every": 1, "shared-test-path": str(folder)})
-    assert made.asked == []
+def test_a_shared_test_set_that_is_missing_or_of_other_classes_is_refused_before_the_run(answering, tmp_path):
+    five = scans(tmp_path / "five", range(10), 5)
+    for place, words in (
+        (tmp_path / "nowhere", r"`ensemble-every` is 1, but the server cannot .*shared-test-path: .*nowhere' does not"),
+        (five, "the shared test set has 5 classes, but the clients have 4; give both"),
+    ):
+        made = answering()
+        with pytest.raises(SettingError, match=words):
+            made.start({"ensemble-every": 1, "shared-test-path": str(place)})
+        assert made.asked == []
+        made.start({"shared-test-path": str(place)})
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------

@@ -79,8 +79,7 @@ def test_a_client_gets_one_message_a_round(federation, who):
     group = federation(6)
     group.start({"fraction-train": 0.5, "rounds": 4, "evaluate-clients": who})
     assert max(Counter(asked(group)).values()) == 1
-    expected = 6 if who == "all" else 3
-    assert Counter(r for _, r in asked(group)) == dict.fromkeys(range(1, 6), expected)
+    assert Counter(r for _, r in asked(group)) == dict.fromkeys(range(1, 6), 6 if who == "all" else 3)
     final = {p for p, r in asked(group, "evaluate") if r == 5}
     assert final == (set(range(6)) if who == "all" else {p for p, r in asked(group, "train") if r == 4})
 
@@ -114,28 +113,21 @@ def test_evaluation_every_n_rounds_and_at_the_end(federation):
 def test_lines_hold_the_rounds_training_and_the_evaluation_before_it(federation):
     group = federation(3)
     strategy = group.start({"rounds": 2})
-    first, second, final = lines_of(strategy)
-    assert [line["round"] for line in (first, second, final)] == [1, 2, 3]
-    assert [line["evaluation"]["of_round"] for line in (first, second, final)] == [0, 1, 2]
-    assert final["final"] is True
-    assert "training" not in final
-    losses = [group.report(p, 2, "train", True).training.parts["loss"] for p in range(3)]
-    assert second["training"]["loss"]["loss"] == pytest.approx(sum(losses) / 3, rel=1e-12)
-    right = [group.report(p, 2, "train", True).evaluation.correct["local-prototypes"][0] for p in range(3)]
-    assert second["evaluation"]["rules"]["local-prototypes"]["test"]["mean"] == pytest.approx(sum(right) / 18)
-    assert strategy.result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(sum(right) / 18)
+    lines = lines_of(strategy)
+    assert [(line["round"], line["evaluation"]["of_round"]) for line in lines] == [(1, 0), (2, 1), (3, 2)]
+    assert lines[2]["final"] is True
+    assert "training" not in lines[2]
+    reports = [group.report(p, 2, "train", True) for p in range(3)]
+    mean = sum(report.training.parts["loss"] for report in reports) / 3
+    assert lines[1]["training"]["loss"]["loss"] == pytest.approx(mean, rel=1e-12)
+    right = sum(report.evaluation.correct["local-prototypes"][0] for report in reports) / 18
+    assert lines[1]["evaluation"]["rules"]["local-prototypes"]["test"]["mean"] == pytest.approx(right)
+    assert strategy.result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(right)
 
 
 @pytest.mark.parametrize(
     ("codec", "size"),
-    [
-        (Codec(4, 3), 4 * 3),
-        (Codec(4, 11, 2), 4 * 2),
-        (Codec(4, 11, 5, "bfloat16"), 2 * 5),
-        (Codec(4, 11, 5, "int8", seed=1), 5),
-        (Codec(4, 3, wire_dtype="float16"), 2 * 3),
-    ],
-    ids=lambda value: value.fingerprint if isinstance(value, Codec) else "",
+    [(Codec(4, 11, 2), 4 * 2), (Codec(4, 11, 5, "bfloat16"), 2 * 5), (Codec(4, 3, wire_dtype="int8"), 3)],
 )
 def test_bytes_are_those_of_the_formula(federation, codec, size):
     """size: bytes of one prototype's values, s of them."""
@@ -155,10 +147,8 @@ def test_bytes_are_those_of_the_formula(federation, codec, size):
     final = lines_of(strategy)[3]["bytes"]
     assert final["payload_up"] == final["wire_up"] == final["payload_down"] == final["wire_down"] == 0
     assert final["evaluate_only_wire_down"] > final["evaluate_only_payload_down"] == size * 4 * len(known)
-    summary = json.loads((strategy.folder.path / "summary.json").read_text())
-    assert summary["bytes"] == {
-        name: sum(line["bytes"][name] for line in lines_of(strategy)) for name in summary["bytes"]
-    }
+    total = json.loads((strategy.folder.path / "summary.json").read_text())["bytes"]
+    assert total == {name: sum(line["bytes"][name] for line in lines_of(strategy)) for name in total}
 
 
 # --- prototypes -------------------------------------------------------------------------------------------
@@ -267,8 +257,6 @@ def test_it_warns_when_prototypes_fall_below_a_third_of_round_1(federation, say,
     said = [line for line in say() if "collapse" in line]
     assert bool(said) == warns
     if warns:
-        assert said[0].startswith(
-            "warning: round 3: the mean norm of the prototypes has fallen from 8 in the first round with uploads to "
-            "2.56: the features collapse; where the loss pulls them to prototypes, lower `prototype-weight` or spread"
-        )
+        assert said[0].startswith("warning: round 3: the mean norm of the prototypes has fallen from 8 in ")
+        assert " to 2.56: the features collapse; " in said[0]
     assert lines_of(strategy)[2]["server"]["prototype_norm"] == pytest.approx(8 * factor)
