@@ -62,31 +62,6 @@ def test_what_was_received_is_pulled_towards_and_kept_for_prediction(client, hom
     assert torch.equal(kept["vectors"], targets().vectors)
 
 
-def test_constants_are_there_for_the_method_and_kept_for_prediction(client, home, monkeypatch):
-    made = client()
-    seen = []
-    whole = made.objective.targets
-
-    def note(state, received):
-        seen.append(dict(state.constants))
-        return whole(state, received)
-
-    monkeypatch.setattr(made.objective, "targets", note)
-    first, second = {"mu": 0.1 + 0.2}, {"mu": 1.5e-4, "other": 2.0}
-    made.train(replace(ask(1), constants=first))
-    made.train(replace(ask(2, targets()), constants=first))
-    made.evaluate(replace(ask(3, targets()), constants=second))
-    made.evaluate(ask(4, targets()))
-    # a training message lays targets out twice: for the evaluation, and anew once the method has received
-    assert seen == [first, first, first, first, second, {}]
-    path = home / "clients" / "a-run" / "0" / "received.safetensors"
-    assert set(load_file(path)) == {"labels", "vectors"}
-    made.evaluate(replace(ask(5, targets()), constants=first))
-    kept = load_file(path)
-    assert {name: float(tensor) for name, tensor in kept.items() if "constant" in name} == {"constant/mu": 0.1 + 0.2}
-    assert torch.equal(kept["vectors"], targets().vectors)
-
-
 def test_evaluation_is_of_the_model_that_the_last_round_left_and_of_this_messages_targets(client):
     """The figures of round 2's message are those of the state that round 1 left, not of what round 2 makes of it."""
     client().train(ask(1))
@@ -98,27 +73,6 @@ def test_evaluation_is_of_the_model_that_the_last_round_left_and_of_this_message
     report = client().train(ask(3))
     assert "global-prototypes" not in report.evaluation.correct
     assert "prototype-pull" not in report.training.parts
-
-
-def test_a_method_takes_what_it_received_after_evaluation_and_before_training(client, monkeypatch):
-    made = client()
-    calls = []
-
-    def note(name, owner, attribute):
-        whole = getattr(owner, attribute)
-        monkeypatch.setattr(owner, attribute, lambda *arguments: calls.append((name, arguments)) or whole(*arguments))
-
-    note("evaluate", client_module, "evaluate")
-    note("receive", made.objective, "receive")
-    note("train", trainer, "train")
-    note("upload", made.objective, "upload")
-    payload = targets()
-    made.train(ask(2, payload))
-    assert [name for name, _ in calls] == ["evaluate", "receive", "train", "upload"]
-    state, received, number = calls[1][1]
-    assert received is payload
-    assert number == 2
-    assert state.targets is not None
 
 
 @pytest.mark.parametrize("trained", [0, 2])
@@ -178,13 +132,6 @@ def test_a_state_in_memory_is_used_while_it_is_the_stores_newest(client, monkeyp
     client_module._states.clear()
     client().evaluate(ask(4))
     assert len(loads) == 1
-
-
-def test_runs_do_not_share_states(client, home):
-    first, second = (client().train(ask(1, run=run)) for run in ("one", "two"))
-    assert without_times(first) == without_times(second)
-    assert [key[:2] for key in client_module._states] == [("one", 0), ("two", 0)]
-    assert list(generations(home, run="two")) == ["round-000000.safetensors", "round-000001.safetensors"]
 
 
 def test_a_state_in_memory_gives_way_to_a_store_that_another_process_wrote(client, home):

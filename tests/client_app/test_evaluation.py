@@ -114,23 +114,6 @@ def test_a_class_that_a_client_does_not_hold_is_never_its_own_rules_answer(parts
     assert found.correct["majority-class"][0] == 10
 
 
-def test_a_single_class_is_always_answered(parts):
-    made = trained(parts, train=(2,) * 5, test=(2, 2, 1), validation=(2,))
-    found = evaluate(made.objective, made.state, made.data)
-    assert "global-prototypes" not in found.correct, "there are no targets"
-    for rule in ("local-prototypes", "discriminant", "majority-class"):
-        assert found.correct[rule] == (2, 1)
-
-
-def test_a_single_training_row_is_enough_for_every_rule(parts):
-    made = parts(train=(2,), test=(2, 1), validation=())
-    measure(made.objective, made.state, made.data)
-    found = evaluate(made.objective, made.state, made.data)
-    assert made.state.prototypes.counts.tolist() == [1]
-    assert torch.equal(made.state.covariance, torch.eye(5, dtype=torch.float64))
-    assert found.correct["local-prototypes"] == found.correct["discriminant"] == (1, 0)
-
-
 @pytest.mark.parametrize(
     ("lacking", "rows", "majority"),
     [
@@ -146,17 +129,6 @@ def test_without_rows_of_a_split_their_count_is_zero(parts, lacking, rows, major
     assert found.correct.get("majority-class") == majority
     assert (found.correct == {}) == (majority is None)
     assert all(count == 0 for pair in found.correct.values() for count, n in zip(pair, rows, strict=True) if n == 0)
-
-
-def test_a_client_without_training_rows_answers_by_classifier_and_targets_alone(parts):
-    made = parts(train=())
-    measure(made.objective, made.state, made.data)
-    targets = give_targets(made, (0, 1, 3))
-    found = evaluate(made.objective, made.state, made.data)
-    assert set(found.correct) == {"classifier", "global-prototypes"}
-    assert found.rows == (20, 9)
-    z = alone(made.state.module, made.data.test)
-    assert found.correct["global-prototypes"][0] == right(nearest(z, targets), made.data.test)
 
 
 def test_rows_of_classes_that_a_client_lacks_count_at_the_end_beside_its_own(parts):
@@ -190,16 +162,6 @@ def test_who_counts_among_all_classes(parts, held, rows):
         assert found.correct["majority-class"] == (0, 0, 0)
     else:
         assert all(counts[2:] in ((), counts[:1]) for counts in found.correct.values())
-
-
-def test_all_rules_share_one_forward_pass(parts, monkeypatch):
-    made = trained(parts, test=(0, 1, 2, 3) * 75)
-    give_targets(made, (0, 1))
-    module, sizes = made.state.module, []
-    whole = module.features
-    monkeypatch.setattr(module, "features", lambda x: sizes.append(len(x)) or whole(x))
-    evaluate(made.objective, made.state, made.data)
-    assert sizes == [256, 44, 9]
 
 
 def test_evaluation_changes_nothing_and_depends_on_no_other_row(parts):

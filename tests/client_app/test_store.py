@@ -48,13 +48,6 @@ def test_two_generations_are_kept_and_the_newest_is_found(store):
     assert [value_in(store, stamp) for stamp in stamps[-2:]] == [10, 11]
 
 
-def test_the_stamp_changes_when_a_round_is_written_anew(store):
-    first, second = (store.save(1, state_with(value)) for value in (1.0, 2.0))
-    assert second != first
-    assert second[0] == first[0] == 1
-    assert store.newest() == second
-
-
 def test_copies_that_somebody_made_beside_the_generations_are_none(store):
     for number in (1, 2):
         store.save(number, state_with(number))
@@ -142,13 +135,6 @@ def test_a_truncated_generation_is_an_error_that_names_the_file(store, kept):
     with pytest.raises(StoreError) as raised:
         value_in(store, stamp)
     assert str(path) in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-def test_a_generation_of_another_model_is_an_error_that_says_so(store):
-    stamp = store.save(1, state_with(1.0))
-    with pytest.raises(StoreError, match="another model") as raised:
-        store.load_into(ClientState(torch.nn.Linear(3, 1)), stamp, torch.device("cpu"))
     assert "\n" not in str(raised.value)
 
 

@@ -48,12 +48,6 @@ def test_every_row_comes_once_an_epoch_and_no_batch_holds_one(rows, size):
     assert [chunk.tolist() for chunk in chunks(1, 4)] == [[0, 0]], "a single row comes twice"
 
 
-def test_the_order_is_the_streams():
-    first, again, other = (torch.cat(chunks(50, 4, seed)).tolist() for seed in (1, 1, 2))
-    assert first == again
-    assert first != other
-
-
 # --- what is minimised -----------------------------------------------------------------------------------
 
 

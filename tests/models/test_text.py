@@ -86,13 +86,6 @@ def test_tokens_are_equal_by_encoder_and_length_alone() -> None:
     assert len({tokens, *same, Tokens("hf:a/b", 9), Tokens("hf:a/c", 8)}) == 3
 
 
-def test_the_tokenizer_is_loaded_once(folder: Path) -> None:
-    first = Tokens(f"hf:{folder}", L)(TEXTS)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).unlink()
-    assert torch.equal(Tokens(f"hf:{folder}?trainable=2", L)(TEXTS), first)
-
-
 # --- what learns --------------------------------------------------------------------------------------------
 
 
@@ -149,15 +142,6 @@ def test_features_are_the_mean_over_a_text_s_own_tokens(tmp_path: Path, kind: st
         inner = learning(text_backbone(f"hf:{tmp_path}?trainable=2", (L,)))
         assert len(inner) >= 2 * 12
         assert {part for key in inner for part in key.split(".") if part.isdigit()} == {"2", "3"}
-
-
-def test_what_lies_beyond_the_longest_text_never_reaches_the_encoder_on_a_cpu(folder: Path) -> None:
-    network = text_backbone(f"hf:{folder}", (L,))
-    widths: list[int] = []
-    network.encoder.embeddings.word_embeddings.register_forward_pre_hook(lambda _, x: widths.append(x[0].shape[1]))
-    network(Tokens(f"hf:{folder}", L)(["knees", "pain"]))
-    network(torch.full((2, L), -1))
-    assert widths == [4, 1]
 
 
 def test_a_row_without_a_token_gives_zeros_and_no_nan(folder: Path) -> None:

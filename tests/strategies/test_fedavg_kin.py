@@ -17,7 +17,7 @@ from models.split import split
 from prototypes.losses import missing_variance, uniformity
 from strategies import read_settings
 from strategies.contract import ClientState
-from tests.strategies.kin import SMALL, D, K, batch, evaluations, network, objective_of
+from tests.strategies.kin import D, K, batch, evaluations, network, objective_of
 
 
 @pytest.mark.parametrize(
@@ -92,16 +92,6 @@ def test_an_encoder_that_is_frozen_as_a_whole_has_no_phase_of_its_own():
     state = ClientState(network())
     state.module.extractor.backbone.requires_grad_(False)
     assert [phase.name for phase in objective.phases(state, 1)] == ["head"]
-
-
-def test_a_round_has_the_steps_of_both_phases(run, metrics):
-    folder = run(SMALL | {"strategy": "fedrep", "fedrep.head-epochs": 2}, clients=3)
-    lines = metrics(folder)
-    assert lines[-1]["evaluation"]["rules"]["received"]["test"]["clients"] == 3
-    # 2 + 1 epochs of steps a round
-    assert {client["training"]["steps"] for client in lines[0]["clients"].values()} == {
-        3 * math.ceil(client["training"]["rows"] / 32) for client in lines[0]["clients"].values()
-    }
 
 
 # --- FedBN ------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from federation.seeds import generator as stream
-from federation.settings import SettingError
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts
 from federation.wire.weights import layout_lines
@@ -22,7 +21,6 @@ from prototypes.weights import Weights
 from runs.round import RunError
 from strategies import read_settings
 from strategies.contract import Batch, ClientState
-from strategies.generator import of_generator
 from strategies.rounds.waiting import Scratch, Waiting
 from strategies.weights import shared_seed
 from tests.strategies.sets import same_state
@@ -99,15 +97,6 @@ def test_the_generator_starts_alike_everywhere_and_draws_no_number_of_the_model_
     noise = one.generator.noise(2000)
     assert 0 <= float(noise.min()) < 0.01
     assert 0.99 < float(noise.max()) < 1
-
-
-@pytest.mark.parametrize("held", [(2,), (0, 3), (1, 2, 3)])
-def test_classes_are_drawn_evenly_among_those_that_it_knows(held):
-    made = Generator(K, D)
-    made.held[list(held)] = 1
-    found = made.labels(30000, torch.Generator().manual_seed(1)).bincount(minlength=K) / 30000
-    for label in range(K):
-        assert float(found[label]) == pytest.approx(1 / len(held) if label in held else 0, abs=0.01)
 
 
 def test_all_of_the_generator_travels_down_and_nothing_of_it_up():
@@ -234,23 +223,6 @@ def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate(tmp_path
     for number in (1, 40):
         moved = finished(server, {0: uploads[0]}, tmp_path, number=number).state[f"generator/{name}"] - start[name]
         assert float(moved.abs().max()) == pytest.approx(3e-4 * 0.98 ** (number - 1), rel=0.01)
-
-
-def test_a_second_architecture_is_refused_where_all_is_shared():
-    numbers(share="all")
-    with pytest.raises(SettingError, match=r"setting `models` gives .*one \(1\), two \(2\).*`fedgen` averages one"):
-        numbers(models=("one", "two", "two"), share="all")
-
-
-def test_a_client_with_another_generator_is_refused_before_round_1():
-    server, _, _ = numbers()
-    other = of_generator(Generator(K, D, Q, 6))
-    lines = tuple(layout_lines("generator", other.layout))
-    odd = dict(server.identities)
-    head = tuple(line for line in odd[1].layouts if line.startswith("head/"))
-    odd[1] = Identity(1, 3, "odd", classes=(1,), rows=(9, 0, 0), layouts=(*head, *lines))
-    with pytest.raises(SettingError, match=r"client 1 \(odd\) has another generator .*network.0.bias:6"):
-        server.meet(Codec(K, D), odd)
 
 
 @pytest.mark.parametrize("name", ["fedgen", "fedpa"])

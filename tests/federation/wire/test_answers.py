@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord
 
 from data.shared_set import SharedLabels
 from federation.wire import messages
@@ -86,12 +86,6 @@ def test_a_report_carries_them_and_its_decoder_leaves_them_alone(crossed):
     assert decode_report(records) == (report, None), "a bad answer spoils nothing else"
 
 
-def test_an_ensemble_of_another_kind_of_record_spoils_the_reply(refused):
-    bad = MetricRecord({"probabilities": [0.5, 0.5]})
-    records = RecordDict({**encode_report(Report(3, 7)), "ensemble": bad})
-    assert refused(decode_report, records) == ("record `ensemble` is a MetricRecord, ArrayRecord was agreed")
-
-
 def test_they_are_no_payload_and_two_bytes_a_value():
     prototypes = PrototypeSet(torch.tensor([0, 2]), torch.ones(2, 2))
     plain = encode_report(Report(3, 7, payload=prototypes))
@@ -126,14 +120,6 @@ BAD = [
 @pytest.mark.parametrize(("answers", "reason"), BAD)
 def test_what_is_no_answer_is_refused_by_name(answers, reason, crossed, refused):
     assert reason in refused(decode_answers, crossed(answers), SHARED)
-
-
-@pytest.mark.parametrize("name", ["probabilities", "fingerprint"])
-def test_bytes_that_are_no_array_are_refused_by_name(name, refused):
-    """The kinds of damage to an array are those of test_uploads.py."""
-    records = record()
-    records[name] = Array("float16", (5, 3), "numpy.ndarray", b"\x93NUMPY\x01\x00\x10\x00{'shape': (((((")
-    assert f"array `{name}` cannot be read (" in refused(decode_answers, records, SHARED)
 
 
 def test_what_these_refusals_are_neighbours_of_passes():

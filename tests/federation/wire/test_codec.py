@@ -8,10 +8,7 @@ import torch
 
 from federation.settings import Settings, check
 from federation.wire.codec import Codec, CodecError, codec_of
-from federation.wire.messages import encode_instruction, encode_report
-from federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
-from federation.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
-from federation.wire.sizes import wire_bytes
+from federation.wire.parts import Limits, decode_payload, encode_payload
 from federation.wire.specs import Exchange, Spec
 from federation.wire.transforms import SignificantBits
 from prototypes.masks import class_masks
@@ -89,51 +86,6 @@ def test_a_prototype_takes_as_many_values_on_the_wire_as_its_mask_has_ones(codec
         assert (arrays["scales"].dtype, arrays["scales"].shape) == (np.float32, (3,))
     if codec.ones:
         assert not any(codec.dim in array.shape for array in arrays.values())
-
-
-@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_encoding_leaves_the_payload_alone_and_what_was_decoded_encodes_to_the_same_again(codec):
-    sent = prototypes(range(K), codec.dim)
-    before = sent.vectors.clone()
-    once = encode_payload(sent.with_vectors(sent.vectors.requires_grad_()), codec)
-    assert sent.vectors.equal(before)
-    again = encode_payload(decode_payload(once, Limits(codec, 1e6)), codec)
-    assert {name: array.data for name, array in again.items()} == {name: array.data for name, array in once.items()}
-
-
-# --- bytes --------------------------------------------------------------------------------------------------
-
-
-def messages(codec, labels, counted=False):
-    """A message down and one up, as large as they come."""
-    payload = prototypes(labels, codec.dim)
-    run = "20260101-120000-tinyproto-fp-tiny-imagenet"
-    down = encode_instruction(Instruction(run, 300, True, payload, 299, {"mu": 0.0015}), codec)
-    training = TrainingFigures(
-        500, 80, {"cross-entropy": 1.5, "prototype-pull": 0.25, "loss": 1.75}, 0.5, 3.0, 2.0, 9.0
-    )
-    rules = ("classifier", "local-prototypes", "global-prototypes", "discriminant", "majority-class")
-    evaluation = Evaluation((90, 40), dict.fromkeys(rules, (30, 20)), 0.5)
-    payload = prototypes(labels, codec.dim, counted)
-    return down, encode_report(Report(3, 300, payload, training, evaluation, "", 1.5), codec)
-
-
-@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_payload_bytes_are_the_values_alone(codec, crossed):
-    for records in messages(codec, (1, 3, 6), counted=True):
-        expected = 3 * (codec.ones or codec.dim) * BYTES[codec.wire_dtype]
-        assert payload_bytes(records) == payload_bytes(crossed(records)) == expected
-
-
-@pytest.mark.parametrize(("num_classes", "dim", "ones"), [(200, 500, 50), (10, 500, 50), (1, 500, 50), (100, 512, 0)])
-def test_a_message_of_float32_adds_little_to_its_payload_and_int8_a_scale_a_prototype(num_classes, dim, ones):
-    floats, steps = (messages(Codec(num_classes, dim, ones, kind), range(num_classes)) for kind in ("float32", "int8"))
-    for records, in_int8 in zip(floats, steps, strict=True):
-        payload = payload_bytes(records)
-        over = wire_bytes(records, without=("evaluation",)) - payload
-        assert payload == num_classes * (ones or dim) * 4 == 4 * payload_bytes(in_int8)
-        assert 0 < over <= 0.05 * payload + 4096
-        assert wire_bytes(in_int8, without=("evaluation",)) - payload_bytes(in_int8) >= over + 4 * num_classes
 
 
 # --- agreement ----------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from federation.wire import messages
 from federation.wire import parts as arrays
 from federation.wire.codec import Codec
-from federation.wire.messages import RECORDS, decode_identity, decode_instruction, encode_identity
-from federation.wire.parts import Limits, decode_payload, payload_bytes
-from federation.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures
+from federation.wire.messages import decode_identity, decode_instruction
+from federation.wire.parts import Limits, decode_payload
+from federation.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
 from federation.wire.sizes import wire_bytes
 from federation.wire.specs import Spec
 from prototypes.prototype_set import PrototypeSet
@@ -90,14 +90,6 @@ def test_encoding_takes_any_layout_and_what_was_decoded_can_be_written_to():
 
 
 # --- sizes --------------------------------------------------------------------------------------------------
-
-
-def test_payload_bytes_counts_the_vectors_alone():
-    """What they are in each format: test_codec.py."""
-    assert payload_bytes(encode_report(Report(0, 1, prototypes((1, 2), counts=(4, 4))))) == 2 * D * 4
-    for nothing in (Report(0, 1, prototypes(())), Report(0, 1)):
-        assert payload_bytes(encode_report(nothing)) == 0
-    assert payload_bytes(RecordDict({"payload": ConfigRecord({"vectors": 1})})) == 0
 
 
 def independent_wire_bytes(records):
@@ -268,18 +260,6 @@ def test_constants_cross_to_the_bit_and_in_order(constants, crossed):
 
 
 # --- every message ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "records",
-    [
-        encode_instruction(Instruction("run", 1, True, prototypes())),
-        encode_report(whole_report()),
-        encode_identity(Identity(0, 1)),
-    ],
-)
-def test_a_message_holds_the_records_that_were_agreed(records):
-    assert {name: type(item) for name, item in records.items()} == {name: RECORDS[name] for name in records}
 
 
 @pytest.mark.parametrize(

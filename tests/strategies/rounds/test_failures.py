@@ -80,16 +80,6 @@ def test_a_silent_client_costs_one_wait_a_round_when_it_trains_and_one_in_all_wh
     assert clock.now == pytest.approx(10, abs=1)
 
 
-def test_a_node_that_has_left_fails_its_client_alone(federation, script):
-    def leave(partition, round_number, kind, report):
-        return script.LEFT if partition == 1 and round_number >= 2 else report
-
-    strategy = federation(3, tamper=leave).start({"rounds": 3})
-    lines = lines_of(strategy)
-    assert [line["training"]["valid"] for line in lines[:3]] == [3, 2, 2]
-    assert set(lines[3]["problems"]) == {"1"}
-
-
 def test_refused_uploads_are_counted_and_their_bytes_and_evaluation_kept(federation, say, script):
     def tamper(partition, round_number, kind, report):
         if partition == 1 and kind == "train":

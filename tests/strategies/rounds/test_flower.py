@@ -84,21 +84,6 @@ def test_a_client_gets_one_message_a_round(federation, who):
     assert final == (set(range(6)) if who == "all" else {p for p, r in asked(group, "train") if r == 4})
 
 
-def test_messages_name_run_and_round_and_carry_what_the_last_round_made(federation):
-    group = federation(3)
-    strategy = group.start({"rounds": 3})
-    assert {instruction.run for *_, instruction in group.asked} == {strategy.folder.path.name}
-    for _, round_number, _, instruction in group.asked:
-        assert instruction.round == round_number
-        if round_number == 1:
-            assert instruction.payload is None
-            continue
-        # the mean over clients of what they uploaded in the round before, summed in partition order
-        uploads = [group.upload(p, round_number - 1).vectors.double() for p in range(3)]
-        expected = ((uploads[0] + uploads[1] + uploads[2]) / 3).float()
-        assert torch.equal(instruction.payload.vectors, expected)
-
-
 def test_evaluation_every_n_rounds_and_at_the_end(federation):
     group = federation(4)
     strategy = group.start({"rounds": 6, "evaluate-every": 3, "fraction-train": 0.5})
