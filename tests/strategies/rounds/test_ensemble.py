@@ -220,20 +220,6 @@ def test_an_answer_that_nobody_asked_for_is_dropped_and_nothing_else_changes(ans
     assert line | {"problems": {}} == other
 
 
-def test_an_answer_beside_a_bad_upload_counts_and_both_problems_are_told(answering, shared):
-    def change(p, number, kind, report):
-        if number != 2 or p > 1:
-            return report
-        bad = replace(report.payload, vectors=report.payload.vectors * 1e9)
-        return replace(report, payload=bad, answers=spoilt(report.answers, "nan") if p == 0 else report.answers)
-
-    line = answering(change).start({"ensemble-every": 1} | shared[1]).folder.lines()[1]
-    assert (line["ensemble"]["clients"], line["training"]["dropped"]) == (3, 2)
-    assert line["problems"]["0"].startswith("upload dropped: ")
-    assert line["problems"]["0"].endswith("; ensemble answer dropped: a probability of it lies outside 0 to 1")
-    assert "ensemble" not in line["problems"]["1"]
-
-
 # --- the server -------------------------------------------------------------------------------------------------
 
 
@@ -302,16 +288,3 @@ def test_a_whole_run_scores_what_its_clients_sent(run, home):
     for of_round, accuracy, said in zip((0, 2, 3), accuracies, told, strict=True):
         assert f"| after {of_round}: " in said
         assert f", ensemble {100 * accuracy:5.1f}) | " in said
-
-
-def test_cut_and_resumed_it_has_the_same_figures(run, cut, metrics):
-    settings = {"strategy": "fedpagr", "ensemble-every": 2, "rounds": 3, "fraction-train": 0.5, "feature-dim": 12}
-    whole = run(settings)
-    before = set(whole.parent.iterdir())
-    cut(settings, "_close", lambda strategy, line, *others: line["round"] == 3)
-    (folder,) = set(whole.parent.iterdir()) - before
-    run(settings | {"resume": folder.name})
-    assert metrics(folder) == metrics(whole)
-    assert sum("ensemble" in line for line in metrics(folder)) == 3
-    ensembles = [json.loads((each / "summary.json").read_text())["ensemble"] for each in (whole, folder)]
-    assert ensembles[0] == ensembles[1]

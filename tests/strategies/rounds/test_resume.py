@@ -9,7 +9,6 @@ from flwr.app import Error
 
 from federation.roster import RosterError
 from federation.settings import SettingError
-from federation.wire.codec import Codec
 from runs.folder import RunFolder
 from runs.round import RunError
 from strategies import load_method
@@ -29,12 +28,6 @@ def said_in(strategy):
     return lines, {name: (tensor.dtype, tensor.numpy().tobytes()) for name, tensor in tensors.items()}
 
 
-SETTINGS = [
-    {"strategy": "protonorm", "protonorm.alignment": "riesz", "fraction-train": 0.5, "evaluate-every": 2},
-    {"strategy": "fedproto", "sparsity-dim": 2, "wire-dtype": "int8"},
-]
-
-
 def cut_at(round_number):
     def answer(partition, of_round, kind, report):
         if of_round == round_number:
@@ -42,26 +35,6 @@ def cut_at(round_number):
         return report
 
     return answer
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(map(str, settings.values())))
-def test_cut_and_resumed_is_the_same_as_whole(federation, settings):
-    codec = Codec(4, 3, settings.get("sparsity-dim", 0), settings.get("wire-dtype", "float32"))
-    whole = federation(4, codec=codec).start(settings | {"rounds": 6})
-    group = federation(4, tamper=cut_at(4), codec=codec)
-    with pytest.raises(Cut):
-        group.start(settings | {"rounds": 6})
-    folder = group.strategy.folder
-    assert [line["round"] for line in folder.lines()] == [1, 2, 3]
-    again = federation(4, codec=codec)
-    resumed = again.start(settings | {"rounds": 6, "resume": str(folder.path)})
-    assert resumed.folder.path == folder.path
-    assert {round_number for _, round_number, *_ in again.asked} == {4, 5, 6, 7}
-    assert said_in(resumed) == said_in(whole)
-    summaries = [json.loads((run.folder.path / "summary.json").read_text()) for run in (resumed, whole)]
-    for summary in summaries:
-        del summary["seconds"], summary["settings"]["resume"]
-    assert summaries[0] == summaries[1]
 
 
 def test_constants_are_worked_out_once_and_sent_with_every_message_also_after_a_resume(federation, monkeypatch):
