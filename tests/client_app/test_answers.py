@@ -185,21 +185,14 @@ def check_same_work(report, other):
     assert report.problem == other.problem == ""
 
 
-@pytest.mark.parametrize("how", ["train", "evaluate"])
-def test_asked_for_answers_where_the_run_has_none_it_says_so_beside_its_work(client, how):
-    report = getattr(client(0), how)(ask(1))
-    assert "`ensemble-every` is 0" in report.remark
-    assert report.answers is None
-    unasked = getattr(client(0), how)(ask(1, ensemble=False))
-    assert unasked.remark == ""
-    check_same_work(report, unasked)
-
-
 @pytest.mark.parametrize("error", client_module.USER_ERRORS)
 def test_a_measurement_that_fails_costs_nothing_but_itself(client, monkeypatch, error):
     def failing(*_):
         raise error("the disk with the shared test set is gone.")
 
+    unmeasured = client(0).train(ask(1))
+    assert ("`ensemble-every` is 0" in unmeasured.remark, unmeasured.answers) == (True, None)
+    check_same_work(unmeasured, client(0).train(ask(1, ensemble=False)))
     client(0, ENSEMBLE).train(ask(1))
     for how in ("evaluate", "train"):
         with monkeypatch.context() as patch:

@@ -66,14 +66,9 @@ WHOLE = {"partition-id": 2, "num-partitions": 4}
     [
         ({}, {}, -1, "partition-id=None"),
         (WHOLE | {"partition-id": "two"}, {}, -1, "partition-id"),
-        (WHOLE | {"partition-id": 2.5}, {}, -1, "partition-id"),
         ({"partition-id": 2}, {}, 2, "num-partitions=None"),
         (WHOLE | {"partition-id": 9}, {}, 9, "partition 9"),
         (WHOLE | {"model": "tiny_cn"}, {}, 2, "'tiny_cn'"),
-        (WHOLE | {"data-path": "/nowhere"}, {}, 2, ""),
-        (WHOLE, {"device": "cuda:99"}, 2, "`device`"),
-        (WHOLE, {"dataset": "/no/such/folder"}, 2, "/no/such/folder"),
-        (WHOLE, {"learning-rate": -1.0}, 2, "`learning-rate`"),
         (WHOLE, {"min-samples": 200}, 2, "min-samples = 200"),
     ],
 )

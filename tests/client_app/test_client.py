@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from client_app import client as client_module
 from client_app import told, trainer
-from client_app.store import Store, StoreError
+from client_app.store import StoreError
 from client_app.trainer import DivergenceError
 from federation.settings import SettingError
 from federation.wire.payloads import Instruction
@@ -122,18 +122,6 @@ def test_a_state_from_the_store_is_the_state_from_memory_to_the_bit(client, home
     assert rounds(client, settings, between=client_module._states.clear) == in_memory
 
 
-def test_a_state_in_memory_is_used_while_it_is_the_stores_newest(client, monkeypatch):
-    loads = []
-    whole = Store.load_into
-    monkeypatch.setattr(Store, "load_into", lambda *arguments: loads.append(1) or whole(*arguments))
-    rounds(client)
-    client().evaluate(ask(4))
-    assert not loads
-    client_module._states.clear()
-    client().evaluate(ask(4))
-    assert len(loads) == 1
-
-
 def test_a_state_in_memory_gives_way_to_a_store_that_another_process_wrote(client, home):
     """Workers share no memory: another one trained this client meanwhile."""
     client().train(ask(1))
@@ -160,13 +148,6 @@ def test_a_generation_that_was_written_anew_is_read_anew(client, home):
     shutil.copy(folder / "round-000000.safetensors", folder / "copy")
     (folder / "copy").replace(folder / "round-000001.safetensors")
     assert client().evaluate(ask(2)).evaluation.correct == initial
-
-
-def test_a_round_that_the_server_repeats_starts_where_it_started(client):
-    client().train(ask(1))
-    first = client().train(ask(2, targets()))
-    client().evaluate(ask(3, targets()))
-    assert without_times(client().train(ask(2, targets()))) == without_times(first)
 
 
 def test_memory_holds_the_states_used_last_within_its_bound(client, monkeypatch):

@@ -98,9 +98,8 @@ def assert_same_weights(found, expected):
 
 METHODS = {
     "local": {"strategy": "local"},
-    "fedproto": {"strategy": "fedproto", "prototype-weight": 0.7},
-    "fedproto-l2": {"strategy": "fedproto", "prototype-loss": "l2", "prototype-weight": 1.0},
-    "fedproto-l2-squared": {"strategy": "fedproto", "prototype-loss": "l2-squared", "prototype-weight": 0.3},
+    "l2": {"strategy": "fedproto", "prototype-loss": "l2", "prototype-weight": 1.0},
+    "l2-squared": {"strategy": "fedproto", "prototype-loss": "l2-squared", "prototype-weight": 0.3},
     "protonorm": {"strategy": "protonorm", "protonorm.gamma": 3.0, "prototype-weight": 1.0},
     "momentum": {"strategy": "fedproto", "momentum": 0.9, "weight-decay": 0.05, "learning-rate": 0.03},
 }

@@ -23,37 +23,11 @@ def check_distinct_unit_rows(result, K):
     assert torch.pdist(points).min() > 1e-4
 
 
-@pytest.mark.parametrize("s", [0.0, 1.0, 2.0, 3.5])
-@pytest.mark.parametrize("K", [2, 5])
-def test_force_is_minus_the_finite_difference_of_the_energy(s, K):
-    points = 1.3 * vectors(K, 4)
-    force = riesz_force(points, s)
-    step = 1e-5
-    for j in range(K):
-        for c in range(4):
-            ahead, behind = points.clone(), points.clone()
-            ahead[j, c] += step
-            behind[j, c] -= step
-            slope = (riesz_energy(ahead, s) - riesz_energy(behind, s)) / (2 * step)
-            assert float(force[j, c]) == pytest.approx(-float(slope), rel=1e-6, abs=1e-7)
-
-
 @pytest.mark.parametrize("K", [0, 1])
 @pytest.mark.parametrize("s", [0.0, 2.0])
 def test_energy_and_force_of_one_point_and_of_none(K, s):
     assert riesz_energy(torch.ones(K, 3), s).item() == 0
     assert torch.equal(riesz_force(torch.ones(K, 3), s), torch.zeros(K, 3))
-
-
-@pytest.mark.parametrize("solver", EACH)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_points_keep_the_dtype_are_those_of_float64_and_the_argument_is_not_modified(solver, dtype):
-    given = vectors(8, 12, dtype=dtype)
-    before = given.clone()
-    result = align(given, solver)
-    assert result.points.dtype == dtype
-    assert torch.equal(given, before)
-    assert torch.equal(result.points, align(given.double(), solver).points.to(dtype))
 
 
 @pytest.mark.parametrize("solver", EACH)

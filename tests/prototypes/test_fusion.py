@@ -147,14 +147,6 @@ def test_the_threshold_counts_per_dimension_or_for_the_sum():
     assert len(fuse(mixtures, 1.2)) < len(fuse(mixtures, 1.2, per_dimension=False))
 
 
-def test_dtype_is_kept_arguments_are_not_modified_and_nothing_fuses_to_nothing():
-    mixtures = {partition: each.to(dtype=torch.float32) for partition, each in uploads().items()}
-    before = {partition: each.means.clone() for partition, each in mixtures.items()}
-    assert fuse(mixtures, 0.5).means.dtype == torch.float32
-    assert all(torch.equal(mixtures[partition].means, means) for partition, means in before.items())
-    assert len(fuse({0: MixtureSet.empty(3), 1: MixtureSet.empty(3)}, 0.5)) == 0
-
-
 def test_a_class_of_many_components_holds_one_square_of_booleans():
     """Which are near each other is most of a large fusion's memory (torch's own is not traced)."""
     rows = 1500

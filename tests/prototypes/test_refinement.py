@@ -179,16 +179,6 @@ def test_figures_are_those_of_the_points_before_and_after():
         assert figures.largest_cosine == pytest.approx(max(pairs), rel=1e-13)
 
 
-def test_zero_steps_give_the_start_on_the_sphere_and_lengths_do_not_matter():
-    start, sums, counts = problem()
-    found = refine(3 * start, sums, counts, steps=0)
-    torch.testing.assert_close(found.points, start, rtol=0, atol=1e-15)
-    assert found.after.agreement == pytest.approx(found.before.agreement, rel=1e-12)
-    assert found.after.separation == pytest.approx(found.before.separation, rel=1e-12)
-    for scale in (1e-6, 40.0):
-        torch.testing.assert_close(refine(scale * start, sums, counts).points, refine(start, sums, counts).points)
-
-
 @pytest.mark.parametrize(("classes", "count"), [(0, 0), (1, 0), (1, 4)])
 def test_one_class_alone_goes_nowhere_and_has_no_cosine(classes, count):
     start = units(classes, D)
@@ -197,22 +187,6 @@ def test_one_class_alone_goes_nowhere_and_has_no_cosine(classes, count):
     assert found.after.separation == 0
     assert found.after.agreement == pytest.approx(0, abs=1e-14)
     assert found.after.largest_cosine is None
-
-
-def test_same_bits_again_arguments_untouched_the_starts_dtype_and_no_graph():
-    start, sums, counts = problem()
-    start = start.float().requires_grad_()
-    copies = [each.detach().clone() for each in (start, sums, counts)]
-    found = refine(start, sums, counts)
-    with torch.no_grad():  # as a caller may have it
-        again = refine(start, sums, counts)
-    assert torch.equal(found.points, again.points)
-    assert found.points.dtype == torch.float32
-    assert not found.points.requires_grad
-    assert start.grad is None
-    assert all(torch.equal(each.detach(), copy) for each, copy in zip((start, sums, counts), copies, strict=True))
-    exact = refine(start.detach().double(), sums, counts).points
-    assert torch.equal(found.points, exact.float())
 
 
 # --- errors -------------------------------------------------------------------------------------------

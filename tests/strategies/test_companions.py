@@ -11,24 +11,20 @@ from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts
-from federation.wire.weights import layout_lines
 from models import build
 from prototypes.weights import Weights
 from reports.report import write_report
-from strategies import read_settings
 from strategies.contract import Batch, ClientState
+from tests.strategies.kin import SMALL, halves_of, lines_of_layouts
 
 K, D = 3, 4
-SMALL = {"rounds": 2, "max-samples": 240, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}
 
 
-def halves_of(name, **settings):
-    run = read_settings({"strategy": name, "feature-dim": D, "models": "tiny_perceptron,perceptron"} | settings)
-    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+BOTH = {"models": "tiny_perceptron,perceptron"}
 
 
 def built(name, model="tiny_perceptron", seed=3, **settings):
-    _, objective = halves_of(name, **settings)
+    _, objective = halves_of(name, BOTH | settings)
     return objective, ClientState(objective.build(build(model, (5,), D, K, seed), seed))
 
 
@@ -63,7 +59,7 @@ def test_the_companion_is_the_same_on_all_clients_whatever_their_own_model(strat
 
 @pytest.mark.parametrize("strategy", ["fml", "fedmrl"])
 def test_every_client_s_companion_counts_the_same_over_all_architectures(strategy):
-    server, _ = halves_of(strategy)
+    server, _ = halves_of(strategy, BOTH)
     uploads, identities = {}, {}
     for partition, (model, rows) in enumerate((("tiny_perceptron", 10), ("perceptron", 80))):
         objective, state = built(strategy, model)
@@ -71,7 +67,7 @@ def test_every_client_s_companion_counts_the_same_over_all_architectures(strateg
             for p in state.module.companion.parameters():
                 p.fill_(3.0 * partition)
         uploads[partition] = objective.upload(state, 1)
-        lines = tuple(layout_lines("companion", uploads[partition]["companion"].layout))
+        lines = lines_of_layouts(uploads[partition].parts)
         identities[partition] = Identity(partition, 2, model, rows=(rows, 0, 0), layouts=lines)
     server.meet(Codec(K, D), identities)
     (mean,) = server.aggregate(uploads, {}, 1).downloads.values()
@@ -180,7 +176,7 @@ def test_fedmrl_is_judged_by_its_own_model_with_the_companion_that_came():
 
 @pytest.mark.parametrize(("asked", "width"), [(2, 2), (D, D), (D + 1, D)])
 def test_a_companion_is_no_wider_than_the_features_it_joins_and_says_so(asked, width):
-    server, _ = halves_of("fedmrl", **{"fedmrl.shared-dim": asked})
+    server, _ = halves_of("fedmrl", BOTH | {"fedmrl.shared-dim": asked})
     assert built("fedmrl", **{"fedmrl.shared-dim": asked})[1].module.companion.feature_dim == width
     server.meet(Codec(K, D), {0: Identity(0, 1)})
     assert bool(server.notices()) == (asked > D)

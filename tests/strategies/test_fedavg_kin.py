@@ -12,12 +12,10 @@ from torch.nn.functional import cross_entropy
 
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts
-from federation.wire.weights import layout_lines
 from models.split import split
 from prototypes.losses import missing_variance, uniformity
-from strategies import read_settings
 from strategies.contract import ClientState
-from tests.strategies.kin import D, K, batch, evaluations, network, objective_of
+from tests.strategies.kin import D, K, batch, evaluations, halves_of, lines_of_layouts, network, objective_of
 
 
 @pytest.mark.parametrize(
@@ -121,12 +119,10 @@ def test_no_norm_travels_and_all_else_does(buffers):
 
 
 def test_clients_without_norms_are_told_of():
-    run = read_settings({"strategy": "fedbn", "feature-dim": D})
-    half, identities = run.method.server(run.settings, run.options), {}
+    (half, objective), identities = halves_of("fedbn"), {}
     for partition, norm in enumerate((True, False, False)):
         module = network(norm)
-        parts = objective_of("fedbn").shared(module)
-        lines = tuple(line for part, weights in parts.items() for line in layout_lines(part, weights.layout))
+        lines = lines_of_layouts(objective.shared(module))
         size = sum(p.numel() for p in module.parameters())
         identities[partition] = Identity(partition, 3, f"net{norm}", size, rows=(9, 0, 0), layouts=lines)
     half.meet(Codec(K, D), identities)

@@ -6,16 +6,15 @@ import torch
 from torch.nn.functional import cross_entropy, softmax
 
 from prototypes.prototype_set import PrototypeSet
-from strategies import read_settings
 from strategies.contract import EVERYONE, Batch, ClientState, Phase
+from tests.strategies.kin import halves_of as both_halves
 
 K, D = 4, 3
 HELD = {0: (0, 1), 1: (1, 2), 4: (1, 3)}
 
 
 def halves_of(**settings):
-    run = read_settings({"strategy": "feddistill", "feature-dim": D} | settings)
-    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+    return both_halves("feddistill", settings, K, D)
 
 
 class Net(torch.nn.Module):

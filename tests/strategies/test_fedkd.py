@@ -12,21 +12,20 @@ from federation.wire.codec import Codec
 from federation.wire.low_rank import factored
 from federation.wire.parts import as_arrived
 from federation.wire.payloads import Identity, Parts, parts_of
-from federation.wire.weights import layout_lines
 from models import build
 from prototypes.weights import Weights
 from runs.folder import RunFolder
-from strategies import read_settings
 from strategies.contract import EVERYONE, Batch, ClientState
 from strategies.fedkd import CHANGE, WHOLE, FedKD, FedKDObjective, base_of, moved
+from tests.strategies.kin import halves_of as both_halves
+from tests.strategies.kin import lines_of_layouts
 from tests.strategies.sets import same_state
 
 K, D = 3, 4
 
 
 def halves_of(**settings):
-    run = read_settings({"strategy": "fedkd", "feature-dim": D, "models": "tiny_perceptron", "rounds": 4} | settings)
-    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+    return both_halves("fedkd", {"models": "tiny_perceptron", "rounds": 4} | settings, K, D)
 
 
 def built(model="tiny_perceptron", **settings):
@@ -140,7 +139,7 @@ def test_no_sum_leaves_a_variance_below_zero():
 def met(clients=3, **settings):
     server, objective = halves_of(**settings)
     start = objective.shared(objective.build(build("tiny_perceptron", (5,), D, K, 3), 3))
-    lines = tuple(line for part, own in start.items() for line in layout_lines(part, own.layout))
+    lines = lines_of_layouts(start)
     rows = {p: Identity(p, clients, "net", rows=(10 + 90 * p, 0, 0), layouts=lines) for p in range(clients)}
     server.meet(Codec(K, D, wire_dtype=server.settings.wire_dtype), rows)
     return server, start["companion"]

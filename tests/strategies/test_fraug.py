@@ -16,17 +16,16 @@ from federation.wire.weights import layout_lines
 from models.generator import ClassTurns, FeatureGenerator
 from models.split import SplitModel
 from prototypes.losses import kernel_mmd
-from strategies import read_settings
 from strategies.contract import Batch, ClientState
 from strategies.generator import of_generator
+from tests.strategies.kin import halves_of as both_halves
 
 K, D, T = 3, 4, 10
 RAND = torch.rand
 
 
 def halves_of(**settings):
-    run = read_settings({"strategy": "fraug", "feature-dim": D, "rounds": T, "learning-rate": 0.1} | settings)
-    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+    return both_halves("fraug", {"rounds": T, "learning-rate": 0.1} | settings, K, D)
 
 
 def client(objective):

@@ -11,7 +11,6 @@ from torch import nn
 from federation.seeds import generator as stream
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts
-from federation.wire.weights import layout_lines
 from models.generator import Generator
 from models.seeded import drawn
 from models.split import SplitModel
@@ -19,10 +18,11 @@ from prototypes.losses import diversity
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
 from runs.round import RunError
-from strategies import read_settings
 from strategies.contract import Batch, ClientState
 from strategies.rounds.waiting import Scratch, Waiting
 from strategies.weights import shared_seed
+from tests.strategies.kin import halves_of as both_halves
+from tests.strategies.kin import lines_of_layouts
 from tests.strategies.sets import same_state
 
 K, D, Q = 4, 3, 2
@@ -32,9 +32,7 @@ HELD = {0: (0, 1), 1: (1, 3), 2: (1,)}
 
 def halves_of(name, **settings):
     own = {f"{name}.{key}": value for key, value in ((SIZES if name == "fedgen" else {}) | settings).items()}
-    own["disclose-class-counts"] = True
-    run = read_settings({"strategy": name, "feature-dim": D} | own)
-    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+    return both_halves(name, own | {"disclose-class-counts": True}, K, D)
 
 
 def client(objective, seed=1):
@@ -52,7 +50,7 @@ def numbers(name="fedgen", models=("net", "net", "net"), **settings):
             for p in state.module.classifier.parameters():
                 p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(partition)))
         shared = objective.shared(state.module)
-        lines = tuple(line for part, weights in shared.items() for line in layout_lines(part, weights.layout))
+        lines = lines_of_layouts(shared)
         identities[partition] = Identity(
             partition, 3, models[partition], classes=held, rows=(10 + partition, 0, 0), layouts=lines
         )
@@ -101,8 +99,7 @@ def test_the_generator_starts_alike_everywhere_and_draws_no_number_of_the_model_
 
 def test_all_of_the_generator_travels_down_and_nothing_of_it_up():
     for buffers in ("average", "own"):
-        run = read_settings({"strategy": "fedgen", "share-buffers": buffers, "feature-dim": D})
-        objective = run.method.objective(run.settings, run.options, K)
+        _, objective = both_halves("fedgen", {"share-buffers": buffers}, K, D)
         state = client(objective)
         shared = objective.shared(state.module)
         assert list(objective.upload(state, 1).parts) == ["head"]

@@ -8,7 +8,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from client_app.client import Client
-from models.split import SplitModel
 from prototypes.prototype_set import PrototypeSet
 from strategies.contract import Batch, ClientState
 from strategies.fedrod import _log_counts
@@ -58,17 +57,6 @@ def test_ditto_holds_its_model_to_what_was_received_and_not_to_what_was_trained(
     state.module.zero_grad()
     objective.loss(state, batch(), shared, 2).total.backward()
     assert all(p.grad is None for p in state.module.model.parameters())
-
-
-def test_what_arrives_at_ditto_is_judged_and_its_own_model_predicts():
-    objective = objective_of("ditto")
-    state = ClientState(objective.build(network(), 1))
-    payload = received_of(objective, state.module, 0.5)
-    before = {name: tensor.clone() for name, tensor in state.module.state_dict().items()}
-    arrived = objective.arrived(state, payload)
-    assert torch.equal(arrived.module.classifier.bias, payload["companion"].tensors["companion.classifier.bias"])
-    assert all(torch.equal(tensor, before[name]) for name, tensor in state.module.state_dict().items())
-    assert isinstance(objective.arrived(state, None).module, SplitModel)
 
 
 @pytest.mark.parametrize(("strategy", "judged"), [("ditto", "WithCompanion"), ("fedavg", "SplitModel")])

@@ -261,6 +261,7 @@ CONTRADICTIONS = [
     ({"strategy": "fedper", "sparsity-dim": 5}, ["`sparsity-dim` is 5", "`fedper` sends weights"]),
     ({"strategy": "fedper", "wire-dtype": "int8"}, None),
     ({"strategy": "local", "sparsity-dim": 5}, None),
+    ({"strategy": "feddistill", "sparsity-dim": 2}, ["`sparsity-dim` is 2", "`feddistill` sends class outputs"]),
     *(
         ({"strategy": name, setting: value, "tinyproto.scaling": False}, [f"`{setting}` {word} scales nothing"])
         for name in ("tinyproto-fp", "tinyproto-ft")

@@ -23,6 +23,7 @@ from runs.folder import RunFolder
 from strategies import read_settings
 from strategies.contract import ClientState
 from strategies.rounds.waiting import Scratch, Waiting
+from tests.strategies.kin import halves_of, lines_of_layouts
 
 K, D = 3, 4
 CODEC = Codec(K, D)
@@ -39,23 +40,18 @@ def module(seed, width=5):
     return made
 
 
-def halves_of(name, **settings):
-    run = read_settings({"strategy": name, "feature-dim": D} | settings)
-    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
-
-
 def upload(objective, seed, width=5):
     return objective.upload(ClientState(module(seed, width)), 1)
 
 
 def identity(partition, rows, payload, model="net"):
-    lines = tuple(line for part, weights in payload.parts.items() for line in layout_lines(part, weights.layout))
+    lines = lines_of_layouts(payload.parts)
     return Identity(partition, 4, model, classes=(0,), rows=(rows, 0, 0), layouts=lines)
 
 
 def met(name, widths=(5, 5, 5), rows=(10, 20, 70), **settings):
     """A server that knows its clients, and what they upload."""
-    server, objective = halves_of(name, **settings)
+    server, objective = halves_of(name, settings)
     uploads = {p: upload(objective, seed=p, width=width) for p, width in enumerate(widths)}
     server.meet(CODEC, {p: identity(p, rows[p], uploads[p], f"net{widths[p]}") for p in uploads})
     return server, uploads
@@ -91,10 +87,10 @@ def test_what_travels_is_what_the_method_shares():
     assert set.union(*names["fedavg"].values()) == floating
     assert names["lg-fedavg"] == {"head": {"classifier.weight", "classifier.bias"}}
     assert names["fedper"] == {"extractor": floating - names["lg-fedavg"]["head"]}
-    two = upload(halves_of("fedper", **{"fedper.personal-layers": 2})[1], 0)
+    two = upload(halves_of("fedper", {"fedper.personal-layers": 2})[1], 0)
     assert set(two.parts) == {"backbone"}
     assert not any("projection" in name for name in two["backbone"].tensors)
-    own = upload(halves_of("fedavg", **{"share-buffers": "own"})[1], 0)
+    own = upload(halves_of("fedavg", {"share-buffers": "own"})[1], 0)
     assert not any("running" in name for weights in own.parts.values() for name in weights.tensors)
 
 

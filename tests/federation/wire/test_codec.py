@@ -98,16 +98,11 @@ def test_the_run_settings_and_the_task_make_the_codec():
     assert codec_of(Settings(), 3, 7, rounding) == Codec(3, 7, added="up.prototypes=16bits")
 
 
-def test_as_many_ones_as_dimensions_are_no_mask():
+def test_as_many_ones_as_dimensions_are_no_mask_and_without_masks_no_seed_matters():
     whole, none = Codec(K, 12, 12, seed=4), Codec(K, 12)
     assert (whole.masked, whole.width, whole.fingerprint) == (False, 12, none.fingerprint)
     sent = prototypes(range(K), 12)
     assert decode_payload(encode_payload(sent, whole), Limits(none, 1e6)).vectors.equal(sent.vectors)
-
-
-def test_without_masks_the_seed_is_no_part_of_the_codec():
-    assert Codec(K, 12, seed=1).fingerprint == Codec(K, 12, seed=2).fingerprint
-    assert Codec(K, 12, seed=1).difference(Codec(K, 12, seed=2).fingerprint) == ""
     assert Codec(K, 12, 5, seed=1).fingerprint != Codec(K, 12, 5, seed=2).fingerprint
 
 

@@ -16,6 +16,7 @@ from federation.wire.specs import Spec
 from prototypes.fusion import fuse
 from prototypes.mixture import fit_class_mixtures
 from prototypes.mixture_set import MixtureSet
+from tests.strategies.sets import same
 
 K, D, N = 6, 4, 3
 CODEC = Codec(K, D)
@@ -37,13 +38,6 @@ def mixtures(labels=(0, 0, 2, 5, 5, 5), counts=None, dim=D, dtype=torch.float32,
         torch.rand(shape, generator=random, dtype=dtype) + 0.1,
         torch.tensor([w / s for w, s in zip(weights, sums, strict=True)], dtype=dtype),
         None if counts is None else torch.tensor(counts, dtype=torch.int64),
-    )
-
-
-def same(one, other):
-    ours, theirs = to_tensors(one), to_tensors(other)
-    return ours.keys() == theirs.keys() and all(
-        tensor.dtype == theirs[name].dtype and tensor.equal(theirs[name]) for name, tensor in ours.items()
     )
 
 
