@@ -34,6 +34,7 @@ def test_equals_scikit_learns(sizes, d):
     oracle = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.1).fit(features.numpy(), labels.numpy())
     np.testing.assert_allclose(covariance.numpy(), oracle.covariance_, atol=1e-12)
     held = scores[:, means.labels]
+    assert int(scores.isneginf().sum()) == scores.numel() - held.numel(), "absent classes never win"
     np.testing.assert_allclose(held.softmax(dim=1).numpy(), oracle.predict_proba(z.numpy()), atol=1e-9)
     assert scores.argmax(dim=1).tolist() == oracle.predict(z.numpy()).tolist()
 

@@ -213,14 +213,9 @@ def test_cuda_finds_what_the_cpu_finds(dtype):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"labels": lambda y: y[1:]}, r"\(7, 6\).*\(6,\)"),
-        ({"features": lambda z: z.long()}, r"torch\.int64"),
-        ({"labels": lambda y: y.int()}, r"torch.int32.*int64"),
-        ({"labels": lambda y: y - 1}, "at least 0"),
-        ({"components": 0}, "0 components, 100 iterations"),
-        ({"max_iterations": -1}, "-1 iterations"),
+        *(({"labels": lambda y: y[1:]}, r"\(7, 6\).*\(6,\)"), ({"labels": lambda y: y - 1}, "at least 0")),
+        *(({"components": 0}, "0 components, 100"), ({"max_iterations": -1}, "-1 iterations"), ({"seed": -3}, "-3")),
         ({"tolerance": float("nan")}, "tolerance nan"),
-        ({"seed": -3}, "-3"),
         ({"dtype": torch.float16}, r"torch.float16; choose torch.float64"),
         *[
             ({"features": lambda z, bad=bad: broken(z, bad)}, "features of class 3 are not finite, or too large")
@@ -278,12 +273,7 @@ def test_pseudo_features_are_balanced_seeded_and_follow_the_mixture():
     assert not torch.equal(sample(mixtures, 20000, torch.Generator().manual_seed(5))[0], drawn)
 
 
-def test_pseudo_features_have_the_mixtures_dtype_and_may_be_none():
-    features, labels = blobs({1: 9, 7: 3})
-    mixtures = fit_class_mixtures(features.float(), labels, 3, seed=0).mixtures
-    drawn, classes = sample(mixtures, 4, torch.Generator().manual_seed(0), device="cpu")
-    assert (drawn.dtype, classes.dtype, tuple(drawn.shape)) == (torch.float32, torch.int64, (8, 6))
-    assert tuple(sample(mixtures, 0, torch.Generator())[0].shape) == (0, 6)
+def test_pseudo_features_may_be_none():
     assert tuple(sample(MixtureSet.empty(6), 3, torch.Generator())[0].shape) == (0, 6)
     with pytest.raises(ValueError, match="-1 pseudo-features"):
-        sample(mixtures, -1, torch.Generator())
+        sample(MixtureSet.empty(6), -1, torch.Generator())

@@ -188,41 +188,28 @@ def test_another_stored_type_or_rank_is_refused(wire_dtype):
 
 
 TWO = torch.zeros(2, 3, dtype=torch.int8)
+SCALES = (torch.ones(1), torch.ones(3), torch.ones(2, 1), torch.ones(2).double(), torch.ones(2).int())
+OF_INT8 = {-1.0: "-1.0", math.nan: "nan", math.inf: "inf", -1e-45: "-1"}
+BITS = [torch.tensor([[0x3F80], [bits]], dtype=torch.uint16) for bits in (0x7FC0, 0xFF80)]
+# format, values, scales, the row that is named, words
+BROKEN = [
+    ("int8", TWO, None, None, "scales of int8 prototypes are missing"),
+    *(
+        (name, quantise(torch.ones(2, 3), name)[0], torch.ones(2), None, f"Scales came with {name} prototypes")
+        for name in ("float32", "float16", "bfloat16")
+    ),
+    *(("int8", TWO, s, None, r"scales of int8 .* shape \(.*one for each of the 2 rows") for s in SCALES),
+    *(("int8", TWO, torch.tensor([1.0, s]), 1, f"Row 1 .* has the scale {named}") for s, named in OF_INT8.items()),
+    # the code that no encoder writes
+    ("int8", torch.tensor([[-127, 127], [0, -128]], dtype=torch.int8), torch.ones(2), 1, "Row 1 .* holds -128"),
+    ("float32", torch.tensor([[1.0], [math.nan]]), None, 1, "Row 1 of the float32 .* not finite"),
+    ("float16", torch.tensor([[1.0], [-math.inf]]).half(), None, 1, "Row 1 of the float16 .* not finite"),
+    *(("bfloat16", bits, None, 1, "Row 1 of the bfloat16 .* not finite") for bits in BITS),
+    ("int8", torch.tensor([[1], [127]], dtype=torch.int8), torch.tensor([3e38, 3e38]), 1, "Row 1 .* not finite"),
+]
 
 
-@pytest.mark.parametrize(
-    ("wire_dtype", "values", "scales", "row", "words"),
-    [
-        ("int8", TWO, None, None, "scales of int8 prototypes are missing"),
-        *[
-            (name, quantise(torch.ones(2, 3), name)[0], torch.ones(2), None, f"Scales came with {name} prototypes")
-            for name in ("float32", "float16", "bfloat16")
-        ],
-        *[
-            ("int8", TWO, scales, None, r"scales of int8 .* shape \(.*one for each of the 2 rows")
-            for scales in (torch.ones(1), torch.ones(3), torch.ones(2, 1), torch.ones(2).double(), torch.ones(2).int())
-        ],
-        *[
-            ("int8", TWO, torch.tensor([1.0, scale]), 1, f"Row 1 .* has the scale {named}")
-            for scale, named in ((-1.0, "-1.0"), (math.nan, "nan"), (math.inf, "inf"), (-1e-45, "-1"))
-        ],
-        # the code that no encoder writes
-        ("int8", torch.tensor([[-127, 127], [0, -128]], dtype=torch.int8), torch.ones(2), 1, "Row 1 .* holds -128"),
-        ("float32", torch.tensor([[1.0], [math.nan]]), None, 1, "Row 1 of the float32 .* not finite"),
-        ("float16", torch.tensor([[1.0], [-math.inf]]).half(), None, 1, "Row 1 of the float16 .* not finite"),
-        *[
-            (
-                "bfloat16",
-                torch.tensor([[0x3F80], [bits]], dtype=torch.uint16),
-                None,
-                1,
-                "Row 1 of the bfloat16 .* not fin",
-            )
-            for bits in (0x7FC0, 0xFF80)
-        ],
-        ("int8", torch.tensor([[1], [127]], dtype=torch.int8), torch.tensor([3e38, 3e38]), 1, "Row 1 .* not finite"),
-    ],
-)
+@pytest.mark.parametrize(("wire_dtype", "values", "scales", "row", "words"), BROKEN)
 def test_what_cannot_be_decoded_is_refused_with_its_row(wire_dtype, values, scales, row, words):
     with pytest.raises(QuantisationError, match=words) as raised:
         dequantise(values, scales, wire_dtype)

@@ -196,14 +196,10 @@ def test_one_class_alone_goes_nowhere_and_has_no_cosine(classes, count):
     ("settings", "words"),
     [
         ({"steps": -1}, "-1 steps"),
-        ({"learning_rate": 0.0}, "learning rate is 0.0"),
-        ({"learning_rate": math.inf}, "learning rate is inf"),
-        ({"momentum": 1.0}, "momentum is 1.0"),
-        ({"momentum": -0.1}, "momentum is -0.1"),
-        ({"separation_weight": -0.5}, "weight of the separation is -0.5"),
-        ({"separation_weight": math.nan}, "weight of the separation is nan"),
-        ({"margin": 1.5}, "margin of the separation is 1.5"),
-        ({"margin": math.nan}, "margin of the separation is nan"),
+        *(({"learning_rate": value}, f"learning rate is {value}") for value in (0.0, math.inf)),
+        *(({"momentum": value}, f"momentum is {value}") for value in (1.0, -0.1)),
+        *(({"separation_weight": value}, f"weight of the separation is {value}") for value in (-0.5, math.nan)),
+        *(({"margin": value}, f"margin of the separation is {value}") for value in (1.5, math.nan)),
     ],
 )
 def test_settings_out_of_range_are_named(settings, words):
@@ -211,24 +207,19 @@ def test_settings_out_of_range_are_named(settings, words):
         refine(*problem(), **settings)
 
 
-def test_rows_without_a_direction_and_broken_rows_are_named():
+def test_rows_without_a_direction_broken_rows_and_parts_that_do_not_fit_are_named():
     start, sums, counts = problem()
     for what in (0.0, math.nan, math.inf):
         broken = start.clone()
         broken[2] = what
         with pytest.raises(ValueError, match="Row 2 of the 5 prototypes to refine is zero or not finite"):
             refine(broken, sums, counts)
-    sums = sums.clone()
-    sums[1, 3] = math.nan
-    with pytest.raises(ValueError, match=r"Row 1 of the 5 prototypes to refine .* or its sum is not finite"):
-        refine(start, sums, counts)
-
-
-def test_parts_that_do_not_fit_are_named_by_their_shapes():
-    start, sums, counts = problem()
     for parts in ((start, sums[1:], counts), (start, sums, counts[1:]), (start.long(), sums, counts), (start[0],) * 3):
         with pytest.raises(ValueError, match=r"do not go with sums of shape .* one row a class"):
             refine(*parts)
+    sums[1, 3] = math.nan
+    with pytest.raises(ValueError, match=r"Row 1 of the 5 prototypes to refine .* or its sum is not finite"):
+        refine(start, sums, counts)
 
 
 def test_uploads_that_cannot_be_summed_are_refused():
