@@ -1,7 +1,6 @@
 """The training loop against naive loops written out here: by sample, by parameter, by hand."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -279,29 +278,6 @@ def test_a_model_that_the_last_step_spoilt_is_not_kept_and_told_before_the_next_
     said = f"`{spoilt[0]}` is not finite after training in phase `first`; lower `a-rate`$"
     with pytest.raises(DivergenceError, match="the features are not finite" if finite else said):
         train(made.objective, made.state, made.data, STREAM, 1)
-
-
-def test_what_may_have_diverged_is_named_phase_by_phase(parts):
-    """A phase that leaves a spoilt model is told before the next; one that leaves a huge one may be to blame for it."""
-    made = parts({"strategy": "fedproto"})
-    whole, factor = made.objective.loss, {}
-
-    def loss(state, batch, phase, number):
-        found = whole(state, batch, phase, number)
-        return replace(found, total=found.total * factor.get(phase.name, 1))
-
-    parameters = list(made.state.module.parameters())
-    phases = [Phase("first", parameters, rate="a-rate"), Phase("second", parameters), Phase("third", parameters)]
-    made.objective.phases, made.objective.loss = lambda state, number: phases, loss
-    for name, said in (
-        ("third", "phase `third`; lower `a-rate` or `learning-rate`"),
-        ("second", "phase `second`; lower `a-rate` or `learning-rate`"),
-        ("first", "phase `first`; lower `a-rate`"),
-    ):
-        factor = {name: math.nan}
-        with pytest.raises(DivergenceError, match=f"{said}$"):
-            train(made.objective, made.state, made.data, STREAM, 1)
-        made.state.module.load_state_dict(parts({"strategy": "fedproto"}).state.module.state_dict())
 
 
 def test_the_pull_is_named_where_there_is_one(parts):

@@ -74,16 +74,11 @@ def test_names_and_families_come_in_order_and_are_dealt_round_robin_by_partition
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ("resnt8", r"model 'resnt8' is unknown; the nearest is 'resnet8'.*papers-protonorm"),
-        ("cnn2,mobilenetv2", r"model 'mobilenetv2' is unknown; the nearest is 'mobilenet_v2'"),
+        ("cnn2,mobilenetv2", r"model 'mobilenetv2' is unknown; the nearest is 'mobilenet_v2'.*papers-protonorm"),
         ("tinny", r"the nearest is 'tiny'"),
         ("fcn_resnet50", r"model 'fcn_resnet50' is unknown"),  # torchvision's, but no classifier
-        ("__import__('os')", r"is unknown"),
-        (" , ", r"models is ' , ', which names no model"),
-        *[
-            (name, f"'{re.escape(name)}' is not of the form")
-            for name in ("networks:make()", "my networks:make", ":make", "a:b:c")
-        ],
+        *[(word, "is unknown|names no model") for word in ("__import__('os')", " , ")],
+        *[(name, f"'{re.escape(name)}' is not of") for name in ("networks:make()", "my net:make", ":make", "a:b:c")],
     ],
 )
 def test_names_are_refused_with_the_nearest(asked: str, words: str) -> None:

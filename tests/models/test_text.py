@@ -220,7 +220,7 @@ def test_a_checkpoint_as_the_hub_s_old_ones_are(folder: Path) -> None:
 def test_a_home_folder_and_a_relative_one_are_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(folder.parent))
     monkeypatch.chdir(folder)
-    for place in ("~/bert", "../bert", "./"):
+    for place in ("~/bert", "../bert"):
         assert isinstance(build(f"hf:{place}").extractor.backbone, TextEncoder)
         assert Tokens(f"hf:{place}", L)(["pain"]).shape == (1, L)
 

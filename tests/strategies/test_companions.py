@@ -88,9 +88,7 @@ def test_a_client_with_another_companion_is_refused_before_round_1(run, home, st
                     identity["layouts"] = [line.replace(":10x8", ":10x9").replace(":10x5", ":10x6") for line in lines]
             return replies
 
-    settings = SMALL | {"strategy": strategy, "fedmrl.shared-dim": 5}
-    if strategy != "fedmrl":
-        del settings["fedmrl.shared-dim"]
+    settings = SMALL | {"strategy": strategy} | ({"fedmrl.shared-dim": 5} if strategy == "fedmrl" else {})
     with pytest.raises(SettingError, match=rf"`{strategy}\.companion`: client 1 has built another companion"):
         run(settings, grid=Other, clients=3)
     assert not list((home / "results").rglob("metrics.jsonl"))
@@ -106,9 +104,8 @@ def test_its_name_and_size_stand_beside_every_figure(run):
     roster = json.loads((folder / "roster.json").read_text())
     assert {(each["parameters"], each["companion"]) for each in roster} == {(own, words.removeprefix("the companion "))}
     assert any(words in line for line in run.said)
-    # and where a run was cut
     (folder / "summary.json").unlink()
-    assert words in write_report(folder).read_text()
+    assert words in write_report(folder).read_text(), "where a run was cut"
 
 
 # --- FML --------------------------------------------------------------------------------------------------------

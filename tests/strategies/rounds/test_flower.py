@@ -50,9 +50,7 @@ def test_only_clients_with_training_rows_train_and_the_others_evaluate(federatio
     # M counts those with training rows: round(0.5 * 4) of them
     assert set(Counter(r for _, r in trained).values()) == {2}
     assert {p for p, _ in trained} == {0, 2, 3, 5}
-    assert {(p, r) for p, r in asked(group, "evaluate") if p in (1, 4)} == {
-        (p, r) for p in (1, 4) for r in range(1, 14)
-    }
+    assert Counter(p for p, _ in asked(group, "evaluate") if p in (1, 4)) == {1: 13, 4: 13}
 
 
 def test_sampling_depends_on_seed_and_round_alone(federation):
@@ -88,7 +86,7 @@ def test_evaluation_every_n_rounds_and_at_the_end(federation):
     group = federation(4)
     strategy = group.start({"rounds": 6, "evaluate-every": 3, "fraction-train": 0.5})
     due = {r: {i.evaluate for *_, i in group.asked if i.round == r} for r in range(1, 8)}
-    assert due == {1: {True}, 2: {False}, 3: {False}, 4: {True}, 5: {False}, 6: {False}, 7: {True}}
+    assert due == {number: {number in (1, 4, 7)} for number in range(1, 8)}
     assert {r for _, r in asked(group, "evaluate")} == {1, 4, 7}
     evaluated = {line["round"]: line["evaluation"]["of_round"] for line in lines_of(strategy) if "evaluation" in line}
     assert evaluated == {1: 0, 4: 3, 7: 6}
