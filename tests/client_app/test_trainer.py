@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from client_app.evaluation import evaluate
 from client_app.store import Store
@@ -305,37 +304,6 @@ def test_figures_at_the_edge_of_float32_still_pass_the_wire(parts, settings, bia
     codec = Codec(4, 5)
     report, _ = decode_report(encode_report(Report(0, 1, training=figures), codec), codec)
     assert report.training == figures
-
-
-# --- speed -----------------------------------------------------------------------------------------------------
-
-
-class Waits(TorchDispatchMode):
-    """Counts the operations for which the host waits for the device, in whatever dress Python calls them."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), named=None):
-        name = str(function)
-        self.count += "_local_scalar_dense" in name or "nonzero" in name or "unique" in name or "masked_select" in name
-        return function(*arguments, **(named or {}))
-
-
-@pytest.mark.parametrize("strategy", ["local", "fedproto", "protonorm"])
-def test_no_batch_waits_for_the_device(parts, strategy):
-    counts = []
-    for repeats in (2, 20):
-        made = parts({"strategy": strategy, "momentum": 0.9}, train=(0, 1, 2, 3) * repeats, norm=True)
-        if strategy != "local":
-            receive(made)
-        with Waits() as waits:
-            steps = train(made.objective, made.state, made.data, STREAM, 1).steps
-        assert steps == repeats
-        counts.append(waits.count)
-    assert counts[0] > 0  # the look at each epoch's loss: the mode does see waits
-    assert counts[0] == counts[1]
 
 
 # --- prototypes of training -----------------------------------------------------------------------------------------

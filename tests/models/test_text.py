@@ -180,18 +180,6 @@ def test_building_is_deterministic_silent_and_leaves_no_trace(folder: Path, capf
     assert all(module.training for module in first.modules())
 
 
-def test_projection_and_classifier_come_from_the_seed_alone(folder: Path, tmp_path: Path) -> None:
-    save_encoder(tmp_path / "other", "DistilBert", seed=5, **KINDS["DistilBert"])
-    # without the pooler's weights, for which transformers draws new ones
-    raw = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False)
-    raw.save_pretrained(tmp_path / "poolerless")
-    for name in ("other", "poolerless"):
-        save_tokenizer(tmp_path / name)
-    places = [folder, tmp_path / "other", tmp_path / "poolerless"]
-    states = [build(f"hf:{place}?trainable=0").state_dict() for place in places]
-    assert all(torch.equal(states[0][key], state[key]) for key in OWN for state in states)
-
-
 def test_the_weights_are_the_saved_ones_in_float32(folder: Path) -> None:
     half = transformers.BertModel.from_pretrained(folder).to(torch.float16)
     half.save_pretrained(folder)

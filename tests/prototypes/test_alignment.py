@@ -4,9 +4,7 @@ import math
 
 import pytest
 import torch
-from threadpoolctl import ThreadpoolController, threadpool_limits
 
-from prototypes import alignment, sphere
 from prototypes.alignment import SOLVERS, align, riesz_energy, riesz_force
 
 EACH = [name for name in SOLVERS if name != "auto"]
@@ -114,25 +112,6 @@ def test_coincident_antipodal_and_zero_prototypes(solver, d, dtype):
         assert result.directionless == zero, name
         if solver != "thomson":
             assert result.share == pytest.approx(1, abs=1e-3), name
-
-
-def test_blas_threads_are_at_most_two_never_raised_and_put_back(monkeypatch):
-    seen = []
-    measure = sphere.measure
-
-    def watched(points, s):
-        seen.append(threads())
-        return measure(points, s)
-
-    def threads():
-        return max(each["num_threads"] for each in ThreadpoolController().select(user_api="blas").info())
-
-    monkeypatch.setattr(alignment.sphere, "measure", watched)
-    for allowed, expected in ((1, 1), (2, 2), (3, 2)):
-        with threadpool_limits(limits=allowed, user_api="blas"):
-            align(vectors(4, 5))
-            assert threads() == allowed
-        assert seen.pop() == expected
 
 
 NOT_FINITE = [torch.tensor([[1.0, 0], [0, 1], [1, bad], [1, 1]]) for bad in (math.nan, math.inf)]

@@ -1,7 +1,6 @@
 """Bhattacharyya distances against scipy's integrals and loops; fusion against a naive Algorithm 1 and direct sums."""
 
 import math
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -145,22 +144,6 @@ def test_the_threshold_counts_per_dimension_or_for_the_sum():
     mixtures = uploads(dim=8, clients=8, spread=0.7)
     assert fuse(mixtures, 0.15).labels.tolist() == fuse(mixtures, 1.2, per_dimension=False).labels.tolist()
     assert len(fuse(mixtures, 1.2)) < len(fuse(mixtures, 1.2, per_dimension=False))
-
-
-def test_a_class_of_many_components_holds_one_square_of_booleans():
-    """Which are near each other is most of a large fusion's memory (torch's own is not traced)."""
-    rows = 1500
-    means, variances = gaussians(rows, 2, spread=20.0)
-    weights = torch.full((rows,), 1 / rows, dtype=torch.float64)
-    mixtures = {0: MixtureSet(torch.zeros(rows, dtype=torch.int64), means, variances, weights)}
-    tracemalloc.start()
-    try:
-        fused = fuse(mixtures, 0.5)
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert 1 < len(fused) < rows
-    assert most < 1.5 * rows**2
 
 
 def test_errors_name_the_value():

@@ -136,15 +136,6 @@ def test_each_model_of_fml_learns_by_its_own_terms_alone():
             torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_what_comes_replaces_the_meme_alone():
-    objective, state = built("fml")
-    before = copy.deepcopy(state.module.model)
-    came = {name: tensor + 1 for name, tensor in objective.shared(state.module)["companion"].tensors.items()}
-    objective.receive(state, Parts({"companion": Weights(came)}), 2)
-    assert same(state.module.model, before)
-    assert all(torch.equal(p, came[f"companion.{n}"]) for n, p in state.module.companion.named_parameters())
-
-
 # --- FedMRL -----------------------------------------------------------------------------------------------------
 
 

@@ -100,30 +100,6 @@ def test_the_energy_goes_from_its_start_to_its_end_over_the_rounds():
         assert same_state(sent["companion-update"].tensors, expected.tensors)
 
 
-def test_the_student_is_whole_until_there_is_a_model_to_change():
-    objective, state = built()
-    initial = objective.shared(state.module)
-    for nothing in (None, Parts(initial)):
-        objective.receive(state, nothing, 1)
-        assert state.kept == {}
-        assert same_state(objective.upload(state, 1)["companion"].tensors, initial["companion"].tensors)
-
-
-def test_what_comes_is_the_student_or_moves_the_one_that_is_kept_whatever_training_made_of_it():
-    objective, state = built()
-    base = shifted(objective.shared(state.module)["companion"], 1.0)
-    teacher = copy.deepcopy(state.module.model.state_dict())
-    objective.receive(state, Parts({"companion": base}), 2)
-    assert same_state(objective.shared(state.module)["companion"].tensors, base.tensors)
-    with torch.no_grad():
-        for p in state.module.companion.parameters():
-            p.zero_()
-    step = shifted(Weights({name: torch.zeros_like(tensor) for name, tensor in base.tensors.items()}), 0.5)
-    objective.receive(state, Parts({"companion-update": step}), 3)
-    assert same_state(objective.shared(state.module)["companion"].tensors, shifted(base, 0.5).tensors)
-    assert same_state(teacher, state.module.model.state_dict())
-
-
 def test_no_sum_leaves_a_variance_below_zero():
     base, change = ({"a.running_var": torch.tensor([v, 2.0]), "a.running_mean": torch.tensor([v])} for v in (0.5, -1.0))
     sums = moved(Weights(base), Weights(change)).tensors

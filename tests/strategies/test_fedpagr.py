@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from federation.wire.codec import Codec
 from federation.wire.parts import Limits, decode_payload, encode_payload
 from models import build
 from prototypes.masks import class_masks
@@ -196,16 +195,10 @@ def test_what_is_uploaded_are_directions_and_zeros_stay_zeros(halves):
     vectors = torch.tensor([[3.0, 0, 0, 4, 0, 0, 0, 0], [0.0] * 8, [0.01] * 8])
     state.prototypes = PrototypeSet(torch.tensor([0, 2, 3]), vectors, torch.tensor([5, 6, 7]))
     sent = objective.upload(state, 1)
-    assert sent.counts is None
-    assert sent.labels.tolist() == [0, 2, 3]
     expected = torch.tensor([[0.6, 0, 0, 0.8, 0, 0, 0, 0], [0.0] * 8, [8**-0.5] * 8])
     torch.testing.assert_close(sent.vectors, expected)
-    for codec in (Codec(K, D), Codec(K, D, 3, "int8")):
-        assert not across(sent, codec).vectors[1].any()
     # and the client keeps its own means
     assert torch.equal(state.prototypes.vectors, vectors)
-    state.prototypes = None
-    assert objective.upload(state, 1) is None
 
 
 def test_dropout_reaches_the_head(halves):

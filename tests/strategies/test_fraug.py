@@ -145,15 +145,6 @@ def test_generator_and_transformation_have_a_rate_of_their_own():
     assert {named[id(p)] for p in beside["params"]} == {"generator", "transformation"}
 
 
-@pytest.mark.parametrize("buffers", ["average", "own"])
-def test_model_and_generator_travel_and_the_client_s_own_parts_stay(buffers):
-    _, objective = halves_of(**{"share-buffers": buffers})
-    state = client(objective)
-    names = {name for part in objective.upload(state, 1).parts.values() for name in part.tensors}
-    assert {name.partition(".")[0] for name in names} == {"extractor", "classifier", "generator"}
-    assert "generator.network.1.running_var" in names
-
-
 def test_a_mean_that_no_row_came_for_stays_and_classes_are_dealt_in_turn():
     turns = ClassTurns(3, 2)
     turns.remember(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 5.0]]), torch.tensor([2, 2, 0]), 0.5)

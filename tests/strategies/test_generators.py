@@ -84,30 +84,6 @@ def test_without_its_terms_it_is_fedavg_of_what_it_shares_to_the_bit(run, metric
     assert found == expected
 
 
-def test_the_generator_starts_alike_everywhere_and_draws_no_number_of_the_model_s():
-    _, objective = halves_of("fedgen", share="all")
-    one, other = client(objective, 1).module, client(objective, 2).module
-    assert same_state(one.generator.state_dict(), other.generator.state_dict())
-    assert not torch.equal(one.extractor.weight, other.extractor.weight)
-    torch.manual_seed(1)
-    assert torch.equal(one.extractor.weight, nn.Linear(2, D).weight)
-    assert not any(p.requires_grad for p in one.generator.parameters())
-    noise = one.generator.noise(2000)
-    assert 0 <= float(noise.min()) < 0.01
-    assert 0.99 < float(noise.max()) < 1
-
-
-def test_all_of_the_generator_travels_down_and_nothing_of_it_up():
-    for buffers in ("average", "own"):
-        _, objective = both_halves("fedgen", {"share-buffers": buffers}, K, D)
-        state = client(objective)
-        shared = objective.shared(state.module)
-        assert list(objective.upload(state, 1).parts) == ["head"]
-        names = {name.removeprefix("generator.") for name in shared["generator"].tensors}
-        floating = {name for name, tensor in state.module.generator.state_dict().items() if tensor.is_floating_point()}
-        assert names == floating >= {"held", "network.1.running_mean"}
-
-
 def taught(objective, known=(0, 2), number=3):
     """A client that has received a generator which knows some classes; its loss on a batch."""
     state = client(objective)

@@ -118,10 +118,3 @@ def test_figures_by_domain(federation, say):
     assert summary["domains"]["photo"]["classifier"] == pytest.approx((2 + 2 * 3) / 12)
     assert set(summary["domains"]) == {"photo", "sketch"}
     assert any("client 1 (sketch): scripted" in line for line in say())
-
-
-def test_without_domains_nothing_is_said_of_them(federation):
-    run = federation().start(PFPL)
-    assert all("domains" not in line["evaluation"] for line in run.folder.lines())
-    assert "domains" not in summary_of(run)
-    assert all("own_domain_weight" not in line.get("server", {}) for line in run.folder.lines())

@@ -1,6 +1,5 @@
 """The ensemble: who is asked when, what is scored, what is dropped, and that nothing else of a run knows of it."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -11,7 +10,6 @@ from PIL import Image
 
 from data.client_data import DataSpec
 from data.shared_set import SharedTestSpec, shared_labels
-from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
 from federation.wire.messages import encode_report
 from federation.wire.payloads import Answers
@@ -234,57 +232,3 @@ def test_a_shared_test_set_that_is_missing_or_of_other_classes_is_refused_before
             made.start({"ensemble-every": 1, "shared-test-path": str(place)})
         assert made.asked == []
         made.start({"shared-test-path": str(place)})
-
-
-# --- whole runs -------------------------------------------------------------------------------------------------
-
-
-class Listening(LocalGrid):
-    """Keeps what the clients answer, by round."""
-
-    answers: dict
-
-    def pull_messages(self, message_ids):
-        replies = super().pull_messages(message_ids)
-        for reply in replies:
-            records = reply.content
-            if "ensemble" in records:
-                values = records["ensemble"]["probabilities"].numpy()
-                type(self).answers.setdefault(records["report"]["round"], []).append(values)
-        return replies
-
-
-def test_a_whole_run_scores_what_its_clients_sent(run, home):
-    """On rows that are set aside, half of the clients training."""
-    settings = {"strategy": "fedpagr", "ensemble-every": 2, "rounds": 3, "fraction-train": 0.5, "feature-dim": 12}
-    Listening.answers = {}
-    folder = run(settings, grid=Listening)
-    spec = DataSpec("digits", clients=4, shared_test_share=0.1, max_samples=400)
-    labels = shared_labels(SharedTestSpec(spec, home / "cache")).labels.tolist()
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert sorted(Listening.answers) == [1, 3, 4]
-    for line in lines:
-        if line["round"] == 2:
-            assert "ensemble" not in line
-            continue
-        answers = Listening.answers[line["round"]]
-        assert line["ensemble"] == {
-            "of_round": line["round"] - 1,
-            "accuracy": naive(answers, labels),
-            "clients": 4,
-            "rows": 40,
-        }
-    summary = json.loads((folder / "summary.json").read_text())
-    accuracies = [line["ensemble"]["accuracy"] for line in lines if "ensemble" in line]
-    assert summary["ensemble"] == {
-        "best": max(accuracies),
-        # the first is of untrained models
-        "last-5": pytest.approx(sum(accuracies[1:]) / 2, abs=1e-15),
-        "final": accuracies[-1],
-        "rows": 40,
-    }
-    assert summary["bytes"]["ensemble_wire_up"] == sum(line["bytes"]["ensemble_wire_up"] for line in lines) > 0
-    told = [said for said in run.said if ", ensemble " in said]
-    for of_round, accuracy, said in zip((0, 2, 3), accuracies, told, strict=True):
-        assert f"| after {of_round}: " in said
-        assert f", ensemble {100 * accuracy:5.1f}) | " in said
