@@ -169,17 +169,7 @@ def test_no_deprecated_call_of_flower(run):
 
 
 def test_only_flowers_message_api_is_imported():
-    rooms = [
-        "prototypes",
-        "models",
-        "data",
-        "federation",
-        "strategies",
-        "client_app",
-        "server_app",
-        "experiments",
-        "cli",
-    ]
+    rooms = ["prototypes", "models", "data", "federation", "strategies", "client_app", "server_app", "experiments"]
     found = set()
     for room in (*rooms, "cli"):
         for path in (ROOT / room).rglob("*.py"):
