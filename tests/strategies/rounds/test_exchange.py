@@ -1,7 +1,5 @@
 """A round's exchange on a clock of its own: when it closes, whom it waits for, what it takes."""
 
-import itertools
-
 import pytest
 from flwr.app import Error, Message, RecordDict
 
@@ -148,16 +146,3 @@ def test_sizes_are_of_values_and_of_serialised_records(ask):
     assert reply.size.wire == wire_bytes(records)
     assert reply.size.evaluation == wire_bytes(records) - wire_bytes(encode_report(trained(3, evaluation=None)))
     assert reply.size + Bytes(1, 2, 3) == Bytes(reply.size.payload + 1, reply.size.wire + 2, reply.size.evaluation + 3)
-
-
-def test_the_order_of_replies_does_not_matter(ask):
-    seen = set()
-    for delays in itertools.permutations((1.0, 5.0, 9.0)):
-        replies = ask({p: (delay, trained(p)) for p, delay in enumerate(delays)} | {3: (4.0, Error(8, "gone"))})
-        seen.add(
-            tuple(
-                (r.partition, r.problem, r.size, r.report and r.report.payload.vectors.numpy().tobytes())
-                for r in replies
-            )
-        )
-    assert len(seen) == 1

@@ -137,26 +137,6 @@ def test_bytes_are_those_of_the_formula(federation, codec, size):
 # --- prototypes -------------------------------------------------------------------------------------------
 
 
-def test_a_class_nobody_reports_keeps_its_prototype_and_one_never_reported_is_absent(federation):
-    held = {0: (0, 1), 1: (1,)}
-
-    def quiet(partition, round_number, kind, report):
-        # class 0 is reported in round 1 alone, class 1 always, 2 and 3 never
-        if kind == "train" and partition == 0 and round_number > 1:
-            vectors = report.payload.vectors[1:]
-            return replace(report, payload=PrototypeSet(torch.tensor([1]), vectors))
-        return report
-
-    group = federation(2, held=held, tamper=quiet)
-    group.start({"rounds": 3})
-    downloads = {i.round: i.payload for *_, i in group.asked}
-    assert downloads[1] is None
-    for round_number in (2, 3, 4):
-        assert downloads[round_number].labels.tolist() == [0, 1]
-        assert torch.equal(downloads[round_number].vectors[0], group.upload(0, 1).vectors[0])
-    assert not torch.equal(downloads[3].vectors[1], downloads[2].vectors[1])
-
-
 def test_a_round_without_a_single_upload_keeps_all_prototypes(federation):
     def fail(partition, round_number, kind, report):
         return Error(2, "ValueError: boom") if round_number == 2 else report
