@@ -32,9 +32,6 @@ def receive(made, labels=(0, 2), scale=1.0):
     return {label: scale * vector for label, vector in zip(labels, vectors, strict=True)}
 
 
-# --- batches -------------------------------------------------------------------------------------------
-
-
 SIZES = {(10, 4): [4, 4, 2], (8, 4): [4, 4], (9, 4): [4, 5], (5, 4): [5], (3, 2): [3], (4, 32): [4], (2, 2): [2]}
 
 
@@ -44,9 +41,6 @@ def test_every_row_comes_once_an_epoch_and_no_batch_holds_one(rows, size):
     assert [len(chunk) for chunk in found] == SIZES[rows, size]
     assert sorted(torch.cat(found).tolist()) == list(range(rows))
     assert [chunk.tolist() for chunk in chunks(1, 4)] == [[0, 0]], "a single row comes twice"
-
-
-# --- what is minimised -----------------------------------------------------------------------------------
 
 
 def naive_order(rows, size, epoch):
@@ -119,9 +113,6 @@ def test_training_equals_a_naive_loop(parts, settings, norm):
     assert not any(map(torch.equal, started, made.state.module.parameters()))
 
 
-# --- the optimiser's state ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kept", ["fresh", "persistent"])
 def test_momentum_survives_a_round_and_the_store_only_where_asked(parts, tmp_path, kept):
     settings = {"strategy": "local", "momentum": 0.9, "optimizer-state": kept}
@@ -136,9 +127,6 @@ def test_momentum_survives_a_round_and_the_store_only_where_asked(parts, tmp_pat
     naive_training(naive, {}, epochs=1, momenta=momenta if kept == "persistent" else None)
     assert_same_weights(loaded.state.module, naive.state.module)
     assert bool(loaded.state.optimiser) == (kept == "persistent")
-
-
-# --- figures -----------------------------------------------------------------------------------------------
 
 
 def test_the_gradient_ratio_is_that_of_the_first_batch(parts):
@@ -213,9 +201,6 @@ def test_a_method_may_train_in_phases_on_rows_of_its_own(parts):
     assert not torch.equal(extractor[0], next(made.state.module.extractor.parameters()))
 
 
-# --- prototypes ----------------------------------------------------------------------------------------------
-
-
 def test_prototypes_are_measured_after_training_in_eval_mode_over_all_rows(parts):
     made = parts(train=(0, 0, 1, 3) * 80 + (3,), norm=True)
     train(made.objective, made.state, made.data, STREAM, 1)
@@ -228,9 +213,6 @@ def test_prototypes_are_measured_after_training_in_eval_mode_over_all_rows(parts
     assert found.counts.tolist() == [160, 80, 81]
     for label, vector in zip((0, 1, 3), found.vectors.double(), strict=True):
         torch.testing.assert_close(vector, z[rows.labels == label].mean(dim=0), rtol=1e-5, atol=1e-6)
-
-
-# --- divergence ----------------------------------------------------------------------------------------------
 
 
 def test_divergence_names_the_loss_the_epoch_and_the_phase(parts):
@@ -304,9 +286,6 @@ def test_figures_at_the_edge_of_float32_still_pass_the_wire(parts, settings, bia
     codec = Codec(4, 5)
     report, _ = decode_report(encode_report(Report(0, 1, training=figures), codec), codec)
     assert report.training == figures
-
-
-# --- prototypes of training -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", ["fedproto", "fedrep"])

@@ -36,9 +36,6 @@ def naive(vectors, labels, prototypes, margin, present):
     return total / len(vectors)
 
 
-# --- the loss ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("margin", [0.0, 0.1, 3.7, 100.0])
 def test_loss_is_a_loop_over_vectors_and_classes(margin):
     vectors, labels, prototypes, present = batch()
@@ -97,9 +94,6 @@ def test_absent_classes_change_nothing_and_get_no_gradient(what):
     assert torch.equal(fewer, expected)
 
 
-# --- its value at collapse ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("K", [1, 2, 10, 100])
 @pytest.mark.parametrize("margin", [0.0, 0.5, 7.0, 100.0, 1000.0])
 def test_collapsed_loss_is_the_loss_of_prototypes_that_coincide(K, margin):
@@ -110,9 +104,6 @@ def test_collapsed_loss_is_the_loss_of_prototypes_that_coincide(K, margin):
     for point in (vectors[0], torch.zeros(D, dtype=torch.float64), 1000 * vectors[1]):
         loss = contrastive_loss(vectors, labels, point.expand(K, D), margin, present)
         assert float(loss) == pytest.approx(collapsed_loss(K, margin), rel=1e-11, abs=1e-15)
-
-
-# --- the margin ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -130,9 +121,6 @@ def test_collapsed_loss_is_the_loss_of_prototypes_that_coincide(K, margin):
 )
 def test_margin_in_closed_form(means, expected):
     assert adaptive_margin(torch.tensor(means).reshape(len(means), -1 if means else D), 100.0) == expected
-
-
-# --- the module ---------------------------------------------------------------------------------------
 
 
 def test_module_is_an_embedding_and_two_layers():

@@ -48,9 +48,6 @@ def across(payload, codec):
     return decode_payload(encode_payload(payload, codec), Limits(codec, 1e6))
 
 
-# --- where it begins ----------------------------------------------------------------------------------------------
-
-
 def test_it_begins_with_seeded_unit_vectors_of_all_classes(halves):
     torch.manual_seed(1)
     first = halves(FEDPAGR, K, D).server.begin()
@@ -84,9 +81,6 @@ def test_round_1_has_targets_also_for_those_who_do_not_train(federation, halves)
     assert all(torch.equal(instruction.payload.vectors, begun.vectors) for *_, instruction in asked)
 
 
-# --- the server's step --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("options", [{}, OTHER_SERVER], ids=["paper", "other"])
 def test_the_step_is_the_refinement_of_the_normalised_means_to_the_bit(halves, options):
     """Over two rounds; tests/prototypes has both written out. A class that nobody reports has no agreement."""
@@ -110,9 +104,6 @@ def test_the_step_is_the_refinement_of_the_normalised_means_to_the_bit(halves, o
         for when, parts in (("before", refined.before), ("after", refined.after)):
             assert {name: outcome.figures[f"{name}_{when}"] for name in asdict(parts)} == asdict(parts)
         assert len(outcome.figures) == 6
-
-
-# --- the client's round -------------------------------------------------------------------------------------------
 
 
 def client_half(halves, settings=None, received=None, round_number=1):
@@ -207,9 +198,6 @@ def test_dropout_reaches_the_head(halves):
         assert state.module.head.dropout.p == dropout
 
 
-# --- prediction ---------------------------------------------------------------------------------------------------
-
-
 def test_a_client_predicts_with_what_it_trained_with(halves):
     """Whatever comes later; one that never trained, with what came last. The store keeps it."""
     objective, state = client_half(halves)
@@ -223,9 +211,6 @@ def test_a_client_predicts_with_what_it_trained_with(halves):
     torch.testing.assert_close(objective.targets(stranger, longer).vectors, came.vectors)
     assert objective.targets(stranger, None) is None
     assert not stranger.kept
-
-
-# --- under masks --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wire_dtype", ["float32", "int8"])

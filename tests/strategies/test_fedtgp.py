@@ -34,9 +34,6 @@ def strategy_of(halves, settings=None, num_classes=K):
     return halves(QUICK | (settings or {}), num_classes, D).server
 
 
-# --- the paper, written out ---------------------------------------------------------------------------------
-
-
 def output(weights, label):
     """P_j: an embedding through Linear -> ReLU -> Linear."""
     embedding, first, first_bias, second, second_bias = weights
@@ -114,9 +111,6 @@ def test_two_rounds_are_the_papers_written_out(halves, extra):
         assert outcome.figures["contrastive_loss"] == pytest.approx(loss, rel=1e-5)
 
 
-# --- who takes part ------------------------------------------------------------------------------------------
-
-
 def test_a_round_of_empty_uploads_trains_nothing(halves):
     strategy, empty = strategy_of(halves), {0: PrototypeSet.empty(D), 3: PrototypeSet.empty(D)}
     nothing = strategy.aggregate(empty, {}, 1)
@@ -128,9 +122,6 @@ def test_a_round_of_empty_uploads_trains_nothing(halves):
     still = strategy.aggregate(empty, first.state, 2)
     assert same_state(still.state, first.state)
     assert torch.equal(still.downloads[EVERYONE].vectors, first.downloads[EVERYONE].vectors)
-
-
-# --- the same again, and what is kept ------------------------------------------------------------------------
 
 
 def test_a_server_that_diverges_names_its_own_learning_rate(halves):

@@ -79,9 +79,6 @@ def lines_of(strategy, without=("time",)):
     return [{name: value for name, value in line.items() if name not in without} for line in strategy.folder.lines()]
 
 
-# --- who is asked, when -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("every", "due", "evaluate_every", "who"),
     [(0, [], 1, "all"), (1, [1, 2, 3, 4, 5, 6], 2, "sampled"), (2, [1, 3, 5, 6], 2, "all"), (9, [1, 6], 1, "all")],
@@ -109,9 +106,6 @@ def test_all_clients_answer_in_every_nth_round_and_at_the_end(answering, shared,
     assert len(set(asked)) == len(asked), "one message a client and round"
 
 
-# --- nothing else changes ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("settings", [{"evaluate-every": 2}, {"evaluate-clients": "sampled"}])
 def test_a_message_for_the_ensemble_alone_is_in_no_other_count(answering, shared, script, settings):
     """Neither what goes down on it, prototypes too, nor the whole of what comes back."""
@@ -137,9 +131,6 @@ def test_a_message_for_the_ensemble_alone_is_in_no_other_count(answering, shared
         assert found == [up[line["round"]], down[line["round"]]]
         assert {other["bytes"].pop(name) for name in APART} == {0}
         assert line["bytes"] == other["bytes"]
-
-
-# --- bad answers ------------------------------------------------------------------------------------------------
 
 
 def spoilt(answers, how):
@@ -216,9 +207,6 @@ def test_an_answer_that_nobody_asked_for_is_dropped_and_nothing_else_changes(ans
     assert line["problems"] == {"1": "ensemble answer dropped: nobody asked for one"}
     assert line["bytes"].pop("ensemble_wire_up") > 0 == other["bytes"].pop("ensemble_wire_up")
     assert line | {"problems": {}} == other
-
-
-# --- the server -------------------------------------------------------------------------------------------------
 
 
 def test_a_shared_test_set_that_is_missing_or_of_other_classes_is_refused_before_the_run(answering, tmp_path):
