@@ -146,6 +146,14 @@ def test_float32_keeps_variances_above_zero_where_squares_cancel(seed):
     assert (fit.mixtures.variances[:, 0] < 1e-5 * features[:, 0].var()).all()
 
 
+def test_moving_the_samples_far_away_moves_the_means_alone():
+    features, labels = blobs()
+    shift = torch.tensor([1e4, -3.0, 0.0, 5e3, 1.0, -1e4], dtype=torch.float64)
+    here, there = (fit_class_mixtures(each, labels, 3, seed=0).mixtures for each in (features, features + shift))
+    torch.testing.assert_close(there.means, here.means + shift, rtol=1e-11, atol=1e-8)
+    torch.testing.assert_close(there.variances, here.variances, rtol=1e-6, atol=0)
+
+
 def test_classes_do_not_depend_on_the_others_in_the_batch():
     features, labels = blobs()
     together = fit_class_mixtures(features, labels, 3, seed=5)

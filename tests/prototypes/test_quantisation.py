@@ -174,6 +174,15 @@ def test_what_would_round_to_infinity_is_refused(wire_dtype, fits, beyond, words
     assert raised.value.row == 1
 
 
+def test_an_unknown_format_and_what_is_no_rows_of_floats_are_refused():
+    for refuse in (lambda: quantise(torch.ones(1, 1), "float8"), lambda: dequantise(torch.ones(1, 1), None, "float8")):
+        with pytest.raises(ValueError, match="'float8' is unknown; choose one of float32, float16, bfloat16, int8"):
+            refuse()
+    for vectors in (torch.ones(3), torch.ones(2, 2, 2), torch.ones(2, 2, dtype=torch.int64)):
+        with pytest.raises(QuantisationError, match=r"shape \(.*must be floating-point rows \(k, w\)"):
+            quantise(vectors, "float32")
+
+
 @pytest.mark.parametrize("wire_dtype", FORMATS)
 def test_another_stored_type_or_rank_is_refused(wire_dtype):
     values, scales = quantise(torch.ones(2, 3), wire_dtype)

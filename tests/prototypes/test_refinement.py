@@ -112,6 +112,13 @@ def test_clients_that_contradict_each_other_leave_the_previous_prototype_where_i
 # --- the loss -----------------------------------------------------------------------------------------
 
 
+def test_a_weak_majority_does_have_a_direction():
+    vector = units(1, D)
+    labels = torch.tensor([0])
+    sums, counts = class_sums([PrototypeSet(labels, row[None]) for row in (vector[0], -vector[0], vector[0])], 1)
+    torch.testing.assert_close(mean_directions(sums, counts, units(1, D, seed=9)), vector)
+
+
 @pytest.mark.parametrize("weight", [0.0, 0.5, 3.0])
 @pytest.mark.parametrize("margin", [-0.2, 0.1, 0.3, 0.9])
 def test_loss_and_gradient_are_those_of_a_loop_over_clients_and_ordered_pairs(weight, margin):

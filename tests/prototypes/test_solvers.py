@@ -116,6 +116,13 @@ def test_riesz_leaves_the_saddle_of_points_on_a_circle(K, d, seed):
     assert measure(found.points, 0.0)[0] == pytest.approx(simplex_energy(K, 0.0), rel=1e-7)
 
 
+def test_riesz_says_when_its_evaluations_ran_out(monkeypatch):
+    monkeypatch.setattr(solvers, "RIESZ_EVALUATIONS", 5)
+    found = solvers.riesz(on_sphere(30, 5), 0.0, np.random.default_rng(0))
+    assert found.ended_by == "limit"
+    assert found.iterations <= 5
+
+
 DIRECTIONS = [on_sphere(K, d) for K, d in ((2, 2), (3, 2), (10, 9), (65, 64))]
 # and directions without full rank
 DIRECTIONS += [ring(4, 8), np.tile(on_sphere(1, 8), (5, 1)), ring(2, 8)[[0, 1, 0, 1, 0, 1]]]

@@ -109,6 +109,19 @@ def test_a_class_that_nobody_reported_stays(name):
     assert not np.array_equal(first[2], second[2])
 
 
+def test_fednh_keeps_a_prototype_where_reports_cancel():
+    server, objective = halves("fednh", **{"fednh.smoothing": 0.0})
+    uploads = uploads_of(objective)
+    vectors = torch.ones(1, D)
+    for partition, sign in ((0, 1), (1, -1)):
+        parts = dict(uploads[partition].parts)
+        uploads[partition] = Parts(parts | {"prototypes": PrototypeSet(torch.tensor([0]), sign * vectors)})
+    del uploads[2]
+    identities = uploads_of(objective)
+    state = met(server, identities).begin().state
+    assert torch.equal(server.aggregate(uploads, state, 1).state["vectors"], state["vectors"])
+
+
 @pytest.mark.parametrize(("name", "dim"), [("fednh", D), ("fedfa", D), ("fedfa", 2)])
 def test_both_ends_start_alike(name, dim):
     server, objective = halves_of(name, {}, K, dim)

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from federation.seeds import generator as stream
+from federation.settings import SettingError
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts
+from federation.wire.weights import layout_lines
 from models.generator import Generator
 from models.seeded import drawn
 from models.split import SplitModel
@@ -19,6 +21,7 @@ from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
 from runs.round import RunError
 from strategies.contract import Batch, ClientState
+from strategies.generator import of_generator
 from strategies.rounds.waiting import Scratch, Waiting
 from strategies.weights import shared_seed
 from tests.strategies.kin import halves_of as both_halves
@@ -196,6 +199,23 @@ def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate(tmp_path
     for number in (1, 40):
         moved = finished(server, {0: uploads[0]}, tmp_path, number=number).state[f"generator/{name}"] - start[name]
         assert float(moved.abs().max()) == pytest.approx(3e-4 * 0.98 ** (number - 1), rel=0.01)
+
+
+def test_a_second_architecture_is_refused_where_all_is_shared():
+    numbers(share="all")
+    with pytest.raises(SettingError, match=r"setting `models` gives .*one \(1\), two \(2\).*`fedgen` averages one"):
+        numbers(models=("one", "two", "two"), share="all")
+
+
+def test_a_client_with_another_generator_is_refused_before_round_1():
+    server, _, _ = numbers()
+    other = of_generator(Generator(K, D, Q, 6))
+    lines = tuple(layout_lines("generator", other.layout))
+    odd = dict(server.identities)
+    head = tuple(line for line in odd[1].layouts if line.startswith("head/"))
+    odd[1] = Identity(1, 3, "odd", classes=(1,), rows=(9, 0, 0), layouts=(*head, *lines))
+    with pytest.raises(SettingError, match=r"client 1 \(odd\) has another generator .*network.0.bias:6"):
+        server.meet(Codec(K, D), odd)
 
 
 @pytest.mark.parametrize("name", ["fedgen", "fedpa"])

@@ -314,6 +314,10 @@ def another(value):
     return f"not {value}" if isinstance(value, str) else value + 1
 
 
+def test_an_int_for_a_float_is_the_same_default():
+    refuse_foreign({"strategy": "local", "protonorm.gamma": 10})
+
+
 @pytest.mark.parametrize("strategy", METHODS)
 def test_a_setting_of_another_method_is_refused_unless_it_is_the_default(strategy):
     for name in OWN:

@@ -119,6 +119,14 @@ def test_a_bound_on_norms_is_one_on_p_not_on_n_p(halves, strategy):
     assert [line for line in server.notices() if line.startswith("client 4 says")]
 
 
+def test_nor_is_the_bound_of_a_download_one_on_n_p(run, metrics):
+    """What the client receives is 1/mu times its target."""
+    folder = run({"strategy": "tinyproto-fp", "rounds": 2, "max-prototype-norm": 1.6, "partition": "iid"})
+    assert not [line for line in metrics(folder) if line["problems"]]
+    # and there was something to refuse
+    assert metrics(folder)[0]["training"]["prototype_norm"] > 1.6
+
+
 def test_prototypes_that_cross_whole_are_told(halves):
     for ones, said in ((0, True), (9, True), (8, False)):
         notices = both_halves(halves, "tinyproto-fp", {"sparsity-dim": ones}).server.notices()

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
 from data.shared_set import SharedLabels
 from federation.wire import messages
@@ -115,6 +115,16 @@ BAD = [
 @pytest.mark.parametrize(("answers", "reason"), BAD)
 def test_what_is_no_answer_is_refused_by_name(answers, reason, crossed, refused):
     assert reason in refused(decode_answers, crossed(answers), SHARED)
+
+
+@pytest.mark.parametrize("name", ["probabilities", "fingerprint"])
+def test_bytes_that_are_no_array_are_refused_by_name(name, refused):
+    """The kinds of damage to an array are those of test_uploads.py."""
+    records = record()
+    records[name] = Array("float16", (5, 3), "numpy.ndarray", b"\x93NUMPY\x01\x00\x10\x00{'shape': (((((")
+    assert f"array `{name}` cannot be read (" in refused(decode_answers, records, SHARED)
+    other = RecordDict({**encode_report(Report(3, 7)), "ensemble": MetricRecord({"probabilities": [0.5, 0.5]})})
+    assert "record `ensemble` is a MetricRecord, ArrayRecord was agreed" in refused(decode_report, other)
 
 
 def test_what_these_refusals_are_neighbours_of_passes():

@@ -91,6 +91,16 @@ def test_a_prototype_takes_as_many_values_on_the_wire_as_its_mask_has_ones(codec
 # --- agreement ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_encoding_leaves_the_payload_alone_and_what_was_decoded_encodes_to_the_same_again(codec):
+    sent = prototypes(range(K), codec.dim)
+    before = sent.vectors.clone()
+    once = encode_payload(sent.with_vectors(sent.vectors.requires_grad_()), codec)
+    assert sent.vectors.equal(before)
+    again = encode_payload(decode_payload(once, Limits(codec, 1e6)), codec)
+    assert {name: array.data for name, array in again.items()} == {name: array.data for name, array in once.items()}
+
+
 def test_the_run_settings_and_the_task_make_the_codec():
     settings = check(Settings, {"sparsity-dim": 5, "wire-dtype": "int8", "seed": 9, "feature-dim": 12})
     assert codec_of(settings, K, 12, Exchange()) == Codec(K, 12, 5, "int8", 9)
