@@ -1,21 +1,24 @@
 """Every method on the same clients: accuracy by all rules beside what a user pays for it.
 
     python -m benchmarks.all_methods
-    python -m benchmarks.all_methods --dataset ../cifar10 -c 'max-samples=8000 models="tiny_cnn4" rounds=20' --jobs 2
+    python -m benchmarks.all_methods --dataset ../cifar10 -c 'max-samples=8000 models="tiny_cnn4" rounds=10' \
+        --jobs 2 --cells FOLDER
 
 One architecture for all, since some methods average models; 20 clients, Dirichlet 0.1. Sorted by the payload of a
 round, both ways and all clients. Seconds of the processor are the run's after its first round over its rounds,
 evaluation by all rules among them, of a process of one thread a run. Settings are the methods' own defaults: nobody has
-tuned any of them.
+tuned any of them. With --cells each run's summary is kept, and what was cut short goes on where it was.
 """
 
 import argparse
 import contextlib
+import json
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -56,10 +59,15 @@ class Row:
         return [run["rules"][run["headline"]["rule"]]["final"] for run in self.runs]
 
 
-def run_one(method: str, seed: int, settings: Sequence[str], clients: int) -> dict[str, Any]:
-    """The summary of one run in this process, with its seconds of the processor a round."""
-    import json
+def run_one(method: str, seed: int, settings: Sequence[str], clients: int, cells: Path | None = None) -> dict[str, Any]:
+    """The summary of one run in this process, with its seconds of the processor a round.
 
+    Args:
+        cells: where it is kept, and taken from if it is there.
+    """
+    cell = cells / f"{method}-{seed}.json" if cells else None
+    if cell and cell.exists():
+        return dict(json.loads(cell.read_text()))
     from experiments.runtime.grid import run_in_process
     from experiments.runtime.run_config import plan
 
@@ -73,7 +81,10 @@ def run_one(method: str, seed: int, settings: Sequence[str], clients: int) -> di
     with own_home():
         folder = run_in_process(wanted.run_config, clients=clients, workers=1, show=mark)
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return summary | {SECONDS: (marks[-1] - marks[0]) / (len(marks) - 1)}
+    summary |= {SECONDS: (marks[-1] - marks[0]) / (len(marks) - 1)}
+    if cell:
+        cell.write_text(json.dumps(summary))
+    return summary
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -113,18 +124,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each in a process of its own")
+    parser.add_argument("--cells", type=Path, metavar="FOLDER", help="keep each run's summary there, and go on from it")
     parser.add_argument("-c", "--set", action="append", default=[], help="settings that go before the ones above")
     options = parser.parse_args()
     settings = [f'dataset="{options.dataset}"', *options.set]
     print(f"{where()} | {options.clients} clients, seeds {options.seeds}, {TASK} {' '.join(settings)}\n", flush=True)
     cells = [(method, seed) for method in options.methods for seed in options.seeds]
+    if options.cells:
+        options.cells.mkdir(parents=True, exist_ok=True)
     found: dict[str, list[dict[str, Any]]] = {method: [] for method in options.methods}
     with contextlib.ExitStack() as stack:
         # a process for each run: none inherits what another has cached
         pool = stack.enter_context(
             ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"), max_tasks_per_child=1)
         )
-        running = [pool.submit(run_one, method, seed, settings, options.clients) for method, seed in cells]
+        running = [
+            pool.submit(run_one, method, seed, settings, options.clients, options.cells) for method, seed in cells
+        ]
         for (method, seed), future in zip(cells, running, strict=True):
             summary = future.result()
             found[method].append(summary)

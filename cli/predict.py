@@ -29,7 +29,9 @@ def predict(
     texts: Annotated[
         list[str] | None, typer.Option("--text", help="A text itself, for a client that reads text; may be repeated.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:<number>.", metavar="NAME")] = "auto",
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, mps, xpu, or with a number, cuda:0.", metavar="NAME")
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each input.")] = False,
 ) -> None:
     """Classify images or texts with a client's model.

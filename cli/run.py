@@ -187,15 +187,15 @@ def _planned(
 ) -> "Plan | _Ending":
     from data import DataError
     from experiments.runtime.launch import check_resources
-    from experiments.runtime.preflight import refuse_no_cuda
     from experiments.runtime.run_config import plan
+    from federation.devices import device_of
     from federation.settings import SettingError
     from models import ModelError
 
     try:
         wanted = plan(settings, preset=preset, resume=resume, results=results, clients=clients, remote=bool(superlink))
         if in_process:
-            refuse_no_cuda(str(wanted.run_config["device"]))
+            device_of(str(wanted.run_config["device"]), "setting `device` is")
         elif not superlink:
             check_resources(*resources)
         return wanted

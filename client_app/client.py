@@ -23,6 +23,7 @@ from data.client_data import client_data
 from data.domains import listed
 from data.shared_set import refuse_unfit, shared_rows
 from data.sources import is_path
+from federation.devices import device_of
 from federation.seeds import seed_process
 from federation.settings import RECEIVED, SettingError, device_name, home, shown
 from federation.wire.codec import codec_of
@@ -128,6 +129,7 @@ class Client:
         second = self.objective.companion
         beside = _parameters(state.module.companion) if second else 0
         others = sum(_parameters(state.module.get_submodule(name)) for name in self.objective.beside)
+        held, counts = data.train.labels.unique(return_counts=True)
         all_classes = [] if data.unheld is None else [len(data.test) + data.unheld.count]
         return Identity(
             partition=self.partition,
@@ -136,7 +138,8 @@ class Client:
             parameters=_parameters(state.module) - beside - others,
             feature_dim=self.settings.feature_dim,
             class_names=data.class_names,
-            classes=tuple(data.train.labels.unique().tolist()),
+            classes=tuple(held.tolist()),
+            class_counts=tuple(counts.tolist()) if self.run.exchange.told_counts else (),
             domain=self.domain,
             rows=(len(data.train), len(data.validation), len(data.test), *all_classes),
             discloses=tuple(discloses),
@@ -190,7 +193,15 @@ class Client:
             # what was received may be the new targets
             self._lay_out(state, instruction)
             asked = time.perf_counter()
-            figures = yield Job(self.objective, state, self.data, stream, instruction.round, self.model)
+            figures = yield Job(
+                self.objective,
+                state,
+                self.data,
+                stream,
+                instruction.round,
+                self.model,
+                self._measures(instruction.round),
+            )
             # of a step in common a client has its share alone
             self.waited = time.perf_counter() - asked - figures.seconds
         except DivergenceError as error:
@@ -205,6 +216,11 @@ class Client:
             figures = replace(figures, prototype_norm=mean_norm(as_sent(upload, self.run.exchange.up)))
         seconds = time.perf_counter() - began - self.waited
         return replace(report, payload=upload, training=replace(figures, seconds=seconds))
+
+    def _measures(self, round_number: int) -> bool:
+        """Whether the upload, or the next evaluation, needs the prototypes of the model as this round leaves it."""
+        due = round_number % self.settings.evaluate_every == 0 or round_number >= self.settings.rounds
+        return due or any(spec.kind != "weights" for spec in self.run.exchange.up)
 
     def _received(self, instruction: Instruction) -> Payload | None:
         """What came. Where no upload of weights was valid yet, each training starts from the initial ones: who has
@@ -229,12 +245,16 @@ class Client:
             raise SettingError(f"client {self.partition} left no state in {store.folder}.")
         state = self._new_state()
         store.load_into(state, stamp, self.device)
+        if state.stale:
+            measure(self.objective, state, self.data)
         return state
 
     def _arrival(self, state: ClientState, instruction: Instruction) -> Report:
         """Lay the targets out; evaluate, and answer for the ensemble, if that is asked."""
         state.constants = dict(instruction.constants)
         self._lay_out(state, instruction)
+        if state.stale and (instruction.evaluate or instruction.ensemble):
+            measure(self.objective, state, self.data)
         last = instruction.round > self.settings.rounds
         arrived = self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
         evaluation = evaluate(self.objective, state, self.data, last, arrived) if instruction.evaluate else None
@@ -367,17 +387,7 @@ def _found(name: Any, where: str) -> torch.device:
         device_name(str(name))
     except ValueError as error:
         raise SettingError(f"{where} {name!r}; it {error}.") from None
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise SettingError(f'{where} "{name}", but this machine has no CUDA; use "auto" or "cpu".')
-    device = torch.device(name)
-    if device.index is not None and device.index >= torch.cuda.device_count():
-        raise SettingError(
-            f'{where} "{name}", but this machine has {torch.cuda.device_count()} CUDA devices, from cuda:0 '
-            'on; use one of those, "auto" or "cpu".'
-        )
-    return device
+    return device_of(name, where)
 
 
 def _parameters(module: torch.nn.Module) -> int:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from data import ToldError
 from data.client_data import ClientData, Rows, Transform
+from federation.devices import exact
 from federation.settings import RECEIVED
 from federation.wire.payloads import Evaluation
 from prototypes.discriminant import discriminant_scores, pooled_covariance
@@ -32,15 +33,17 @@ def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
     Raises:
         DivergenceError: a feature is not finite.
     """
+    state.stale = False
     if not len(data.train):
         return
-    features = features_of(objective, state, data.train, data.transform)
+    features = exact(features_of(objective, state, data.train, data.transform))
+    labels = exact(data.train.labels)
     if not bool(features.isfinite().all()):
         raise DivergenceError.public("the features are not finite after training; lower `learning-rate`")
-    state.prototypes = class_means(features, data.train.labels, objective.num_classes)
+    state.prototypes = class_means(features, labels, objective.num_classes)
     if objective.settings.prototypes_from == "model":
-        state.covariance = pooled_covariance(features, data.train.labels, state.prototypes)
-    state.features = features, data.train.labels
+        state.covariance = pooled_covariance(features, labels, state.prototypes)
+    state.features = features, labels
 
 
 @torch.no_grad()
@@ -62,7 +65,7 @@ def evaluate(
         for rows, counts in zip(splits, right, strict=True):
             if len(rows):
                 z = features_of(objective, arrived, rows, data.transform)
-                counts[RECEIVED] = (objective.logits(arrived, z).argmax(dim=1) == rows.labels).sum()
+                counts[RECEIVED] = exact((objective.logits(arrived, z).argmax(dim=1) == rows.labels).sum())
     names = list(dict.fromkeys(rule for counts in right for rule in counts))
     # one transfer for all rules: a wait per rule would stall the device
     counted = [torch.stack([split[rule] for rule in names]).tolist() if split else [0] * len(names) for split in right]
@@ -111,24 +114,23 @@ def _right(objective: Objective, state: ClientState, rows: Rows, transform: Tran
     """Rule -> number of right answers, as tensors still on the device."""
     if not len(rows):
         return {}
-    z = features_of(objective, state, rows, transform)
-    right = {
-        rule: (scores.argmax(dim=1) == rows.labels).sum() for rule, scores in rule_scores(objective, state, z).items()
-    }
+    z, labels = features_of(objective, state, rows, transform), exact(rows.labels)
+    right = {rule: (scores.argmax(dim=1) == labels).sum() for rule, scores in rule_scores(objective, state, z).items()}
     if state.prototypes is not None and state.prototypes.counts is not None:
         usual = state.prototypes.labels[state.prototypes.counts.argmax()]
-        right[MAJORITY] = (rows.labels == usual).sum()
+        right[MAJORITY] = (labels == usual).sum()
     return right
 
 
 def rule_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:
-    """Rule -> (n, K). A rule whose ingredients a client lacks is missing."""
-    num_classes = objective.num_classes
+    """Rule -> (n, K), where there is float64. A rule whose ingredients a client lacks is missing."""
+    num_classes, points = objective.num_classes, exact(z)
     scores = {"classifier": objective.logits(state, z)}
     if state.prototypes is not None:
-        scores["local-prototypes"] = nearest_scores(z, *state.prototypes.table(num_classes))
+        scores["local-prototypes"] = nearest_scores(points, *state.prototypes.table(num_classes))
     if state.prototypes is not None and state.covariance is not None:
-        scores["discriminant"] = discriminant_scores(z, state.prototypes, state.covariance, num_classes)
+        scores["discriminant"] = discriminant_scores(points, state.prototypes, state.covariance, num_classes)
     if state.table is not None:
-        scores["global-prototypes"] = nearest_scores(z, *state.table)
-    return scores | objective.scores(state, z)
+        scores["global-prototypes"] = nearest_scores(points, *map(exact, state.table))
+    scores |= objective.scores(state, z)
+    return {rule: exact(found) for rule, found in scores.items()}

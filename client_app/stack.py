@@ -16,6 +16,7 @@ from torch.optim.sgd import sgd
 from client_app.evaluation import DivergenceError, autocast
 from client_app.trainer import Job, batches, optimiser_of, stop_if_not_finite, stop_if_spoilt
 from client_app.trees import filled, tensors_in
+from federation.devices import exact
 from federation.seeds import generator
 from models.optimiser_state import optimiser_tensors
 from strategies.contract import Batch, ClientState, Objective, Phase
@@ -214,7 +215,7 @@ class Stack:
     def ratios(self, span: Span, total: Tensor, plain: Tensor, z: Tensor) -> None:
         """`gradient_ratio` of the clients' first batch; of the first phase that adds to the cross-entropy."""
         own, added = (
-            torch.autograd.grad(part.sum(), z, retain_graph=True)[0].double().flatten(1).norm(dim=1)
+            exact(torch.autograd.grad(part.sum(), z, retain_graph=True)[0]).double().flatten(1).norm(dim=1)
             for part in (plain, total - plain)
         )
         found = added / own.clamp_min(torch.finfo(torch.float32).tiny)

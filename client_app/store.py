@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from data import ToldError
 from data.files import replacing
+from federation.devices import exact_on
 from federation.wire.payloads import Payload, from_tensors, to_tensors
 from prototypes.prototype_set import PrototypeSet
 from strategies.contract import ClientState
@@ -114,7 +115,7 @@ class Store:
                 give other figures than the run promises.
         """
         path = self._path(stamp[0])
-        tensors = _read(path, "bring it back from a copy, or start a new run.", device)
+        tensors = _read(path, "bring it back from a copy, or start a new run.", exact_on(device))
         parts: dict[str, dict[str, torch.Tensor]] = {}
         for name, tensor in tensors.items():
             part, _, rest = name.partition("/")
@@ -135,8 +136,10 @@ class Store:
                     f"{path} is damaged ({error}); bring it back from a copy.", told="its kept state is damaged"
                 ) from None
         state.covariance = parts.get("covariance", {}).get("")
-        state.kept = parts.get("kept", {})
-        state.optimiser = parts.get("optimiser", {})
+        state.stale = "stale" in parts
+        state.kept, state.optimiser = (
+            {name: tensor.to(device) for name, tensor in parts.get(part, {}).items()} for part in ("kept", "optimiser")
+        )
 
     def save_received(self, payload: Payload, constants: Mapping[str, float]) -> None:
         """Keep what the server sent last; training never reads it back."""
@@ -241,5 +244,7 @@ def _flatten(state: ClientState) -> dict[str, torch.Tensor]:
         tensors |= {f"prototypes/{name}": tensor for name, tensor in to_tensors(state.prototypes).items()}
     if state.covariance is not None:
         tensors["covariance/"] = state.covariance
+    if state.stale:
+        tensors["stale/"] = torch.ones(1)
     tensors |= {f"kept/{name}": tensor for name, tensor in state.kept.items()}
     return tensors | {f"optimiser/{name}": tensor for name, tensor in state.optimiser.items()}

@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot
 
 from client_app.evaluation import DivergenceError, autocast, measure
 from data.client_data import ClientData
+from federation.devices import exact
 from federation.seeds import generator
 from federation.wire.payloads import TrainingFigures
 from models.optim import EagerSGD
@@ -24,7 +25,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Job:
-    """A client that is ready to train: the arguments of `train`, and the name of its model."""
+    """A client that is ready to train: the arguments of `train`, the name of its model, and whether its prototypes are
+    needed before it trains again."""
 
     objective: Objective
     state: ClientState
@@ -32,10 +34,11 @@ class Job:
     stream: tuple[int | str, ...]
     round_number: int
     model: str
+    measures: bool = True
 
     def alone(self) -> TrainingFigures:
         """`train`."""
-        return train(self.objective, self.state, self.data, self.stream, self.round_number)
+        return train(self.objective, self.state, self.data, self.stream, self.round_number, self.measures)
 
 
 # What a client does around its training: it stops at the job and goes on with what came of it.
@@ -59,11 +62,13 @@ def train(
     data: ClientData,
     stream: tuple[int | str, ...],
     round_number: int,
+    measures: bool = True,
 ) -> TrainingFigures:
     """Train in place, then measure the local prototypes, or take those that training met.
 
     Args:
         stream: names the client's random stream of this round (federation.seeds).
+        measures: otherwise the prototypes stay those of an earlier model until somebody needs them.
 
     Raises:
         DivergenceError: the state is spoilt then and must not be kept.
@@ -104,31 +109,30 @@ def train(
         if objective.settings.optimizer_state == "persistent" and not phase.fresh:
             state.optimiser |= optimiser_tensors(optimiser, phase.name)
     parts = {name: float(total) / steps[name] for name, total in sums.items()}
-    figures = measured(objective, state, data, parts, taken, 0.0 if ratio is None else float(ratio), met)
+    if met is not None:
+        met.leave(state)
+    else:
+        measure_if(measures, objective, state, data)
+    figures = figures_of(state, data, parts, taken, 0.0 if ratio is None else float(ratio))
     return replace(figures, seconds=time.perf_counter() - began)
 
 
-def measured(
-    objective: Objective,
-    state: ClientState,
-    data: ClientData,
-    parts: Mapping[str, float],
-    steps: int,
-    ratio: float,
-    met: "_Met | None" = None,
-) -> TrainingFigures:
-    """Measure the local prototypes of a client that has trained; the figures of its training, but for the seconds.
-
-    Args:
-        met: the features of its batches, where prototypes are made of those.
+def measure_if(needed: bool, objective: Objective, state: ClientState, data: ClientData) -> None:
+    """Measure the local prototypes of a client that has trained, or note that they are of an earlier model.
 
     Raises:
         DivergenceError: a feature is not finite.
     """
-    if met is None:
+    if needed:
         measure(objective, state, data)
     else:
-        met.leave(state)
+        state.stale, state.features = True, None
+
+
+def figures_of(
+    state: ClientState, data: ClientData, parts: Mapping[str, float], steps: int, ratio: float
+) -> TrainingFigures:
+    """What a client tells of its training, but for the seconds."""
     return TrainingFigures(
         rows=len(data.train),
         steps=steps,
@@ -165,7 +169,7 @@ class _Met:
 def mean_norm(prototypes: PrototypeSet | None) -> float:
     """Mean Euclidean norm; 0 where there are none."""
     # squares of what float32 can hold overflow it
-    return float(prototypes.vectors.double().norm(dim=1).mean()) if prototypes else 0.0
+    return float(exact(prototypes.vectors).double().norm(dim=1).mean()) if prototypes else 0.0
 
 
 def batches(rows: int, size: int, order: torch.Generator, device: torch.device) -> Iterator[Tensor]:
@@ -210,7 +214,8 @@ def _gradient_ratio(loss: Loss) -> Tensor | None:
     (own,) = torch.autograd.grad(plain, loss.features, retain_graph=True)
     (added,) = torch.autograd.grad(loss.total - plain, loss.features, retain_graph=True)
     # float64, since a cross-entropy may be left without a gradient that float32 can hold
-    return added.double().norm() / own.double().norm().clamp_min(torch.finfo(torch.float32).tiny)
+    ours, theirs = (exact(gradient).double().norm() for gradient in (added, own))
+    return ours / theirs.clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def stop_if_not_finite(sums: Mapping[str, Tensor], ran: list[Phase], epoch: int, state: ClientState) -> None:

@@ -21,7 +21,7 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
                          name another
   --model NAME           its architecture, no family; without it, the run's setting `models` deals one
   --strategy FILE        the file of the method that runs here, where the run's is somebody's own; the same at all sites
-  --device NAME          auto, cpu, cuda or cuda:N; without it, the run's setting `device`
+  --device NAME          auto, cpu, cuda, mps, xpu or cuda:N; without it, the run's setting `device`
   --domain NAME          what the domain of its rows is called, if accuracy is to be told by domain
   --shared-test FOLDER   where the shared test set of `ensemble-every` lies here
   --port PORT            for Flower's own processes on this machine (default 9094; one a SuperNode)

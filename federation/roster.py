@@ -234,7 +234,8 @@ def refuse_other_methods(identities: Mapping[int, Identity], method: str) -> Non
 
 
 def refuse_other_parts(identities: Mapping[int, Identity], exchange: Exchange, strategy: str) -> None:
-    """Stop before round 1 where a client would share weights of other parts of its model than the method exchanges.
+    """Stop before round 1 where a client would share weights of other parts of its model than the method exchanges, or
+    does not tell its class counts where that asks for them.
 
     Raises:
         RosterError: names the first such client, the parts and the remedy.
@@ -248,6 +249,10 @@ def refuse_other_parts(identities: Mapping[int, Identity], exchange: Exchange, s
                 f"`{strategy}` exchanges those of {', '.join(due) or 'no part'}; give it a model that has them, and "
                 "the same version."
             )
+        if bool(identity.class_counts) != (exchange.told_counts and bool(identity.classes)):
+            said = "tells no class counts" if exchange.told_counts else "tells its class counts"
+            asked = "asks for them" if exchange.told_counts else "does not ask for them"
+            raise RosterError(f"client {partition} {said}, but `{strategy}` {asked}; give it the same settings.")
 
 
 def refuse_too_few(settings: Settings, identities: Mapping[int, Identity], asked: int) -> None:
@@ -293,7 +298,7 @@ def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None
     for before, now in zip(old, json.loads(json.dumps(new)), strict=True):
         for name, value in now.items():
             # what clients had no word for when the run was begun is empty
-            if before.get(name, "") != value:
+            if before.get(name, type(value)()) != value:
                 raise RosterError(
                     f"client {now['partition']} is not the one that the run was started with: its {name} was "
                     f"{shown(before.get(name))} and is now {shown(value)}; give it back its data and model, or start "

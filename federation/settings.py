@@ -37,8 +37,8 @@ def device_name(value: str) -> str:
     Raises:
         ValueError: it is none.
     """
-    if not re.fullmatch(r"auto|cpu|cuda(:(0|[1-9][0-9]?))?", value):
-        raise ValueError("should be 'auto', 'cpu', 'cuda' or 'cuda:<number>'")
+    if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:(0|[1-9][0-9]?))?", value):
+        raise ValueError("should be 'auto', 'cpu', 'cuda', 'mps', 'xpu' or, with a number, 'cuda:<number>'")
     return value
 
 
@@ -201,8 +201,8 @@ class Settings(BaseModel):
             raise ValueError(
                 f"`shared-test-path` {shown(self.shared_test_path)} names no folder: a path starts with /, ./, ../ or ~"
             )
-        if self.precision == "bf16" and self.device == "cpu":
-            raise ValueError('`precision` "bf16" is autocast on CUDA; with `device` "cpu" use "float32"')
+        if self.precision == "bf16" and not self.device.startswith(("auto", "cuda")):
+            raise ValueError(f'`precision` "bf16" is autocast on CUDA; with `device` "{self.device}" use "float32"')
         return self
 
 

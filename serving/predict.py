@@ -18,8 +18,9 @@ from client_app.store import Store, StoreError
 from data import DataError
 from data.client_data import InputTransform, Rows, TokenTransform, Transform
 from data.images import resized
+from federation.devices import device_of
 from federation.seeds import limited_threads
-from federation.settings import RECEIVED, SettingError
+from federation.settings import RECEIVED, SettingError, device_name
 from models.text import Tokens
 from strategies import read_settings
 from strategies.contract import ClientState, Objective
@@ -312,13 +313,8 @@ def _transform(folder: Path, stored: Mapping[str, Any]) -> Transform:
 
 
 def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        # torch's words for a name that it does not know or a device that is not there; a build without CUDA asserts
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise SettingError(f'device "{name}" cannot be used here ({reason}); use "auto" or "cpu".') from None
-    return device
+        device_name(name)
+    except ValueError as error:
+        raise SettingError(f'the device is "{name}"; it {error}.') from None
+    return device_of(name, "the device is")

@@ -98,7 +98,8 @@ class FedDistillObjective(Objective):
             return None
         z, labels = state.features
         with torch.no_grad():
-            logits = self.logits(state, z).float()
+            device = next(state.module.parameters()).device
+            logits = self.logits(state, z.to(device)).float().to(z.device)
         asked = self.options[FedDistillSettings].outputs
         outputs: Tensor = logits if asked == "logits" else softmax(logits, dim=1)
         return class_means(outputs, labels, self.num_classes).without_counts()

@@ -6,13 +6,13 @@
              sends its head, or all of its weights
     server   G by Adam on
              sum_i pi_iy CE(g_i(G(eps, y)), y) + lambda_D exp(-mean_{a,b} mse(eps_a, eps_b) mean|G_a - G_b|)
-             pi_iy = 1 / |N_y in S|; then the mean of the weights by n_i; sends both
+             pi_iy = 1 / |N_y in S| or n_iy / sum_i n_iy; then the mean of the weights by n_i; sends both
     predict  the received head, or model: `received`
 
 G: (eps uniform in [0, 1)^q, y) -> Linear, batch norm, ReLU, Linear -> R^d. Noise is uniform: the paper's N(0, I) is a
 slip. The KL runs over rows of classes that G knows; a weight of 0 leaves its term out, whatever the floor. The server's
 rate falls by 0.98 a round. Departures: the authors' third term on the server has weight 0 in their code and is not
-built; theirs weighs teachers by class counts, here all holders of a class weigh alike. FL-bench asks the averaged model
+built; class counts are told once, before round 1. FL-bench asks the averaged model
 for every teacher's logits, HtFLlib drops KL and diversity.
 """
 
@@ -52,6 +52,7 @@ class FedGenSettings:
         share: what is averaged: the head of any architecture (HtFLlib), or all of one (paper).
         alpha: of the cross-entropy on generated features. Paper: 10.
         beta: of the divergence from what the head says of them. Paper: 10; 1 on EMNIST.
+        weighting: how teachers weigh in a class. Authors: samples, which tells the server class counts.
         diversity: lambda_D, of the server's diversity term. Paper: 1.
         noise_dim: q, of the generator's noise. Authors: 32; 64 on CIFAR.
         hidden: h, the width of its hidden layer. Authors: 256; 512 on CIFAR.
@@ -62,6 +63,7 @@ class FedGenSettings:
     share: Literal["head", "all"] = "head"
     alpha: NotNegative = 10.0
     beta: NotNegative = 10.0
+    weighting: Literal["uniform", "samples"] = "uniform"
     diversity: NotNegative = 1.0
     noise_dim: AtLeastOne = 32
     hidden: AtLeastOne = 256
@@ -139,7 +141,8 @@ def new_generator(options: Options, num_classes: int, dim: int) -> Generator:
 def exchange(options: Options) -> Exchange:
     """Weights both ways, G down."""
     averaged = both_ways(*shared_parts(options))
-    return Exchange(averaged.up, (*averaged.down, Spec("weights", GENERATOR)))
+    counted = options[FedGenSettings].weighting == "samples"
+    return Exchange(averaged.up, (*averaged.down, Spec("weights", GENERATOR)), told_counts=counted)
 
 
 METHOD = Method(

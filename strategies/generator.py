@@ -112,9 +112,10 @@ class GeneratorServer(AveragedWeights):
         raise NotImplementedError(f"{type(self).__name__} does not say what its generator learns")
 
     def holding(self, upload: Parts, identity: Identity) -> Tensor:
-        """How much a client weighs in each class, (K,) float32, before the shares of a class are made to sum to 1."""
+        """How much a client weighs in each class, (K,) float32, before the shares of a class are made to sum to 1: n_iy
+        where it told its class counts, else 1."""
         held = torch.zeros(self.num_classes)
-        held[list(identity.classes)] = 1
+        held[list(identity.classes)] = torch.tensor(identity.class_counts or [1.0] * len(identity.classes)).float()
         return held
 
     def check(self, num_classes: int, dim: int) -> None:

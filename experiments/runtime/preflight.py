@@ -7,8 +7,6 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
-import torch
-
 from data.assignment import assignment, open_data
 from data.client_data import refuse_other_inputs
 from data.decoded import Decoded
@@ -117,19 +115,3 @@ def refuse_fewer_rounds(folder: RunFolder, settings: Settings) -> None:
         SettingError: it is asked to, or its checkpoint cannot be read.
     """
     folder.refuse_fewer_rounds(settings.rounds, folder.load_checkpoint()[1]["round"])
-
-
-def refuse_no_cuda(device: str) -> None:
-    """The setting `device` of a run in this process must name what this machine has.
-
-    Raises:
-        SettingError: it names a CUDA device that is not there.
-    """
-    if not device.startswith("cuda"):
-        return
-    there, index = torch.cuda.device_count(), torch.device(device).index or 0
-    if index >= there:
-        raise SettingError(
-            f'setting `device` is "{device}", but this machine has {there} CUDA devices; use "auto" or "cpu"'
-            + (f", or one from cuda:0 to cuda:{there - 1}." if there else ".")
-        )

@@ -259,7 +259,7 @@ def decode_identity(records: RecordDict) -> Identity:
         MessageError: when a field is missing, of another type, or no such thing as it should be.
     """
     check_records(records, "identity")
-    lists = dict.fromkeys(("class_names", "classes", "rows", "discloses", "layouts"), list)
+    lists = dict.fromkeys(("class_names", "classes", "class_counts", "rows", "discloses", "layouts"), list)
     scalars = dict.fromkeys(("partition", "partitions", "parameters", "feature_dim"), int)
     texts = dict.fromkeys(("model", "domain", "problem", "codec", "method", "companion"), str)
     values = config_values(records, "identity", **scalars, **lists, **texts)
@@ -278,6 +278,12 @@ def decode_identity(records: RecordDict) -> Identity:
         raise MessageError(
             f"the identity has {rows} rows and holds {len(labels)} classes: each class needs a training row, and none "
             f"has more than {MOST_ROWS}"
+        )
+    counts = values["class_counts"]
+    if counts and (not are_counts(counts) or min(counts) < 1 or len(counts) != len(labels) or sum(counts) != rows[0]):
+        raise MessageError(
+            f"the identity's `class_counts` {counts} are no training rows of each of its {len(labels)} classes, "
+            f"{rows[0]} in all"
         )
     if len(rows) == 4 and rows[3] < rows[2]:
         raise MessageError(f"the identity has {rows} rows, fewer test rows of all classes than of its own")

@@ -145,7 +145,7 @@ class TrainingFigures:
         gradient_ratio: norm of the gradient on z of all that the method adds to the cross-entropy, over the
             norm of the cross-entropy's own, on the first batch; 0 where the method adds nothing.
         target_norm, prototype_norm: mean Euclidean norm of the targets and of the uploaded prototypes, or of the
-            local ones where a method uploads none (0 where there are none at all).
+            local ones, as last measured, where a method uploads none (0 where there are none at all).
         seconds: training, prototypes and store included.
     """
 
@@ -188,6 +188,7 @@ class Identity:
     Attributes:
         partition, partitions: its partition id, and how many there are.
         classes: labels held in its training rows, ascending.
+        class_counts: how many training rows it has of each of them; none where the method does not ask.
         rows: (training, validation, test) row counts; and test rows of all classes where it is tested on them.
         discloses: what leaves this client, in words, for the roster.
         codec: fingerprint of the codec that it derived.
@@ -213,3 +214,4 @@ class Identity:
     layouts: tuple[str, ...] = ()
     method: str = ""
     companion: str = ""
+    class_counts: tuple[int, ...] = ()

@@ -60,6 +60,7 @@ class Exchange:
     Attributes:
         up, down: parts from client to server and back; none for nothing.
         either: whether a message holds one of the parts instead of all; the server half says when which.
+        told_counts: whether clients tell their class counts once, when they say who they are.
         discloses: what else the server can learn from the uploads, in words.
     """
 
@@ -67,6 +68,7 @@ class Exchange:
     down: tuple[Spec, ...] = (PROTOTYPES,)
     discloses: tuple[str, ...] = ()
     either: bool = False
+    told_counts: bool = False
 
     def kinds(self) -> set[str]:
         """Of all parts, both ways."""
@@ -85,7 +87,7 @@ class Exchange:
     @property
     def counts(self) -> bool:
         """Whether class counts go up."""
-        return any(spec.counts for spec in self.up)
+        return self.told_counts or any(spec.counts for spec in self.up)
 
     @property
     def waits(self) -> bool:

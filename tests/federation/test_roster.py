@@ -9,12 +9,13 @@ from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 
 from experiments.runtime.grid import LocalGrid
 from federation import roster as module
-from federation.roster import Roster, RosterError, check, refuse_changes, refuse_other_codecs
+from federation.roster import Roster, RosterError, check, refuse_changes, refuse_other_codecs, refuse_other_parts
 from federation.settings import Settings
 from federation.settings import check as checked
 from federation.wire.codec import Codec
 from federation.wire.messages import encode_identity
 from federation.wire.payloads import Identity
+from federation.wire.specs import Exchange
 
 CLASSES = ("cat", "dog", "rabbit")
 
@@ -269,6 +270,16 @@ def test_a_restarted_node_takes_over_its_partition(running, caplog, old_is_gone)
     grid.add(62, identity(1))
     roster.refresh(grid)
     assert roster.nodes == {0: 50, 1: 62, 2: 70}
+
+
+@pytest.mark.parametrize(("told", "asked"), [((), True), ((40, 50), False)])
+def test_class_counts_are_told_where_the_method_asks_for_them_and_nowhere_else(told, asked):
+    counted = {0: identity(0, class_counts=(40, 50)) if asked else identity(0), 1: identity(1, class_counts=told)}
+    text = refused(refuse_other_parts, counted, Exchange((), (), told_counts=asked), "fedgen")
+    assert "client 1 tells" in text
+    refuse_other_parts({0: counted[0]}, Exchange((), (), told_counts=asked), "fedgen")
+    nobody = identity(2, classes=(), rows=(0, 0, 9))
+    refuse_other_parts({2: nobody}, Exchange((), (), told_counts=asked), "fedgen")
 
 
 OTHERS = [

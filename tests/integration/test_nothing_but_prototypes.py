@@ -74,7 +74,7 @@ HEADERS = {
         "feature_dim",
         "class_names",
     }
-    | {"classes", "domain", "rows", "discloses", "problem", "codec"},
+    | {"class_counts", "classes", "domain", "rows", "discloses", "problem", "codec"},
 }
 # what a method's loss adds to the cross-entropy, where it is no pull
 PARTS = {

@@ -37,6 +37,7 @@ ROWS["gfpl by samples"] = {"strategy": "gfpl", "gfpl.weighting": "samples"} | OF
 ROWS["gfpl without its exchange"] = {"strategy": "gfpl", "gfpl.pseudo-features": 0, "gfpl.dual-classifier": False}
 ROWS["fednh by samples"] = {"strategy": "fednh", "fednh.weighting": "samples"} | COUNTED
 ROWS["fedgen of all weights"] = {"strategy": "fedgen", "fedgen.share": "all", "models": "perceptron"}
+ROWS["fedgen by samples"] = {"strategy": "fedgen", "fedgen.weighting": "samples"} | COUNTED
 ROWS["fedpa by samples"] = {"strategy": "fedpa", "fedpa.weighting": "samples"} | COUNTED
 ROWS["fraug for pictures"] = {"strategy": "fraug", "fraug.variant": "pacs", "share-buffers": "own"}
 ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}

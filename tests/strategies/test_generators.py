@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,6 +44,10 @@ def client(objective, seed=1):
     return ClientState(objective.build(SplitModel(nn.Linear(2, D), D, K), 7))
 
 
+def counts_of(partition):
+    return (3 + partition, 8)[: len(HELD[partition])]
+
+
 def numbers(name="fedgen", models=("net", "net", "net"), **settings):
     """A server that knows its clients, and what they upload."""
     server, objective = halves_of(name, **settings)
@@ -57,8 +62,10 @@ def numbers(name="fedgen", models=("net", "net", "net"), **settings):
         identities[partition] = Identity(
             partition, 3, models[partition], classes=held, rows=(10 + partition, 0, 0), layouts=lines
         )
+        if settings.get("weighting") == "samples":
+            identities[partition] = replace(identities[partition], class_counts=counts_of(partition))
         vectors = torch.randn(len(held), D, generator=torch.Generator().manual_seed(partition))
-        state.prototypes = PrototypeSet(torch.tensor(held), vectors, torch.tensor([3 + partition, 8][: len(held)]))
+        state.prototypes = PrototypeSet(torch.tensor(held), vectors, torch.tensor(counts_of(partition)))
         uploads[partition] = objective.upload(state, 1)
     server.meet(Codec(K, D), identities)
     return server, objective, uploads
@@ -163,20 +170,17 @@ def test_a_client_s_training_moves_nothing_of_the_generator_and_teaches_the_head
 # --- the server -------------------------------------------------------------------------------------------------
 
 
-def test_the_generator_s_loss_is_that_of_loops(tmp_path):
-    """Each class by the heads that hold it, alike; class 2 has no teacher and is never drawn."""
-    server, _, uploads = numbers(**{"server-steps": 1, "diversity": 0.5})
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_the_generator_s_loss_is_that_of_loops(tmp_path, weighting):
+    """Each class by the heads that hold it, alike or by their rows of it; class 2 has no teacher and is never drawn."""
+    server, _, uploads = numbers(**{"server-steps": 1, "diversity": 0.5, "weighting": weighting})
     loss = finished(server, uploads, tmp_path, number=2).figures["generator_loss"]
     draw = stream(0, "round", 2, "generator")
     made = drawn(shared_seed(0, "generator"), lambda: Generator(K, D, Q, 5))
     labels = torch.tensor([0, 1, 3])[torch.randint(3, (32,), generator=draw)]
     noise = torch.rand(32, Q, generator=draw)
     features = made(noise, labels).detach().double().numpy()
-    total = 0.0
-    for z, label in zip(features, labels.tolist(), strict=True):
-        of = [uploads[p]["head"].tensors for p, held in HELD.items() if label in held]
-        each = [softmax_loss(z, h["classifier.weight"].numpy(), h["classifier.bias"].numpy(), label) for h in of]
-        total += np.mean(each) / 32
+    total = softmax_losses(uploads, features, labels.tolist(), weighting)
     far = [
         float((noise[a] - noise[b]).square().mean()) * float(np.abs(features[a] - features[b]).mean())
         for a, b in itertools.product(range(32), repeat=2)
@@ -234,7 +238,7 @@ def softmax_losses(uploads, features, labels, weighting):
     total = 0.0
     for z, label in zip(features, labels, strict=True):
         of = {p: held.index(label) for p, held in HELD.items() if label in held}
-        share = {p: (3 + p, 8)[place] if weighting == "samples" else 1 for p, place in of.items()}
+        share = {p: counts_of(p)[place] if weighting == "samples" else 1 for p, place in of.items()}
         for p in of:
             head = uploads[p]["head"].tensors
             loss = softmax_loss(z, head["classifier.weight"].numpy(), head["classifier.bias"].numpy(), label)
@@ -251,7 +255,7 @@ def test_fedpa_s_server_by_loops(tmp_path, weighting):
     assert prototypes.counts is None
     for label, vector in zip(prototypes.labels.tolist(), prototypes.vectors, strict=True):
         of = {p: held.index(label) for p, held in HELD.items() if label in held}
-        weights = [(3 + p, 8)[place] if weighting == "samples" else 1 for p, place in of.items()]
+        weights = [counts_of(p)[place] if weighting == "samples" else 1 for p, place in of.items()]
         rows = [uploads[p]["prototypes"].vectors[place].numpy() for p, place in of.items()]
         np.testing.assert_allclose(vector, np.average(rows, axis=0, weights=weights), rtol=1e-5, atol=1e-7)
     start = drawn(shared_seed(0, "generator"), lambda: Generator(K, D))

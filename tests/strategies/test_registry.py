@@ -216,6 +216,7 @@ WRONG = {
     "fedgen.share": ["extractor"],
     "fedgen.alpha": [-0.1],
     "fedgen.beta": [-0.1],
+    "fedgen.weighting": ["rows"],
     "fedgen.diversity": [-0.1],
     "fedgen.noise-dim": [0],
     "fedgen.hidden": [0],
@@ -254,6 +255,7 @@ CONTRADICTIONS = [
     ({"strategy": "fedproto", "fedproto.aggregation": "weighted", "disclose-class-counts": True}, None),
     ({"strategy": "gfpl", "gfpl.weighting": "samples"}, ["`disclose-class-counts` is false", "`gfpl`"]),
     ({"strategy": "fedpa", "fedpa.weighting": "samples"}, ["`disclose-class-counts` is false", "`fedpa`"]),
+    ({"strategy": "fedgen", "fedgen.weighting": "samples"}, ["`disclose-class-counts` is false", "`fedgen`"]),
     # without pseudo-features nothing is uploaded, so there is nothing to allow
     ({"strategy": "gfpl", "gfpl.weighting": "samples", "gfpl.pseudo-features": 0}, None),
     ({"strategy": "gfpl", "sparsity-dim": 3}, ["`sparsity-dim` is 3", "`gfpl` sends mixtures"]),

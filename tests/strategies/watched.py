@@ -64,6 +64,7 @@ def watched(settings, seen, grid=LocalGrid):
                 if "identity" in reply.content:
                     identity = reply.content["identity"]
                     seen.said[identity["partition"]] = list(identity["discloses"])
+                    seen.arrays["up"] |= {"counts"} if identity["class_counts"] else set()
             return replies
 
         def _heard(self, way, records):

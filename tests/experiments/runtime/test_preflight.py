@@ -14,7 +14,7 @@ from PIL import Image
 from client_app.client import Client
 from data import DataError
 from experiments.runtime import preflight
-from experiments.runtime.preflight import check, refuse_no_cuda, refuse_unwritable
+from experiments.runtime.preflight import check, refuse_unwritable
 from federation.settings import SettingError
 from models import ModelError
 from strategies import read_settings
@@ -163,23 +163,3 @@ def test_a_results_folder_that_takes_nothing_is_refused(tmp_path, monkeypatch):
     with pytest.raises(SettingError, match=f"results folder {tmp_path}/results/deep cannot be written .Permission den"):
         refuse_unwritable(tmp_path / "results" / "deep", "results folder", "give --results a folder of yours")
     assert list(tmp_path.glob("results")) == []
-
-
-@pytest.mark.parametrize(
-    ("device", "there", "refused"),
-    [
-        ("auto", 0, False),
-        ("cpu", 0, False),
-        ("cuda", 0, True),
-        ("cuda", 1, False),
-        ("cuda:1", 2, False),
-        ("cuda:2", 2, True),
-    ],
-)
-def test_devices(device, there, refused, monkeypatch):
-    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
-    if refused:
-        with pytest.raises(SettingError, match=f'^setting `device` is "{device}", but this machine has {there} CUDA'):
-            refuse_no_cuda(device)
-    else:
-        refuse_no_cuda(device)

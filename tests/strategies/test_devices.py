@@ -1,0 +1,70 @@
+"""Every method where its clients train on an accelerator, which tests/said.py only says is there: nothing meets what
+lies elsewhere, nothing is drawn by another device's generator, no batch waits for the device, and an epoch waits once
+for each part of its loss."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from client_app import client as client_module
+from client_app import store, trainer
+from experiments.runtime.grid import run_in_process
+from experiments.runtime.run_config import plan
+from strategies import METHODS, load_method
+from tests.said import Said, Saying
+
+QUICK = 'dataset="spiral" spiral-points=20 rounds=2 batch-size=8 feature-dim=8'
+LACKING = {"cuda": (), "mps": (torch.float64,)}
+# of methods that compute in float64 beside the batches, each in its way
+ON_MPS = ("fedproto", "gfpl", "feddistill", "fedrod", "fednh")
+
+
+@pytest.fixture
+def waited(monkeypatch):
+    """How often a batch made the host wait, a number for each batch but an epoch's last."""
+    found, whole, look = [], trainer.batches, trainer.stop_if_not_finite
+
+    def batches(*given):
+        before = None
+        for index in whole(*given):
+            now = sum(Said.saying.waits.values())
+            found.extend([now - before] if before is not None else [])
+            before = now
+            yield index
+
+    def looked(sums, *given):
+        before = sum(Said.saying.waits.values())
+        look(sums, *given)
+        assert sum(Said.saying.waits.values()) - before == len(sums)
+
+    monkeypatch.setattr(trainer, "batches", batches)
+    monkeypatch.setattr(trainer, "stop_if_not_finite", looked)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"), [*(("cuda", name) for name in METHODS), *(("mps", name) for name in ON_MPS)]
+)
+def test_clients_of_every_method_train_on_an_accelerator(kind, method, waited, monkeypatch, tmp_path):
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path))
+    # states come from the store, too, which has a way of its own to a device
+    monkeypatch.setattr(client_module, "CACHE_BYTES", 0)
+    monkeypatch.setattr(store, "load_file", lambda path, device: _moved(load_file(path), device))
+    one = getattr(load_method(method).server, "one_architecture", False)
+    models = "spiral_mlp" if one else "spiral_mlp,tiny_perceptron"
+    wanted = plan([f'{QUICK} strategy="{method}" models="{models}" device="{kind}"'], clients=2)
+    with Saying(kind, LACKING[kind]):
+        folder = run_in_process(wanted.run_config, clients=2, workers=1, show=lambda line: None)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["problems"] for line in lines] == [{}] * 3
+    assert lines[1]["training"]["valid"] == 2
+    # beside the first batch's gradient ratio, which is one of float64
+    late = waited if kind == "cuda" else [each for each in waited if each != 2]
+    assert len(waited) >= 18
+    assert set(late) == {0}
+
+
+def _moved(tensors, device):
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
