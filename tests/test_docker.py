@@ -1,10 +1,8 @@
 """The image's and the Compose file's promises, as far as they can be told without an engine; `make docker-demo` runs
 them."""
 
-import importlib.metadata
 import json
 import re
-import socket
 import subprocess
 import sys
 import tomllib
@@ -63,19 +61,6 @@ def pins() -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", match[1]).lower(): match[2] for match in matches if match}
 
 
-def test_the_base_image_is_an_argument_with_a_pinned_default() -> None:
-    first = instructions()[0]
-    assert first[0] == "ARG"
-    argument, default = first[1].split("=")
-    stages = [rest.split()[0] for word, rest in instructions() if word == "FROM"]
-    assert set(stages) == {"${BASE_IMAGE}"}
-    assert argument == "BASE_IMAGE"
-    assert re.fullmatch(r"python:3\.\d+-slim-[a-z]+", default)
-    assert SERVICES["credentials"]["build"]["args"] == {"BASE_IMAGE": "${BASE_IMAGE:-" + default + "}"}
-    minor = Version(default.split(":")[1].split("-")[0])
-    assert minor in Requirement(f"python{PROJECT['project']['requires-python']}").specifier
-
-
 def test_the_image_builds_with_the_old_builder_and_runs_as_nobody_special() -> None:
     assert "--mount" not in DOCKERFILE
     assert "<<" not in DOCKERFILE
@@ -122,54 +107,6 @@ def test_the_pins_agree_with_the_project() -> None:
     assert {service["image"] for service in SERVICES.values()} == {"${PROTOSPHERE_IMAGE:-protosphere:" + version + "}"}
 
 
-def test_the_pins_hold_all_that_the_dependencies_need() -> None:
-    pinned, seen = pins(), set()
-    todo = [Requirement(text) for text in PROJECT["project"]["dependencies"]]
-    # the markers of the image's platform, whatever this test's is
-    place = {"python_version": "3.11", "python_full_version": "3.11.9", "sys_platform": "linux"}
-    place |= {"platform_system": "Linux", "platform_machine": "x86_64", "platform_python_implementation": "CPython"}
-    while todo:
-        requirement = todo.pop()
-        key = (requirement.name, tuple(sorted(requirement.extras)))
-        if key in seen:
-            continue
-        seen.add(key)
-        assert re.sub(r"[-_.]+", "-", requirement.name).lower() in pinned
-        try:
-            needs = importlib.metadata.requires(requirement.name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        for need in map(Requirement, needs):
-            extras = requirement.extras or {""}
-            if need.marker is None or any(need.marker.evaluate(place | {"extra": extra}) for extra in extras):
-                todo.append(need)
-
-
-def test_the_file_suits_both_compose_commands() -> None:
-    assert "version" not in COMPOSE
-    assert "dockerfile_inline" not in json.dumps(COMPOSE)
-    assert len(COMPOSE["networks"]) <= 2
-    assert COMPOSE["networks"]["fleet"]["internal"] is True
-    builders = [name for name, service in SERVICES.items() if "build" in service]
-    assert builders == ["credentials"]
-    assert all(service["pull_policy"] == "never" for service in SERVICES.values())
-
-
-def test_volumes_have_the_name_that_the_docs_call_them_by_whatever_the_folder_is_called() -> None:
-    # docker-compose 1.29 refuses a file with a `name`
-    assert "name" not in COMPOSE
-    settings = dict(
-        line.split("=", 1) for line in (ROOT / ".env").read_text().splitlines() if line[:1] not in ("#", "")
-    )
-    assert settings == {"COMPOSE_PROJECT_NAME": "protosphere"}
-    volumes = "|".join(COMPOSE["volumes"])
-    named = re.findall(rf"(\w+)_({volumes})", (ROOT / "docs" / "docker.md").read_text())
-    assert named
-    assert {project for project, _ in named} == {settings["COMPOSE_PROJECT_NAME"]}
-    # the demonstration's own name goes before
-    assert 'export COMPOSE_PROJECT_NAME="$name"' in (DOCKER / "demo.sh").read_text()
-
-
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_is_locked_in_and_one_shot_or_tells_its_health(name: str) -> None:
     service = SERVICES[name]
@@ -189,31 +126,6 @@ def test_every_service_is_locked_in_and_one_shot_or_tells_its_health(name: str) 
         assert service["stop_signal"] == "SIGTERM"
         assert service["healthcheck"]["test"][2].endswith("healthy.py")
         assert service["mem_limit"]
-
-
-def test_nobody_starts_before_what_it_needs() -> None:
-    done, well = {"condition": "service_completed_successfully"}, {"condition": "service_healthy"}
-    assert SERVICES["superlink"]["depends_on"] == {"credentials": done, "results": done}
-    for site in SITES:
-        assert SERVICES[site]["depends_on"] == {"superlink": well, "register": done, "data": done}
-    assert SERVICES["federation"]["depends_on"] == {"superlink": well, "register": done} | dict.fromkeys(SITES, well)
-
-
-def test_each_site_has_its_own_volumes_model_and_number() -> None:
-    assert len(SITES) == 3
-    assert int(SERVICES["federation"]["environment"]["SITES"]) == len(SITES)
-    commands = [SERVICES[site]["command"] for site in SITES]
-    options = [dict(zip(command[1::2], command[2::2], strict=True)) for command in commands]
-    assert [option["--partition"] for option in options] == ["0", "1", "2"]
-    assert {option["--of"] for option in options} == {"3"}
-    assert len({option["--model"] for option in options}) == 3
-    for number, option in enumerate(options):
-        for kind in ("label", "text", "group"):
-            assert option[f"--{kind}-column"] == f"${{SITE_{number}_{kind.upper()}_COLUMN:-}}"
-    for site in SITES:
-        assert mounts(site) == {f"{site}-keys": "ro", f"{site}-data": "ro", f"{site}-state": "rw"}
-    for service in ("credentials", "data"):
-        assert SERVICES[service]["command"][1] == "3"
 
 
 def test_a_private_volume_is_seen_by_its_owner_and_by_who_fills_it() -> None:
@@ -275,23 +187,6 @@ def test_a_site_is_well_only_with_a_live_connection() -> None:
     assert not healthy.connected([])
 
 
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="this system does not list its connections")
-def test_a_real_connection_is_read_from_the_kernels_list() -> None:
-    healthy = script("healthy")
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
-        healthy.FLEET_PORT = server.getsockname()[1]
-        assert healthy.connected(Path("/proc/net/tcp").read_text().splitlines()[1:])
-
-
-def test_an_unhealthy_service_is_told_in_a_sentence() -> None:
-    healthy = script("healthy")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    healthy.RUNTIME = f"http://127.0.0.1:{port}/health"
-    with pytest.raises(SystemExit, match=rf"^http://127.0.0.1:{port}/health does not answer \(.*refused"):
-        healthy.site()
-
-
 @pytest.mark.parametrize(
     ("changed", "code", "said"),
     [
@@ -315,15 +210,3 @@ def test_a_good_run_passes_the_check_and_no_other(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert said in done.stdout + done.stderr
-
-
-def test_without_an_engine_the_demonstration_says_so_and_ends(tmp_path: Path) -> None:
-    docker = tmp_path / "docker"
-    docker.write_text("#!/bin/sh\necho 'Cannot connect to the daemon' >&2\nexit 1\n")
-    docker.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = subprocess.run(
-        [DOCKER / "demo.sh"], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0
-    assert done.stdout == "skipped: no Docker engine answers here (Cannot connect to the daemon)\n"

@@ -7,19 +7,18 @@ import signal
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from rich.console import Console
 from typer.testing import CliRunner
 
 from cli.compare import PRESETS
-from cli.compare_bar import Bar, left_words
+from cli.compare_bar import Bar
 from cli.main import app
 from experiments.compare import engine as running
 from experiments.compare.cells import Cell
 from experiments.compare.engine import Finished, Progress, Running
 from experiments.compare.plan import comparison_names
 from experiments.runtime.processes import Interrupted
-from federation.words import duration
+from tests.pictures import paint
 
 QUICK = 'rounds=1 max-samples=200 feature-dim=12 models="tiny_perceptron" device="cpu" clients=2'
 SUMMARY = {
@@ -139,10 +138,7 @@ def test_the_help_names_every_preset(invoke):
 @pytest.fixture
 def mnist(tmp_path):
     """A folder of that name, with a few grey images."""
-    for label in "ab":
-        (tmp_path / "mnist" / label).mkdir(parents=True)
-        for number in range(40):
-            Image.new("L", (8, 8), 5 * number).save(tmp_path / "mnist" / label / f"{number}.png")
+    paint(tmp_path / "mnist", "ab", 40)
 
 
 ONE_ROW = 'methods = ["local"]\nseeds = [0]\ndatasets = [{ label = "Digits", dataset = "digits" }]\n'
@@ -235,15 +231,6 @@ def test_bad_input_is_one_sentence_before_anything_starts(invoke, ran, home, arg
 CELL = Cell("a", "Digits", "Local", 0, {"rounds": 8})
 
 
-def test_the_time_left_is_said_when_it_is_known():
-    assert left_words(Progress(0, [], [Running(CELL, 9.0, 0, 8)], [], 1)) == "time left unknown before the first round"
-    assert left_words(Progress(0, [], [Running(CELL, 60.0, 4, 8)], [CELL], 1)) == "3 min 0 s left"
-
-
-def test_durations_for_people():
-    assert [duration(seconds) for seconds in (59.4, 61, 7260)] == ["59 s", "1 min 1 s", "2 h 1 min"]
-
-
 def test_a_cell_that_ended_gets_one_line():
     stream = io.StringIO()
     with Bar(Console(file=stream, width=200)) as bar:
@@ -255,14 +242,3 @@ def test_a_cell_that_ended_gets_one_line():
         "3/4 Digits | Local | seed 0: done in 1 min 1 s",
         "4/4 Digits | Local | seed 0: failed: no [red]luck[/red].",
     ]
-
-
-def test_a_terminal_gets_a_bar():
-    stream = io.StringIO()
-    with Bar(Console(file=stream, width=200, force_terminal=True)) as bar:
-        bar.update(Progress(2, [], [Running(CELL, 60.0, 4, 8)] * 5, [], 5))
-    text = stream.getvalue()
-    assert "2/7" in text
-    assert "1 min 0 s left" in text
-    assert "Digits | Local | seed 0 (round 4/8)" in text
-    assert "and 2 more" in text

@@ -5,10 +5,10 @@ import json
 import re
 
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 from cli.main import app
+from tests.pictures import paint
 
 
 @pytest.fixture(autouse=True)
@@ -47,15 +47,6 @@ def test_table_and_heat_map_hold_the_numbers_of_the_json(invoke):
     assert told["rows_of_nobody"] == 1397
 
 
-def test_nothing_is_left_but_the_picture(invoke, home, tmp_path):
-    result = invoke("--clients", "3", "--picture", "map.svg")
-    assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == "written: map.svg"
-    assert "<svg" in (tmp_path / "map.svg").read_text()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "map.svg"]
-    assert [path.name for path in home.iterdir()] == ["cache"]
-
-
 def test_where_numbers_do_not_fit_shades_stand_for_them(invoke, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     arguments = ("--clients", "3", "-c", "alpha=0.3")
@@ -78,13 +69,6 @@ def test_where_numbers_do_not_fit_shades_stand_for_them(invoke, monkeypatch):
     assert edges[-1][1] - 1 == max(max(client["counts"]) for client in told["clients"])
 
 
-def test_a_line_of_many_classes_is_cut_and_says_so(invoke, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "15")
-    result = invoke("--clients", "2", "-c", 'partition="iid"')
-    assert "The first 6 of 10 classes; --json has all." in result.stdout
-    assert "class 0 to 5" in result.stdout
-
-
 def test_of_many_clients_the_first_are_shown(invoke):
     arguments = ("--clients", "200", "-c", 'dataset="spiral" partition="iid" min-samples=1 spiral-points=40')
     result = invoke(*arguments)
@@ -95,17 +79,8 @@ def test_of_many_clients_the_first_are_shown(invoke):
     assert len(json.loads(invoke(*arguments, "--json").stdout)["clients"]) == 200
 
 
-def test_as_many_clients_as_a_run_would_have(invoke):
-    assert len(json.loads(invoke("--json").stdout)["clients"]) == 10
-    assert len(json.loads(invoke("--json", "-c", "clients=7").stdout)["clients"]) == 7
-    assert json.loads(invoke("--json", "--preset", "spiral", "-c", "spiral-points=100").stdout)["dataset"] == "spiral"
-
-
 def test_classes_have_their_names_and_one_alone_is_told(invoke, tmp_path, monkeypatch):
-    for name in ("cat", "dog", "胸部X線"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for number in range(30):
-            Image.new("L", (8, 8), number).save(tmp_path / "photos" / name / f"{number}.png")
+    paint(tmp_path / "photos", ("cat", "dog", "胸部X線"), 30)
     arguments = ("--clients", "3", "-c", 'dataset="./photos" partition="pathological" classes-per-client=1')
     shown = invoke(*arguments).stdout
     assert re.search(r"^   class +cat +dog +胸部X線$", shown, flags=re.MULTILINE)
@@ -116,16 +91,6 @@ def test_classes_have_their_names_and_one_alone_is_told(invoke, tmp_path, monkey
     assert "classes: 0 cat, 1 dog, 2 胸部X線" in invoke(*arguments).stdout
     assert "Note: " not in invoke("--clients", "3", "-c", 'dataset="./photos" partition="iid"').stdout
     assert "classes: 0" not in invoke("--clients", "3").stdout, "where the names are the numbers"
-
-
-def test_texts_are_shown_without_a_model_that_reads_them(invoke, tmp_path):
-    (tmp_path / "notes").mkdir()
-    rows = "".join(f"note {number},{'ab'[number % 2]}\n" for number in range(60))
-    (tmp_path / "notes" / "train.csv").write_text(f"text,label\n{rows}")
-    result = invoke("--clients", "2", "-c", 'dataset="./notes" partition="iid"')
-    assert result.exit_code == 0, result.output
-    assert "  inputs: texts" in result.stdout
-    assert "rows of a client: 30 to 30" in result.stdout
 
 
 # what a plan refuses is in tests/experiments/runtime/test_run_config.py

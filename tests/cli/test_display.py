@@ -6,11 +6,9 @@ import pty
 import re
 import select
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from cli import display as module
@@ -74,17 +72,6 @@ def test_colour_is_left_out_where_nobody_wants_it():
     assert "\x1b" not in plain
 
 
-def test_a_pipe_gets_lines_alone():
-    done = subprocess.run([*COMMAND, QUICK], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert not set("\x1b\r") & set(done.stdout)
-    assert done.stdout.startswith("results: ")
-    assert [line.split(" |")[0] for line in done.stdout.splitlines() if line.startswith("round")] == [
-        "round 1/2",
-        "round 2/2",
-    ]
-
-
 def test_an_interrupted_run_ends_with_its_report_and_the_command_that_goes_on(home):
     seen, code = on_a_terminal(*COMMAND, QUICK.replace("rounds=2", "rounds=3000"), until="round    2/3000")
     assert code == 130
@@ -126,8 +113,3 @@ def test_the_bar_tells_rounds_accuracy_and_the_time_left(tmp_path, monkeypatch):
     assert words() == "round 3/10, 50.0 % after 2, 0:40 left"
     (tmp_path / "status.json").write_text("{")
     assert words() == "waiting"
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(0, "0:00"), (59.9, "0:59"), (61, "1:01"), (36_125, "10:02:05")])
-def test_clocks(seconds, words):
-    assert module._clock(seconds) == words

@@ -61,18 +61,6 @@ def test_every_option_has_words_and_says_what_it_takes(name):
         assert not re.search(r" (TEXT|INTEGER|FLOAT|PATH)\b", names.replace("--text TEXT", "")), names
 
 
-@pytest.mark.parametrize(("name", "argument"), [("compare", "FILE"), ("report", "FOLDER"), ("predict", "IMAGE")])
-def test_an_argument_has_words(name, argument):
-    (first, *_) = section(helped(name), "Arguments")
-    assert re.match(rf"  \[?{argument}\S*  +\w+\W+\w+", first)
-
-
-def test_a_required_and_a_default_are_named_once():
-    text = helped("export")
-    assert text.count("[required]") == 2
-    assert helped("predict").count("[default: auto]") == 1
-
-
 @pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_examples_are_lines_that_the_command_reads(name):
     lines = [line.strip() for line in section(helped(*filter(None, [name])), "Examples")]
@@ -96,12 +84,6 @@ def test_an_unknown_command_ends_with_the_nearest(typed, meant):
     assert result.stderr.splitlines()[-1] == f"Error: No such command '{typed}'. Did you mean '{meant}'?"
 
 
-def test_an_unknown_command_near_none_ends_with_all():
-    result = CliRunner().invoke(app, ["zzz"])
-    assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1].endswith(f"The commands are {', '.join(COMMANDS)}.")
-
-
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [
@@ -116,11 +98,6 @@ def test_an_unknown_option_ends_with_the_nearest(arguments, meant):
     assert result.exit_code == 2
     assert re.search(rf"No such option:? '?{arguments[1]}'?\.? .*{meant}", result.stderr)
     assert result.stderr.count("Did you mean") == 1
-
-
-def test_no_command_is_a_question_for_help():
-    result = CliRunner().invoke(app, [])
-    assert [line.split()[0] for line in section(result.output, "Commands")] == COMMANDS
 
 
 def test_a_letter_that_the_terminal_lacks_is_no_crash(home, monkeypatch):

@@ -79,6 +79,7 @@ def test_bad_input_is_one_sentence(invoke, trained, tmp_path):
     cases = [
         (["--state", tmp_path / "none", trained.images[0]], "there is no folder"),
         (["--state", trained.state.parent, trained.images[0]], "is the folder of a run"),
+        (["--state", tmp_path, trained.images[0]], "holds no client.json"),
         (["--state", trained.state, "--rule", "oracle", trained.images[0]], "rule 'oracle' cannot be applied"),
         (["--state", trained.state, "--device", "abacus", trained.images[0]], 'device "abacus" cannot be used'),
         (["--state", trained.state], "there is nothing to classify"),
@@ -89,19 +90,6 @@ def test_bad_input_is_one_sentence(invoke, trained, tmp_path):
         assert (result.exit_code, result.stdout) == (2, "")
         assert said in result.stderr
         assert len(result.stderr.splitlines()) == 1
-
-
-def test_an_older_state_is_used_with_a_warning(invoke, trained, tmp_path):
-    newest = max(trained.state.glob("round-*"))
-    newest.write_bytes(newest.read_bytes()[:100])
-    result = invoke("predict", "--state", trained.state, "--json", trained.images[0])
-    assert result.exit_code == 0
-    assert result.stderr.startswith(f"warning: {newest} cannot be read")
-    assert "Going on with the state of round 1." in result.stderr
-    assert json.loads(result.stdout)["rule"] == "local-prototypes"
-    exported = invoke("export", "--state", trained.state, "--output", tmp_path / "model.pt2")
-    assert exported.exit_code == 0
-    assert "Going on with the state of round 1." in exported.stderr
 
 
 def test_export_writes_a_program_and_says_so(invoke, trained, tmp_path):

@@ -1,7 +1,5 @@
 """`protosphere report`: a finished run's report anew, and what it says of folders that hold none."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,9 +44,3 @@ def test_no_run_there_is_one_sentence(tmp_path, monkeypatch, name, words):
     assert result.stdout == ""
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-def test_drawing_is_imported_by_the_one_who_draws():
-    program = "import sys, server_app.app, client_app.app, cli.main; print('matplotlib' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert run.stdout.splitlines()[-1] == "False"

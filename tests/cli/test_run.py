@@ -35,14 +35,6 @@ def test_flags_and_settings_reach_the_launcher(invoke, launched, monkeypatch):
     assert launched["verbose"] is True
 
 
-def test_without_flags_ten_clients_on_a_core_each(invoke, launched):
-    result = invoke()
-    assert result.exit_code == 0, result.output
-    assert launched["run_config"] == known_settings() | {"clients": 10}
-    assert (launched["clients"], launched["cpus_per_client"], launched["gpus_per_client"]) == (10, 1, 0.0)
-    assert result.stdout.startswith("starting Flower: 10 clients, 1 CPU each\n")
-
-
 def test_in_process_gets_workers_and_no_flower(here, monkeypatch, folder):
     calls = {}
 
@@ -133,13 +125,6 @@ def test_a_superlink_of_ones_own_gets_paths_and_settings_as_they_are(invoke, lau
     assert launched["run_config"]["clients"] == launched["clients"] == 5
 
 
-def test_results_on_another_machine_are_not_looked_for(invoke, launched):
-    launched.outcome = Outcome(True, None)
-    result = invoke("--superlink", "clinics")
-    assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == "completed; the results lie on the SuperLink's machine"
-
-
 def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invoke, launched, tmp_path, monkeypatch):
     assert invoke("--superlink", "clinics", "--resume", "latest", "-c", "rounds=9").exit_code == 0
     assert launched["run_config"] == known_settings() | {"resume": "latest", "rounds": 9}
@@ -216,16 +201,6 @@ def test_a_cut_run_ends_with_the_command_that_goes_on_and_its_own_options(invoke
     assert told[1] == "resume: protosphere run --superlink clinics --resume 8373"
 
 
-def test_a_resumed_run_of_another_machine_is_gone_on_with_by_what_it_was_resumed_by(invoke, launched):
-    launched.outcome = RunInterrupted(2, Outcome(False, None, "stopped by SIGINT.", None, "8373"))
-    assert "resume: protosphere run --superlink clinics --resume a-run" in (
-        invoke("--superlink", "clinics", "--resume", "a-run").stderr.splitlines()
-    )
-    # of a mistake there is nothing to go on with
-    mistaken = invoke("--superlink", "clinics", "--resume", "a-run", "-c", "feature-dim=1")
-    assert (mistaken.exit_code, "resume:" in mistaken.stderr) == (2, False)
-
-
 @pytest.mark.parametrize(
     ("outcome", "told"),
     [
@@ -239,30 +214,18 @@ def test_programs_read_how_it_ended(invoke, launched, folder, outcome, told):
     assert json.loads(Path("out.json").read_text()) == told
 
 
-def test_an_outcome_that_cannot_be_left_is_refused_and_an_old_one_is_not_taken_for_this(invoke, launched, tmp_path):
-    refused = invoke("--outcome", str(tmp_path))
-    assert (refused.exit_code, f"--outcome is {tmp_path}" in refused.stderr) == (2, True)
-    assert "run_config" not in launched
-    Path("out.json").write_text("{}")
-    launched.outcome = KeyboardInterrupt()
-    invoke("--outcome", "out.json")
-    assert not Path("out.json").exists()
-
-
-def test_verbose_shows_every_line_and_else_none_twice(invoke, launched):
-    assert invoke().stdout.count("results: /there") == 1
-    assert invoke("--verbose").stdout.count("results: /there") == 2
-
-
-def test_programs_read_why_it_could_not_start(invoke, launched):
+def test_an_outcome_tells_why_a_run_could_not_start_and_an_old_one_is_not_taken_for_it(invoke, launched, tmp_path):
+    for place in (str(tmp_path), "nowhere/out.json"):
+        refused = invoke("--outcome", place)
+        assert (refused.exit_code, f"--outcome is {place}" in refused.stderr) == (2, True)
     assert invoke("--outcome", "out.json", "-c", "feature-dim=1").exit_code == 2
     told = json.loads(Path("out.json").read_text())
     assert (told["code"], told["folder"]) == (2, None)
     assert "`feature-dim` is 1" in told["reason"]
     assert "run_config" not in launched
-    refused = invoke("--outcome", "nowhere/out.json")
-    assert (refused.exit_code, "--outcome is nowhere/out.json" in refused.stderr) == (2, True)
-    assert "run_config" not in launched
+    launched.outcome = KeyboardInterrupt()
+    invoke("--outcome", "out.json")
+    assert not Path("out.json").exists()
 
 
 def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(here, monkeypatch, folder):

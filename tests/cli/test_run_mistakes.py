@@ -11,10 +11,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["-c", "lerning-rate=1.0"], "unknown setting `lerning-rate` (did you mean `learning-rate`?)"),
-        (["-c", "strategy=local"], "local is no value for `strategy`"),
         (["--preset", "spirale"], "unknown preset `spirale` (did you mean `spiral`?)"),
-        (["--clients", "0"], "--clients is 0"),
         (["-c", 'dataset="../nope"'], "data path '{parent}/nope' does not exist"),
         (["--results", "/proc/x"], "the results folder /proc/x cannot be written ("),
         (["--clients", "900", "-c", "min-samples=2"], "900 clients with min-samples = 2 each need at least 1800 rows"),

@@ -16,7 +16,6 @@ from data import DataError
 from data.decoded import decoded
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT / ".." / "shared" / "data"
 ASK = """
 import logging, sys
 from pathlib import Path
@@ -102,18 +101,6 @@ def test_six_processes_decode_once(parquet_folder, tmp_path):
     assert kept == {".npy", ".json", ".lock"}
 
 
-def test_decoded_again_only_when_a_file_has_changed(parquet_folder, tmp_path, write, png, decodes):
-    cache = tmp_path / "cache"
-    first = decoded(str(parquet_folder), cache)
-    assert decoded(str(parquet_folder), cache).key == first.key
-    assert decodes() == 1
-    write(parquet_folder / "test.parquet", [png(np.full((6, 6, 3), 9, dtype=np.uint8))], [3])
-    second = decoded(str(parquet_folder), cache)
-    assert second.key != first.key
-    assert second.labels.tolist() == [i % 4 for i in range(40)] + [3]
-    assert decodes() == 2
-
-
 def test_a_damaged_cache_is_made_anew(parquet_folder, tmp_path, decodes):
     cache = tmp_path / "cache"
     first = decoded(str(parquet_folder), cache)
@@ -155,11 +142,3 @@ def test_a_cache_that_cannot_be_written(parquet_folder, tmp_path):
     (tmp_path / "cache").write_text("a file stands where the folder should be")
     with pytest.raises(DataError, match=r"the data cache .* cannot be written .* give another folder"):
         decoded(str(parquet_folder), tmp_path / "cache")
-
-
-@pytest.mark.skipif(not (SHARED / "usps").is_dir(), reason="the real USPS images are not beside this checkout")
-def test_real_usps_counts(tmp_path):
-    data = decoded(str(SHARED / "usps"), tmp_path)
-    assert data.inputs.shape == (9298, 1, 16, 16)
-    assert np.bincount(data.labels[:7291]).tolist() == [1194, 1005, 731, 658, 652, 556, 664, 645, 542, 644]
-    assert np.bincount(data.labels[7291:]).tolist() == [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]

@@ -1,6 +1,5 @@
 """Several data sets as one: their images and labels against loops, and which one an error is about."""
 
-import dataclasses
 import io
 import logging
 from pathlib import Path
@@ -9,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from PIL import Image
 
-from data.assignment import DataSpec, assignment, open_data
+from data.assignment import DataSpec, open_data
 from data.client_data import client_data
 from data.columns import Columns
 from data.decoded import Recipe, decoded
@@ -73,28 +71,6 @@ def test_all_against_a_loop(domain, opened):
     assert opened(folders[0], folders[2]).inputs.shape == (16, 1, 4, 9)
 
 
-def test_images_are_brought_to_the_size_that_is_asked_for(domain, opened, tmp_path):
-    folders = [domain("a", shape=(4, 9)), domain("b", shape=(12, 5, 3))]
-    data = opened(*folders, image_size=6)
-    assert data.inputs.shape == (18, 3, 6, 6)
-    for table, folder in enumerate(folders):
-        alone = decoded(folder, tmp_path / "cache", image_size=6)
-        assert (np.asarray(data.inputs)[data.domains == table] == alone.inputs).all()
-        for found, image in zip(alone.inputs, files_of(folder)[0], strict=True):
-            expected = np.asarray(image.resize((6, 6), Image.Resampling.BILINEAR))
-            assert np.array_equal(found.transpose(1, 2, 0).squeeze(), expected)
-
-
-@pytest.mark.parametrize("size", [3, 8, 30])
-def test_resizing_is_bilinear_and_antialiased(domain, size):
-    """torch's own, in float: uint8 arithmetic rounds twice, once along each axis."""
-    folder = domain("a", shape=(17, 11, 3))
-    found = np.array(decoded(folder, Path(folder).parent / "cache", image_size=size).inputs)
-    images = torch.from_numpy(np.stack(files_of(folder)[0])).permute(0, 3, 1, 2).double()
-    exact = torch.nn.functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
-    assert (torch.from_numpy(found).double() - exact).abs().max() <= 1.5
-
-
 def test_a_folder_of_images_of_several_sizes(tmp_path):
     for number, shape in enumerate([(5, 6), (9, 3, 3), (4, 4)]):
         folder = tmp_path / "set" / f"class{number % 2}"
@@ -116,13 +92,6 @@ def test_digits_are_a_domain(domain, opened, tmp_path):
     assert np.array_equal(pixels, np.rint(np.asarray(alone.inputs) / 16 * 255))
     assert (pixels.min(), pixels.max()) == (0, 255)
     assert np.array_equal(data.labels[data.domains == 1], alone.labels)
-
-
-def test_digits_alone_are_resized_in_full_scale(tmp_path):
-    data, small = (decoded("digits", tmp_path, image_size=size) for size in (16, 0))
-    assert (data.inputs.shape, data.scale, small.scale) == ((1797, 1, 16, 16), 255.0, 16.0)
-    first = Image.fromarray(np.rint(np.asarray(small.inputs[0, 0]) / 16 * 255).astype(np.uint8))
-    assert np.array_equal(data.inputs[0, 0], np.asarray(first.resize((16, 16), Image.Resampling.BILINEAR)))
 
 
 @pytest.mark.parametrize("held", ["numbers", "texts"])
@@ -289,24 +258,6 @@ def test_made_once_and_anew_when_a_part_has_changed(domain, opened, write, png, 
 
 
 # --- who holds them -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("partition", ["dirichlet", "way-shot"])
-def test_other_partitions_take_the_rows_of_all_domains(domain, tmp_path, partition):
-    dataset = ",".join([domain("a", 60, 30), domain("b", 60, 30, (5, 5, 3))])
-    spec = DataSpec(dataset, 2, partition, alpha=5.0, shots=10, split="official", min_samples=1)
-    assert [client_data(spec, client, tmp_path / "cache").domain for client in range(2)] == ["", ""]
-    data = open_data(spec, tmp_path / "cache")
-    who = assignment(spec, data, tmp_path / "cache")
-    assert all(set(data.domains[own].tolist()) == {0, 1} for own in who.train)
-
-
-def test_a_domain_without_official_test_rows_is_named(domain, tmp_path):
-    spec = DataSpec(",".join([domain("a"), domain("b", test=0)]), 2, "iid", split="official", min_samples=1)
-    data = open_data(spec, tmp_path / "cache")
-    words = "domain 'b' has no official test rows: set split = \"pooled\""
-    assert words in refusal(assignment, spec, data, tmp_path / "cache")
-    assignment(dataclasses.replace(spec, split="pooled"), data, tmp_path / "cache")
 
 
 def test_groups_of_two_domains_are_two(domain, tmp_path):

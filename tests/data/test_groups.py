@@ -7,10 +7,8 @@ import pytest
 
 from data import DataError
 from data.assignment import DataSpec, assignment
-from data.decoded import Decoded, decoded
-from data.groups import shared_group, units_of
-from data.partitions import class_counts, deal_test_rows, partition_rows, split_rows
-from data.sources import Columns
+from data.decoded import Decoded
+from data.groups import units_of
 
 
 def rows_with_groups(seed, rows=900, groups=250, classes=4):
@@ -47,20 +45,6 @@ def test_units_are_those_of_a_loop(seed):
     renamed = units_of(labels, -3 * groups)
     assert np.array_equal(units.of_row, renamed.of_row)
     assert np.array_equal(units.labels, renamed.labels)
-
-
-@pytest.mark.parametrize("groups", [None, np.array([7, 3, 9, -1])])
-def test_without_groups_and_with_a_group_a_row_units_are_rows(groups):
-    units = units_of(np.array([2, 0, 1, 0]), groups)
-    assert units.labels.tolist() == [2, 0, 1, 0]
-    assert units.rows(np.array([3, 1])).tolist() == units.whole(np.array([3, 1])).tolist() == [1, 3]
-    empty = units_of(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-    assert (len(units), len(empty), empty.rows(np.empty(0, dtype=np.int64)).size) == (4, 0, 0)
-
-
-def test_shared_group_names_the_first_rows():
-    found = [shared_group(np.array(rows), 3) for rows in ([1, 2, 2, 3, 2, 1], [1, 2, 2, 3, 4], [1, 1, 1])]
-    assert found == [(1, 4), None, None]
 
 
 def sides(who):
@@ -139,56 +123,3 @@ def test_no_row_of_a_group_is_set_aside_if_another_row_is_copied(tmp_path):
     assert np.unique(groups[shared]).size == 5
     assert shared.min() >= 2
     assert shared.max() < 20
-
-
-def rows_dealt(labels, train_rows, spec):
-    """What assignment did before there were groups, by the same functions: rows are set aside, dealt, split."""
-    official = spec.split == "official"
-    pool, tests = np.arange(train_rows if official else labels.size), np.arange(train_rows, labels.size)
-    among = tests if official else pool
-    seed = int(np.random.SeedSequence([spec.seed, 0, 1]).generate_state(1)[0])
-    shared = among[split_rows(labels[among], spec.shared_test_share, 0.0, seed)[1]]
-    pool, tests = np.setdiff1d(pool, shared), np.setdiff1d(tests, shared)
-    names = ("alpha", "classes_per_client", "min_samples", "seed")
-    settings = {name: getattr(spec, name) for name in names}
-    parts = partition_rows(labels[pool], spec.clients, spec.partition, **settings)
-    three = []
-    for client, part in enumerate(parts):
-        seed = int(np.random.SeedSequence([spec.seed, client]).generate_state(1)[0])
-        share = 0.0 if official else spec.test_share
-        three.append([pool[part[rows]] for rows in split_rows(labels[pool][part], share, spec.validation_share, seed)])
-    if official:
-        counts = class_counts(labels[pool], parts, int(labels.max()) + 1)
-        for own, rows in zip(three, deal_test_rows(labels[tests], counts, spec.seed), strict=True):
-            own[1] = tests[rows]
-    return three, shared
-
-
-@pytest.mark.parametrize(("share", "grouped"), [(0.0, False), (0.3, True), (0.3, False)])
-@pytest.mark.parametrize("split", ["pooled", "official"])
-@pytest.mark.parametrize("scheme", ["iid", "dirichlet", "pathological"])
-def test_without_groups_nothing_has_changed(tmp_path, split, scheme, grouped, share):
-    labels, _ = rows_with_groups(11)
-    # as many groups as rows deal the same rows, too
-    groups = np.random.default_rng(0).permutation(900) if grouped else None
-    spec = DataSpec("made", 4, partition=scheme, alpha=0.5, split=split, shared_test_share=share, seed=3)
-    who = assignment(spec, made(labels, groups, train_rows=700), tmp_path)
-    dealt, shared = rows_dealt(labels, 700, spec)
-    for client, (train, test, validation) in enumerate(dealt):
-        assert np.array_equal(who.train[client], train)
-        assert np.array_equal(who.test[client], test)
-        assert np.array_equal(who.validation[client], validation)
-    assert np.array_equal(who.shared, shared)
-
-
-def test_notes_of_a_patient_from_the_file_to_the_client(tmp_path):
-    labels, groups = rows_with_groups(4, rows=300, groups=80)
-    lines = [f"note {row},{label},{group:05d}" for row, (label, group) in enumerate(zip(labels, groups, strict=True))]
-    (tmp_path / "train.csv").write_text("\n".join(["text,label,subject_id", *lines]) + "\n")
-    data = decoded(str(tmp_path), tmp_path / "cache", columns=Columns(group="subject_id"))
-    who = assignment(DataSpec("made", clients=3, alpha=1.0, shared_test_share=0.1), data, tmp_path / "cache")
-    side_of = {}
-    for name, rows in sides(who).items():
-        for text in data.inputs[rows]:
-            assert side_of.setdefault(groups[int(text.split()[1])], name) == name
-    assert len(side_of) == np.unique(groups).size

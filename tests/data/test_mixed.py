@@ -75,14 +75,6 @@ def test_classes_and_rows_of_each_are_uniform_and_classes_are_cut_to_those_of_th
     assert_distributed(counts[counts > 0], dict.fromkeys(range(3, 10), 1 / 7))
 
 
-def test_every_set_of_a_domain_s_classes_is_as_likely():
-    held = drawn(120, ways=2, ways_spread=0) > 0
-    for domain, classes in enumerate((range(6), range(6), (0, 2, 3, 5))):
-        sets = held[:, domain][held[:, domain].any(axis=1)] @ (1 << np.arange(6))
-        every = [sum(1 << k for k in chosen) for chosen in itertools.combinations(classes, 2)]
-        assert_distributed(sets, dict.fromkeys(every, 1 / len(every)))
-
-
 # --- whose rows -----------------------------------------------------------------------------------------------------
 
 
@@ -107,17 +99,6 @@ def test_no_shots_share_all_rows_of_a_class_of_a_domain_evenly(seed):
             assert shares.sum() == TABLE[domain, label]
             assert shares.max() - shares.min() <= 1
     assert alike(*(deal(shots=0, shots_spread=spread, seed=seed) for spread in (0, 7)))
-
-
-def test_the_odd_rows_are_no_client_s_privilege():
-    labels, domains = np.tile([0, 1], 21), np.repeat([0, 1, 2], 14)
-    odd = []
-    for seed in range(300):
-        counts = counted(deal(labels, domains, 12, ways=2, ways_spread=0, shots=0, seed=seed), labels, domains)
-        # seven rows of a class among four clients
-        assert sorted(counts[counts > 0].tolist()) == [1] * 6 + [2] * 18
-        odd.extend(np.nonzero(counts == 1)[0])
-    assert_distributed(odd, dict.fromkeys(range(12), 1 / 12))
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------

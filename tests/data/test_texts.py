@@ -19,7 +19,7 @@ from data.columns import MOST_NAMES, Columns
 from data.decoded import decoded
 from data.sources import load_source, locate
 from data.text_files import column_types
-from data.texts import Texts, write_texts
+from data.texts import Texts
 from tests.data.draws import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -144,20 +144,6 @@ def test_named_columns_are_obeyed(tmp_path):
     assert everything(opened(tmp_path / "set", label="text")) == ["in", "in"]
     # a cached copy of other columns is another data set
     assert opened(tmp_path / "set", text="text", label="where").key != data.key
-
-
-@pytest.mark.parametrize("name", ["text", "sentence", "content", "document", "note", "input"])
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_usual_names_of_text_columns(tmp_path, name, suffix):
-    put(tmp_path / "set" / f"a{suffix}", [{name: "words", "label": 0}], (name, "label"))
-    assert everything(opened(tmp_path / "set")) == ["words"]
-
-
-def test_a_column_of_numbers_is_no_text_of_a_usual_name(tmp_path):
-    put(tmp_path / "set" / "a.parquet", [{"text": 3, "note": "words", "label": 0}], ("text", "note", "label"))
-    assert everything(opened(tmp_path / "set")) == ["words"]
-    put(tmp_path / "set" / "a.parquet", [{"text": 3, "label": 0}], ("text", "label"))
-    assert "has no image column; its columns are text, label" in failure(tmp_path / "set")
 
 
 def test_parquet_with_images_and_texts_is_what_is_asked_for(tmp_path, png):
@@ -328,18 +314,6 @@ BOM = {".csv": "text,label\na,x\n", ".jsonl": '{"text": "a", "label": "x"}\n'}
 def test_a_file_with_a_byte_order_mark(tmp_path, suffix):
     (tmp_path / f"train{suffix}").write_text(BOM[suffix], "utf-8-sig")
     assert list(column_types(tmp_path / f"train{suffix}")) == ["text", "label"]
-
-
-def test_texts_in_any_order_and_none(tmp_path):
-    write_texts(iter([*ODD, ""]), tmp_path)
-    texts = Texts.open(tmp_path)
-    assert (len(texts), texts[np.array([13, 3, 0, 3])]) == (14, ["", ODD[3], ODD[0], ODD[3]])
-    assert texts[np.empty(0, dtype=np.int64)] == []
-    for row in (-1, 14):
-        with pytest.raises(IndexError):
-            texts[np.array([row])]
-    write_texts(iter([]), tmp_path)
-    assert len(Texts.open(tmp_path)) == 0
 
 
 def test_a_shortened_file_of_texts_is_decoded_anew(tmp_path):

@@ -8,10 +8,9 @@ import pytest
 
 from data import DataError
 from data.assignment import DataSpec, assignment
-from data.client_data import client_data, partition_labels
 from data.decoded import Decoded
 from data.partitions import class_counts
-from data.way_shot import rows_of_held_classes, way_shot_rows
+from data.way_shot import way_shot_rows
 from tests.data.draws import alike, assert_distributed, disjoint
 
 LABELS = np.random.default_rng(3).permutation(np.arange(12_000) % 10)
@@ -135,14 +134,6 @@ def test_what_cannot_be_dealt_is_named(change, words):
         deal(**change)
 
 
-def test_rows_of_held_classes_against_a_loop():
-    rng = np.random.default_rng(0)
-    labels, held = rng.integers(0, 6, 80), rng.integers(0, 3, (7, 6))
-    found = rows_of_held_classes(labels, held)
-    assert [own.tolist() for own in found] == [[row for row in range(80) if held[i, labels[row]]] for i in range(7)]
-    assert [own.size for own in rows_of_held_classes(labels[:0], held)] == [0] * 7
-
-
 # --- of a data set ----------------------------------------------------------------------------------------------
 
 
@@ -180,28 +171,6 @@ def test_a_client_is_tested_on_all_test_rows_of_its_classes(tmp_path, seed, shar
     assert set(counts[counts > 0].tolist()) <= set(range(15, 26))
 
 
-def test_the_papers_have_no_validation_rows_and_a_file_holds_what_was_drawn(tmp_path):
-    spec = dataclasses.replace(SPEC, validation_share=0.0, shots_spread=0)
-    who = assignment(spec, DATA, tmp_path)
-    assert [rows.size for rows in who.validation] == [0] * 15
-    counts = class_counts(LABELS, who.train, 10)
-    assert set(counts[counts > 0].tolist()) == {20}
-    for other in (assignment(spec, DATA, tmp_path), assignment(spec, DATA, tmp_path / "elsewhere")):
-        assert alike(who.held + who.unheld, other.held + other.unheld)
-    assert [own.size for own in who.held] == [a.size + b.size for a, b in zip(who.train, who.test, strict=True)]
-
-
-@pytest.mark.parametrize(
-    ("partition", "split"), [("iid", "pooled"), ("dirichlet", "official"), ("pathological", "pooled")]
-)
-def test_the_settings_of_way_shot_change_no_other_partition(tmp_path, partition, split):
-    spec = DataSpec("made", 12, partition, split=split)
-    usual = assignment(spec, DATA, tmp_path)
-    assert [rows.size for rows in usual.unheld] == [0] * 12
-    other = assignment(dataclasses.replace(spec, ways=5, ways_spread=0, shots=7, shots_spread=3), DATA, tmp_path)
-    assert alike(usual.held, other.held)
-
-
 def test_max_samples_leaves_the_first_rows_to_be_drawn_from(tmp_path):
     who = assignment(dataclasses.replace(SPEC, clients=4, max_samples=2500), DATA, tmp_path)
     assert max(rows.max() for rows in (*who.train, *who.validation)) < 2500
@@ -210,20 +179,6 @@ def test_max_samples_leaves_the_first_rows_to_be_drawn_from(tmp_path):
         assert test.tolist() == having(range(10_000, 10_500), train)
     with pytest.raises(DataError, match=r"class '.' has .* training rows, but the .* clients .* raise max-samples"):
         assignment(dataclasses.replace(SPEC, max_samples=300), DATA, tmp_path)
-
-
-def test_from_the_file_to_the_client(parquet_folder, tmp_path):
-    spec = DataSpec(str(parquet_folder), 3, "way-shot", ways=2, ways_spread=0, shots=3, shots_spread=0)
-    spec = dataclasses.replace(spec, split="official", validation_share=0.0)
-    counts = partition_labels(spec, tmp_path / "cache")
-    for partition in range(3):
-        data = client_data(spec, partition, tmp_path / "cache")
-        assert (len(data.train), len(data.test), len(data.validation)) == (6, 6, 0)
-        own = set(data.train.labels.tolist())
-        assert len(own) == 2
-        # test row i is filled with 100 + i and has the class i % 4
-        assert data.test.inputs[:, 0, 0, 0].tolist() == [100 + row for row in range(12) if row % 4 in own]
-        assert counts[partition].tolist() == [6 if label in own else 0 for label in range(4)]
 
 
 @pytest.mark.parametrize(

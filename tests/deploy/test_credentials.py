@@ -118,22 +118,6 @@ def test_nothing_is_overwritten(made, arguments, monkeypatch):
     assert {path.name: path.read_bytes() for path in made.iterdir()} == before
 
 
-def test_bad_input_is_a_sentence(made, tmp_path):
-    for arguments, words in (
-        (("superlink", tmp_path / "none", "a.example"), "make the authority first"),
-        (("superlink", made, "https://a.example"), "is no host name or address"),
-        (("superlink", made, "a.example:9092"), "is no host name or address"),
-        (("node", Path("/proc/nowhere/key")), "cannot be written"),
-    ):
-        result = credentials(*arguments)
-        assert result.returncode == 2
-        assert words in result.stderr
-    assert not (tmp_path / "none").exists()
-    (tmp_path / "ca.key").write_text("no key")
-    (tmp_path / "ca.crt").write_text("no certificate")
-    assert "holds no authority that can be used" in credentials("superlink", tmp_path, "a.example").stderr
-
-
 def test_a_certificate_is_renewed_with_its_names_and_its_key(certified):
     folder = certified(-10, -1, "fl.example.org")
     over = credentials("check", folder)
@@ -152,45 +136,45 @@ def test_a_certificate_is_renewed_with_its_names_and_its_key(certified):
     assert sorted(path.name for path in folder.iterdir()) == ["ca.crt", "ca.key", "elsewhere", "superlink.crt"]
 
 
-def test_what_cannot_be_renewed_or_checked_is_a_sentence(made, tmp_path):
-    (tmp_path / "superlink.crt").write_text("no certificate")
-    (tmp_path / "ca.crt").write_bytes((made / "ca.crt").read_bytes())
-    for command, folder, words in (
-        ("check", tmp_path, "superlink.crt holds no certificate"),
-        ("check", tmp_path / "none", "superlink.crt cannot be read"),
-        ("renew", tmp_path, "make the authority first"),
-    ):
-        refused = credentials(command, folder)
-        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-        assert words in refused.stderr
-
-
-@pytest.mark.parametrize("command", [(), *[(name,) for name in ("authority", "superlink", "node", "renew", "check")]])
-def test_the_help_is_plain_and_whole(command):
-    done = credentials(*command, "--help")
-    assert done.returncode == 0, done.stderr
-    assert "\\" not in done.stdout
-    assert ".." not in done.stdout.replace("HOSTS...", "").replace("[ARGS]...", "")
-    assert ("[required]" in done.stdout) == bool(command)
-    assert "Examples:" in done.stdout or command
-    # a line that was broken would start one of its own elsewhere
-    assert command or "\n    python deploy/credentials.py node credentials/clinic-north\n" in done.stdout
-
-
-def test_an_authority_that_cannot_sign_is_a_sentence(made, tmp_path):
-    (tmp_path / "ca.crt").write_bytes((made / "ca.crt").read_bytes())
+@pytest.fixture
+def broken(made, tmp_path):
+    """Folders whose authority cannot sign, and one whose certificate is none."""
     key = serialization.load_pem_private_key((made / "ca.key").read_bytes(), password=None)
-    locked = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
-    )
-    (tmp_path / "ca.key").write_bytes(locked)
-    refused = credentials("superlink", tmp_path, "a.example")
-    assert refused.returncode == 2
-    assert "holds no authority that can be used" in refused.stderr
-    (tmp_path / "other").mkdir()
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    locked = key.private_bytes(pem, form, serialization.BestAvailableEncryption(b"secret"))
     assert credentials("authority", tmp_path / "other").returncode == 0
-    (tmp_path / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())
-    refused = credentials("superlink", tmp_path, "a.example")
-    assert refused.returncode == 2
-    assert "is not the key of" in refused.stderr
-    assert not (tmp_path / "superlink.crt").exists()
+    other = (tmp_path / "other" / "ca.key").read_bytes()
+    certificate = (made / "ca.crt").read_bytes()
+    for name, files in {
+        "torn": {"ca.key": b"no key", "ca.crt": b"no certificate"},
+        "locked": {"ca.key": locked, "ca.crt": certificate},
+        "foreign": {"ca.key": other, "ca.crt": certificate},
+        "keyless": {"superlink.crt": b"no certificate", "ca.crt": certificate},
+    }.items():
+        (tmp_path / name).mkdir()
+        for file, content in files.items():
+            (tmp_path / name / file).write_bytes(content)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("superlink", "{}/none", "a.example"), "make the authority first"),
+        (("superlink", "{made}", "https://a.example"), "is no host name or address"),
+        (("superlink", "{made}", "a.example:9092"), "is no host name or address"),
+        (("node", "/proc/nowhere/key"), "cannot be written"),
+        (("superlink", "{}/torn", "a.example"), "holds no authority that can be used"),
+        (("superlink", "{}/locked", "a.example"), "holds no authority that can be used"),
+        (("superlink", "{}/foreign", "a.example"), "is not the key of"),
+        (("check", "{}/keyless"), "superlink.crt holds no certificate"),
+        (("check", "{}/none"), "superlink.crt cannot be read"),
+        (("renew", "{}/keyless"), "make the authority first"),
+    ],
+)
+def test_what_cannot_be_made_renewed_or_checked_is_a_sentence(made, broken, arguments, words):
+    result = credentials(*(word.format(broken, made=made) for word in arguments))
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert words in result.stderr
+    assert not (broken / "none").exists()
+    assert sorted(broken.glob("*/superlink.crt")) == [broken / "keyless" / "superlink.crt"]

@@ -44,10 +44,3 @@ def test_the_connection_of_step_3_stands_beside_the_default_that_a_plain_run_nee
     assert config["clinics"]["root-certificates"] == str(checkout / "credentials" / "ca.crt")
     listed = shell('export PATH="$PWD/.venv/bin:$PATH"\nflwr config list')
     assert re.search(r"local \(default\)(.|\n)*clinics", listed)
-
-
-def test_no_exit_code_is_named_that_no_shell_can_see():
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    named = [int(code) for page in pages for code in re.findall(r"(?<!`)[Ee]xit code (\d+)", page.read_text())]
-    assert named
-    assert max(named) <= 255

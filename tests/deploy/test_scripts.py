@@ -294,9 +294,3 @@ def test_a_superlink_refuses_missing_credentials(script, credentials):
     code, said, told = script("superlink.sh", "--credentials", credentials)
     assert (code, told) == (2, None)
     assert f"{credentials}/superlink.key cannot be read" in said
-
-
-@pytest.mark.parametrize("name", ["superlink.sh", "supernode.sh"])
-def test_help(name, script):
-    code, said, told = script(name, "--help")
-    assert (code, said, told) == (0, "", None)

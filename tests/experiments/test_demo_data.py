@@ -39,7 +39,3 @@ def test_the_sites_differ_in_their_classes_and_are_the_same_each_time(sites, tmp
     assert files == [sorted(p.relative_to(root).as_posix() for p in root.rglob("*.png")) for root in again]
     other = write_sites(tmp_path / "other", seed=1)
     assert files[0] != sorted(p.relative_to(other[0]).as_posix() for p in other[0].rglob("*.png"))
-
-
-def test_the_number_of_sites_is_free(tmp_path):
-    assert [site.name for site in write_sites(tmp_path, sites=5)] == [f"site-{i}" for i in range(5)]

@@ -2,44 +2,24 @@
 
 import json
 import random
-import re
 import shutil
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 from data import DataError
 from data.assignment import assignment, open_data
 from experiments.runtime.run_config import plan
 from federation.data_spec import data_spec
-from federation.roster import RosterError
 from federation.settings import home as home_folder
 from runs.folder import RunFolder
 from strategies import read_settings
-
-transformers = pytest.importorskip("transformers", reason="text needs the extra `text`")
-tokenizers = pytest.importorskip("tokenizers", reason="text needs the extra `text`")
+from tests.models.encoders import SPECIAL, save_encoder, save_tokenizer
 
 COMMON = ["the", "patient", "was", "admitted", "with", "pain", "and", "treated", "on", "ward"]
 THEMES = {"Expired": ["arrest", "comfort"], "Home": ["walking", "well"], "SNF": ["nursing", "transfer"]}
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *COMMON, *(word for words in THEMES.values() for word in words)]
+WORDS = [*COMMON, *(word for words in THEMES.values() for word in words)]
 CLIENTS = 3
-
-
-def save_model(folder, seed=0):
-    """A BERT of two layers and its tokenizer."""
-    vocabulary = {word: number for number, word in enumerate(WORDS)}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
-    transformers.set_seed(seed)
-    widths = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=32, pad_token_id=0, **widths)
-    transformers.BertModel(config).save_pretrained(folder)
-    return folder
 
 
 def write_notes(folder, patients=90):
@@ -66,7 +46,8 @@ def offline(monkeypatch):
 def place(tmp_path_factory):
     """Where the encoder and the notes of this file lie."""
     folder = tmp_path_factory.mktemp("texts")
-    save_model(folder / "encoder")
+    save_tokenizer(folder / "encoder", WORDS)
+    save_encoder(folder / "encoder", vocab_size=len(SPECIAL) + len(WORDS), hidden_size=16, num_hidden_layers=2)
     write_notes(folder / "notes")
     return folder
 
@@ -92,14 +73,6 @@ def whole(run, settings):
     return _whole[0]
 
 
-def weights_of(folder, partition):
-    """The client's last weights by the encoder's own names, and those of the rest."""
-    path = max((folder.parents[1] / "clients" / folder.name / str(partition)).glob("round-*.safetensors"))
-    marker = "backbone.encoder."
-    found = {name: tensor for name, tensor in load_file(path).items() if name.startswith("module/")}
-    return {name.partition(marker)[2]: tensor for name, tensor in found.items() if marker in name}
-
-
 def test_clients_of_different_depth_train_on_notes(whole, place):
     folder = whole
     summary = json.loads((folder / "summary.json").read_text())
@@ -111,18 +84,6 @@ def test_clients_of_different_depth_train_on_notes(whole, place):
     assert json.loads((folder / "roster.json").read_text())[0]["class_names"] == ["Expired", "Home", "SNF"]
     about = json.loads((folder.parents[1] / "clients" / folder.name / "1" / "client.json").read_text())
     assert about["input"] == {"tokenizer": str(place / "encoder"), "shape": [12]}
-
-
-def test_only_the_layers_that_are_to_learn_move(whole, place):
-    pretrained = load_file(place / "encoder" / "model.safetensors")
-    for partition, moving in enumerate((r"^$", r"^encoder\.layer\.1\.", r"^(encoder|embeddings)\.")):
-        trained = weights_of(whole, partition)
-        assert set(trained) == {name for name in pretrained if not name.startswith("pooler")}
-        moved = {name for name, tensor in trained.items() if not tensor.equal(pretrained[name])}
-        # a bias that softmax cancels has no gradient but rounding
-        wanted = {name for name in trained if re.search(moving, name) and not name.endswith("key.bias")}
-        assert wanted - moved <= {"embeddings.token_type_embeddings.weight"}
-        assert moved <= {name for name in trained if re.search(moving, name)}
 
 
 def test_no_patient_is_on_two_sides(settings):
@@ -145,39 +106,12 @@ def test_neither_another_process_nor_another_place_of_the_encoder_changes_anythi
     assert metrics(run(moved, clients=CLIENTS, workers=2)) == metrics(whole)
 
 
-def test_a_node_without_its_tokenizer_stops_the_run_by_name(run, settings, tmp_path):
-    bare = save_model(tmp_path / "bare")
-    for file in bare.glob("tokenizer*"):
-        file.unlink()
-    models = settings["models"].split(",")
-    models[1] = f"hf:{bare}"
-    with pytest.raises(RosterError, match=rf"client 1: .*tokenizer of '{bare}'.*missing.*save"):
-        run(settings | {"models": ",".join(models)}, clients=CLIENTS)
-
-
-def test_notes_and_image_models_do_not_go_together(run, settings):
-    with pytest.raises(RosterError, match=r"client \d: .*holds texts, but a client's model takes images or numbers: "):
-        run(settings | {"models": "tiny_perceptron"}, clients=CLIENTS)
-    images = {name: settings[name] for name in ("models", "max-tokens", "strategy")}
-    with pytest.raises(RosterError, match=r"holds images or numbers, but a client's model takes texts: give it a mod"):
-        run(images, clients=CLIENTS)
-
-
 def test_that_is_known_before_the_start(settings):
     given = " ".join(f'{name}="{settings[name]}"' for name in ("dataset", "text-column", "label-column"))
     with pytest.raises(DataError, match=r"holds texts, but a client's model takes images or numbers"):
         plan([given], clients=CLIENTS)
     with pytest.raises(DataError, match=r"'digits' holds images or numbers, but a client's model takes texts"):
         plan([f'models="{settings["models"]}"'], clients=CLIENTS)
-
-
-def test_a_note_without_a_label_stops_the_run(run, settings, place, tmp_path):
-    lines = (place / "notes" / "notes.csv").read_text().splitlines()
-    lines[8] = re.sub(",(Home|SNF|Expired),", ",,", lines[8])
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "notes.csv").write_text("\n".join(lines) + "\n")
-    with pytest.raises(RosterError, match=r"row 7 of the train table of .* has no label"):
-        run(settings | {"dataset": str(tmp_path / "notes")}, clients=CLIENTS)
 
 
 @pytest.mark.parametrize("strategy", ["fml", "fedkd", "fedmrl"])

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,11 +13,9 @@ from experiments.runtime.grid import LocalGrid
 from federation.roster import RosterError
 from prototypes.masks import class_masks
 from runs.folder import RunFolder
-from strategies.fedproto import FedProtoObjective
 
 DIM, CLASSES = 24, 10
 SPARSE = {"strategy": "protonorm", "sparsity-dim": 6, "wire-dtype": "int8", "feature-dim": DIM}
-SERVER_MOMENTUM = {"fedtgp.server-momentum": 0.9, "fedtgp.server-epochs": 3}
 DISAGREEING = 2
 
 
@@ -30,10 +27,6 @@ class OtherOrder(LocalGrid):
 
     def pull_messages(self, message_ids):
         return super().pull_messages(list(message_ids)[::-1])
-
-
-def summary(folder):
-    return json.loads((folder / "summary.json").read_text())
 
 
 def received(folder, partition):
@@ -59,40 +52,6 @@ def test_neither_workers_nor_a_resumption_nor_the_order_of_replies_change_a_spar
     assert json.dumps(metrics(run(settings | {"resume": str(apart)}))) == usual
     for changed in ({"seed": 1}, {"sparsity-dim": 5}):
         assert json.dumps(metrics(run(settings | changed))) != usual
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        SPARSE | {"strategy": "tinyproto-ft", "sparsity-dim": 2, "wire-dtype": "bfloat16"} | SERVER_MOMENTUM,
-        SPARSE | {"strategy": "tinyproto-fp", "wire-dtype": "float16"},
-    ],
-    ids=lambda settings: settings["strategy"],
-)
-def test_a_sparse_run_cut_and_resumed_is_as_never_cut(run, metrics, cut, settings):
-    settings = settings | {"rounds": 4, "fraction-train": 0.75, "momentum": 0.9, "optimizer-state": "persistent"}
-    whole = run(settings)
-    cut(settings, "_aggregate", lambda strategy, server_round, replies: server_round == 3)
-    (folder,) = set(whole.parent.iterdir()) - {whole}
-    client_module._states.clear()
-    assert run(settings | {"resume": str(folder)}) == folder
-    assert metrics(folder) == metrics(whole)
-    (resumed, _), (uncut, _) = RunFolder(folder).load_checkpoint(), RunFolder(whole).load_checkpoint()
-    assert resumed.keys() == uncut.keys()
-    assert all(torch.equal(resumed[name], uncut[name]) for name in uncut)
-
-
-def test_all_values_sent_is_no_mask(run, metrics):
-    settings = {"strategy": "tinyproto-ft", "rounds": 3, "feature-dim": DIM} | SERVER_MOMENTUM
-    assert metrics(run(settings | {"sparsity-dim": DIM})) == metrics(run(settings))
-
-
-def test_a_method_that_sends_nothing_has_nothing_to_compress(run, metrics):
-    def figures(settings):
-        lines = metrics(run({"strategy": "local", "feature-dim": DIM} | settings))
-        return [{name: value for name, value in line.items() if name != "bytes"} for line in lines]
-
-    assert figures({"sparsity-dim": 6, "wire-dtype": "int8"}) == figures({})
 
 
 # --- what arrives -------------------------------------------------------------------------------------------------
@@ -138,15 +97,6 @@ def test_disjoint_masks_leave_a_simplex_its_own_part(run, metrics):
 
 
 # --- what it is for -----------------------------------------------------------------------------------------------
-
-
-def test_a_sixteenth_of_the_bytes_still_teaches(run):
-    """Seen: 0.89 to 0.94 by local prototypes, 0.79 to 0.92 by the masked global ones, over floors of 0.32 to 0.34."""
-    learning = {"rounds": 8, "local-epochs": 2, "learning-rate": 0.05, "max-samples": 800}
-    found = summary(run(SPARSE | learning))
-    floor = found["floor"]["majority-class"]
-    assert found["rules"]["local-prototypes"]["final"] > floor + 0.4
-    assert found["rules"]["global-prototypes"]["final"] > floor + 0.3
 
 
 # --- codecs that do not agree ---------------------------------------------------------------------------------------
@@ -196,26 +146,3 @@ def test_a_client_that_changes_its_codec_is_left_out_by_name(run, metrics, name,
     for line in lines[1:]:
         assert list(line["problems"]) == [str(DISAGREEING)]
         assert "the message was written with another codec (" in line["problems"][str(DISAGREEING)]
-
-
-def test_a_prototype_that_the_format_cannot_hold_costs_one_upload(run, metrics, monkeypatch):
-    """float16 ends at 65,504."""
-    usual = FedProtoObjective.upload
-
-    def upload(self, state, round_number):
-        sent = usual(self, state, round_number)
-        if round_number != 2 or sent.labels.tolist() != held[1]:
-            return sent
-        return replace(sent, vectors=1e6 * sent.vectors)
-
-    settings = {"strategy": "fedproto", "rounds": 3, "wire-dtype": "float16"}
-    held = {client["partition"]: client["classes"] for client in RunFolder(run(settings | {"rounds": 1})).roster()}
-    assert list(held.values()).count(held[1]) == 1
-    with monkeypatch.context() as patch:
-        patch.setattr(FedProtoObjective, "upload", upload)
-        lines = metrics(run(settings))
-    assert [line["training"]["valid"] for line in lines[:-1]] == [4, 3, 4]
-    assert [list(line["problems"]) for line in lines] == [[], ["1"], [], []]
-    problem = lines[1]["problems"]["1"]
-    assert f"client 1: a prototype cannot be sent (class {held[1][0]}): " in problem
-    assert "the largest number of float16; choose the wire-dtype" in problem

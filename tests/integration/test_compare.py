@@ -1,4 +1,4 @@
-"""Comparisons as they run: fair by seed, in processes of their own, cut and gone on with, over real Flower."""
+"""Comparisons as they run: fair by seed, in processes of their own, cut and gone on with."""
 
 import json
 import signal
@@ -136,21 +136,3 @@ def test_a_signal_discards_the_cell_in_flight_and_a_resume_finishes(tmp_path, ho
     _, made = folder.read()
     assert folder.run_of(made[0])
     assert folder.run_of(made[1]) is None
-
-
-@pytest.mark.integration
-def test_two_cells_at_a_time_over_real_flower(tmp_path, home):
-    """Their SuperLinks, Rays and folders do not get into each other's way."""
-    command = [sys.executable, "-m", "cli.main", "compare", "--methods", "local,protonorm", "--seeds", "0"]
-    settings = " ".join(f"{name}={json.dumps(value)}" for name, value in QUICK.items())
-    asked = [*command, "--jobs", "2", "-c", settings, "--results", str(tmp_path / "results")]
-    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 cells, 2 jobs at a time of" in done.stdout
-    (place,) = (tmp_path / "results").iterdir()
-    summaries = [json.loads(path.read_text()) for path in place.glob("cells/*/*/summary.json")]
-    assert sorted((each["strategy"], each["status"]) for each in summaries) == [
-        ("local", "completed"),
-        ("protonorm", "completed"),
-    ]
-    assert len((place / "table.csv").read_text().splitlines()) == 3

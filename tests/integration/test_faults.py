@@ -1,5 +1,5 @@
-"""Runs whose clients fail by plan: a fifth of the uploads missing, a tenth spoilt, one client that never succeeds; and
-real processes killed in mid-training. `make soak` has the long form."""
+"""Runs whose clients fail by plan: a fourth of the uploads missing, one client that never succeeds; and real processes
+killed in mid-training. `make soak` has the long form."""
 
 import json
 
@@ -18,11 +18,11 @@ from tests.soak.faults.journal import Journal, generations
 from tests.soak.faults.oracle import Oracle, assert_same
 from tests.soak.faults.plan import Plan
 
-CLASSES, DIM = 10, 12
-ROUNDS, CLIENTS, FAILING = 30, 4, 3
-SHARES = {kinds.RAISES: 0.08, kinds.RAISES_IN_TRAINING: 0.04, kinds.EXITS: 0.04, kinds.LATE: 0.04, "corrupted": 0.1}
+DIM = 12
+ROUNDS, CLIENTS, FAILING = 20, 4, 3
+SHARES = {kinds.RAISES: 0.1, kinds.RAISES_IN_TRAINING: 0.05, kinds.EXITS: 0.05, kinds.LATE: 0.05}
 PATIENCE = 600.0  # seconds, for what takes half a minute
-SEEDS = (0, 1, 5)
+SEEDS = (0, 1)
 SETTINGS = {"strategy": "fedproto", "rounds": ROUNDS, "max-failed-rounds": ROUNDS}
 
 
@@ -82,25 +82,6 @@ def fail(run, home, monkeypatch):
     return start
 
 
-def planned(seed):
-    """Every kind of the plan, by partition and round."""
-    plan = Plan("", seed, SHARES, FAILING)
-    return {(p, r): plan.kind(p, r) for p in range(CLIENTS) for r in range(1, ROUNDS + 1)}
-
-
-def test_the_plans_hold_all_that_can_go_wrong():
-    """Lest a seed be chosen that spares the runs below."""
-    drawn = {kind for seed in SEEDS for (p, _), kind in planned(seed).items() if p != FAILING}
-    assert drawn == {kinds.CLEAN, *kinds.DROPPED, *kinds.CORRUPTED}
-    nobody = [
-        (seed, r)
-        for seed in SEEDS
-        for r in range(2, ROUNDS)
-        if all(planned(seed)[p, r] in kinds.DROPPED for p in range(CLIENTS))
-    ]
-    assert nobody, "a round without any upload, after one with some"
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_run_of_faulty_clients_is_the_run_of_the_uploads_that_survive(fail, run, home, metrics, seed):
     plan = Plan(str(home / "journal"), seed, SHARES, FAILING)
@@ -108,9 +89,9 @@ def test_a_run_of_faulty_clients_is_the_run_of_the_uploads_that_survive(fail, ru
     lines = metrics(folder)
     assert [line["round"] for line in lines] == list(range(1, ROUNDS + 2))
     journal = Journal(plan.folder)
-    held = [client["classes"] for client in json.loads((folder / "roster.json").read_text())]
-    oracle = Oracle(journal, held, CLASSES, DIM)
+    oracle = Oracle(journal, CLIENTS)
     prototypes = oracle.check(lines, all_arrive=True)
+    assert {*kinds.DROPPED} == oracle.found.faults.keys(), "the seed spares the run a fault"
 
     tensors, meta = RunFolder(folder).load_checkpoint()
     assert meta["round"] == ROUNDS

@@ -6,12 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data import DataError
-from experiments.runtime import preflight
-from federation.roster import RosterError
-from federation.settings import SettingError
-from strategies import read_settings
-
 WAY_SHOT = {"partition": "way-shot", "split": "official", "max-samples": 0, "validation-share": 0.0}
 
 
@@ -57,13 +51,3 @@ def test_clients_train_on_their_shots_and_are_tested_on_all_rows_of_their_classe
     assert summary["rules"]["local-prototypes"]["all-classes"] == every["mean"]
     # the quarters are easy to tell apart
     assert last["evaluation"]["rules"]["local-prototypes"]["test"]["worst"] > 0.8
-
-
-def test_data_without_official_test_rows_are_refused_before_a_run_and_by_its_clients(run):
-    said = "data set 'digits' has no official test rows, which the way-shot partition tests on"
-    with pytest.raises(DataError, match=said):
-        preflight.check(read_settings({"dataset": "digits"} | WAY_SHOT), clients=4)
-    with pytest.raises(RosterError, match=said):
-        run(WAY_SHOT)
-    with pytest.raises(SettingError, match=r'`partition` "way-shot" .* `split` is "pooled"; set it to "official"'):
-        run(WAY_SHOT | {"split": "pooled"})

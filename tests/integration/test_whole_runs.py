@@ -13,7 +13,7 @@ import pytest
 from client_app import client as client_module
 from client_app import trainer
 from data.client_data import Rows
-from federation.settings import RULES, SettingError
+from federation.settings import RULES
 from runs.round import RunError
 from strategies import load_method
 
@@ -31,7 +31,6 @@ LEARNING = [
     SLOWER | {"strategy": "gfpl"} | EXCHANGES,
     SLOWER | {"strategy": "fedper"},
 ]
-HEADLINES = {"selected", "selected_round", "best", "client-best", "last-5", "final"}
 
 
 def summary(folder):
@@ -58,20 +57,13 @@ def test_every_family_learns_and_sums_it_up(run, metrics, settings):
     rules = {*method.rules, "majority-class"}
     assert set(lines[-1]["evaluation"]["rules"]) == rules
     found = summary(folder)
-    assert found["status"] == "completed"
-    assert (found["strategy"], found["clients"], found["rounds"], found["seed"]) == (strategy, 4, rounds, 0)
-    assert found["headline"]["rule"] == method.inference
+    assert (found["status"], found["problems"], found["headline"]["rule"]) == ("completed", 0, method.inference)
     primary = found["rules"][method.inference]
     assert (found["headline"]["figure"], found["headline"]["accuracy"]) == ("selected", primary["selected"])
     # the digits are easy: untrained features already tell a few of them apart
     assert primary["final"] > max(0.6, found["floor"]["majority-class"])
     assert set(found["rules"]) == rules - {"majority-class"}
-    assert all(set(figures) == HEADLINES for figures in found["rules"].values())
     assert all(figures["final"] <= figures["best"] for figures in found["rules"].values())
-    assert found["settings"]["rounds"] == rounds
-    assert found["problems"] == 0
-    assert found["seconds"] > 0
-    assert {"python", "flwr", "torch", "numpy"} <= found["versions"].keys()
 
 
 def outcome(folder):
@@ -106,21 +98,6 @@ def test_a_line_that_the_checkpoint_does_not_know_is_written_again(run, metrics,
     assert metrics(folder) == metrics(whole)
 
 
-def test_only_patience_and_place_may_differ_on_resume(run):
-    folder = run({"rounds": 1, "strategy": "fedproto"})
-    for changed, words in [
-        ({"learning-rate": 0.02}, "setting `learning-rate` was 0.01 and is now 0.02"),
-        ({"strategy": "local"}, 'setting `strategy` was "fedproto" and is now "local"'),
-        ({"fedproto.aggregation": "median"}, 'setting `fedproto.aggregation` was "mean" and is now "median"'),
-    ]:
-        with pytest.raises(SettingError) as raised:
-            run({"rounds": 2, "strategy": "fedproto", "resume": str(folder)} | changed)
-        assert words in str(raised.value)
-        assert str(folder) in str(raised.value)
-    patient = {"round-timeout": 50.0, "query-timeout": 5.0, "start-timeout": 9.0}
-    assert run({"rounds": 2, "strategy": "fedproto", "resume": str(folder)} | patient) == folder
-
-
 # --- who trains, who evaluates ----------------------------------------------------------------------------------
 
 
@@ -137,13 +114,6 @@ def test_evaluation_every_second_round(run, metrics):
     lines = metrics(run({"rounds": 4, "evaluate-every": 2, "fraction-train": 0.5}))
     assert [line.get("evaluation", {}).get("of_round") for line in lines] == [0, None, 2, None, 4]
     assert [len(line["clients"]) for line in lines] == [4, 2, 4, 2, 4]
-
-
-def test_without_validation_rows_the_headline_is_final(run):
-    found = summary(run({"validation-share": 0.0}))
-    assert found["headline"]["figure"] == "final"
-    assert found["headline"]["accuracy"] == found["rules"]["local-prototypes"]["final"]
-    assert found["rules"]["local-prototypes"]["selected"] is None
 
 
 # --- clients in trouble -----------------------------------------------------------------------------------------

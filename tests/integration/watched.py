@@ -3,7 +3,6 @@
 import subprocess
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -40,34 +39,17 @@ class Watched:
     def left(self, patience=10):
         """Those that live on, after some patience."""
         deadline = time.monotonic() + patience
-        while (alive := self._alive()) and time.monotonic() < deadline:
+        while (lives := self.alive()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        return alive
+        return lives
 
-    def _alive(self):
-        table = living()
-        return {pid for pid, began in self.seen.items() if table.get(pid, (0, ""))[1] == began}
+    def alive(self):
+        """Those that live now."""
+        return alive(self.seen)
 
     def _walk(self):
         while not self._ended.wait(0.05):
-            table = living()
-            kin = {self.process.pid, *self.seen}
-            while new := {pid for pid, (parent, _) in table.items() if parent in kin and pid not in self.seen}:
-                self.seen |= {pid: table[pid][1] for pid in new}
-                kin |= new
-
-
-def living():
-    """Process id -> (parent, start time) of all that are not dead."""
-    table = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] not in "ZX":
-            table[int(stat.parent.name)] = (int(fields[1]), fields[19])
-    return table
+            self.seen = descendants(self.process.pid, self.seen)
 
 
 def descendants(root, known=()):

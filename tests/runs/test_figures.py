@@ -51,13 +51,6 @@ def test_over_clients_against_a_naive_computation(clients):
             }
 
 
-def test_the_worst_tenth_of_twenty_clients_is_two():
-    evaluations = {p: Evaluation((100, 0), {"classifier": (100 - p, 0)}) for p in range(20)}
-    assert over_clients(evaluations)["classifier"]["test"]["worst_tenth"] == pytest.approx((0.81 + 0.82) / 2)
-    del evaluations[0]
-    assert over_clients(evaluations)["classifier"]["test"]["worst_tenth"] == pytest.approx(0.81)
-
-
 def test_order_of_arrival_changes_no_bit():
     evaluations = random_evaluations(35, seed=3)
     backwards = dict(reversed(evaluations.items()))

@@ -382,12 +382,3 @@ def test_a_write_that_fails_leaves_the_old_file_whole_and_nothing_beside_it(resu
         text = refused(write)
         assert f"{folder.path} cannot be written (No space left on device)" in text
         assert contents(folder) == before
-
-
-def test_a_folder_that_is_gone_is_said(results):
-    folder = finished()
-    for path in folder.path.iterdir():
-        path.unlink()
-    folder.path.rmdir()
-    for write in [*write_everything(folder), lambda: folder.append({"round": 3})]:
-        assert str(folder.path) in refused(write)

@@ -117,17 +117,6 @@ def test_a_message_for_the_ensemble_alone_is_the_ensembles_both_ways():
     }
 
 
-def test_times_are_kept_apart():
-    line = line_of()
-    assert line["time"]["round"] == 12.25
-    assert line["time"]["train"] == {"0": 1.5, "2": 1.5, "4": 1.5}
-    assert line["time"]["evaluate"] == dict.fromkeys("0124", 0.25)
-    assert line["time"]["client"] == dict.fromkeys("0124", 2.0)
-    without = {name: value for name, value in line.items() if name != "time"}
-    assert "seconds" not in json.dumps(without)
-    assert "12.25" not in json.dumps(without)
-
-
 def test_a_round_in_which_nobody_answered():
     silence = [Reply(0, trains=True, problem=LATE), Reply(1, trains=False, problem=LATE)]
     line = line_of(silence)
@@ -167,26 +156,6 @@ ENSEMBLE = {"ensemble": {"of_round": 2, "accuracy": 0.4076, "clients": 4, "rows"
 )
 def test_the_console_line_of_a_round(rule, more, rounds, seconds, text):
     assert console_line(line_of() | more, rounds, rule, seconds).removeprefix("round").strip() == text
-
-
-@pytest.mark.parametrize(
-    ("rounds", "seconds", "left"),
-    [
-        # the first round of this process starts the workers and says little about the others
-        (13, [100.0, 2.0, 4.0], "30 s left"),
-        (1003, [0.0, 1.0], "17 min left"),
-        (1003, [0.0, 600.0], "6.9 d left"),
-    ],
-)
-def test_time_left(rounds, seconds, left):
-    assert console_line(line_of(), rounds, "classifier", seconds).endswith(f"| {left}")
-
-
-@pytest.mark.parametrize(("up", "text"), [(49, "0.0/1.6 kB"), (999_999, "1.0/0.0 MB"), (25_500_000, "26/0.0 MB")])
-def test_sizes(up, text):
-    line = line_of()
-    line["bytes"]["payload_up"] = up
-    assert f"| {text} |" in console_line(line, 3, "classifier", [1.0])
 
 
 def test_the_console_line_of_the_end():

@@ -137,14 +137,6 @@ def test_a_resumed_run_has_every_round_once(run, cut, home):
     assert [step for step, _ in resumed["time/round"]] == [1, 2, 3]
 
 
-def test_further_rounds_go_on_after_the_evaluation_that_ended_the_run(told):
-    folder = told({"tensorboard": True}, 2)
-    told({"tensorboard": True}, 3, folder)
-    found = events(folder.path)
-    assert [step for step, _ in found["evaluation/classifier/test/mean"]] == [0, 1, 2, 3]
-    assert [step for step, _ in found["bytes/payload_up"]] == [1, 2, 3]
-
-
 def test_turned_on_for_a_resumed_run_it_has_the_rounds_before(told, recorded):
     folder = told({}, 1)
     told({"tensorboard": True}, 2, folder)
@@ -364,19 +356,3 @@ def test_mlflow_gets_every_round_once_over_a_resume(told, monkeypatch, place, ur
     assert steps["bytes/payload_up"] == [1, 2, 3]
     assert store.parameters["protonorm.gamma"] == "10.0"
     assert store.status == ["FINISHED", "RUNNING", "FINISHED"]
-
-
-@pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_the_real_package_takes_it(run, monkeypatch, tmp_path, name):
-    pytest.importorskip(name)
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    place = str(tmp_path / "runs") if name == "mlflow" else True
-    folder = run({name: place, "rounds": 1})
-    run({name: place, "rounds": 2, "resume": str(folder)})
-    assert not [line for line in run.said if "warning" in line]
-    if name == "wandb":
-        assert len(list(folder.glob("wandb/offline-run-*/*.wandb"))) == 2
-    else:
-        (history,) = tmp_path.glob("runs/*/*/metrics/evaluation/classifier/test/mean")
-        assert [int(line.split()[2]) for line in history.read_text().splitlines()] == [0, 1, 2]

@@ -6,7 +6,6 @@ import torch
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
 from runs import snapshot as snapshot_module
-from runs.folder import RunFolder
 from runs.snapshot import separation_of, snapshot
 from strategies.contract import EVERYONE
 
@@ -71,21 +70,3 @@ def test_more_than_can_be_measured_in_a_round_are_not(monkeypatch):
     assert separation_of({EVERYONE: SHARED}, 1.0)
     monkeypatch.setattr(snapshot_module, "MOST_PRODUCTS", 3 * 3 * 2 - 1)
     assert separation_of({EVERYONE: SHARED}, 1.0) == {}
-
-
-@pytest.mark.parametrize(
-    ("strategy", "down", "up"),
-    [("tinyproto-fp", True, True), ("tinyproto-ft", False, True), ("fedproto", False, False)],
-)
-def test_tinyprotos_map_lies_on_the_scale_of_its_targets(strategy, down, up, run):
-    folder = RunFolder(run({"strategy": strategy, "tinyproto.mu": 0.125} if up else {"strategy": strategy}))
-    kept, about = folder.prototypes()
-    tensors, _ = folder.load_checkpoint()
-    scale = 0.125 if down else 1.0
-    assert torch.equal(kept["global/vectors"], scale * tensors["download/-1/vectors"])
-    assert ("scaled" in about) == up
-    # mu n p of a class that one client alone holds is all that went into its prototype
-    lone = [label for label in kept["local/labels"].tolist() if (kept["local/labels"] == label).sum() == 1]
-    if lone and strategy != "tinyproto-ft":
-        one = kept["local/vectors"][kept["local/labels"] == lone[0]]
-        assert torch.allclose(one, kept["global/vectors"][kept["global/labels"] == lone[0]])

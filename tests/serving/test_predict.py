@@ -197,24 +197,6 @@ def test_what_the_server_sent_may_be_damaged(trained_run):
         trained.chosen("global-prototypes")
 
 
-def test_an_unknown_rule_is_told_what_there_is(trained_run):
-    _, stores = trained_run({"strategy": "gfpl"} | EVERY_ROUND)
-    with pytest.raises(SettingError, match=r"'etff' .*classifier.*discriminant, etf"):
-        open_trained(stores / "1", "cpu").chosen("etff")
-
-
-def test_folders_that_are_no_clients(trained_run, tmp_path):
-    _, stores = trained_run({"rounds": 1})
-    with pytest.raises(StoreError, match="nowhere"):
-        open_trained(tmp_path / "nowhere")
-    with pytest.raises(StoreError, match=r"holds no client\.json"):
-        open_trained(tmp_path)
-    for number in range(2, 12):
-        shutil.copytree(stores / "0", stores / str(number))
-    with pytest.raises(StoreError, match=r"folder of a run; .*: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more\."):
-        open_trained(stores)
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -261,33 +243,14 @@ def test_inputs_that_the_model_does_not_take(trained_run, tmp_path):
     trained = open_trained(stores / "0", "cpu")
     with pytest.raises(SettingError, match="takes no images but rows of 2 numbers"):
         predict(trained, "classifier", [tmp_path / "x.png"])
-    _, stores = trained_run({"rounds": 1})
-    trained = open_trained(stores / "0", "cpu")
-    with pytest.raises(SettingError, match=r"'tiny_perceptron' reads images; give it files instead of --text"):
-        predict(trained, "classifier", [], ["a text"])
-    with pytest.raises(SettingError, match="nothing to classify"):
-        predict(trained, "classifier", [])
-
-
-def save_encoder(folder):
-    """A tiny random BERT and its tokenizer."""
-    transformers = pytest.importorskip("transformers", reason="text needs the extra `text`")
-    tokenizers = pytest.importorskip("tokenizers", reason="text needs the extra `text`")
-    words = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "warm", "cold", "day"])}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(words, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    names = {"unk_token": "[UNK]", "pad_token": "[PAD]"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
-    transformers.set_seed(0)
-    widths = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
-    config = transformers.BertConfig(vocab_size=len(words), max_position_embeddings=8, pad_token_id=0, **widths)
-    transformers.BertModel(config).save_pretrained(folder)
-    return folder
 
 
 def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    encoder = save_encoder(tmp_path / "encoder")
+    encoders = pytest.importorskip("tests.models.encoders", reason="text needs the extra `text`")
+    encoder, words = tmp_path / "encoder", ["warm", "cold", "day"]
+    encoders.save_tokenizer(encoder, words)
+    encoders.save_encoder(encoder, vocab_size=len(encoders.SPECIAL) + len(words))
     lines = [f"{word} day {'day ' * (n % 3)},{word}" for n in range(20) for word in ("warm", "cold")]
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "train.csv").write_text("\n".join(["text,label", *lines]) + "\n")

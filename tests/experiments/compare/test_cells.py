@@ -1,24 +1,22 @@
 """From a comparison to its cells: what lies over what, where data lie, and how a run is made smaller."""
 
-from pathlib import Path
-
 import pytest
 
 from data.assignment import assignment, open_data
 from experiments.compare import cells as compare_cells
 from experiments.compare.cells import cells, not_default, scaled_words, settings_of, toml
-from experiments.compare.plan import Comparison, Entry, Metric
+from experiments.compare.plan import Comparison, Entry
 from experiments.compare.scale import said, scaled
 from experiments.runtime.run_config import read_toml
 from federation.data_spec import data_spec
 from federation.settings import SettingError, home
 from strategies import known_settings, read_settings
+from tests.pictures import paint
 
 QUICK = {"max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 4}
 LOCAL = Entry("Local", {"strategy": "local"})
 NORM = Entry("Norm", {"strategy": "protonorm", "protonorm.iterations": 9})
 DIGITS = Entry("Digits", {"dataset": "digits"})
-IMAGES = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
 def comparison(**changes):
@@ -112,22 +110,12 @@ def test_the_settings_file_of_a_cell_says_the_same_again(tmp_path):
 # --- where data lie ---------------------------------------------------------------------------------------
 
 
-def of_folder(tmp_path, name):
-    """A folder of a few grey images of three classes."""
-    from PIL import Image
-
-    for label in "abc":
-        for index in range(20):
-            place = tmp_path / name / "train" / label
-            place.mkdir(parents=True, exist_ok=True)
-            Image.new("L", (8, 8), 7 * index).save(place / f"{index}.png")
-    return tmp_path / name
-
-
 def test_data_sets_are_found_where_the_command_says(tmp_path, monkeypatch):
-    folder = of_folder(tmp_path, "photos")
+    folder = tmp_path / "photos"
+    paint(folder / "train", "abc", 20)
+    paint(tmp_path / "syn" / "train", "abc", 20)
     monkeypatch.chdir(tmp_path)
-    places = {"cifar100": "photos", "femnist": str(folder), "usps": str(folder), "syn": str(of_folder(tmp_path, "syn"))}
+    places = {"cifar100": "photos", "femnist": str(folder), "usps": str(folder), "syn": str(tmp_path / "syn")}
     femnist = Entry("F", {"dataset": "~/no such folder/femnist"})
     # one domain of several lies elsewhere
     several = Entry("S", {"dataset": "~/no such folder/usps,~/syn", "partition": "mixed", "shots": 0})
@@ -185,18 +173,13 @@ def test_what_is_counted_in_rounds_shrinks_with_them():
     assert scaled(whole(strategy="local"), 0.1, [0]).settings["gfpl.exchange-every"] == 10
 
 
-def test_two_rounds_and_two_clients_are_left_at_least():
+def test_two_rounds_and_two_clients_are_left_at_least_and_architectures_without_a_client_are_told():
     found = scaled(whole(**{"min-train-clients": 15, "min-replies": 10}), 0.02, [0, 1])
     assert [found.settings[n] for n in ("rounds", "clients", "min-train-clients", "min-replies")] == [6, 2, 2, 2]
     assert scaled(whole(rounds=10), 0.02, [0]).settings["rounds"] == 2
     assert scaled(whole(rounds=1, clients=1), 0.1, [0]).changes == {"rows": (180, 1797)}
-
-
-def test_architectures_that_no_client_is_left_for_are_told():
     found = scaled(whole(models="tiny,perceptron"), 0.15, [0])
-    assert found.settings["models"] == "tiny,perceptron"
     assert found.changes["architectures"] == (3, 5)
-    assert "3 of 20 clients, 3 of 5 architectures" in said(0.15, found.changes)
     assert "architectures" not in scaled(whole(models="tiny,perceptron"), 0.25, [0]).changes
     assert "architectures" not in scaled(whole(models="tiny,perceptron", clients=2), 0.5, [0]).changes
 
@@ -224,23 +207,6 @@ def test_as_many_rows_stay_as_the_partition_needs():
         scaled(whole(**{"min-samples": 1000}), 0.1, [0])
 
 
-def test_the_partition_must_work_with_every_seed(monkeypatch):
-    def picky(spec, *rest):
-        if spec.seed == 1 and spec.max_samples < 400:
-            raise compare_cells.DataError("too few")
-        return assignment(spec, *rest)
-
-    monkeypatch.setattr("experiments.compare.scale.assignment", picky)
-    rows = {tuple(seeds): scaled(whole(), 0.1, seeds).settings["max-samples"] for seeds in ([0], [0, 1])}
-    assert rows == {(0,): 180, (0, 1): 720}
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0, 1.5, float("nan")])
-def test_a_scale_is_a_share(scale):
-    with pytest.raises(SettingError, match="but it is a share of the whole in"):
-        cells(comparison(), {}, {}, scale)
-
-
 def test_every_method_of_a_row_is_made_smaller_alike():
     found = cells(comparison(settings=QUICK | {"rounds": 10, "clients": 8}), {}, {}, 0.5)
     task = [{name: cell.settings[name] for name in ("rounds", "clients", "max-samples")} for cell in found]
@@ -248,25 +214,6 @@ def test_every_method_of_a_row_is_made_smaller_alike():
     assert {cell.scaled for cell in found} == {"scaled by 0.5: 5 of 10 rounds, 200 of 400 rows, 4 of 8 clients"}
     assert scaled_words(found) == ["Digits: scaled by 0.5: 5 of 10 rounds, 200 of 400 rows, 4 of 8 clients"]
     assert scaled_words(cells(comparison(), {}, {})) == []
-
-
-@pytest.mark.skipif(not (IMAGES / "mnist").exists(), reason="the images for measurements are not beside the repository")
-def test_a_paper_table_shrinks_to_a_small_machine():
-    from experiments.compare.choice import chosen
-    from experiments.compare.plan import load
-
-    table = chosen(
-        load(preset="gfpl-table1"), methods="Local,FedProto,GFPL", datasets="mnist", partitions="3 ways", seeds="0"
-    )
-    found = cells(table, {}, {"mnist": str(IMAGES / "mnist")}, 0.05)
-    assert [cell.settings["rounds"] for cell in found] == [4, 4, 4]
-    assert [cell.settings["clients"] for cell in found] == [2, 2, 2]
-    assert found[2].settings["gfpl.exchange-every"] == 1
-    assert [words.split(":")[0] for words in scaled_words(found)] == [
-        "MNIST, 3 ways (Local, FedProto)",
-        "MNIST, 3 ways (GFPL)",
-    ]
-    assert table.metrics == (Metric("", "final"),)
 
 
 def test_a_partition_table_is_scaled_by_a_dirichlet_draw_in_its_place(tmp_path):

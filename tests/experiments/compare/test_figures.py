@@ -255,15 +255,6 @@ def _by_row(grid):
     return list(turned)[1:]
 
 
-def test_what_was_made_smaller_stands_in_every_output(folder):
-    made = comparison()
-    words = "CIFAR-10: scaled by 0.05: 2 of 40 rounds"
-    found = tables(folder(made), made, [words])
-    assert all(words in grid.notes for grid in found)
-    assert markdown(found).count(words) == 2
-    assert latex(found).count(words) == 2
-
-
 def test_markdown_latex_and_the_console_show_the_same_with_the_best_in_bold(folder):
     made = comparison()
     found = tables(folder(made), made)
@@ -319,21 +310,3 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     assert sorted(path.name for path in (place.path / "pictures").iterdir()) == ["row1-bytes.svg", "row1-rounds.svg"]
     before = {path: path.read_bytes() for path in written.paths}
     assert {path: path.read_bytes() for path in write_all(place, made, cells_of(made)).paths} == before
-
-
-def test_a_label_that_begins_with_an_underscore_is_in_the_legend(tmp_path):
-    made = comparison(methods=(Entry("_own", {"strategy": "fedproto"}),), paper=())
-    place = ComparisonFolder.create(made, cells_of(made), str(tmp_path))
-    for cell in cells_of(made)[: len(SEEDS)]:
-        write_run(place.of(cell) / "run", cell.settings, 0.8)
-    write_all(place, made, cells_of(made))
-    for drawn in sorted((place.path / "pictures").iterdir()):
-        assert all(f">{name}<" in drawn.read_text() for name in ("_own", "majority class"))
-
-
-def test_nothing_finished_still_gives_tables(tmp_path):
-    made = comparison()
-    place = ComparisonFolder.create(made, cells_of(made), str(tmp_path))
-    written = write_all(place, made, cells_of(made))
-    assert all(cell.text == "-" for cell in written.grids[1].lines[0][1:])
-    assert not (place.path / "pictures").exists()

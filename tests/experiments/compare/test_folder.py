@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import replace
 
 import pytest
 
@@ -10,7 +9,6 @@ from experiments.compare.cells import cells
 from experiments.compare.folder import FORMAT, ComparisonFolder
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
 from federation.settings import SettingError
-from federation.words import own_version
 
 LOCAL = Entry("Local", {"strategy": "local"})
 MADE = Comparison(
@@ -52,10 +50,6 @@ def finish(folder, cell, home, name="20260101-000000-local-digits", **changes):
 def test_what_was_asked_for_is_read_again(folder, made):
     assert folder.path.name.endswith("-compare-a-test")
     assert ComparisonFolder.find(str(folder.path)).read() == (MADE, made)
-
-
-def test_two_of_a_second_get_folders_of_their_own(folder, made, tmp_path):
-    assert ComparisonFolder.create(MADE, made, str(tmp_path / "results")).path != folder.path
 
 
 def test_a_folder_that_can_be_no_results_folder_is_refused(folder, made, tmp_path):
@@ -116,11 +110,6 @@ def test_a_folder_of_another_version_or_a_broken_one_is_refused(folder, change, 
     assert "\n" not in str(caught.value)
 
 
-def test_the_version_is_kept(folder):
-    kept = json.loads((folder.path / "comparison.json").read_text())
-    assert (kept["format"], kept["version"]) == (FORMAT, own_version())
-
-
 # --- which cells are finished ----------------------------------------------------------------------------
 
 
@@ -169,8 +158,3 @@ def test_two_processes_do_not_share_a_folder(folder):
         again.__enter__()
     with ComparisonFolder(folder.path).held():
         assert (folder.path / ".lock").exists()
-
-
-def test_cells_of_other_seeds_have_other_folders(folder, made):
-    assert folder.of(made[0]) != folder.of(made[1])
-    assert folder.of(replace(made[0], seed=9)) == folder.of(made[0])

@@ -58,11 +58,6 @@ def test_jobs_and_their_cores(machine, cores, clients, number, given, jobs, each
     assert str(found) == f"{jobs} job{'s' * (jobs > 1)} at a time of {each} core{'s' * (each > 1)}"
 
 
-def test_the_threads_of_a_cell_count(machine):
-    machine(8)
-    assert share([cell(threads=4, device="cpu")] * 9, in_process=True).jobs == 2
-
-
 @pytest.mark.parametrize(
     ("gpus", "visible", "given", "places"),
     [
@@ -89,12 +84,6 @@ def test_over_flower_gpus_are_asked_for(machine):
     assert "CUDA_VISIBLE_DEVICES" not in found.environment(0)
 
 
-def test_in_process_has_no_flags_of_rays(machine):
-    machine(4)
-    found = share([cell(device="cpu")], in_process=True)
-    assert (found.flags(), found.environment(0)) == ([], {})
-
-
 def test_ray_sees_a_jobs_cores_alone(machine):
     """Or it would start a worker for each core of the machine in every job."""
     machine(8)
@@ -119,7 +108,9 @@ def test_the_installed_ray_reads_that_variable():
     [
         ({"jobs": 0}, "--jobs is 0, but one must run at least."),
         ({"cpus_per_client": 5}, "--cpus-per-client is 5, but this machine has 4"),
+        ({"cpus_per_client": 0}, "--cpus-per-client is 0"),
         ({"gpus_per_client": 1.0}, "--gpus-per-client is 1, but this machine has 0 CUDA GPUs"),
+        ({"gpus_per_client": -1.0}, "--gpus-per-client is -1"),
     ],
 )
 def test_what_the_machine_lacks(machine, given, said):
@@ -138,10 +129,6 @@ def left(ended=(), running=(), waiting=(), jobs=1):
     return Progress(0, ended, running, waiting, jobs).seconds_left()
 
 
-def test_before_the_first_round_nothing_is_known():
-    assert left(running=[Running(SLOW, 30.0, 0, 10)], waiting=[FAST]) is None
-
-
 def test_in_the_first_cell_its_own_rounds_tell():
     """Two of ten rounds in 30 s: 150 s in all; the next cell is taken to need as long."""
     assert left(running=[Running(SLOW, 30.0, 2, 10)]) == pytest.approx(120.0)
@@ -156,18 +143,7 @@ def test_finished_cells_of_the_same_row_and_method_tell_best():
     assert left(ended, [Running(FAST, 4.0, 0, 10)]) == pytest.approx(6.0)
 
 
-def test_a_failed_cell_tells_nothing():
-    assert left([Finished(SLOW, 1.0, "it failed.")], waiting=[SLOW]) is None
-
-
 def test_jobs_share_what_is_left_but_no_cell_is_cut_in_two():
     ended = [Finished(SLOW, 100.0), Finished(FAST, 10.0)]
     assert left(ended, waiting=[FAST] * 8, jobs=2) == pytest.approx(40.0)
     assert left(ended, waiting=[SLOW, FAST], jobs=2) == pytest.approx(100.0)
-
-
-def test_nothing_is_left_in_the_end():
-    state = Progress(3, [Finished(SLOW, 1.0)], [], [], 2)
-    assert (state.seconds_left(), state.total) == (0.0, 4)
-    # longer than it was taken to need
-    assert left([Finished(SLOW, 10.0)], [Running(SLOW, 12.0, 0, 10)]) == 0.0

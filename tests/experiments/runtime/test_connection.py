@@ -89,21 +89,36 @@ def test_when_the_stream_has_ended_nobody_looks_any_more(connected, monkeypatch)
     assert set(threading.enumerate()) <= before
 
 
-def test_a_run_that_is_on_is_stopped(connected):
-    connection, told = connected()
-    assert connection.stop() == ""
-    assert told() == ["stop"]
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("╭─ Error ─╮\n│ [code: 15] Invalid run configuration. │\n╰─╯", "[code: 15] Invalid run configuration."),
+        ("no box", "`flwr run` ended with exit code 3."),
+    ],
+)
+def test_a_run_that_flower_does_not_take_is_refused_in_its_words(tmp_path, monkeypatch, said, reason):
+    (tmp_path / "flwr").write_text(f"#!/bin/sh\necho '{said}'\nexit 3\n")
+    (tmp_path / "flwr").chmod(0o755)
+    monkeypatch.setattr(module, "find_executable", lambda name: str(tmp_path / "flwr"))
+    (tmp_path / "cwd").mkdir()
+    with pytest.raises(FlowerError) as caught:
+        Connection(tmp_path, os.open(os.devnull, os.O_WRONLY), "clinics").run(Path("/app"), {}, lambda line: None)
+    assert str(caught.value) == f"Flower did not start the run: {reason}"
 
 
-def test_a_run_that_cannot_be_stopped_is_named(connected):
-    connection, told = connected(stop=REFUSED)
-    assert connection.stop() == "flwr stop 7 clinics"
-    assert told() == ["stop", "ls"]
-
-
-def test_a_run_that_ended_just_now_needs_no_stop(connected):
-    connection, _ = connected(ls=FINISHED, stop=REFUSED)
-    assert connection.stop() == ""
+@pytest.mark.parametrize(
+    ("ls", "stop", "advice", "asked"),
+    [
+        (RUNNING, STOPPED, "", ["stop"]),
+        # what cannot be stopped is named, but not where it has just ended
+        (RUNNING, REFUSED, "flwr stop 7 clinics", ["stop", "ls"]),
+        (FINISHED, REFUSED, "", ["stop", "ls"]),
+    ],
+)
+def test_a_run_that_is_on_is_stopped(connected, ls, stop, advice, asked):
+    connection, told = connected(ls=ls, stop=stop)
+    assert connection.stop() == advice
+    assert told() == asked
 
 
 def test_a_finished_run_is_not_stopped(connected):

@@ -9,7 +9,7 @@ from flwr.app import Message, MessageType, RecordDict
 from experiments.runtime.grid import RAISED, UNAVAILABLE, LocalGrid, run_in_process
 from federation.settings import SettingError
 from federation.wire.codec import Codec
-from federation.wire.messages import decode_identity, decode_report, encode_instruction
+from federation.wire.messages import decode_report, encode_instruction
 from federation.wire.payloads import Instruction
 from runs.round import RunError
 from strategies import known_settings
@@ -83,15 +83,6 @@ def instruct(node, message_type=MessageType.TRAIN, number=1):
     return Message(encode_instruction(Instruction("a-run", number, True), CODEC), node, message_type)
 
 
-def test_every_node_answers_for_its_partition(grids):
-    grid = grids()
-    nodes = grid.get_node_ids()
-    assert len(set(nodes)) == 4
-    replies = grid.send_and_receive(query(node) for node in nodes)
-    answers = {reply.metadata.src_node_id: decode_identity(reply.content).partition for reply in replies}
-    assert answers == dict(zip(nodes, range(4), strict=True))
-
-
 def test_a_reply_is_pulled_once_and_by_its_id(grids):
     grid = grids()
     first, second = grid.push_messages(query(node) for node in grid.get_node_ids()[:2])
@@ -101,20 +92,6 @@ def test_a_reply_is_pulled_once_and_by_its_id(grids):
     assert grid.pull_messages(["never pushed"]) == []
     (reply,) = grid.pull_messages([first])
     assert reply.metadata.reply_to_message_id == first
-
-
-def test_a_timeout_of_nothing_waits_for_nothing(grids):
-    grid = grids()
-    assert grid.send_and_receive([query(grid.get_node_ids()[0])], timeout=0.0) == []
-
-
-def test_an_unknown_node_is_an_error_reply_and_the_others_are_answered(grids):
-    grid = grids()
-    known = grid.get_node_ids()[0]
-    replies = {r.metadata.src_node_id: r for r in grid.send_and_receive([query(12345), query(known)])}
-    assert replies[12345].error.code == UNAVAILABLE
-    assert replies[12345].error.reason == "there is no node 12345"
-    assert decode_identity(replies[known].content).partition == 0
 
 
 def test_a_client_that_raises_is_an_error_reply_that_ends_with_the_reason(grids, own):
@@ -160,8 +137,3 @@ def test_a_refused_setting_is_raised_and_not_said():
     with pytest.raises(SettingError, match="did you mean `rounds`"):
         run_in_process({"round": 3}, clients=4, show=said.append)
     assert said == []
-
-
-def test_there_is_no_superlink_run(grids):
-    with pytest.raises(RuntimeError, match="no SuperLink run"):
-        _ = grids().run

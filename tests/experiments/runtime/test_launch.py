@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -14,10 +13,10 @@ import pytest
 
 from experiments.runtime import launch as module
 from experiments.runtime.connection import Connection, FlowerError
-from experiments.runtime.launch import Outcome, RunInterrupted, _Listener, launch
+from experiments.runtime.launch import RunInterrupted, _Listener, launch
 from experiments.runtime.processes import Interrupted
 from experiments.runtime.superlink import SuperLink
-from tests.integration.watched import living
+from tests.integration.watched import Watched
 
 ROOT = Path(module.__file__).resolve().parents[2]
 
@@ -94,132 +93,86 @@ def toy(tmp_path):
     return folder
 
 
-class Watch(threading.Thread):
-    """Notes every process that descends from this one while it runs, by walking parents, but for those that did
-    before: a helper of multiprocessing's stays as long as its process."""
-
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.seen = {}
-        self.before = living().items()
-        self.ended = threading.Event()
-
-    def run(self):
-        while not self.ended.wait(0.05):
-            table = living()
-            kin = {os.getpid(), *self.seen}
-            # a child's child may stand before its parent in the table
-            while new := {p for p, (parent, _) in table.items() if parent in kin and p not in kin}:
-                kin |= new
-                self.seen |= {pid: table[pid][1] for pid in new if (pid, table[pid]) not in self.before}
-
-    def left(self):
-        """Those that still live."""
-        self.ended.set()
-        self.join()
-        table = living()
-        return {pid for pid, began in self.seen.items() if table.get(pid, (0, ""))[1] == began}
+LAUNCHED = """
+import json, sys
+from pathlib import Path
+from experiments.runtime.launch import RunInterrupted, launch
+app, mode, results = sys.argv[1:]
+config = {"mode": mode, "results-dir": results, "deep.words": WORDS}
+opened = []
+try:
+    show = lambda line: print(line, flush=True)
+    outcome = launch(config, clients=2, show=show, verbose=mode == "raise", app=Path(app), opened=opened.append)
+except RunInterrupted as interruption:
+    outcome = interruption.outcome
+    print(interruption.name)
+print(json.dumps([outcome.ok, str(outcome.folder), outcome.message, str(outcome.log), list(map(str, opened))]))
+"""
+WORDS = 'é "quoted" \\ and \n more'
 
 
 @pytest.fixture
-def watch(tmp_path, monkeypatch):
-    """Watches over processes, and gives temporary folders a place to be found in."""
+def started(toy, tmp_path):
+    """started(mode): a process that launches the toy app, all that comes of it watched, with temporary folders of its
+    own in a place short enough for Ray's sockets."""
     if not Path("/proc/self/stat").exists():
         pytest.skip("no /proc to watch processes in")
     place = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-    monkeypatch.setenv("TMPDIR", str(place))
-    watch = Watch()
-    watch.place = place
-    watch.start()
-    yield watch
-    watch.ended.set()
+
+    def start(mode):
+        command = [sys.executable, "-c", LAUNCHED.replace("WORDS", repr(WORDS)), str(toy), mode, str(tmp_path)]
+        watched = Watched(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(place)})
+        watched.place = place
+        return watched
+
+    yield start
     subprocess.run(["rm", "-rf", place], check=True)
 
 
-def assert_nothing_is_left(watch):
-    assert len(watch.seen) > 8, "SuperLink, SuperExec, flwr, the simulation, and Ray's daemons and actors were seen"
-    assert watch.left() == set()
-    assert list(watch.place.iterdir()) == []
+def outcome_of(watched):
+    """What the launch came to, after nothing of it is left."""
+    assert watched.finish() == 0, watched.output
+    assert len(watched.seen) > 8, "SuperLink, SuperExec, flwr, the simulation, and Ray's daemons and actors were seen"
+    assert watched.left() == set()
+    assert list(watched.place.iterdir()) == []
+    return json.loads(watched.output.splitlines()[-1])
 
 
 @pytest.mark.integration
-def test_a_completed_run(toy, tmp_path, watch):
-    folder, lines, opened = tmp_path / "run", [], []
-    words = 'é "quoted" \\ and \n more'
-    config = {"results-dir": str(tmp_path), "deep.words": words}
-    outcome = launch(config, clients=2, show=lines.append, app=toy, opened=opened.append)
-    assert outcome == Outcome(True, folder, "", folder / "run.log", outcome.flower_run)
-    assert outcome.flower_run.isdecimal()
-    assert opened == [folder]
-    assert lines[:3] == ['words: "\\u00e9 \\"quoted\\" \\\\ and \\n more"', "in the folder: []", "a folder"]
-    # neither Flower's nor Ray's words, and clients' code from the bundle, not from a working copy
-    assert len(lines) == 5
-    assert all(line.startswith("a client in ") and "/home/apps/" in line for line in lines[3:])
+def test_a_failed_run(started, tmp_path):
+    watched, folder = started("raise"), tmp_path / "run"
+    ok, *told = outcome_of(watched)
+    assert not ok
+    assert told == [str(folder), "the server gives up.", str(folder / "run.log"), [str(folder)]]
     log = (folder / "run.log").read_text()
-    assert "Successfully started run" in log
-    assert "[protosphere] in the folder: []" in log
-    assert_nothing_is_left(watch)
-
-
-@pytest.mark.integration
-def test_a_failed_run(toy, home, watch):
-    lines = []
-    outcome = launch({"mode": "raise"}, clients=2, show=lines.append, verbose=True, app=toy)
-    assert (outcome.ok, outcome.folder, outcome.message) == (False, None, "the server gives up.")
-    assert outcome.log.parent == home / "results"
-    assert outcome.log.name.startswith("failed-")
-    log = outcome.log.read_text()
+    lines = [line.removeprefix("[protosphere] ") for line in log.splitlines()]
+    assert f"words: {json.dumps(WORDS)}" in lines
+    assert "in the folder: []" in lines
+    # clients' code comes from the bundle, not from a working copy
+    assert sum(line.startswith("a client in ") and "/home/apps/" in line for line in lines) == 2
     assert "RuntimeError: the server gives up." in log
-    assert "the server gives up." not in lines, "the outcome tells"
     assert "--- SuperLink ---" in log
-    assert any("Starting Flower Simulation" in line for line in lines), "verbose shows Flower's lines"
     assert "\x1b" not in log
-    assert_nothing_is_left(watch)
-
-
-STOPPED = """
-import sys
-from pathlib import Path
-from experiments.runtime.launch import RunInterrupted, launch
-try:
-    config = {"mode": "hang", "results-dir": sys.argv[2]}
-    launch(config, clients=2, show=lambda line: print(line, flush=True), app=Path(sys.argv[1]))
-except RunInterrupted as interruption:
-    print(interruption.name, interruption.outcome.ok, interruption.outcome.message)
-    print(interruption.outcome.log)
-"""
+    shown = watched.output.splitlines()
+    assert "the server gives up." not in shown, "the outcome tells"
+    assert any("Starting Flower Simulation" in line for line in shown), "verbose shows Flower's lines"
 
 
 @pytest.mark.integration
-def test_a_run_stopped_by_a_signal(toy, tmp_path, watch):
-    folder = tmp_path / "run"
-    command = [sys.executable, "-c", STOPPED, str(toy), str(tmp_path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            if line == "still there\n":
-                break
-        process.send_signal(signal.SIGTERM)
-        # another, in the midst of the clean-up, changes nothing
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
-        rest = [line for line in process.stdout.read().splitlines() if line != "still there"]
-    assert rest == [
-        "SIGTERM: stopping Flower and all that it started",
-        "SIGTERM False stopped by SIGTERM before a round was finished.",
-        str(folder / "run.log"),
-    ]
-    assert process.returncode == 0
-    assert_nothing_is_left(watch)
-
-
-@pytest.mark.integration
-def test_a_setting_that_the_app_lacks(toy, home, watch):
-    outcome = launch({"nope": 1}, clients=2, show=print, app=toy)
-    assert outcome.message == "Flower did not start the run: [code: 15] Invalid run configuration."
-    assert outcome.log.read_text().count("Invalid run configuration") == 1
-    assert watch.left() == set()
-    assert list(watch.place.iterdir()) == []
+def test_a_run_stopped_by_a_signal(started, tmp_path):
+    watched, folder = started("hang"), tmp_path / "run"
+    for line in watched.process.stdout:
+        if line == "still there\n":
+            break
+    watched.process.send_signal(signal.SIGTERM)
+    # another, in the midst of the clean-up, changes nothing
+    time.sleep(0.5)
+    watched.process.send_signal(signal.SIGINT)
+    watched.output = watched.process.stdout.read()
+    ok, _, message, log, _ = outcome_of(watched)
+    assert (ok, message, log) == (False, "stopped by SIGTERM before a round was finished.", str(folder / "run.log"))
+    said = [line for line in watched.output.splitlines() if line != "still there"]
+    assert said[:-1] == ["SIGTERM: stopping Flower and all that it started", "SIGTERM"]
 
 
 # --- without Flower ---------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from flwr.app import Context, RecordDict
-from PIL import Image
 
 from client_app.client import Client
 from data import DataError
@@ -18,6 +17,7 @@ from experiments.runtime.preflight import check, refuse_unwritable
 from federation.settings import SettingError
 from models import ModelError
 from strategies import read_settings
+from tests.pictures import paint
 
 ROOT = Path(preflight.__file__).resolve().parents[2]
 
@@ -84,33 +84,15 @@ def test_a_model_that_cannot_be_built_is_named_without_a_client(tmp_path, monkey
     check(read_settings(flat), 1)
 
 
-def test_an_image_that_cannot_be_read_is_named(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        Image.new("RGB", (8, 8)).save(tmp_path / "images" / name / "1.png")
-    (tmp_path / "images" / "b" / "2.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"2\.png") as caught:
-        check(read_settings({"dataset": str(tmp_path / "images")}), 2)
-    assert "client" not in str(caught.value)
-
-
-def paint(folder, classes):
-    """Two images of each class."""
-    for number in range(2 * classes):
-        (folder / str(number % classes)).mkdir(parents=True, exist_ok=True)
-        Image.new("L", (8, 8), number).save(folder / str(number % classes) / f"{number}.png")
-    return str(folder)
-
-
 def test_domains_are_decoded_and_dealt_before_a_run_starts(tmp_path):
-    folder = paint(tmp_path / "painted", 10)
+    folder = paint(tmp_path / "painted", "0123456789", 2)
     settings = {"dataset": f"{folder},digits", "partition": "mixed", "shots": 0, "ways": 2, "ways-spread": 0}
     check(read_settings(settings), 2)
     with pytest.raises(DataError, match="domain 'painted' has no official test rows"):
         check(read_settings(settings | {"split": "official"}), 2)
     with pytest.raises(DataError, match="1 clients for 2 domains"):
         check(read_settings(settings), 1)
-    other = paint(tmp_path / "other", 9)
+    other = paint(tmp_path / "other", "0123456789"[:9], 2)
     with pytest.raises(DataError, match=r"have different classes \(only 'painted' has 9\)"):
         check(read_settings(settings | {"dataset": f"{folder},{other}"}), 2)
     check(read_settings(settings | {"dataset": f"{folder},{other}", "classes": "union", "image-size": 12}), 2)
@@ -124,9 +106,9 @@ def test_a_shared_test_set_is_opened_before_a_run_starts(tmp_path):
     assert text.startswith("`ensemble-every` is 2, but the server cannot open the shared test set: shared-test-path: ")
     assert "nowhere' does not exist" in text
     check(read_settings(settings | {"ensemble-every": 0}), 4)
-    check(read_settings(settings | {"shared-test-path": paint(tmp_path / "ten", 10)}), 4)
+    check(read_settings(settings | {"shared-test-path": paint(tmp_path / "ten", "0123456789", 2)}), 4)
     with pytest.raises(SettingError, match="the shared test set has 3 classes, but the clients have 10; give both"):
-        check(read_settings(settings | {"shared-test-path": paint(tmp_path / "three", 3)}), 4)
+        check(read_settings(settings | {"shared-test-path": paint(tmp_path / "three", "0123456789"[:3], 2)}), 4)
 
 
 def test_rows_are_set_aside_before_a_run_starts():

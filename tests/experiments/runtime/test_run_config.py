@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from data import DataError
 from experiments.runtime import run_config
@@ -16,6 +15,7 @@ from federation.settings import SettingError
 from models import ModelError
 from runs.folder import RunFolder
 from strategies import known_settings, load_method
+from tests.pictures import paint
 
 AUTHORS_TABLE = "protonorm-cifar10-dirichlet-0.1.csv"
 
@@ -41,36 +41,28 @@ def cut_run(home):
 # --- reading ----------------------------------------------------------------------------------------
 
 
-def test_assignments_are_typed_like_toml():
-    text = """rounds=5 alpha=0.5 shared-init=false strategy="fedproto" protonorm.gamma=1e2 models='a b' seed=-3"""
-    found = read_assignments(text)
-    wanted = {"rounds": 5, "alpha": 0.5, "shared-init": False, "strategy": "fedproto", "protonorm.gamma": 100.0}
-    assert found == wanted | {"models": "a b", "seed": -3}
-    assert [type(value) for value in found.values()] == [int, float, bool, str, float, str, int]
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", {}),
         ("  \t ", {}),
+        ("rounds=5 alpha=0.5 seed=-3", {"rounds": 5, "alpha": 0.5, "seed": -3}),
+        ("shared-init=false protonorm.gamma=1e2", {"shared-init": False, "protonorm.gamma": 100.0}),
+        ("models='a b' rounds=1 rounds=2\n", {"models": "a b", "rounds": 2}),
         ('dataset="a=b \\"c\\" é"', {"dataset": 'a=b "c" é'}),
-        ('models="resnet8,mobilenet_v2"  rounds=1\n', {"models": "resnet8,mobilenet_v2", "rounds": 1}),
-        ("rounds=1 rounds=2", {"rounds": 2}),
     ],
 )
-def test_assignments_at_the_edges(text, found):
-    assert read_assignments(text) == found
+def test_assignments_are_typed_like_toml(text, found):
+    assert repr(read_assignments(text)) == repr(found)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("strategy=fedproto", "fedproto is no value for `strategy`: give a number, true, false, or a string in double"),
+        ("strategy=fedproto", "fedproto is no value for `strategy`"),
         ("rounds=5 seed", "cannot read 'seed' in -c 'rounds=5 seed'"),
         ('strategy="fedproto"rounds=5', "cannot read 'strategy=\"fedproto\"rounds=5'"),
-        ("models=[1]", "setting `models` is [1], but a setting is a number, true, false or a string"),
-        ("max-samples=9223372036854775808", "setting `max-samples` is 9223372036854775808, but a whole number must"),
+        ("models=[1]", "setting `models` is [1]"),
+        ("max-samples=9223372036854775808", "setting `max-samples` is 9223372036854775808"),
         ("seed=-9223372036854775809", "setting `seed` is -9223372036854775809"),
     ],
 )
@@ -87,11 +79,7 @@ def test_a_toml_file_may_have_tables(tmp_path):
 def test_a_toml_file_that_cannot_be_read(tmp_path):
     (tmp_path / "bad.toml").write_text("rounds = \n")
     (tmp_path / "latin.toml").write_bytes(b'dataset = "\xe9"')
-    for name, reason in (
-        ("nope", "No such file"),
-        ("bad", "is not valid TOML"),
-        ("latin", "invalid continuation byte"),
-    ):
+    for name, reason in (("nope", "No such file"), ("bad", "not valid TOML"), ("latin", "invalid continuation byte")):
         with pytest.raises(SettingError, match=rf"the settings file {name}.toml .*{reason}"):
             read_toml(Path(f"{name}.toml"))
 
@@ -133,45 +121,6 @@ def test_presets_are_whole(name, monkeypatch):
     assert made.clients == settings["clients"]
 
 
-# All other values are held where the papers' tables are: tests/experiments/compare/test_presets.py.
-BY_HAND = {
-    "fedpagr": {"strategy": "fedpagr"},
-    "gfpl": {"strategy": "gfpl", "ways": 3},
-    "pfpl": {"strategy": "pfpl", "clients": 20, "partition": "mixed", "ways": 3, "shots": 0, "models": "resnet18"},
-    "protonorm": {"strategy": "protonorm"},
-    "tinyproto": {"strategy": "tinyproto-fp", "tinyproto.scaling": True},
-    "spiral": {"strategy": "protonorm", "dataset": "spiral"},
-}
-BY_HAND["pfpl"] |= {"rounds": 100, "local-epochs": 1, "learning-rate": 0.01, "momentum": 0.9, "weight-decay": 1e-5}
-BY_HAND["pfpl"] |= {"batch-size": 4, "prototype-weight": 1.0, "prototype-loss": "l2-squared"}
-BY_HAND["pfpl"] |= {"pfpl.alpha": 0.5, "pfpl.weighting": "similarity"}
-
-
-@pytest.mark.parametrize("name", preset_names())
-def test_presets_hold_the_papers_values(name):
-    made = known_settings() | run_config.read_preset(name)
-    wanted = BY_HAND[name.partition("-")[0]]
-    assert {setting: made[setting] for setting in wanted} == wanted
-    if name.startswith("fedpagr") and "mimic" not in name:
-        # its last five evaluations are the paper's: rounds 320 to 400
-        assert (made["rounds"] - 320) / made["evaluate-every"] == 4 == (400 - 320) / made["ensemble-every"]
-    table = str(run_config.PRESETS / "partitions" / AUTHORS_TABLE)
-    of_table = name in ("protonorm-cifar10", "tinyproto-cifar10")
-    assert (made["partition-table"], made["partition"] == "table") == ((table, True) if of_table else ("", False))
-
-
-def test_a_control_has_the_scale_of_the_preset():
-    for classes, gamma in ((10, 100.0), (100, 200.0)):
-        made = plan(['strategy="frame"'], preset=f"protonorm-cifar{classes}").run_config
-        assert (made["frame.gamma"], made["strategy"]) == (gamma, "frame")
-
-
-def test_every_preset_states_lambda_and_its_loss():
-    for name in preset_names():
-        settings = run_config.read_preset(name)
-        assert {"prototype-weight", "prototype-loss"} <= settings.keys(), name
-
-
 def test_the_authors_table_is_that_of_the_methods_page():
     """20 clients, 102 holdings, 6,000 images of each class."""
     rows = [
@@ -183,12 +132,9 @@ def test_the_authors_table_is_that_of_the_methods_page():
     assert (counts.sum(axis=0) == 6000).all()
 
 
-def test_another_partition_leaves_the_table_behind():
+def test_another_partition_leaves_the_table_behind_and_an_alpha_that_it_would_pass_over_is_refused():
     made = plan(['partition="iid"'], preset="protonorm-cifar10").run_config
     assert (made["partition"], made["partition-table"]) == ("iid", "")
-
-
-def test_an_alpha_that_a_table_would_pass_over_is_refused():
     with pytest.raises(SettingError, match=r"^setting `alpha` is 0.5, but rows are dealt by a partition table"):
         plan(["alpha=0.5"], preset="protonorm-cifar10")
     assert plan(['alpha=0.5 partition="dirichlet"'], preset="protonorm-cifar10").run_config["alpha"] == 0.5
@@ -203,13 +149,10 @@ def test_a_table_is_sought_from_the_working_directory(tmp_path, monkeypatch):
         plan(['partition="table" partition-table="mine.csv"'], clients=2)
 
 
-def test_another_strategy_leaves_a_presets_method_behind():
+def test_another_strategy_leaves_a_presets_method_behind_but_not_what_is_asked_for_by_hand():
     made = plan(['strategy="fedproto"'], preset="protonorm-cifar10").run_config
     assert made["protonorm.gamma"] == known_settings()["protonorm.gamma"]
     assert (made["rounds"], made["strategy"]) == (300, "fedproto")
-
-
-def test_what_is_asked_for_by_hand_is_not_left_behind():
     with pytest.raises(SettingError, match=r"^setting `protonorm\.gamma` is 3, but `fedproto` "):
         plan(['strategy="fedproto" protonorm.gamma=3'], preset="protonorm-cifar10")
 
@@ -217,43 +160,26 @@ def test_what_is_asked_for_by_hand_is_not_left_behind():
 # --- paths ------------------------------------------------------------------------------------------
 
 
-def paint(folder):
-    """Ten grey classes, as those of digits."""
-    for number in range(20):
-        (folder / str(number % 10)).mkdir(parents=True, exist_ok=True)
-        Image.new("L", (8, 8), number).save(folder / str(number % 10) / f"{number}.png")
-
-
-@pytest.mark.parametrize("given", ["./pictures", "../{here}/pictures", "{absolute}/pictures", "~/pictures"])
-def test_data_paths_are_resolved_from_the_working_directory(given, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    paint(tmp_path / "pictures")
-    given = given.format(here=tmp_path.name, absolute=tmp_path)
-    made = plan(
-        [f'dataset="{given}" shared-test-path="{given}" ensemble-every=1 min-samples=1 partition="iid"'], clients=2
-    )
-    assert made.run_config["dataset"] == made.run_config["shared-test-path"] == str(tmp_path / "pictures")
-
-
 @pytest.mark.parametrize(
     ("given", "found"),
     [
+        ("{here}/all/one", "{here}/all/one"),
         ("./all/one, digits,~/all/two", "{here}/all/one,digits,{here}/all/two"),
-        ("./all/*", "{here}/all/*"),
         ("../{name}/all/*", "{here}/all/*"),
-        ("~/all/*", "{here}/all/*"),
     ],
 )
-def test_each_path_of_several_data_sets_is_resolved(given, found, tmp_path, monkeypatch):
+def test_paths_of_data_are_resolved_from_the_working_directory(given, found, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("one", "two"):
-        paint(tmp_path / "all" / name)
+        paint(tmp_path / "all" / name, "0123456789", 2)
     given, found = (text.format(here=tmp_path, name=tmp_path.name) for text in (given, found))
-    assert plan([f'dataset="{given}" partition="iid" min-samples=1'], clients=2).run_config["dataset"] == found
+    settings = f'dataset="{given}" shared-test-path="./all/one" ensemble-every=1 partition="iid" min-samples=1'
+    made = plan([settings], clients=2).run_config
+    assert (made["dataset"], made["shared-test-path"]) == (found, str(tmp_path / "all" / "one"))
 
 
 def test_folders_with_commas(tmp_path, monkeypatch):
-    paint(tmp_path / "in, out" / "one")
+    paint(tmp_path / "in, out" / "one", "0123456789", 2)
     config = plan(['dataset="./in, out/one" partition="iid" min-samples=1'], clients=2).run_config
     assert config["dataset"] == str(tmp_path / "in, out" / "one")
     monkeypatch.chdir(tmp_path / "in, out")
@@ -293,10 +219,6 @@ def test_a_resumed_run_keeps_its_settings(name, cut_run):
     assert made.clients == 6
     old = json.loads((cut_run / "settings.json").read_text())
     assert made.run_config == old | {"rounds": 9, "resume": str(cut_run)}
-
-
-def test_resume_as_a_setting_is_the_same(cut_run):
-    assert plan(['resume="latest"']) == plan(resume="latest")
 
 
 def test_clients_of_a_plain_flower_run_come_from_its_roster(cut_run):

@@ -40,55 +40,47 @@ def scratch(tmp_path):
     return folder
 
 
-def command(folder, name):
+def command(folder, name, program):
     folder.mkdir(exist_ok=True)
-    (folder / name).write_text("#!/bin/sh\nexit 3\n")
+    (folder / name).write_text(f"#!/bin/sh\n{program}\n")
     (folder / name).chmod(0o755)
     return str(folder / name)
 
 
 def test_executables_beside_python_come_before_those_on_the_path(tmp_path, monkeypatch):
-    on_path = command(tmp_path / "path", "flwr")
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
+    with pytest.raises(FlowerError, match=f"`flwr` is neither beside {tmp_path}/venv/python nor on PATH"):
+        find_executable("flwr")
+    on_path = command(tmp_path / "path", "flwr", "exit 3")
     assert find_executable("flwr") == on_path
-    assert find_executable("flwr") != (beside := command(tmp_path / "venv", "flwr"))
+    beside = command(tmp_path / "venv", "flwr", "exit 3")
     assert find_executable("flwr") == beside
 
 
-def test_without_flower_the_sentence_says_so(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(FlowerError) as caught:
-        find_executable("flwr")
-    expected = f"`flwr` is neither beside {tmp_path}/python nor on PATH; install Protosphere with pip."
-    assert str(caught.value) == expected
-
-
-def test_a_superlink_that_ends_at_once_is_reported_with_its_last_words(tmp_path, scratch, monkeypatch):
-    broken = tmp_path / "flower-superlink"
-    broken.write_text("#!/bin/sh\necho first\necho 'no such database'\nexit 3\n")
-    broken.chmod(0o755)
-    monkeypatch.setattr(superlink, "find_executable", lambda name: str(broken))
+@pytest.mark.parametrize(
+    ("program", "words", "log"),
+    [
+        (
+            "echo first\necho 'no such database'\nexit 3",
+            "ended with exit code 3 .* line is: no such database",
+            "first\nno such database\n",
+        ),
+        ("exec sleep 600", "does not answer on port .* line is: none", ""),
+    ],
+)
+def test_a_superlink_that_does_not_start_is_reported_with_its_last_words(
+    tmp_path, scratch, monkeypatch, program, words, log
+):
+    found = command(tmp_path, "flower-superlink", program)
+    monkeypatch.setattr(superlink, "find_executable", lambda name: found)
+    if not log:
+        monkeypatch.setattr(superlink, "START_PATIENCE", 0.3)
     started = SuperLink(scratch)
-    with pytest.raises(
-        FlowerError, match=r"SuperLink ended with exit code 3 on port \d+; its last line is: no such database\.$"
-    ):
+    with pytest.raises(FlowerError, match=words):
         started.start()
     started.stop()
-    assert SuperLink.read_log(scratch) == "first\nno such database\n"
-
-
-def test_a_superlink_that_does_not_answer_is_stopped(tmp_path, scratch, monkeypatch):
-    deaf = tmp_path / "flower-superlink"
-    deaf.write_text("#!/bin/sh\nexec sleep 600\n")
-    deaf.chmod(0o755)
-    monkeypatch.setattr(superlink, "find_executable", lambda name: str(deaf))
-    monkeypatch.setattr(superlink, "START_PATIENCE", 0.3)
-    started = SuperLink(scratch)
-    with pytest.raises(FlowerError, match=r"SuperLink does not answer on port \d+; its last line is: none\.$"):
-        started.start()
-    started.stop()
+    assert SuperLink.read_log(scratch) == log
     assert started._family.members() == set()
 
 

@@ -1,6 +1,6 @@
 """A ClientApp whose train replies fail by plan: the real one's handlers, and what goes wrong around them.
 
-Query and evaluation are the real ones.
+Query and evaluation are the real ones. What an upload may be spoilt by is in tests/federation/wire/test_uploads.py.
 """
 
 import os
@@ -19,7 +19,6 @@ from federation.settings import home
 from tests.soak.faults import plan as kinds
 from tests.soak.faults.journal import Journal, generations
 from tests.soak.faults.plan import Plan, from_environment
-from tests.soak.faults.spoil import spoilt
 
 IN_PROCESS = "PROTOSPHERE_TEST_IN_PROCESS"  # where set, an exit is an exception: others live in this process, too
 
@@ -44,7 +43,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train; then fail, or spoil the upload, or not."""
+    """Train; then fail, or not."""
     plan = from_environment()
     journal = Journal(plan.folder)
     instruction: Any = message.content["instruction"]
@@ -65,13 +64,10 @@ def train(message: Message, context: Context) -> Message:
 
 
 def _send(reply: Message, plan: Plan, kind: str, partition: int, round_number: int, store: Path) -> None:
-    """Say what goes out, clean and as it crosses; spoil it, or hold it back."""
+    """Say what goes out, or hold it back."""
     journal = Journal(plan.folder)
     records = reply.content
-    clean = records.array_records.get("payload")
-    if clean is not None and kind in kinds.CORRUPTED:
-        records["payload"] = spoilt(clean, kind, plan.generator(partition, round_number, 1))
-    upload = journal.keep(clean=clean, sent=records.array_records.get("payload"))
+    upload = journal.keep(sent=records.array_records.get("payload"))
     training = records.metric_records.get("training")
     figures = {name: list(values) for name, values in (training or {}).items()}
     parts = list(records.config_records["report"]["parts"])

@@ -17,19 +17,6 @@ VARIABLE = "PROTOSPHERE_TEST_FAULTS"
 CLEAN = "clean"
 RAISES, RAISES_IN_TRAINING, EXITS, LATE = "raises", "raises in training", "exits in training", "late"
 DROPPED = (RAISES, RAISES_IN_TRAINING, EXITS, LATE)
-CORRUPTED = (
-    "bits of the values",
-    "bits of the labels",
-    "bits of a header",
-    "another width",
-    "another rank",
-    "a label too many",
-    "NaN",
-    "a label beyond K",
-    "a negative label",
-    "a thousand times the rows",
-    "a header that lies",
-)
 
 
 @dataclass(frozen=True)
@@ -38,7 +25,7 @@ class Plan:
 
     Attributes:
         folder: what clients say of their replies comes here.
-        shares: kind of fault (or `corrupted`, for all of CORRUPTED alike) -> share of the train replies.
+        shares: kind of fault -> share of the train replies.
         failing: the client that raises in every round; -1 for none.
         late: seconds that a straggler sleeps between training and reply.
         stall: partition and round of a client that stays in training, for `late` seconds, the first time.
@@ -52,7 +39,7 @@ class Plan:
     stall: tuple[int, int] = (-1, -1)
 
     def kind(self, partition: int, round_number: int) -> str:
-        """CLEAN, one of DROPPED or one of CORRUPTED."""
+        """CLEAN or one of DROPPED."""
         if partition == self.failing:
             return RAISES
         rng = self.generator(partition, round_number)
@@ -60,12 +47,12 @@ class Plan:
         for kind, share in (self.shares or {}).items():
             point -= share
             if point < 0:
-                return str(rng.choice(CORRUPTED)) if kind == "corrupted" else kind
+                return kind
         return CLEAN
 
-    def generator(self, partition: int, round_number: int, *purpose: int) -> np.random.Generator:
+    def generator(self, partition: int, round_number: int) -> np.random.Generator:
         """Random numbers of one reply."""
-        return np.random.default_rng([self.seed, partition, round_number, *purpose])
+        return np.random.default_rng([self.seed, partition, round_number])
 
     def stalls(self, partition: int, round_number: int) -> bool:
         """Whether this is the moment to stay in training; true once."""
