@@ -17,7 +17,7 @@ help:
 	@echo "make integration  the same app over Flower's simulation, over a deployment and from the command line"
 	@echo "make cuda-check  on a machine with a GPU: every method there, against the figures of a CPU"
 	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
-	@echo "make mutants forty small wrongs in the code, each of which its tests must notice (ten minutes)"
+	@echo "make mutants 46 small wrongs in the code, each of which its tests must notice (ten minutes)"
 	@echo "make settings  bring the defaults in pyproject.toml and README.md up to date with the code"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   the figures of the README, printed (half an hour)"

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +20,7 @@ from client_app.trainer import Job, Outcome, Stages, finished, mean_norm
 from data import DataError
 from data.client_data import client_data
 from data.domains import listed
+from data.recent import Recent
 from data.shared_set import refuse_unfit, shared_rows
 from data.sources import is_path
 from federation.devices import device_of
@@ -38,13 +38,12 @@ from strategies import Run, read_settings
 from strategies.contract import ClientState
 
 USER_ERRORS = (DataError, ModelError, SettingError, StoreError)
-CACHE_BYTES = 1 << 30
 
 _layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that they follow from
 
 # The states that this process used last. Workers share no memory and clients move between them, so an entry counts
 # only while its stamp is that of the store's newest generation.
-_states: OrderedDict[tuple[str, int, torch.device], tuple[Stamp, ClientState, int]] = OrderedDict()
+_states: Recent[tuple[Stamp, ClientState]] = Recent(lambda entry: _size(entry[1]))
 
 
 class Client:
@@ -301,9 +300,8 @@ class Client:
 
     def _keep(self, run: str, stamp: Stamp, state: ClientState) -> None:
         state.features = state.received = None
-        _states[run, self.partition, self.device] = stamp, state, _size(state)
-        while len(_states) > 1 and sum(size for *_, size in _states.values()) > CACHE_BYTES:
-            _states.popitem(last=False)
+        _states[run, self.partition, self.device] = stamp, state
+        _states.shrink(self.settings.state_memory << 20, least=1)
 
     def _store(self, run: str) -> Store:
         return Store(home() / "clients" / run / str(self.partition))

@@ -2,7 +2,6 @@
 
 import functools
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from data import DataError
 from data.assignment import DataSpec, assignment, kept_assignment, open_data
 from data.decoded import Decoded
 from data.partitions import class_counts
+from data.recent import Recent
 from data.texts import Texts
 from data.way_shot import WAY_SHOT
 
@@ -170,21 +170,21 @@ class _Recent:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[tuple[Any, ...], ClientData] = OrderedDict()
+        self._kept: Recent[ClientData] = Recent(_bytes)
         self._lock = threading.Lock()
 
     def get(self, key: tuple[Any, ...]) -> ClientData | None:
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
+            if key not in self._kept:
+                return None
+            self._kept[key] = found = self._kept[key]
+            return found
 
     def put(self, key: tuple[Any, ...], data: ClientData) -> None:
         with self._lock:
             self._kept[key] = data
             # what is larger than the bound on its own is not kept either
-            while self._kept and sum(map(_bytes, self._kept.values())) > self._max_bytes:
-                self._kept.popitem(last=False)
+            self._kept.shrink(self._max_bytes)
 
 
 def _bytes(data: ClientData) -> int:

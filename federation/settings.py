@@ -157,6 +157,7 @@ class Settings(BaseModel):
     precision: Literal["float32", "bf16"] = "float32"
     threads: AtLeastOne = 1
     server_threads: AtLeastOne = 1
+    state_memory: Count = 1024
     results_dir: str = ""
     resume: str = ""
 
@@ -208,7 +209,7 @@ class Settings(BaseModel):
 
 # What a resumed run may change: where and how patiently it runs, never what it computes.
 MAY_DIFFER_ON_RESUME = frozenset(
-    {"rounds", "start-timeout", "query-timeout", "round-timeout", "device", "results-dir", "resume"}
+    {"rounds", "start-timeout", "query-timeout", "round-timeout", "device", "state-memory", "results-dir", "resume"}
     | {"tensorboard", "wandb", "mlflow"}
 )
 

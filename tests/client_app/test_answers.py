@@ -14,7 +14,6 @@ from client_app.evaluation import predict
 from data import DataError
 from data.client_data import DataSpec
 from data.shared_set import SharedTestSpec, shared_labels, shared_rows
-from federation.settings import SettingError
 from federation.wire.payloads import Instruction
 from prototypes.prototype_set import PrototypeSet
 from strategies import METHODS
@@ -119,14 +118,6 @@ def test_it_is_of_the_model_and_the_targets_of_the_evaluation(client, strategy, 
     assert report.payload is not None
 
 
-def test_fedproc_answers_by_what_came_with_the_message(client):
-    settings = ENSEMBLE | {"strategy": "fedproc"}
-    assert client(0, settings).train(ask(1)).answers is None
-    found = client(0, settings).evaluate(ask(2, targets((0, 3, 7)))).answers.probabilities
-    assert (found[:, [0, 3, 7]] > 0).all()
-    assert torch.equal(found[:, [1, 2, 4, 5, 6, 8, 9]], torch.zeros(40, 7))
-
-
 @pytest.mark.parametrize("evaluated", [True, False])
 @pytest.mark.parametrize("asked", [True, False])
 def test_answers_and_evaluation_come_where_each_is_asked_for(client, asked, evaluated):
@@ -194,21 +185,14 @@ def check_same_work(report, other):
     assert report.problem == other.problem == ""
 
 
-@pytest.mark.parametrize("how", ["train", "evaluate"])
-def test_asked_for_answers_where_the_run_has_none_it_says_so_beside_its_work(client, how):
-    report = getattr(client(0), how)(ask(1))
-    assert "`ensemble-every` is 0" in report.remark
-    assert report.answers is None
-    unasked = getattr(client(0), how)(ask(1, ensemble=False))
-    assert unasked.remark == ""
-    check_same_work(report, unasked)
-
-
 @pytest.mark.parametrize("error", client_module.USER_ERRORS)
 def test_a_measurement_that_fails_costs_nothing_but_itself(client, monkeypatch, error):
     def failing(*_):
         raise error("the disk with the shared test set is gone.")
 
+    unmeasured = client(0).train(ask(1))
+    assert ("`ensemble-every` is 0" in unmeasured.remark, unmeasured.answers) == (True, None)
+    check_same_work(unmeasured, client(0).train(ask(1, ensemble=False)))
     client(0, ENSEMBLE).train(ask(1))
     for how in ("evaluate", "train"):
         with monkeypatch.context() as patch:
@@ -229,48 +213,6 @@ def test_own_data_need_a_shared_test_set_of_their_own(client, tmp_path):
     client(0, {}, data_path=str(own)).identity()
 
 
-def test_a_node_may_keep_the_shared_test_set_elsewhere(client, tmp_path):
-    here, there = scans(tmp_path / "here", range(40)), tmp_path / "there"
-    settings = ENSEMBLE | {"shared-test-path": str(there), "dataset": str(scans(tmp_path / "pool", range(40, 240)))}
-    found = client(0, settings, shared_test_path=str(here))
-    found.identity()
-    answers = found.evaluate(ask(1)).answers
-    labels = shared_labels(SharedTestSpec(found.shared.spec, found.shared.cache_dir, str(here)))
-    assert (answers.fingerprint, len(answers.probabilities)) == (labels.fingerprint, 40)
-
-
-def test_a_shared_test_set_that_cannot_be_it_is_refused_before_the_run_by_its_setting(client, tmp_path):
-    scanned = str(scans(tmp_path / "shared", range(40)))
-    there = ENSEMBLE | {"shared-test-path": scanned}
-    for settings, node, error, words in (
-        # the digits' scale is 16
-        (there, {}, DataError, "inputs 1×8×8 of full scale 255, but .* of full scale 16"),
-        (ENSEMBLE | {"shared-test-path": str(tmp_path / "nowhere")}, {}, DataError, "^shared-test-path: .*nowhere'"),
-        (there, {"shared_test_path": "scans"}, DataError, "^shared-test-path is 'scans'"),
-        (there, {"shared_test_path": str(tmp_path / "nowhere")}, DataError, "^shared-test-path: .*nowhere'"),
-        # else a site would answer for rows that are set aside of the run's own, which its operator did not mean
-        (
-            ENSEMBLE,
-            {"shared_test_path": scanned},
-            SettingError,
-            "shared-test-path='.*shared', but the run's .* is empty",
-        ),
-    ):
-        with pytest.raises(error, match=words):
-            client(0, settings, **node).identity()
-
-
-def test_a_site_whose_training_rows_are_in_the_shared_test_set_is_refused_before_the_run(client, tmp_path):
-    settings = ENSEMBLE | {"shared-test-path": str(scans(tmp_path / "shared", range(40)))}
-    apart = scans(tmp_path / "apart", range(100, 140))
-    assert client(0, settings, data_path=str(apart)).identity().problem == ""
-    mixed = scans(tmp_path / "mixed", [*range(100, 140), 3])
-    with pytest.raises(DataError, match="overlaps this client's training rows: 1 of its 40 rows"):
-        client(0, settings | {"test-share": 0.01, "validation-share": 0.0}, data_path=str(mixed)).identity()
-    # where nobody asks for the ensemble a test set is nobody's business
-    client(0, settings | {"ensemble-every": 0}, data_path=str(mixed)).identity()
-
-
 def test_a_node_with_a_shared_test_set_takes_part_in_runs_that_measure_none(client, tmp_path):
     """Nobody looks at the path there, whatever it says."""
     words = "its class probabilities for every row of the shared test set"
@@ -280,9 +222,3 @@ def test_a_node_with_a_shared_test_set_takes_part_in_runs_that_measure_none(clie
         assert made.identity().problem == ""
         assert words not in made.identity().discloses
         assert made.evaluate(ask(1, ensemble=False)).remark == ""
-
-
-def test_evaluation_is_the_same_with_and_without_answers(client):
-    with_answers = client(0, ENSEMBLE).evaluate(ask(1))
-    without = client(0, ENSEMBLE).evaluate(ask(1, ensemble=False))
-    assert with_answers.evaluation.correct == without.evaluation.correct

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Context, Message, MessageType, RecordDict
 from threadpoolctl import threadpool_info
 
 from client_app import client as client_module
@@ -66,14 +66,9 @@ WHOLE = {"partition-id": 2, "num-partitions": 4}
     [
         ({}, {}, -1, "partition-id=None"),
         (WHOLE | {"partition-id": "two"}, {}, -1, "partition-id"),
-        (WHOLE | {"partition-id": 2.5}, {}, -1, "partition-id"),
         ({"partition-id": 2}, {}, 2, "num-partitions=None"),
         (WHOLE | {"partition-id": 9}, {}, 9, "partition 9"),
         (WHOLE | {"model": "tiny_cn"}, {}, 2, "'tiny_cn'"),
-        (WHOLE | {"data-path": "/nowhere"}, {}, 2, ""),
-        (WHOLE, {"device": "cuda:99"}, 2, "`device`"),
-        (WHOLE, {"dataset": "/no/such/folder"}, 2, "/no/such/folder"),
-        (WHOLE, {"learning-rate": -1.0}, 2, "`learning-rate`"),
         (WHOLE, {"min-samples": 200}, 2, "min-samples = 200"),
     ],
 )
@@ -101,15 +96,6 @@ def test_a_defect_reaches_the_person_who_waits_for_the_client(call, monkeypatch,
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_damaged_store_is_the_clients_problem_in_its_reply(call, home):
-    call(MessageType.TRAIN, instruction())
-    (path,) = (home / "clients" / "a-run" / "1").glob("round-000001*")
-    path.write_bytes(b"")
-    report, upload = decode_report(call(MessageType.TRAIN, instruction(2)).content, CODEC)
-    assert report.problem.startswith(f"client 1: {path} cannot be read")
-    assert (report.round, report.training, report.evaluation, upload) == (2, None, None, None)
-
-
 def test_a_server_of_another_codec_is_refused_before_anything_is_done(call, home):
     """What differs: test_codec.py."""
     payload = PrototypeSet(torch.tensor([1, 4]), torch.ones(2, 8))
@@ -118,7 +104,7 @@ def test_a_server_of_another_codec_is_refused_before_anything_is_done(call, home
     assert not (home / "clients").exists()
 
 
-def test_a_prototype_that_the_format_cannot_hold_costs_the_upload_alone(call, home, monkeypatch):
+def test_a_prototype_that_the_format_cannot_hold_costs_the_upload_alone(call, monkeypatch):
     codec = Codec(10, 8, 0, "float16")
     whole = PullObjective.upload
     held = []
@@ -137,31 +123,12 @@ def test_a_prototype_that_the_format_cannot_hold_costs_the_upload_alone(call, ho
     report, upload = decode_report(reply.content, codec)
     assert upload is None
     assert report.problem.startswith(f"client 1: a prototype cannot be sent (class {held[1]}): ")
-    assert (report.partition, report.round) == (1, 1)
     assert report.training.steps > 0
     assert report.evaluation.correct
-    assert report.seconds > report.training.seconds > 0
     # what was trained is kept, and is where the next round starts
-    assert list((home / "clients" / "a-run" / "1").glob("round-000001*"))
     reply = call(MessageType.TRAIN, encode_instruction(Instruction("a-run", 2, False, None, 1), codec), settings)
     report, upload = decode_report(reply.content, codec)
-    assert report.problem == ""
-    assert upload["vectors"].numpy().dtype == "float16"
-
-
-def test_a_message_that_nobody_agreed_on_is_refused(call):
-    records = instruction()
-    records["weights"] = ArrayRecord({"w": Array(torch.ones(3).numpy())})
-    assert "'weights'" in refusal(call(MessageType.TRAIN, records))
-    assert "the record `instruction` is missing" in refusal(call(MessageType.TRAIN))
-
-
-@pytest.mark.parametrize("run", ["../elsewhere", "/tmp/elsewhere", "..", ""])
-def test_a_run_name_cannot_lead_out_of_the_store(call, run, home):
-    records = instruction()
-    records["instruction"]["run"] = run
-    assert "run name" in refusal(call(MessageType.TRAIN, records))
-    assert not (home / "clients").exists()
+    assert (report.problem, upload["vectors"].numpy().dtype) == ("", "float16")
 
 
 @pytest.mark.parametrize("message_type", [MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY])

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from client_app import client as client_module
 from client_app import evaluation, told, trainer
-from client_app.store import Store, StoreError
+from client_app.store import StoreError
 from client_app.trainer import DivergenceError
 from federation.settings import SettingError
 from federation.wire.payloads import Instruction
@@ -62,31 +62,6 @@ def test_what_was_received_is_pulled_towards_and_kept_for_prediction(client, hom
     assert torch.equal(kept["vectors"], targets().vectors)
 
 
-def test_constants_are_there_for_the_method_and_kept_for_prediction(client, home, monkeypatch):
-    made = client()
-    seen = []
-    whole = made.objective.targets
-
-    def note(state, received):
-        seen.append(dict(state.constants))
-        return whole(state, received)
-
-    monkeypatch.setattr(made.objective, "targets", note)
-    first, second = {"mu": 0.1 + 0.2}, {"mu": 1.5e-4, "other": 2.0}
-    made.train(replace(ask(1), constants=first))
-    made.train(replace(ask(2, targets()), constants=first))
-    made.evaluate(replace(ask(3, targets()), constants=second))
-    made.evaluate(ask(4, targets()))
-    # a training message lays targets out twice: for the evaluation, and anew once the method has received
-    assert seen == [first, first, first, first, second, {}]
-    path = home / "clients" / "a-run" / "0" / "received.safetensors"
-    assert set(load_file(path)) == {"labels", "vectors"}
-    made.evaluate(replace(ask(5, targets()), constants=first))
-    kept = load_file(path)
-    assert {name: float(tensor) for name, tensor in kept.items() if "constant" in name} == {"constant/mu": 0.1 + 0.2}
-    assert torch.equal(kept["vectors"], targets().vectors)
-
-
 def test_evaluation_is_of_the_model_that_the_last_round_left_and_of_this_messages_targets(client):
     """The figures of round 2's message are those of the state that round 1 left, not of what round 2 makes of it."""
     client().train(ask(1))
@@ -98,27 +73,6 @@ def test_evaluation_is_of_the_model_that_the_last_round_left_and_of_this_message
     report = client().train(ask(3))
     assert "global-prototypes" not in report.evaluation.correct
     assert "prototype-pull" not in report.training.parts
-
-
-def test_a_method_takes_what_it_received_after_evaluation_and_before_training(client, monkeypatch):
-    made = client()
-    calls = []
-
-    def note(name, owner, attribute):
-        whole = getattr(owner, attribute)
-        monkeypatch.setattr(owner, attribute, lambda *arguments: calls.append((name, arguments)) or whole(*arguments))
-
-    note("evaluate", client_module, "evaluate")
-    note("receive", made.objective, "receive")
-    note("train", trainer, "train")
-    note("upload", made.objective, "upload")
-    payload = targets()
-    made.train(ask(2, payload))
-    assert [name for name, _ in calls] == ["evaluate", "receive", "train", "upload"]
-    state, received, number = calls[1][1]
-    assert received is payload
-    assert number == 2
-    assert state.targets is not None
 
 
 @pytest.mark.parametrize("trained", [0, 2])
@@ -168,18 +122,6 @@ def test_a_state_from_the_store_is_the_state_from_memory_to_the_bit(client, home
     assert rounds(client, settings, between=client_module._states.clear) == in_memory
 
 
-def test_a_state_in_memory_is_used_while_it_is_the_stores_newest(client, monkeypatch):
-    loads = []
-    whole = Store.load_into
-    monkeypatch.setattr(Store, "load_into", lambda *arguments: loads.append(1) or whole(*arguments))
-    rounds(client)
-    client().evaluate(ask(4))
-    assert not loads
-    client_module._states.clear()
-    client().evaluate(ask(4))
-    assert len(loads) == 1
-
-
 @pytest.mark.parametrize("between", [lambda: None, client_module._states.clear], ids=["memory", "store"])
 def test_prototypes_that_nothing_needs_are_measured_when_something_does(client, home, monkeypatch, between):
     """Evaluated in rounds 1 and 3 of four: no pass after rounds 1 and 3, unless the server asks out of turn."""
@@ -214,13 +156,6 @@ def test_prototypes_that_nothing_needs_are_measured_when_something_does(client, 
     assert (odd, passes) == ({n: every[n] if n != 3 else None for n in every}, [1, 2, 0, 2])
 
 
-def test_runs_do_not_share_states(client, home):
-    first, second = (client().train(ask(1, run=run)) for run in ("one", "two"))
-    assert without_times(first) == without_times(second)
-    assert [key[:2] for key in client_module._states] == [("one", 0), ("two", 0)]
-    assert list(generations(home, run="two")) == ["round-000000.safetensors", "round-000001.safetensors"]
-
-
 def test_a_state_in_memory_gives_way_to_a_store_that_another_process_wrote(client, home):
     """Workers share no memory: another one trained this client meanwhile."""
     client().train(ask(1))
@@ -249,25 +184,19 @@ def test_a_generation_that_was_written_anew_is_read_anew(client, home):
     assert client().evaluate(ask(2)).evaluation.correct == initial
 
 
-def test_a_round_that_the_server_repeats_starts_where_it_started(client):
-    client().train(ask(1))
-    first = client().train(ask(2, targets()))
-    client().evaluate(ask(3, targets()))
-    assert without_times(client().train(ask(2, targets()))) == without_times(first)
-
-
-def test_memory_holds_the_states_used_last_within_its_bound(client, monkeypatch):
+def test_memory_holds_the_states_used_last_within_its_bound(client):
     for partition in range(4):
         client(partition).train(ask(1))
     assert [key[:2] for key in client_module._states] == [("a-run", partition) for partition in range(4)]
     one = client_module._size(client_module._states["a-run", 0, CPU][1])
     weights = sum(tensor.nbytes for tensor in client_module._states["a-run", 0, CPU][1].module.state_dict().values())
     assert one == weights
-    monkeypatch.setattr(client_module, "CACHE_BYTES", 2 * one)
+    assert client_module._states.total == 4 * one
     client(1).evaluate(ask(2))
+    client_module._states.shrink(2 * one)
     assert [key[:2] for key in client_module._states] == [("a-run", 3), ("a-run", 1)]
-    monkeypatch.setattr(client_module, "CACHE_BYTES", 0)
-    client(0).evaluate(ask(2))
+    assert client_module._states.total == 2 * one
+    client(0, {"state-memory": 0}).evaluate(ask(2))
     assert [key[:2] for key in client_module._states] == [("a-run", 0)]  # the newest always stays: it is in use
 
 

@@ -12,9 +12,8 @@ from torchvision.ops import StochasticDepth
 
 from client_app.client import Client
 from client_app.cohort import DRAWS as RANDOM
-from client_app.cohort import Cohorts, member_of
+from client_app.cohort import Cohorts
 from client_app.evaluation import DivergenceError
-from client_app.stack import slices
 from client_app.state import lay_out, new_state
 from client_app.trainer import Job
 from client_app.trees import filled, tensors_in
@@ -157,15 +156,6 @@ def test_every_architecture_trains_together_as_it_trains_alone(model):
 )
 def test_whatever_batches_clients_have(rows, settings):
     assert_same(lambda: [job_of(client, number, **settings) for client, number in enumerate(rows)])
-
-
-def test_clients_lie_so_that_a_batch_takes_a_step_for_each_size():
-    jobs = [job_of(client, rows) for client, rows in enumerate((9, 16, 18, 3, 16, 18, 3, 19, 8))]
-    members = sorted((member_of(job) for job in jobs), key=lambda member: member.place)
-    steps = [(number, size) for number, _, size in slices([member.sizes for member in members])]
-    assert len(steps) == len(set(steps)) == 8
-    rows = sum((to - start) * size for _, (start, to), size in slices([member.sizes for member in members]))
-    assert rows == 110
 
 
 def test_momentum_goes_on_where_a_client_has_some():

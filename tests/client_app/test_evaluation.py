@@ -64,15 +64,8 @@ def test_each_rule_equals_its_loop_over_rows(parts):
     found = evaluate(made.objective, made.state, made.data)
     assert ROWS_AT_ONCE < 300
     assert found.rows == (300, 15)
-    assert set(found.correct) == {
-        "local-prototypes",
-        "global-prototypes",
-        "classifier",
-        "discriminant",
-        "majority-class",
-    }
     train_z = alone(made.state.module, made.data.train)
-    oracle = LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=Shrunk())
+    oracle = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.1)
     oracle.fit(train_z.numpy(), made.data.train.labels.numpy())
     for split, rows in enumerate((made.data.test, made.data.validation)):
         z = alone(made.state.module, rows)
@@ -89,74 +82,38 @@ def test_each_rule_equals_its_loop_over_rows(parts):
     assert len({pair[0] for pair in found.correct.values()}) > 3, "rules that all agree would hide a mix-up"
 
 
-class Shrunk:
-    """0.9 S + 0.1 (tr S / d) I of the scatter around class means, as scikit-learn asks an estimator for it.
-
-    It estimates class by class and weights by the classes' shares, which pools the scatter.
-    """
-
-    def fit(self, x):
-        centred = x - x.mean(axis=0)
-        scatter = centred.T @ centred / len(x)
-        mean_variance = scatter.trace() / x.shape[1]
-        self.covariance_ = 0.9 * scatter + 0.1 * mean_variance * torch.eye(x.shape[1], dtype=torch.float64).numpy()
-        return self
-
-
 def test_a_class_that_a_client_does_not_hold_is_never_its_own_rules_answer(parts):
     made = trained(parts, train=(1,) * 6 + (3,) * 3, test=(0, 1, 2, 3) * 10)
     found = evaluate(made.objective, made.state, made.data)
-    z = alone(made.state.module, made.data.test)
-    answers = nearest(z, local_means(made))
+    answers = nearest(alone(made.state.module, made.data.test), local_means(made))
     assert set(answers) <= {1, 3}
     assert found.correct["local-prototypes"][0] == right(answers, made.data.test)
     assert found.correct["discriminant"][0] <= 20
     assert found.correct["majority-class"][0] == 10
-
-
-def test_a_single_class_is_always_answered(parts):
-    made = trained(parts, train=(2,) * 5, test=(2, 2, 1), validation=(2,))
-    found = evaluate(made.objective, made.state, made.data)
     assert "global-prototypes" not in found.correct, "there are no targets"
-    for rule in ("local-prototypes", "discriminant", "majority-class"):
-        assert found.correct[rule] == (2, 1)
 
 
-def test_a_single_training_row_is_enough_for_every_rule(parts):
-    made = parts(train=(2,), test=(2, 1), validation=())
+@pytest.mark.parametrize(("train", "rules"), [((2,), ["local-prototypes", "discriminant", "majority-class"]), ((), [])])
+def test_one_training_row_is_enough_for_every_rule_and_none_leaves_classifier_and_targets(parts, train, rules):
+    made = parts(train=train, test=(2, 2, 1), validation=(2,))
     measure(made.objective, made.state, made.data)
+    give_targets(made, (0, 1, 3))
     found = evaluate(made.objective, made.state, made.data)
-    assert made.state.prototypes.counts.tolist() == [1]
-    assert torch.equal(made.state.covariance, torch.eye(5, dtype=torch.float64))
-    assert found.correct["local-prototypes"] == found.correct["discriminant"] == (1, 0)
+    assert set(found.correct) == {"classifier", "global-prototypes", *rules}
+    assert all(found.correct[rule] == (2, 1) for rule in rules)
 
 
 @pytest.mark.parametrize(
     ("lacking", "rows", "majority"),
-    [
-        ({"validation": ()}, (20, 0), (5, 0)),
-        ({"test": ()}, (0, 9), (0, 3)),
-        ({"test": (), "validation": ()}, (0, 0), None),
-    ],
+    [(("validation",), (20, 0), (5, 0)), (("test",), (0, 9), (0, 3)), (("test", "validation"), (0, 0), None)],
 )
 def test_without_rows_of_a_split_their_count_is_zero(parts, lacking, rows, majority):
-    made = trained(parts, **lacking)
+    made = trained(parts, **dict.fromkeys(lacking, ()))
     found = evaluate(made.objective, made.state, made.data)
     assert found.rows == rows
     assert found.correct.get("majority-class") == majority
     assert (found.correct == {}) == (majority is None)
     assert all(count == 0 for pair in found.correct.values() for count, n in zip(pair, rows, strict=True) if n == 0)
-
-
-def test_a_client_without_training_rows_answers_by_classifier_and_targets_alone(parts):
-    made = parts(train=())
-    measure(made.objective, made.state, made.data)
-    targets = give_targets(made, (0, 1, 3))
-    found = evaluate(made.objective, made.state, made.data)
-    assert set(found.correct) == {"classifier", "global-prototypes"}
-    assert found.rows == (20, 9)
-    z = alone(made.state.module, made.data.test)
-    assert found.correct["global-prototypes"][0] == right(nearest(z, targets), made.data.test)
 
 
 def test_rows_of_classes_that_a_client_lacks_count_at_the_end_beside_its_own(parts):
@@ -190,16 +147,6 @@ def test_who_counts_among_all_classes(parts, held, rows):
         assert found.correct["majority-class"] == (0, 0, 0)
     else:
         assert all(counts[2:] in ((), counts[:1]) for counts in found.correct.values())
-
-
-def test_all_rules_share_one_forward_pass(parts, monkeypatch):
-    made = trained(parts, test=(0, 1, 2, 3) * 75)
-    give_targets(made, (0, 1))
-    module, sizes = made.state.module, []
-    whole = module.features
-    monkeypatch.setattr(module, "features", lambda x: sizes.append(len(x)) or whole(x))
-    evaluate(made.objective, made.state, made.data)
-    assert sizes == [256, 44, 9]
 
 
 def test_evaluation_changes_nothing_and_depends_on_no_other_row(parts):

@@ -71,17 +71,6 @@ def test_labels_never_become_the_names_of_classes(client, scans, monkeypatch):
         client(0, own)
 
 
-def test_domains_that_a_run_names_need_one_list_of_classes(client, scans, tmp_path, monkeypatch):
-    monkeypatch.setattr(told, "_here", False)
-    for name in ("all/a", "all/b"):
-        scans(classes="", name=name)
-    every = {"dataset": str(tmp_path / "all" / "*"), "partition": "iid"}
-    with pytest.raises(DataError, match=r"domain 'a': .* no classes.txt"):
-        client(0, every)
-    (tmp_path / "all" / "classes.txt").write_text("ill\n")
-    assert client(0, every).data.class_names == ("ill",)
-
-
 def test_the_columns_of_a_shared_test_set_elsewhere_are_the_site_s_too(client, scans):
     """Also where the client takes its share of the run's data."""
     here = {"shared_test_path": scans(name="shared"), **PINS}

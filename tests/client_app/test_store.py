@@ -48,13 +48,6 @@ def test_two_generations_are_kept_and_the_newest_is_found(store):
     assert [value_in(store, stamp) for stamp in stamps[-2:]] == [10, 11]
 
 
-def test_the_stamp_changes_when_a_round_is_written_anew(store):
-    first, second = (store.save(1, state_with(value)) for value in (1.0, 2.0))
-    assert second != first
-    assert second[0] == first[0] == 1
-    assert store.newest() == second
-
-
 def test_copies_that_somebody_made_beside_the_generations_are_none(store):
     for number in (1, 2):
         store.save(number, state_with(number))
@@ -65,14 +58,6 @@ def test_copies_that_somebody_made_beside_the_generations_are_none(store):
     assert value_in(store, store.newest_before(3)) == 2
     store.save(3, state_with(3))
     assert rounds(store) == sorted([*copies, "round-000002.safetensors", "round-000003.safetensors"])
-
-
-def test_a_server_that_went_back_too_far_is_told_so_and_nothing_is_deleted(store):
-    for number in (4, 5):
-        store.save(number, state_with(number))
-    with pytest.raises(StoreError, match=r"round 4 .*only of 4, 5"):
-        store.newest_before(4)
-    assert rounds(store) == ["round-000004.safetensors", "round-000005.safetensors"]
 
 
 def test_a_state_that_the_server_has_seen_must_be_there(store):
@@ -92,6 +77,9 @@ def test_a_round_starts_from_before_it_and_what_the_server_forgot_is_deleted(sto
     for number in (4, 5):
         store.save(number, state_with(number))
     assert store.newest_before(6)[0] == 5
+    # a server that went back too far is told so, and nothing is deleted
+    with pytest.raises(StoreError, match=r"round 4 .*only of 4, 5"):
+        store.newest_before(4)
     # an evaluation that comes late deletes nothing
     assert store.newest_before(5, trained=4, going_back=False)[0] == 4
     assert rounds(store) == ["round-000004.safetensors", "round-000005.safetensors"]
@@ -142,13 +130,6 @@ def test_a_truncated_generation_is_an_error_that_names_the_file(store, kept):
     with pytest.raises(StoreError) as raised:
         value_in(store, stamp)
     assert str(path) in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-def test_a_generation_of_another_model_is_an_error_that_says_so(store):
-    stamp = store.save(1, state_with(1.0))
-    with pytest.raises(StoreError, match="another model") as raised:
-        store.load_into(ClientState(torch.nn.Linear(3, 1)), stamp, torch.device("cpu"))
     assert "\n" not in str(raised.value)
 
 

@@ -170,13 +170,9 @@ def test_too_few_by_the_deadline_names_the_missing_partitions(clock):
     text = refused(gathered, FakeGrid(clock, {50: identity(1, partitions=2**60)}), start_timeout=2.0)
     assert f"1 of {2**60} clients" in text
     assert text.count(",") <= 20
-
-
-def test_nobody_at_all(clock):
     assert "0 of an unknown number" in refused(gathered, FakeGrid(clock, {}), start_timeout=2.0)
     text = refused(gathered, FakeGrid(clock, {}), start_timeout=2.0, clients=2)
-    assert "0 of 2 clients" in text
-    assert "missing partitions: 0, 1" in text
+    assert all(part in text for part in ("0 of 2 clients", "missing partitions: 0, 1"))
 
 
 @pytest.mark.parametrize("leaves", [False, True])
@@ -205,7 +201,6 @@ def test_a_client_with_a_problem_ends_the_start_in_its_own_words(clock):
     ("answer", "said"),
     [
         (Error(2, "Traceback\n  File x\n\x1b[31mValueError: boom"), "[31mValueError: boom"),
-        (Error(2, ""), "unknown error"),
         (Error(2), "unknown error"),
         (RecordDict(), "`identity` is missing"),
         (RecordDict({"identity": ConfigRecord({"partition": 1})}), "belong"),
@@ -253,14 +248,6 @@ def test_a_client_that_does_not_fit_in_ends_the_start_at_once_by_name(clock, ans
     assert clock.now == grid.began
 
 
-def test_the_roster_is_written_without_node_ids_in_partition_order(clock):
-    grids = [
-        FakeGrid(clock, dict(zip(nodes, map(identity, (2, 0, 1)), strict=True))) for nodes in ((5, 6, 7), (9, 8, 1))
-    ]
-    one, other = (gathered(grid).as_json() for grid in grids)
-    assert one == other == [asdict(identity(p)) | {"layouts": ""} for p in range(3)]
-
-
 # --- between rounds -----------------------------------------------------------------------------------------
 
 
@@ -269,13 +256,6 @@ def running(clock):
     """A grid and the roster that was gathered from it."""
     grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: identity(2)})
     return grid, gathered(grid, query_timeout=10.0)
-
-
-def test_nothing_new_costs_nothing(clock, running):
-    grid, roster = running
-    before = clock.now, list(grid.queries)
-    roster.refresh(grid)
-    assert (clock.now, grid.queries) == before
 
 
 @pytest.mark.parametrize("old_is_gone", [True, False])
@@ -314,7 +294,6 @@ OTHERS = [
         *((identity(1, **changes), "partition 1 was another client at the start") for changes in OTHERS),
         (identity(3, partitions=4), "partition 3 is none of this run's"),
         (Identity(1, 0, problem="client 1: no data."), "client 1: no data."),
-        (RecordDict(), "`identity` is missing"),
         (Error(2, "boom"), "boom"),
     ],
 )
@@ -332,9 +311,10 @@ def test_a_node_that_is_another_client_is_left_out(running, caplog, answer, said
 def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock, running, caplog):
     grid, roster = running
     grid.add(61, identity(1), seconds=25)
-    before = clock.now
+    before, asked = clock.now, list(grid.queries)
     roster.refresh(grid)
     assert clock.now - before == pytest.approx(10, abs=0.2)
+    assert grid.queries == [*asked, 61]
     assert roster.nodes[1] == 60
     before = clock.now
     roster.refresh(grid)
@@ -392,9 +372,5 @@ def test_a_resumed_run_must_find_its_own_clients():
     # a run that was begun before clients had a word for it
     refuse_changes([{name: value for name, value in each.items() if name != "companion"} for each in as_read], old)
     assert "had 3 clients and now has 2" in refused(refuse_changes, as_read, old[:2])
-    changed = [old[0], asdict(identity(1, rows=(89, 11, 30))), old[2]]
-    text = refused(refuse_changes, as_read, changed)
-    assert "client 1" in text
-    assert "its rows was [90, 10, 30] and is now [89, 11, 30]" in text
     many = [asdict(identity(0, class_names=tuple(map(str, range(1000)))))]
     assert len(refused(refuse_changes, as_read[:1], many)) < 500

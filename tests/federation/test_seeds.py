@@ -31,12 +31,6 @@ def test_a_seed_is_the_first_63_bits_of_a_hash_of_the_name(parts, text, seed):
     assert derive(*parts) == by_hand == seed
 
 
-def test_seeds_fit_torch_and_numpy():
-    seeds = [derive("any", number) for number in range(1000)]
-    assert all(0 <= seed < 2**63 for seed in seeds)
-    assert max(seeds) > 2**62
-
-
 def test_other_names_other_seeds():
     names = set(itertools.product(range(5), ("client", "round"), range(20), range(20), ("train", "process")))
     names |= {(12, 3), (1, 23), (123,), ("a", "b"), ("b", "a"), ("a",), ("",), (0,), (-1,)}
@@ -92,21 +86,14 @@ def three_threads():
     torch.set_num_threads(before)
 
 
-def test_thread_limits_hold_inside_and_are_given_back(three_threads):
+def test_thread_limits_hold_inside_and_are_given_back_also_after_an_error(three_threads):
     before = blas_threads()
     with limited_threads(2):
-        assert torch.get_num_threads() == 2
-        assert set(blas_threads().values()) <= {1, 2}
         with limited_threads(1):
             assert torch.get_num_threads() == 1
             assert set(blas_threads().values()) == {1}
         assert torch.get_num_threads() == 2
-    assert torch.get_num_threads() == 3
-    assert blas_threads() == before
-
-
-def test_thread_limits_are_given_back_after_an_error(three_threads):
-    before = blas_threads()
+        assert set(blas_threads().values()) <= {1, 2}
     with pytest.raises(KeyError, match="inside"), limited_threads(1):
         raise KeyError("inside")
     assert torch.get_num_threads() == 3

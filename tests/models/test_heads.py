@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, normalize
 
 import models
-from models.heads import ConsensusModel, DualClassifierModel, projection_head
+from models.heads import ConsensusModel, DualClassifierModel
 from models.split import ModelError, SplitModel
 from prototypes.etf import simplex_etf
 from prototypes.prototype_set import PrototypeSet
@@ -31,15 +31,6 @@ def prototypes(*labels: int, dim: int = D) -> PrototypeSet:
     return PrototypeSet(torch.tensor(labels, dtype=torch.int64), vectors)
 
 
-def test_the_head_is_the_papers_layers_at_the_papers_widths() -> None:
-    head = projection_head(D)
-    kinds = [nn.Linear, nn.LayerNorm, nn.ReLU, nn.Dropout, nn.Linear, nn.LayerNorm]
-    assert [type(layer) for layer in head] == kinds
-    assert head.dropout.p == 0.1
-    shapes = [tuple(parameter.shape) for parameter in head.parameters()]
-    assert shapes == [(2 * D, D), (2 * D,), (2 * D,), (2 * D,), (D, 2 * D), (D,), (D,), (D,)]
-
-
 def test_features_are_the_arithmetic_written_out() -> None:
     model = consensus().eval()
     x = images()
@@ -50,14 +41,6 @@ def test_features_are_the_arithmetic_written_out() -> None:
     torch.testing.assert_close(model.features(x), expected)
     torch.testing.assert_close(model(x), expected @ model.classifier.weight.T + model.classifier.bias)
     assert torch.equal(model(x), model.classify(model.features(x)))
-
-
-def test_dropout_acts_in_training_alone() -> None:
-    model, x = consensus(dropout=0.5), images()
-    assert not torch.equal(model.features(x), model.features(x))
-    without = consensus(dropout=0.0)
-    assert torch.equal(without.features(x), without.features(x))
-    assert torch.equal(without.features(x), model.eval().features(x))
 
 
 def test_the_split_models_own_features_and_activation_hold() -> None:
@@ -77,39 +60,37 @@ NAMES = [*models.FAMILIES["tiny"], "cnn2", "perceptron", "resnet8", "mobilenet_v
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_architecture_gets_unit_features_or_two_classifiers_and_trains_throughout(name: str) -> None:
-    model = ConsensusModel(models.build(name, (1, 8, 8), D, K, 0), seed=0)
-    x = images()
+    model, two, x = ConsensusModel(models.build(name, (1, 8, 8), D, K, 0), seed=0), dual(name=name), images()
     z = model.features(x)
-    assert z.shape == (7, D)
     torch.testing.assert_close(z.norm(dim=1), torch.ones(7))
-    assert (model.feature_dim, model.num_classes) == (D, K)
     nn.functional.cross_entropy(model.classify(z), torch.arange(7) % K).backward()
-    assert all(parameter.grad is not None for parameter in model.parameters())
-    torch.testing.assert_close(model.eval()(x[:1]), model(x)[:1], rtol=1e-4, atol=1e-5)
-
-    two = dual(name=name)
     z = two.features(x)
     nn.functional.cross_entropy(two.classify(z), torch.arange(7) % K).backward(retain_graph=True)
     (two.project(z) @ two.frame.T).square().sum().backward()
-    assert all(parameter.grad is not None for parameter in two.parameters())
+    for each in (model, two):
+        assert (each.feature_dim, each.num_classes) == (D, K)
+        assert all(parameter.grad is not None for parameter in each.parameters())
 
 
-def test_head_and_classifier_come_from_the_seed_alone_and_the_extractor_stays_itself() -> None:
-    before, states = torch.get_rng_state(), []
+def test_heads_come_from_the_seed_alone_and_the_network_stays_itself() -> None:
+    before, heads, projections = torch.get_rng_state(), [], []
     for number, name in enumerate(models.FAMILIES["tiny"]):
         split = models.build(name, (1, 8, 8), D, K, number)
-        weights = {key: value.clone() for key, value in split.extractor.state_dict().items()}
-        model = ConsensusModel(split, seed=3)
-        states.append(model.head.state_dict() | model.classifier.state_dict())
-        kept = {key.removeprefix("network.extractor."): value for key, value in model.state_dict().items()}
-        assert all(torch.equal(kept[key], value) for key, value in weights.items())
-        # the old classifier is gone
+        weights = {key: value.clone() for key, value in split.state_dict().items()}
+        model, two = ConsensusModel(copy.deepcopy(split), seed=3), DualClassifierModel(split, simplex_etf(K, D, 7), 3)
+        heads.append(model.head.state_dict() | model.classifier.state_dict())
+        projections.append(two.projection.state_dict())
+        for each, part in ((model, "extractor"), (two, "")):
+            kept = {key.removeprefix("network."): value for key, value in each.state_dict().items()}
+            assert all(torch.equal(kept[key], value) for key, value in weights.items() if key.startswith(part))
+        # of the consensus the old classifier is gone
         added = sum(p.numel() for p in model.head.parameters()) + K * D + K
         assert models.num_parameters(model) == sum(p.numel() for p in split.extractor.parameters()) + added
     assert torch.equal(torch.get_rng_state(), before)
-    for state in states[1:]:
-        assert all(torch.equal(state[key], states[0][key]) for key in states[0])
-    assert not torch.equal(consensus(seed=4).head.widen.weight, states[0]["widen.weight"])
+    for states in (heads, projections):
+        assert all(torch.equal(state[key], states[0][key]) for state in states for key in state)
+    assert not torch.equal(consensus(seed=4).head.widen.weight, heads[0]["widen.weight"])
+    assert not torch.equal(dual(seed=4).projection.weight, projections[0]["weight"])
 
 
 @pytest.mark.parametrize("labels", [(0, 2), (), (0, 1, 2, 3)])
@@ -128,7 +109,6 @@ def test_anchoring_overwrites_the_classes_given_and_the_whole_bias_in_place(labe
     assert torch.equal(weight[others], before[others])
     assert not bias.any()
     assert torch.equal(given.vectors, vectors)
-    assert (weight.requires_grad, bias.requires_grad, weight.grad) == (True, True, None)
     # the logits are cosines, and an optimiser that was made before trains on
     cosines = nn.functional.cosine_similarity(model.features(images())[:, None], vectors[None], dim=2)
     logits = model(images())
@@ -137,22 +117,22 @@ def test_anchoring_overwrites_the_classes_given_and_the_whole_bias_in_place(labe
     nn.functional.cross_entropy(logits, torch.arange(7) % K).backward()
     optimiser.step()
     assert (weight != anchored).any(dim=1).all()
-    # and a state has it all
-    other = consensus(seed=9)
-    other.load_state_dict(copy.deepcopy(model.state_dict()))
-    assert torch.equal(model.eval()(images()), other.eval()(images()))
 
 
 def test_features_without_a_length_and_a_prototype_of_zeros_give_no_nan() -> None:
-    model = consensus(dropout=0.0)
-    with torch.no_grad():
-        model.head.norm.weight.zero_()
+    model, two = consensus(dropout=0.0), dual()
+    nn.init.zeros_(model.head.norm.weight)
     model.anchor(PrototypeSet(torch.tensor([1]), torch.zeros(1, D)))
     assert not model.classifier.weight[1].any()
     z = model.features(images())
     assert torch.equal(z, torch.zeros(7, D))
     nn.functional.cross_entropy(model.classify(z), torch.arange(7) % K).backward()
-    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    for parameter in two.projection.parameters():
+        nn.init.zeros_(parameter)
+    h = two.project(two.features(images()))
+    assert torch.equal(h, torch.zeros(7, D))
+    (h @ two.frame.T).sum().backward()
+    assert all(p.grad.isfinite().all() for p in (*model.parameters(), *two.projection.parameters()))
 
 
 def test_prototypes_that_do_not_fit_are_refused() -> None:
@@ -188,21 +168,8 @@ def test_both_classifiers_are_the_arithmetic_written_out(activation: str) -> Non
     logits = z @ model.network.classifier.weight.T + model.network.classifier.bias
     torch.testing.assert_close(model.classify(z), logits)
     torch.testing.assert_close(model(x), logits)
-    assert model.classifier is model.network.classifier
     projected = z @ model.projection.weight.T + model.projection.bias
     torch.testing.assert_close(model.project(z), projected / projected.norm(dim=1, keepdim=True))
-    assert (model.feature_dim, model.num_classes) == (D, K)
-
-
-def test_a_projection_without_a_length_is_zero_and_its_gradient_finite() -> None:
-    model = dual()
-    with torch.no_grad():
-        model.projection.weight.zero_()
-        model.projection.bias.zero_()
-    h = model.project(model.features(images()))
-    assert torch.equal(h, torch.zeros(7, D))
-    (h @ model.frame.T).sum().backward()
-    assert all(parameter.grad.isfinite().all() for parameter in model.projection.parameters())
 
 
 def test_the_frame_is_no_parameter_and_in_no_state() -> None:
@@ -211,28 +178,8 @@ def test_the_frame_is_no_parameter_and_in_no_state() -> None:
     assert not any("frame" in key for key in model.state_dict())
     assert model.frame.dtype == torch.float32
     assert torch.equal(model.frame, simplex_etf(K, D, 7).float())
-    assert not model.frame.requires_grad
     # where the model goes it goes, too
     assert model.double().frame.dtype == torch.float64
-    other = dual(seed=5)
-    other.load_state_dict(copy.deepcopy(dual().state_dict()))
-    assert torch.equal(other(images()), dual()(images()))
-    z = other.features(images())
-    assert torch.equal(other.project(z), dual().project(z))
-
-
-def test_the_projection_comes_from_the_seed_alone_and_the_network_stays_itself() -> None:
-    before = torch.get_rng_state()
-    own = [dual(seed=3, name=name) for name in models.FAMILIES["tiny"]]
-    assert torch.equal(torch.get_rng_state(), before)
-    for model in own[1:]:
-        assert torch.equal(model.projection.weight, own[0].projection.weight)
-        assert torch.equal(model.projection.bias, own[0].projection.bias)
-    assert not torch.equal(dual(seed=4).projection.weight, own[0].projection.weight)
-    plain = models.build("tiny_cnn", (1, 8, 8), D, K, 1).state_dict()
-    kept = {key.removeprefix("network."): value for key, value in dual(name="tiny_cnn").state_dict().items()}
-    assert all(torch.equal(kept[key], value) for key, value in plain.items())
-    assert set(kept) - set(plain) == {"projection.weight", "projection.bias"}
 
 
 @pytest.mark.parametrize("shape", [(K + 1, D), (K, D + 1), (D, K)])

@@ -53,9 +53,3 @@ def test_its_state_goes_on_in_torchs_and_back():
         whole, whole_optimiser = trained(EagerSGD, momentum=0.9)
         go_on(whole, whole_optimiser, 3)
         assert same(other, whole)
-
-
-@pytest.mark.parametrize("options", [{"differentiable": True}, {"nesterov": True}])
-def test_what_it_does_not_do_cannot_be_asked_for(options):
-    with pytest.raises(TypeError, match="unexpected keyword"):
-        EagerSGD([torch.nn.Parameter(torch.ones(1))], lr=0.1, **options)

@@ -15,19 +15,12 @@ def test_forward_is_the_classifier_after_the_features() -> None:
     torch.testing.assert_close(model(x), z @ model.classifier.weight.T + model.classifier.bias)
 
 
-def test_a_feature_map_is_averaged_then_projected() -> None:
-    model = split(nn.Identity(), (3, 9, 10), 4, 2)
+def test_a_feature_map_is_averaged_then_projected_and_a_flat_output_as_it_is() -> None:
     x = torch.randn(6, 3, 9, 10)
-    projection = model.extractor.projection
-    expected = x.mean(dim=(2, 3)) @ projection.weight.T + projection.bias
-    torch.testing.assert_close(model.features(x), expected)
-
-
-def test_a_flat_output_is_projected_as_it_is() -> None:
-    model = split(nn.Flatten(), (2, 8, 8), 4, 2)
-    x = torch.randn(6, 2, 8, 8)
-    projection = model.extractor.projection
-    torch.testing.assert_close(model.features(x), x.flatten(1) @ projection.weight.T + projection.bias)
+    for backbone, flat in ((nn.Identity(), x.mean(dim=(2, 3))), (nn.Flatten(), x.flatten(1))):
+        model = split(backbone, (3, 9, 10), 4, 2)
+        projection = model.extractor.projection
+        torch.testing.assert_close(model.features(x), flat @ projection.weight.T + projection.bias)
 
 
 def test_probing_keeps_the_mode_and_the_statistics() -> None:

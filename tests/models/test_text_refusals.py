@@ -31,15 +31,8 @@ from tests.models.encoders import (
     [
         ("hf:a/b?layers=2", r"'hf:a/b\?layers=2' has the query 'layers=2'; the only one is \?trainable="),
         ("hf:a/b?", r"has the query ''"),
-        ("hf:a/b?trainable", r"asks for '' trainable layers"),
-        ("hf:a/b?trainable=-1", r"asks for '-1' trainable layers"),
-        ("hf:a/b?trainable=1.5", r"asks for '1.5' trainable layers"),
-        ("hf:a/b?trainable=²", r"asks for '²' trainable layers"),
-        ("hf:a/b?trainable=2&trainable=3", r"asks for '2&trainable=3' trainable layers"),
-        *[
-            (name, rf"'{name[:3]}.*' names no encoder")
-            for name in ("hf:", "hf:?trainable=2", "hf:a/b/c", "hf:a b", "hf:-a")
-        ],
+        *[(f"hf:a/b?trainable={n}", f"asks for '{n}' trainable") for n in ("", "-1", "1.5", "²", "2&trainable=3")],
+        *[(n, r"'hf:.*' names no encoder") for n in ("hf:", "hf:?trainable=2", "hf:a/b/c", "hf:a b", "hf:-a")],
     ],
 )
 def test_malformed_names_are_refused(name: str, words: str) -> None:
@@ -118,7 +111,8 @@ def test_what_is_neither_on_this_machine_nor_in_the_cache_is_named(place: str, w
         Tokens(f"hf:{place}", L)(["pain"])
 
 
-SIZES = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+OF_EACH = {"layers": 1, "ffn_dim": 32, "attention_heads": 2}
+SIZES = {"d_model": 32} | {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in OF_EACH.items()}
 
 
 @pytest.mark.parametrize(
@@ -127,13 +121,7 @@ SIZES = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_d
         ("Bert", {}, "?trainable=5", (L,), "trainable=5 is more than its 4 layers"),
         ("Albert", KINDS["Albert"], "?trainable=2", (L,), r"share their weights .* use \?trainable=0"),
         ("Bert", {}, "", (3, 32, 32), r"of shape \(3, 32, 32\): it reads text, but this data has images"),
-        (
-            "Bart",
-            SIZES | {"encoder_attention_heads": 2, "decoder_attention_heads": 2},
-            "",
-            (L,),
-            "is an encoder with a decoder",
-        ),
+        ("Bart", SIZES, "", (L,), "is an encoder with a decoder"),
         ("ViT", {"image_size": 16, "patch_size": 8}, "", (L,), "use a text encoder"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Forty small wrongs, and for each the tests that must notice: nothing that is caught today may pass tomorrow."""
+"""Small wrongs, and for each the tests that must notice: nothing that is caught today may pass tomorrow."""
 
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ class Mutant(NamedTuple):
 
 
 P, S, R, W, C = "tests/prototypes/", "tests/strategies/", "strategies/rounds/", "federation/wire/", "client_app/"
+ON = S + "test_devices.py -k "
 
 MUTANTS = {
     # --- mathematics
@@ -220,10 +221,38 @@ MUTANTS = {
     "failures are not counted": Mutant(
         R + "flower.py", "else self.failed_in_a_row + 1", "else 0", S + "rounds/test_failures.py -k row"
     ),
-    "prototypes of the batch before": Mutant(
+    "prototypes of the round before": Mutant(
         C + "trainer.py",
-        "    if met is None:\n        measure(objective, state, data)\n",
-        "    if met is None:\n        pass\n",
+        "    if needed:\n        measure(objective, state, data)\n",
+        "    if needed:\n        pass\n",
         "tests/client_app/test_trainer.py",
+    ),
+    # --- devices that this machine lacks
+    "indices that stay on the host": Mutant(
+        C + "trainer.py",
+        "torch.randperm(rows, generator=order).to(device)",
+        "torch.randperm(rows, generator=order)",
+        ON + "cuda-fedproto",
+    ),
+    "a draw there by the host's generator": Mutant(
+        C + "trainer.py",
+        "torch.randperm(rows, generator=order).to(device)",
+        "torch.randperm(rows, generator=order, device=device)",
+        ON + "cuda-fedproto",
+    ),
+    "a loss that is read in every batch": Mutant(
+        C + "trainer.py", "sums.get(name, 0.0) + part.detach()", "sums.get(name, 0.0) + part.item()", ON + "cuda-local"
+    ),
+    "targets that stay on the host": Mutant(
+        C + "state.py", "targets.to(device=device)", "targets", ON + "cuda-fedproto"
+    ),
+    "noise that stays on the host": Mutant(
+        "models/generator.py",
+        "torch.rand(rows, self.noise_dim, generator=generator).to(self.held.device)",
+        "torch.rand(rows, self.noise_dim, generator=generator)",
+        ON + "cuda-fedgen",
+    ),
+    "float64 where there is none": Mutant(
+        C + "evaluation.py", "    features = exact(features_of(", "    features = (features_of(", ON + "mps-fedproto"
     ),
 }

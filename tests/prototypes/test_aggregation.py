@@ -157,12 +157,7 @@ SETS = random_sets()
         (SETS, "average", 0.1, r"'average'.*trimmed-mean"),
         *[(SETS, "trimmed-mean", trim, str(trim)) for trim in (0.5, -0.1, float("nan"))],
         ([*SETS[:-1], SETS[-1].without_counts()], "weighted", 0.1, "1 of 9 prototype sets have none"),
-        (
-            [*SETS, PrototypeSet.empty(7).to(dtype=torch.float64)],
-            "mean",
-            0.1,
-            r"\(4, 'torch.float64'\), \(7, 'torch.float64'\)",
-        ),
+        ([*SETS, PrototypeSet.empty(7)], "mean", 0.1, r"\(4, 'torch.float64'\), \(7, 'torch.float32'\)"),
     ],
 )
 def test_errors_name_the_value(sets, how, trim, named):

@@ -4,9 +4,7 @@ import math
 
 import pytest
 import torch
-from threadpoolctl import ThreadpoolController, threadpool_limits
 
-from prototypes import alignment, sphere
 from prototypes.alignment import SOLVERS, align, riesz_energy, riesz_force
 
 EACH = [name for name in SOLVERS if name != "auto"]
@@ -23,44 +21,11 @@ def check_distinct_unit_rows(result, K):
     assert torch.pdist(points).min() > 1e-4
 
 
-@pytest.mark.parametrize("s", [0.0, 1.0, 2.0, 3.5])
-@pytest.mark.parametrize("K", [2, 5])
-def test_force_is_minus_the_finite_difference_of_the_energy(s, K):
-    points = 1.3 * vectors(K, 4)
-    force = riesz_force(points, s)
-    step = 1e-5
-    for j in range(K):
-        for c in range(4):
-            ahead, behind = points.clone(), points.clone()
-            ahead[j, c] += step
-            behind[j, c] -= step
-            slope = (riesz_energy(ahead, s) - riesz_energy(behind, s)) / (2 * step)
-            assert float(force[j, c]) == pytest.approx(-float(slope), rel=1e-6, abs=1e-7)
-
-
 @pytest.mark.parametrize("K", [0, 1])
 @pytest.mark.parametrize("s", [0.0, 2.0])
 def test_energy_and_force_of_one_point_and_of_none(K, s):
     assert riesz_energy(torch.ones(K, 3), s).item() == 0
     assert torch.equal(riesz_force(torch.ones(K, 3), s), torch.zeros(K, 3))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_energy_and_force_have_the_dtype_of_the_points(dtype):
-    points = torch.nn.functional.normalize(vectors(5, 3)).to(dtype)
-    assert riesz_energy(points, 1.0).dtype == dtype
-    assert riesz_force(points, 1.0).dtype == dtype
-
-
-@pytest.mark.parametrize("solver", EACH)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
-def test_points_keep_the_dtype_are_those_of_float64_and_the_argument_is_not_modified(solver, dtype):
-    given = vectors(8, 12, dtype=dtype)
-    before = given.clone()
-    result = align(given, solver)
-    assert result.points.dtype == dtype
-    assert torch.equal(given, before)
-    assert torch.equal(result.points, align(given.double(), solver).points.to(dtype))
 
 
 @pytest.mark.parametrize("solver", EACH)
@@ -74,12 +39,6 @@ def test_the_same_call_gives_the_same_bits_and_shares_no_memory_with_its_argumen
     unit = torch.nn.functional.normalize(vectors(1, 3))
     align(unit, solver).points.zero_()
     assert unit.any()
-
-
-def test_the_length_of_a_prototype_does_not_matter():
-    given = vectors(6, 9)
-    scales = torch.tensor([1e-3, 1.0, 5.0, 1e4, 0.3, 77.0], dtype=torch.float64).unsqueeze(1)
-    torch.testing.assert_close(align(given).points, align(scales * given).points)
 
 
 @pytest.mark.parametrize("solver", EACH)
@@ -155,25 +114,6 @@ def test_coincident_antipodal_and_zero_prototypes(solver, d, dtype):
             assert result.share == pytest.approx(1, abs=1e-3), name
 
 
-def test_blas_threads_are_at_most_two_never_raised_and_put_back(monkeypatch):
-    seen = []
-    measure = sphere.measure
-
-    def watched(points, s):
-        seen.append(threads())
-        return measure(points, s)
-
-    def threads():
-        return max(each["num_threads"] for each in ThreadpoolController().select(user_api="blas").info())
-
-    monkeypatch.setattr(alignment.sphere, "measure", watched)
-    for allowed, expected in ((1, 1), (2, 2), (3, 2)):
-        with threadpool_limits(limits=allowed, user_api="blas"):
-            align(vectors(4, 5))
-            assert threads() == allowed
-        assert seen.pop() == expected
-
-
 NOT_FINITE = [torch.tensor([[1.0, 0], [0, 1], [1, bad], [1, 1]]) for bad in (math.nan, math.inf)]
 
 
@@ -183,10 +123,8 @@ NOT_FINITE = [torch.tensor([[1.0, 0], [0, 1], [1, bad], [1, 1]]) for bad in (mat
         (vectors(4, 5), {"solver": "coulomb"}, r"'coulomb'.*auto, thomson, riesz, simplex"),
         (vectors(4, 5), {"stop": "never"}, r"'never'.*none, force, tangential"),
         (vectors(4, 5), {"iterations": 0}, "0 iterations"),
-        (vectors(4, 5), {"epsilon": 0.0}, r"epsilon is 0\.0"),
-        (vectors(4, 5), {"epsilon": math.nan}, "epsilon is nan"),
-        (vectors(4, 5), {"s": -1.0}, r"s is -1\.0"),
-        (vectors(4, 5), {"s": math.inf}, "s is inf"),
+        *[(vectors(4, 5), {"epsilon": value}, f"epsilon is {value}") for value in (0.0, math.nan)],
+        *[(vectors(4, 5), {"s": value}, f"s is {value}") for value in (-1.0, math.inf)],
         (vectors(4, 5), {"num_classes": 3}, r"4 prototypes.*3 classes"),
         (vectors(6, 4), {"solver": "simplex"}, r"5 prototypes in 4 dimensions, not for 6.*'riesz'"),
         *[(vectors(2, 1), {"solver": solver}, "at least 2") for solver in EACH],

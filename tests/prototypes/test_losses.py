@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, normalize
 
 from prototypes.etf import simplex_etf
 from prototypes.losses import (
@@ -16,7 +15,7 @@ from prototypes.losses import (
     prototype_probabilities,
     prototype_pull,
 )
-from tests.prototypes.reference import rotation, units
+from tests.prototypes.reference import units
 
 D, K, N = 5, 4, 12
 EVERYWHERE, NOWHERE = torch.ones(K, dtype=torch.bool), torch.zeros(K, dtype=torch.bool)
@@ -61,12 +60,6 @@ def test_the_pull_is_a_loop_over_samples(reduction):
     assert float(found) == pytest.approx(sum(terms) / len(terms), rel=1e-12)
 
 
-def test_mse_is_torchs_where_every_class_has_a_target_and_the_default():
-    features, labels, targets, _ = batch(absent=())
-    expected = torch.nn.functional.mse_loss(features, targets[labels])
-    torch.testing.assert_close(prototype_pull(features, labels, targets, EVERYWHERE), expected)
-
-
 @pytest.mark.parametrize("absent", [(), (1,), (0, 3), (0, 1, 2)])
 @pytest.mark.parametrize("temperature", [0.01, 0.1, 0.5, 3.0])
 def test_contrast_entropy_and_probabilities_are_loops_over_samples_and_present_classes(temperature, absent):
@@ -88,36 +81,6 @@ def test_contrast_entropy_and_probabilities_are_loops_over_samples_and_present_c
     found = prototype_probabilities(features, prototypes, present, temperature)
     assert found.flatten().tolist() == pytest.approx(probabilities, rel=1e-11, abs=1e-300)
     assert not found[:, ~present].any(), "exactly"
-
-
-def test_with_all_classes_contrast_and_entropy_are_torchs_cross_entropies():
-    features, labels, prototypes, _ = batch(absent=())
-    logits = features @ prototypes.T / 0.1
-    found = prototype_contrast(features, labels, prototypes, EVERYWHERE, 0.1)
-    torch.testing.assert_close(found, cross_entropy(logits, labels))
-    spread = entropy_spread(features, prototypes, EVERYWHERE, 0.1)
-    torch.testing.assert_close(spread, cross_entropy(logits, torch.full_like(logits, 1 / K)))
-
-
-def test_contrast_in_closed_form_on_orthogonal_prototypes():
-    everywhere = torch.ones(D, dtype=torch.bool)
-    prototypes = torch.eye(D, dtype=torch.float64)
-    loss = prototype_contrast(prototypes, torch.arange(D), prototypes, everywhere, 0.5)
-    assert float(loss) == pytest.approx(math.log(1 + (D - 1) * math.exp(-2)), rel=1e-14)
-    spread = entropy_spread(prototypes, prototypes, everywhere, 0.5)
-    assert float(spread) == pytest.approx(math.log(math.e**2 + D - 1) - 2 / D, rel=1e-14)
-
-
-@pytest.mark.parametrize("classes", [1, 2, 5])
-def test_entropy_spread_is_least_and_ln_k_where_all_prototypes_are_equally_near(classes):
-    prototypes = torch.eye(classes, classes + 1, dtype=torch.float64)
-    everywhere = torch.ones(classes, dtype=torch.bool)
-    centre = normalize(torch.ones(1, classes + 1, dtype=torch.float64)).requires_grad_()
-    spread = entropy_spread(centre, prototypes, everywhere, 0.1)
-    assert spread.item() == pytest.approx(math.log(classes), abs=1e-14)
-    spread.backward()
-    torch.testing.assert_close(centre.grad, torch.zeros_like(centre), rtol=0, atol=1e-14)
-    assert float(entropy_spread(units(1, classes + 1, classes), prototypes, everywhere, 0.1)) >= math.log(classes)
 
 
 def test_dot_regression_is_a_loop_over_samples_0_on_the_frame_and_2_opposite_to_it():
@@ -154,15 +117,6 @@ def test_samples_of_an_absent_class_change_nothing_and_get_no_gradient(name):
 
 
 @pytest.mark.parametrize("name", OF_PRESENT)
-def test_absent_classes_are_as_if_they_did_not_exist(name):
-    features, labels, prototypes, present = batch()
-    covered = present[labels]
-    fewer = (labels - (labels > 1).long())[covered], prototypes[present], present[present]
-    expected = LOSSES[name](features[covered], labels[covered], prototypes, present)
-    torch.testing.assert_close(LOSSES[name](features[covered], *fewer), expected)
-
-
-@pytest.mark.parametrize("name", OF_PRESENT)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_without_any_prototype_all_are_zero_with_a_zero_gradient(name, dtype):
     features, labels, prototypes, _ = batch()
@@ -179,17 +133,6 @@ def test_l2_on_its_target_has_a_gradient_of_zero_and_no_nan():
     on_place = targets[labels].clone().requires_grad_()
     prototype_pull(on_place, labels, targets, EVERYWHERE, "l2").backward()
     assert torch.equal(on_place.grad, torch.zeros_like(on_place))
-
-
-@pytest.mark.parametrize("name", OF_PRESENT)
-def test_a_rotation_or_another_order_of_classes_changes_nothing(name):
-    features, labels, prototypes, present = batch()
-    turn, order = rotation(D, 1), torch.tensor([2, 0, 3, 1])
-    found = LOSSES[name](features @ turn, order.argsort()[labels], (prototypes @ turn)[order], present[order])
-    torch.testing.assert_close(found, LOSSES[name](*batch()))
-    probabilities = prototype_probabilities(features @ turn, (prototypes @ turn)[order], present[order], 0.1)
-    expected = prototype_probabilities(features, prototypes, present, 0.1)[:, order]
-    torch.testing.assert_close(probabilities, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", LOSSES)

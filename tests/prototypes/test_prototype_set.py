@@ -64,17 +64,6 @@ def test_update_is_the_union_and_the_newer_rows_win():
         older.updated_by(make([0], dim=5))
 
 
-def test_with_vectors_without_counts_and_to():
-    some = make([0, 3], counts=[4, 5])
-    assert some.with_vectors(torch.zeros(2, 7)).dim == 7
-    assert some.with_vectors(torch.zeros(2, 7)).counts is some.counts
-    with pytest.raises(ValueError, match="2 labels but 3"):
-        some.with_vectors(torch.zeros(3, 3))
-    assert some.without_counts().counts is None
-    wide = some.to(dtype=torch.float64)
-    assert (wide.vectors.dtype, wide.labels.dtype, wide.counts.dtype) == (torch.float64, torch.int64, torch.int64)
-
-
 @pytest.mark.parametrize(
     ("dtype", "low", "high"), [(torch.float16, 6e-8, 6e4), (torch.float32, 1e-44, 3e38), (torch.float64, 1e-8, 1e6)]
 )

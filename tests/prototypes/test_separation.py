@@ -8,7 +8,6 @@ import torch
 
 from prototypes.etf import simplex_etf
 from prototypes.separation import separation
-from tests.prototypes.reference import rotation
 
 
 def by_loops(vectors):
@@ -49,13 +48,6 @@ def test_a_simplex_reaches_both_bounds(scale):
     assert found.distance_bound == pytest.approx(scale * math.sqrt(20 / 9), rel=1e-5)
     assert found.angle_min == pytest.approx(found.angle_bound, rel=1e-5)
     assert found.angle_bound == pytest.approx(math.degrees(math.acos(-1 / 9)))
-
-
-def test_a_rotation_changes_nothing_and_a_scale_only_lengths():
-    vectors = torch.randn(6, 5, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
-    here, turned, longer = (asdict(separation(each)) for each in (vectors, vectors @ rotation(5), 7 * vectors))
-    assert turned == pytest.approx(here)
-    assert longer == pytest.approx({k: 7 * v if k.startswith("distance") else v for k, v in here.items()})
 
 
 def test_near_rows_keep_their_digits():

@@ -82,16 +82,6 @@ def test_directions_are_unit_and_zero_rows_get_a_seeded_one():
     assert not np.array_equal(points, sphere.directions(vectors, np.random.default_rng(6))[0])
 
 
-@pytest.mark.parametrize(("d", "tolerance"), [(2, 4.5), (3, 4.0), (500, 0.2)])
-def test_jitter_stays_on_the_sphere_and_is_about_as_large_as_asked(d, tolerance):
-    points = on_sphere(50, d)
-    moved = sphere.tangent_jitter(points, 1e-3, np.random.default_rng(1))
-    np.testing.assert_allclose(np.linalg.norm(moved, axis=1), 1, rtol=1e-15)
-    sizes = np.linalg.norm(moved - points, axis=1)
-    assert 0.5e-3 < np.sqrt((sizes**2).mean()) < 1.5e-3
-    assert sizes.max() < (1 + tolerance) * 1e-3
-
-
 @pytest.mark.usefixtures("block_entries")
 def test_of_coincident_rows_all_but_the_first_move_and_no_other_row_does():
     points = on_sphere(13, 4)

@@ -36,9 +36,6 @@ def naive(vectors, labels, prototypes, margin, present):
     return total / len(vectors)
 
 
-# --- the loss ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("margin", [0.0, 0.1, 3.7, 100.0])
 def test_loss_is_a_loop_over_vectors_and_classes(margin):
     vectors, labels, prototypes, present = batch()
@@ -97,19 +94,6 @@ def test_absent_classes_change_nothing_and_get_no_gradient(what):
     assert torch.equal(fewer, expected)
 
 
-def test_one_class_alone_costs_nothing():
-    vectors, _, prototypes, present = batch()
-    loss = contrastive_loss(
-        vectors, torch.full((len(vectors),), 2), prototypes.requires_grad_(), 100.0, torch.arange(len(present)) == 2
-    )
-    loss.backward()
-    assert loss.item() == 0
-    assert not prototypes.grad.any()
-
-
-# --- its value at collapse ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("K", [1, 2, 10, 100])
 @pytest.mark.parametrize("margin", [0.0, 0.5, 7.0, 100.0, 1000.0])
 def test_collapsed_loss_is_the_loss_of_prototypes_that_coincide(K, margin):
@@ -120,9 +104,6 @@ def test_collapsed_loss_is_the_loss_of_prototypes_that_coincide(K, margin):
     for point in (vectors[0], torch.zeros(D, dtype=torch.float64), 1000 * vectors[1]):
         loss = contrastive_loss(vectors, labels, point.expand(K, D), margin, present)
         assert float(loss) == pytest.approx(collapsed_loss(K, margin), rel=1e-11, abs=1e-15)
-
-
-# --- the margin ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,9 +123,6 @@ def test_margin_in_closed_form(means, expected):
     assert adaptive_margin(torch.tensor(means).reshape(len(means), -1 if means else D), 100.0) == expected
 
 
-# --- the module ---------------------------------------------------------------------------------------
-
-
 def test_module_is_an_embedding_and_two_layers():
     module = TrainablePrototypes(7, D, seed=0)
     shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
@@ -154,109 +132,12 @@ def test_module_is_an_embedding_and_two_layers():
     torch.testing.assert_close(module(), hidden @ second.weight.T + second.bias)
 
 
-def test_module_comes_from_its_seed_alone():
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    module = TrainablePrototypes(4, D, seed=1)
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.rand(3)
-    assert torch.equal(TrainablePrototypes(4, D, seed=1)(), module())
-    assert not torch.equal(TrainablePrototypes(4, D, seed=2)(), module())
-
-
-# --- training -----------------------------------------------------------------------------------------
-
-
-def train(module, vectors, labels, present, margin=2.0, *, generator=None, optimiser=None, epochs=1, batch_size=8):
-    """One call, with plain SGD if no optimiser is given."""
-    optimiser = optimiser or torch.optim.SGD(module.parameters(), lr=0.01)
-    shape = {"epochs": epochs, "batch_size": batch_size, "generator": generator or torch.Generator()}
-    return train_prototypes(module, optimiser, vectors, labels, present, margin, **shape)
-
-
-def clusters(K=5, each=7, seed=0):
-    """Uploads around K separate means; class 1 is absent."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(K).repeat(each)
-    labels = labels[labels != 1]
-    means = 2 * torch.randn(K, D, generator=generator)
-    present = torch.ones(K, dtype=torch.bool)
-    present[1] = False
-    return means[labels] + 0.2 * torch.randn(len(labels), D, generator=generator), labels, present
-
-
-def trained(calls, seed=0, momentum=0.0, keep=True):
-    """Module and last loss after calls of so many epochs each; between calls all goes through state dicts."""
-    vectors, labels, present = clusters()
-    generator = torch.Generator().manual_seed(seed)
-    module = TrainablePrototypes(5, D, seed=0)
-    optimiser = torch.optim.SGD(module.parameters(), lr=0.01, momentum=momentum)
-    for epochs in calls:
-        saved = module.state_dict(), optimiser.state_dict()
-        module = TrainablePrototypes(5, D, seed=9)
-        optimiser = torch.optim.SGD(module.parameters(), lr=0.01, momentum=momentum)
-        module.load_state_dict(saved[0])
-        if keep:
-            optimiser.load_state_dict(saved[1])
-        loss = train(module, vectors, labels, present, generator=generator, optimiser=optimiser, epochs=epochs)
-    return module, loss
-
-
-def same(module, other):
-    return all(torch.equal(a, b) for a, b in zip(module.parameters(), other.parameters(), strict=True))
-
-
-def test_plain_sgd_leaves_the_embedding_of_an_absent_class():
-    before = TrainablePrototypes(5, D, seed=0).embedding.weight
-    after = trained([3])[0].embedding.weight
-    assert torch.equal(after[1], before[1])
-    assert not (after[[0, 2, 3, 4]] == before[[0, 2, 3, 4]]).all(dim=1).any()
-
-
-def test_training_is_a_plain_loop_and_returns_the_last_epochs_running_loss():
-    vectors, labels, present = clusters()
-    module = TrainablePrototypes(5, D, seed=0)
+def train(module, vectors, labels, present, epochs=1, batch_size=8):
+    """One call with plain SGD; what it does in rounds of FedTGP is written out in tests/strategies/test_fedtgp.py."""
     optimiser = torch.optim.SGD(module.parameters(), lr=0.01)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(3):
-        losses = []
-        order = torch.randperm(len(labels), generator=generator).tolist()
-        while order:
-            rows, order = order[:8], order[8:]
-            module.zero_grad()
-            loss = contrastive_loss(vectors[rows], labels[rows], module(), 2.0, present)
-            loss.backward()
-            optimiser.step()
-            losses += [loss.item()] * len(rows)
-    assert len(losses) == len(labels)
-    assert len(labels) % 8  # the last batch is a smaller one, and counts as such
-    other, returned = trained([3])
-    assert same(module, other)
-    assert returned == pytest.approx(sum(losses) / len(losses), rel=1e-12)
+    shape = {"epochs": epochs, "batch_size": batch_size, "generator": torch.Generator()}
+    return train_prototypes(module, optimiser, vectors, labels, present, 2.0, **shape)
 
-
-def test_training_is_its_generators_alone():
-    module, loss = trained([4])
-    torch.manual_seed(8)
-    before = torch.get_rng_state()
-    again, loss_again = trained([4])
-    assert torch.equal(torch.get_rng_state(), before)
-    assert same(module, again)
-    assert loss == loss_again
-    other, _ = trained([4], seed=1)
-    assert not same(module, other)
-
-
-def test_training_goes_on_where_it_was_left():
-    whole, loss = trained([6], momentum=0.9)
-    parts, loss_of_parts = trained([2, 3, 1], momentum=0.9)
-    assert same(whole, parts)
-    assert loss == loss_of_parts
-    # the momentum takes part, so that losing it would show
-    assert not same(whole, trained([2, 3, 1], momentum=0.9, keep=False)[0])
-
-
-# --- refusals -----------------------------------------------------------------------------------------
 
 BAD_ROWS = [
     (torch.ones(2, D), torch.tensor([0, 1]), r"classes \[1\] came, but these are not marked as present"),
@@ -278,7 +159,8 @@ def test_rows_that_cannot_be_trained_on_are_refused(vectors, labels, message):
         train(module, vectors, labels, present)
 
 
-@pytest.mark.parametrize(("epochs", "batch_size"), [(0, 8), (1, 0), (-1, 8)])
+@pytest.mark.parametrize(("epochs", "batch_size"), [(0, 8), (1, 0)])
 def test_no_epochs_or_empty_batches_are_refused(epochs, batch_size):
+    vectors, labels, _, present = batch()
     with pytest.raises(ValueError, match=f"for {epochs} epochs in batches of {batch_size}"):
-        train(TrainablePrototypes(5, D, seed=0), *clusters(), epochs=epochs, batch_size=batch_size)
+        train(TrainablePrototypes(5, D, seed=0), vectors, labels, present, epochs, batch_size)

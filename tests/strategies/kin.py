@@ -1,9 +1,10 @@
-"""A small network, a batch and a method's client half, for the tests of FedAvg's kin."""
+"""A small network, a batch and a method's halves, for the tests of methods that share weights."""
 
 import torch
 from torch import nn
 
 from federation.wire.payloads import Parts
+from federation.wire.weights import layout_lines
 from models.split import split
 from prototypes.weights import Weights
 from strategies import read_settings
@@ -19,9 +20,19 @@ def network(norm=True):
     return split(nn.Sequential(*layers, nn.ReLU()), (1, 5, 5), D, K)
 
 
+def halves_of(name, settings=None, num_classes=K, dim=D):
+    """The server's and the client's half of a method."""
+    run = read_settings({"strategy": name, "feature-dim": dim} | (settings or {}))
+    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, num_classes)
+
+
 def objective_of(name, **settings):
-    run = read_settings({"strategy": name, "feature-dim": D, "learning-rate": 0.1} | settings)
-    return run.method.objective(run.settings, run.options, K)
+    return halves_of(name, {"learning-rate": 0.1} | settings)[1]
+
+
+def lines_of_layouts(parts):
+    """What an identity says of the parts of weights that a client shares."""
+    return tuple(line for part, weights in parts.items() for line in layout_lines(part, weights.layout))
 
 
 def batch(rows=7):

@@ -152,17 +152,6 @@ def test_a_file_changed_between_two_runs_is_read_anew(project: Path) -> None:
         plugins.load("./net.py:other", "model")
 
 
-def test_a_copy_of_a_method_of_ours_may_have_other_settings(project: Path) -> None:
-    copy = (ROOT / "strategies" / "fedavg.py").read_text().replace("FedAvgSettings", "OwnSettings")
-    copy = copy.replace('weighting: Literal["samples", "uniform"] = "samples"', "rate: float = 0.5")
-    (project / "own.py").write_text(copy.replace("self.options[OwnSettings].weighting", "'uniform'"))
-    config = plan(['strategy="./own.py" fedavg.rate=0.25'], clients=2).run_config
-    (own,) = read_settings(packed(config)).options.values.values()
-    assert own.rate == 0.25
-    with pytest.raises(SettingError, match=r"unknown setting `fedavg.weighting`"):
-        plan(['strategy="./own.py" fedavg.weighting="uniform"'], clients=2)
-
-
 def test_a_method_of_ones_own_is_compared_and_the_comparison_goes_on(project: Path) -> None:
     (project / "cmp.toml").write_text(
         'methods = [{ label = "Half", strategy = "./shrunk.py", shrunk.beta = 0.5 }]\ndatasets = ["spiral"]\n'

@@ -12,12 +12,11 @@ from client_app.state import lay_out
 from federation.settings import SettingError
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts
-from federation.wire.weights import layout_lines
 from models.split import SplitModel
 from prototypes.prototype_set import PrototypeSet
-from strategies import read_settings
 from strategies.contract import Batch, ClientState, Phase
 from strategies.fednh import FedNHSettings, start
+from tests.strategies.kin import halves_of, lines_of_layouts
 
 K, D = 3, 5
 HELD = ((0, 1), (0, 2), (0,))  # classes of each client; in ABSENT nobody reports class 1
@@ -26,8 +25,7 @@ METHODS = ("fednh", "fedfa")
 
 
 def halves(name, **settings):
-    run = read_settings({"strategy": name, "feature-dim": D, "disclose-class-counts": True} | settings)
-    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+    return halves_of(name, {"disclose-class-counts": True} | settings, K, D)
 
 
 def client(objective, seed=0):
@@ -49,21 +47,10 @@ def uploads_of(objective, held=HELD, counts=None):
 
 
 def met(server, uploads, models=("net", "net", "net")):
-    identities = {
-        p: Identity(
-            p,
-            3,
-            models[p],
-            rows=(ROWS[p], 0, 0),
-            layouts=tuple(
-                line
-                for part in upload.parts
-                if part != "prototypes"
-                for line in layout_lines(part, upload[part].layout)
-            ),
-        )
-        for p, upload in uploads.items()
-    }
+    identities = {}
+    for p, upload in uploads.items():
+        lines = lines_of_layouts({part: upload[part] for part in upload.parts if part != "prototypes"})
+        identities[p] = Identity(p, 3, models[p], rows=(ROWS[p], 0, 0), layouts=lines)
     server.meet(Codec(K, D), identities)
     return server
 
@@ -137,8 +124,7 @@ def test_fednh_keeps_a_prototype_where_reports_cancel():
 
 @pytest.mark.parametrize(("name", "dim"), [("fednh", D), ("fedfa", D), ("fedfa", 2)])
 def test_both_ends_start_alike(name, dim):
-    run = read_settings({"strategy": name, "feature-dim": dim})
-    server, objective = run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+    server, objective = halves_of(name, {}, K, dim)
     server.codec = Codec(K, dim)
     drawn = server.begin().state["vectors"]
     if name == "fednh":
@@ -148,12 +134,6 @@ def test_both_ends_start_alike(name, dim):
     assert torch.equal(own, drawn.float())
     if dim >= K:
         torch.testing.assert_close(drawn @ drawn.T, torch.eye(K, dtype=torch.float64))
-
-
-def test_a_simplex_has_the_least_cosines():
-    vectors = start(FedNHSettings(start="simplex"), 4, 3, 0)
-    cosines = vectors @ vectors.T - torch.eye(4, dtype=torch.float64)
-    torch.testing.assert_close(cosines[~torch.eye(4, dtype=torch.bool)], torch.full((12,), -1 / 3).double())
 
 
 def test_fednh_refuses_masks_which_would_make_two_classifiers():

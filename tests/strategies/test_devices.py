@@ -8,14 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from client_app import client as client_module
 from client_app import store, trainer
 from experiments.runtime.grid import run_in_process
 from experiments.runtime.run_config import plan
 from strategies import METHODS, load_method
 from tests.said import Said, Saying
 
-QUICK = 'dataset="spiral" spiral-points=20 rounds=2 batch-size=8 feature-dim=8'
+QUICK = 'dataset="spiral" spiral-points=20 rounds=2 batch-size=8 feature-dim=8 state-memory=0'
 LACKING = {"cuda": (), "mps": (torch.float64,)}
 # of methods that compute in float64 beside the batches, each in its way
 ON_MPS = ("fedproto", "gfpl", "feddistill", "fedrod", "fednh")
@@ -50,7 +49,6 @@ def waited(monkeypatch):
 def test_clients_of_every_method_train_on_an_accelerator(kind, method, waited, monkeypatch, tmp_path):
     monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path))
     # states come from the store, too, which has a way of its own to a device
-    monkeypatch.setattr(client_module, "CACHE_BYTES", 0)
     monkeypatch.setattr(store, "load_file", lambda path, device: _moved(load_file(path), device))
     one = getattr(load_method(method).server, "one_architecture", False)
     models = "spiral_mlp" if one else "spiral_mlp,tiny_perceptron"

@@ -12,12 +12,10 @@ from torch.nn.functional import cross_entropy
 
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts
-from federation.wire.weights import layout_lines
 from models.split import split
 from prototypes.losses import missing_variance, uniformity
-from strategies import read_settings
 from strategies.contract import ClientState
-from tests.strategies.kin import SMALL, D, K, batch, evaluations, network, objective_of
+from tests.strategies.kin import D, K, batch, evaluations, halves_of, lines_of_layouts, network, objective_of
 
 
 @pytest.mark.parametrize(
@@ -94,30 +92,6 @@ def test_an_encoder_that_is_frozen_as_a_whole_has_no_phase_of_its_own():
     assert [phase.name for phase in objective.phases(state, 1)] == ["head"]
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_both_phases_have_the_gradient_of_the_cross_entropy(layers):
-    objective = objective_of("fedrep", **{"fedrep.personal-layers": layers})
-    state, plain = ClientState(network()), network()
-    cross_entropy(plain(batch().inputs), batch().labels).backward()
-    expected = dict(plain.named_parameters())
-    for phase in objective.phases(state, 1):
-        state.module.zero_grad()
-        objective.loss(state, batch(), phase, 1).total.backward()
-        for name, p in state.module.named_parameters():
-            if any(p is each for each in phase.parameters):
-                torch.testing.assert_close(p.grad, expected[name].grad)
-
-
-def test_a_round_has_the_steps_of_both_phases(run, metrics):
-    folder = run(SMALL | {"strategy": "fedrep", "fedrep.head-epochs": 2}, clients=3)
-    lines = metrics(folder)
-    assert lines[-1]["evaluation"]["rules"]["received"]["test"]["clients"] == 3
-    # 2 + 1 epochs of steps a round
-    assert {client["training"]["steps"] for client in lines[0]["clients"].values()} == {
-        3 * math.ceil(client["training"]["rows"] / 32) for client in lines[0]["clients"].values()
-    }
-
-
 # --- FedBN ------------------------------------------------------------------------------------------------
 
 
@@ -145,12 +119,10 @@ def test_no_norm_travels_and_all_else_does(buffers):
 
 
 def test_clients_without_norms_are_told_of():
-    run = read_settings({"strategy": "fedbn", "feature-dim": D})
-    half, identities = run.method.server(run.settings, run.options), {}
+    (half, objective), identities = halves_of("fedbn"), {}
     for partition, norm in enumerate((True, False, False)):
         module = network(norm)
-        parts = objective_of("fedbn").shared(module)
-        lines = tuple(line for part, weights in parts.items() for line in layout_lines(part, weights.layout))
+        lines = lines_of_layouts(objective.shared(module))
         size = sum(p.numel() for p in module.parameters())
         identities[partition] = Identity(partition, 3, f"net{norm}", size, rows=(9, 0, 0), layouts=lines)
     half.meet(Codec(K, D), identities)

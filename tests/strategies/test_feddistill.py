@@ -6,16 +6,15 @@ import torch
 from torch.nn.functional import cross_entropy, softmax
 
 from prototypes.prototype_set import PrototypeSet
-from strategies import read_settings
 from strategies.contract import EVERYONE, Batch, ClientState, Phase
+from tests.strategies.kin import halves_of as both_halves
 
 K, D = 4, 3
 HELD = {0: (0, 1), 1: (1, 2), 4: (1, 3)}
 
 
 def halves_of(**settings):
-    run = read_settings({"strategy": "feddistill", "feature-dim": D} | settings)
-    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+    return both_halves("feddistill", settings, K, D)
 
 
 class Net(torch.nn.Module):
@@ -75,13 +74,6 @@ def test_what_is_no_distribution_is_made_one_so_that_no_loss_is_without_a_bound(
     assert float(logits.aggregate({5: sent[5]}, {}, 1).downloads[EVERYONE].vectors.min()) == -4
 
 
-def test_alone_it_is_taught_by_nobody():
-    server, _ = halves_of()
-    outcome = server.aggregate({2: uploads()[0]}, {}, 1)
-    assert len(outcome.downloads[2]) == 0
-    assert len(outcome.downloads[EVERYONE]) == 2
-
-
 @pytest.mark.parametrize("outputs", ["probabilities", "logits"])
 def test_the_upload_is_the_mean_output_of_each_class(outputs):
     _, objective = halves_of(**{"feddistill.outputs": outputs})
@@ -130,8 +122,3 @@ def test_at_weight_0_it_is_local_to_the_bit(run, metrics):
         lines = metrics(run(small | settings, clients=3))
         found.append([{rule: line["evaluation"]["rules"][rule] for rule in rules} for line in lines])
     assert found[0] == found[1]
-
-
-def test_masks_which_are_of_features_are_refused():
-    with pytest.raises(ValueError, match=r"`sparsity-dim` is 2.*`feddistill` sends class outputs"):
-        halves_of(**{"sparsity-dim": 2})

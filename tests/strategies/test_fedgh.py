@@ -79,21 +79,6 @@ def test_prototypes_of_any_legal_length_leave_a_finite_head(length):
     assert all(bool(tensor.isfinite().all()) for tensor in head.values())
 
 
-def test_one_prototype_of_one_client_is_enough():
-    server, _ = halves_of()
-    alone = {1: PrototypeSet(torch.tensor([2]), torch.ones(1, D))}
-    head = server.aggregate(alone, {}, 1).downloads[EVERYONE]["head"].tensors
-    assert int((head["classifier.weight"] @ torch.ones(D) + head["classifier.bias"]).argmax()) == 2
-
-
-def test_prototypes_go_up_without_counts():
-    _, objective = halves_of()
-    state = ClientState(None)
-    assert objective.upload(state, 1) is None
-    state.prototypes = PrototypeSet(torch.tensor([1]), torch.ones(1, D), torch.tensor([7]))
-    assert objective.upload(state, 1).counts is None
-
-
 def test_a_client_with_another_head_is_refused_before_round_1():
     for other in ((("classifier.weight", (K, D)),), (("classifier.bias", (K,)), ("classifier.weight", (K, D + 1)))):
         with pytest.raises(SettingError, match=r"client 0 \(net\) has another head .* than the server of `fedgh`"):

@@ -12,21 +12,20 @@ from federation.wire.codec import Codec
 from federation.wire.low_rank import factored
 from federation.wire.parts import as_arrived
 from federation.wire.payloads import Identity, Parts, parts_of
-from federation.wire.weights import layout_lines
 from models import build
 from prototypes.weights import Weights
 from runs.folder import RunFolder
-from strategies import read_settings
 from strategies.contract import EVERYONE, Batch, ClientState
 from strategies.fedkd import CHANGE, WHOLE, FedKD, FedKDObjective, base_of, moved
+from tests.strategies.kin import halves_of as both_halves
+from tests.strategies.kin import lines_of_layouts
 from tests.strategies.sets import same_state
 
 K, D = 3, 4
 
 
 def halves_of(**settings):
-    run = read_settings({"strategy": "fedkd", "feature-dim": D, "models": "tiny_perceptron", "rounds": 4} | settings)
-    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+    return both_halves("fedkd", {"models": "tiny_perceptron", "rounds": 4} | settings, K, D)
 
 
 def built(model="tiny_perceptron", **settings):
@@ -101,30 +100,6 @@ def test_the_energy_goes_from_its_start_to_its_end_over_the_rounds():
         assert same_state(sent["companion-update"].tensors, expected.tensors)
 
 
-def test_the_student_is_whole_until_there_is_a_model_to_change():
-    objective, state = built()
-    initial = objective.shared(state.module)
-    for nothing in (None, Parts(initial)):
-        objective.receive(state, nothing, 1)
-        assert state.kept == {}
-        assert same_state(objective.upload(state, 1)["companion"].tensors, initial["companion"].tensors)
-
-
-def test_what_comes_is_the_student_or_moves_the_one_that_is_kept_whatever_training_made_of_it():
-    objective, state = built()
-    base = shifted(objective.shared(state.module)["companion"], 1.0)
-    teacher = copy.deepcopy(state.module.model.state_dict())
-    objective.receive(state, Parts({"companion": base}), 2)
-    assert same_state(objective.shared(state.module)["companion"].tensors, base.tensors)
-    with torch.no_grad():
-        for p in state.module.companion.parameters():
-            p.zero_()
-    step = shifted(Weights({name: torch.zeros_like(tensor) for name, tensor in base.tensors.items()}), 0.5)
-    objective.receive(state, Parts({"companion-update": step}), 3)
-    assert same_state(objective.shared(state.module)["companion"].tensors, shifted(base, 0.5).tensors)
-    assert same_state(teacher, state.module.model.state_dict())
-
-
 def test_no_sum_leaves_a_variance_below_zero():
     base, change = ({"a.running_var": torch.tensor([v, 2.0]), "a.running_mean": torch.tensor([v])} for v in (0.5, -1.0))
     sums = moved(Weights(base), Weights(change)).tensors
@@ -140,7 +115,7 @@ def test_no_sum_leaves_a_variance_below_zero():
 def met(clients=3, **settings):
     server, objective = halves_of(**settings)
     start = objective.shared(objective.build(build("tiny_perceptron", (5,), D, K, 3), 3))
-    lines = tuple(line for part, own in start.items() for line in layout_lines(part, own.layout))
+    lines = lines_of_layouts(start)
     rows = {p: Identity(p, clients, "net", rows=(10 + 90 * p, 0, 0), layouts=lines) for p in range(clients)}
     server.meet(Codec(K, D, wire_dtype=server.settings.wire_dtype), rows)
     return server, start["companion"]

@@ -8,15 +8,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from federation.wire.codec import Codec
 from federation.wire.parts import Limits, decode_payload, encode_payload
 from models import build
 from prototypes.masks import class_masks
-from prototypes.nearest import nearest_scores
 from prototypes.prototype_set import PrototypeSet
 from prototypes.refinement import class_sums, mean_directions, refine
 from strategies.contract import EVERYONE, Batch, ClientState, Phase, as_state
-from strategies.rounds.checkpoint import pack, unpack
 
 K, D = 5, 8
 FEDPAGR = {"strategy": "fedpagr"}
@@ -27,7 +24,6 @@ OTHER_SERVER = {
     "fedpagr.server-learning-rate": 0.05,
     "fedpagr.server-momentum": 0.5,
 }
-CLASSES, DIM = 10, 8  # of the digits
 
 
 def uploads(seed=0, clients=6):
@@ -52,9 +48,6 @@ def across(payload, codec):
     return decode_payload(encode_payload(payload, codec), Limits(codec, 1e6))
 
 
-# --- where it begins ----------------------------------------------------------------------------------------------
-
-
 def test_it_begins_with_seeded_unit_vectors_of_all_classes(halves):
     torch.manual_seed(1)
     first = halves(FEDPAGR, K, D).server.begin()
@@ -69,9 +62,6 @@ def test_it_begins_with_seeded_unit_vectors_of_all_classes(halves):
     torch.testing.assert_close(begun.vectors.norm(dim=1), torch.ones(K))
     assert torch.equal(again.downloads[EVERYONE].vectors, begun.vectors)
     assert float((other.downloads[EVERYONE].vectors - begun.vectors).norm(dim=1).min()) > 0.1
-    state, downloads = unpack(pack(first.state, first.downloads))
-    assert torch.equal(state["vectors"], begun.vectors)
-    assert torch.equal(downloads[EVERYONE].vectors, begun.vectors)
 
 
 def test_round_1_has_targets_also_for_those_who_do_not_train(federation, halves):
@@ -91,20 +81,11 @@ def test_round_1_has_targets_also_for_those_who_do_not_train(federation, halves)
     assert all(torch.equal(instruction.payload.vectors, begun.vectors) for *_, instruction in asked)
 
 
-# --- the server's step --------------------------------------------------------------------------------------------
-
-
-def unit(vector):
-    length = math.sqrt(sum(value * value for value in vector))
-    return [value / length for value in vector]
-
-
 @pytest.mark.parametrize("options", [{}, OTHER_SERVER], ids=["paper", "other"])
 def test_the_step_is_the_refinement_of_the_normalised_means_to_the_bit(halves, options):
     """Over two rounds; tests/prototypes has both written out. A class that nobody reports has no agreement."""
-    given = {"steps": 5, "learning_rate": 0.01, "momentum": 0.9, "separation_weight": 0.5, "margin": 0.3}
-    if options:
-        given = {"steps": 7, "learning_rate": 0.05, "momentum": 0.5, "separation_weight": 2.0, "margin": -0.2}
+    names = ("separation_weight", "margin", "steps", "learning_rate", "momentum")
+    given = dict(zip(names, options.values() or (0.5, 0.3, 5, 0.01, 0.9), strict=True))
     strategy = halves(FEDPAGR | options, K, D).server
     state = strategy.begin().state
     for number in (1, 2):
@@ -114,10 +95,8 @@ def test_the_step_is_the_refinement_of_the_normalised_means_to_the_bit(halves, o
         start = mean_directions(sums, counts, state["vectors"])
         refined = refine(start, sums, counts, **given)
         outcome = strategy.aggregate(sets, state, number)
-        assert set(outcome.downloads) == {EVERYONE}
-        download, state = outcome.downloads[EVERYONE], outcome.state
+        (download,), state = outcome.downloads.values(), outcome.state
         assert download.labels.tolist() == list(range(K))
-        assert download.vectors.dtype == torch.float32
         assert torch.equal(state["vectors"], download.vectors)
         assert torch.equal(state["vectors"], refined.points)
         # the steps did something
@@ -125,19 +104,6 @@ def test_the_step_is_the_refinement_of_the_normalised_means_to_the_bit(halves, o
         for when, parts in (("before", refined.before), ("after", refined.after)):
             assert {name: outcome.figures[f"{name}_{when}"] for name in asdict(parts)} == asdict(parts)
         assert len(outcome.figures) == 6
-
-
-def test_a_class_never_reported_moves_for_the_separation_alone(halves):
-    """Those that come too near to it push it away; one at a distance stays."""
-    strategy = halves(FEDPAGR, 3, 2).server
-    begun = PrototypeSet(torch.arange(3), torch.tensor([[1.0, 0.0], [0.8, 0.6], [-1.0, 0.0]]))
-    sets = {0: PrototypeSet(torch.tensor([0]), torch.tensor([[1.0, 0.0]]))}
-    after = strategy.aggregate(sets, as_state(begun), 1).state["vectors"]
-    assert after[1] @ begun.vectors[0] < 0.79
-    assert torch.equal(after[2], begun.vectors[2])
-
-
-# --- the client's round -------------------------------------------------------------------------------------------
 
 
 def client_half(halves, settings=None, received=None, round_number=1):
@@ -165,16 +131,10 @@ def test_receiving_anchors_the_classifier(halves):
     assert torch.equal(state.module.classifier.weight, expected)
     assert torch.equal(state.module.classifier.bias, torch.zeros(K))
     assert torch.equal(state.targets.vectors, expected)
-    with torch.no_grad():
-        state.module.classifier.weight.fill_(3.0)
-        state.module.classifier.bias.fill_(4.0)
-    objective.receive(state, prototypes(8), 2)
-    assert torch.equal(state.module.classifier.weight, prototypes(8).on_sphere().vectors)
-    assert not state.module.classifier.bias.any()
     # logits are the cosines
     state.module.eval()
     z = objective.features(state, batch_of().inputs)
-    torch.testing.assert_close(objective.logits(state, z), z @ prototypes(8).vectors.T)
+    torch.testing.assert_close(objective.logits(state, z), z @ expected.T)
 
 
 @pytest.mark.parametrize("options", [{}, {"fedpagr.temperature": 0.7, "fedpagr.entropy-weight": 2.0}])
@@ -226,25 +186,16 @@ def test_what_is_uploaded_are_directions_and_zeros_stay_zeros(halves):
     vectors = torch.tensor([[3.0, 0, 0, 4, 0, 0, 0, 0], [0.0] * 8, [0.01] * 8])
     state.prototypes = PrototypeSet(torch.tensor([0, 2, 3]), vectors, torch.tensor([5, 6, 7]))
     sent = objective.upload(state, 1)
-    assert sent.counts is None
-    assert sent.labels.tolist() == [0, 2, 3]
     expected = torch.tensor([[0.6, 0, 0, 0.8, 0, 0, 0, 0], [0.0] * 8, [8**-0.5] * 8])
     torch.testing.assert_close(sent.vectors, expected)
-    for codec in (Codec(K, D), Codec(K, D, 3, "int8")):
-        assert not across(sent, codec).vectors[1].any()
     # and the client keeps its own means
     assert torch.equal(state.prototypes.vectors, vectors)
-    state.prototypes = None
-    assert objective.upload(state, 1) is None
 
 
 def test_dropout_reaches_the_head(halves):
     for dropout in (0.0, 0.4):
         _, state = client_half(halves, {"fedpagr.dropout": dropout})
         assert state.module.head.dropout.p == dropout
-
-
-# --- prediction ---------------------------------------------------------------------------------------------------
 
 
 def test_a_client_predicts_with_what_it_trained_with(halves):
@@ -260,17 +211,6 @@ def test_a_client_predicts_with_what_it_trained_with(halves):
     torch.testing.assert_close(objective.targets(stranger, longer).vectors, came.vectors)
     assert objective.targets(stranger, None) is None
     assert not stranger.kept
-
-
-def test_the_nearest_unit_prototype_is_that_of_the_largest_cosine():
-    """So that the shared rule is FedPAGR's own (Eq. 8)."""
-    z, given = prototypes(1, 2000, 6).vectors, prototypes(2, 9, 6).vectors
-    nearest = nearest_scores(z, given, torch.ones(9, dtype=torch.bool)).argmax(dim=1)
-    assert torch.equal(nearest, (z @ given.T).argmax(dim=1))
-    assert len(nearest.unique()) == 9
-
-
-# --- under masks --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wire_dtype", ["float32", "int8"])

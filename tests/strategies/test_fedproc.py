@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from federation.settings import SettingError
-from federation.wire.parts import Limits, decode_payload, encode_payload
 from models import build
 from prototypes.prototype_set import PrototypeSet
 from strategies.contract import EVERYONE, Batch, ClientState, Phase
@@ -60,7 +59,7 @@ def naive_terms(state, given, z, label, temperature):
 # --- the loss -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("round_number", [1, 2, 5, 8])
+@pytest.mark.parametrize("round_number", [1, 2, 8])
 @pytest.mark.parametrize("options", [{}, {"fedproc.temperature": 0.07}], ids=["paper", "sharp"])
 @pytest.mark.parametrize("held", [(0, 1, 2, 3, 4), (0, 3), (2,)], ids=["all", "some", "one"])
 def test_the_loss_is_the_curriculum_by_a_loop_over_samples(halves, round_number, options, held):
@@ -77,27 +76,6 @@ def test_the_loss_is_the_curriculum_by_a_loop_over_samples(halves, round_number,
     assert loss.total.item() == pytest.approx(statistics.mean(total), rel=1e-5)
     expected = {"cross-entropy": statistics.mean(plains), "prototype-contrast": statistics.mean(contrasts)}
     assert {name: part.item() for name, part in loss.parts.items()} == pytest.approx(expected, rel=1e-5)
-
-
-def test_clients_use_directions(halves):
-    """Whatever the length of a mean; and the loss does not change with it."""
-    given, labels = received((0, 1, 3)), [0, 1, 2, 3]
-    losses = []
-    for length in (1.0, 40.0):
-        objective, state = client_half(halves, {}, given.with_vectors(length * given.vectors))
-        torch.testing.assert_close(state.targets.vectors.norm(dim=1), torch.ones(3))
-        losses.append(objective.loss(state, batch_of(labels), Phase("train", []), 2).total.item())
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-
-
-@pytest.mark.parametrize("wire_dtype", ["float32", "int8"])
-def test_masked_rows_are_unit_vectors_again_at_the_client(halves, wire_dtype):
-    codec = halves(FEDPROC | {"sparsity-dim": 3, "wire-dtype": wire_dtype}, K, D).server.codec
-    came = decode_payload(encode_payload(received((0, 1, 3)), codec), Limits(codec, 1e6))
-    _, state = client_half(halves, {}, came)
-    torch.testing.assert_close(state.table[0].norm(dim=1), torch.tensor([1.0, 1, 0, 1, 0]))
-    assert not state.targets.vectors[~codec.masks[came.labels]].any()
-    torch.testing.assert_close(state.targets.vectors * came.vectors.norm(dim=1, keepdim=True), came.vectors)
 
 
 def test_uploads_are_the_means_as_they_are_without_counts(halves):
@@ -164,36 +142,16 @@ def test_nor_does_its_norm_pass_for_the_scale_of_the_features(halves):
 # --- settings and whole runs --------------------------------------------------------------------------------------
 
 
-def test_dropout_reaches_the_head(halves):
-    for dropout in (0.0, 0.4):
-        _, state = client_half(halves, {"fedproc.dropout": dropout})
-        assert state.module.head.dropout.p == dropout
-
-
-def snapshot(path):
-    return {file.name: file.read_bytes() for file in path.iterdir()}
-
-
-@pytest.mark.parametrize(
-    ("rounds", "way"), [(2, "setting"), (9, "argument"), (4, "setting beside an argument"), (9, "setting")]
-)
-def test_a_resumed_run_keeps_its_rounds(federation, rounds, way):
-    first = federation(3).start(FEDPROC | {"rounds": 3})
-    before = snapshot(first.folder.path)
+@pytest.mark.parametrize(("rounds", "given"), [(2, {}), (9, {}), (3, {"num_rounds": 9}), (4, {"num_rounds": 3})])
+def test_a_resumed_run_keeps_its_rounds(federation, rounds, given):
+    """Whether they are said by the setting or by the argument."""
+    first = federation(3).start(FEDPROC | {"rounds": 3}).folder.path
+    before = {file.name: file.read_bytes() for file in first.iterdir()}
     again = federation(3)
-    settings, arguments = {"rounds": rounds}, {}
-    if way == "argument":
-        settings, arguments = {"rounds": 3}, {"num_rounds": rounds}
-    elif way != "setting":
-        arguments = {"num_rounds": 3}
-    with pytest.raises(SettingError) as raised:
-        again.start(FEDPROC | {"resume": str(first.folder.path)} | settings, **arguments)
-    sentence = str(raised.value)
-    assert f"setting `rounds` is {rounds}, but the run was started for 3" in sentence
-    assert "`fedproc`" in sentence
-    assert "\n" not in sentence
+    with pytest.raises(SettingError, match=r"setting `rounds` is [249], but the run was started for 3.*`fedproc`"):
+        again.start(FEDPROC | {"resume": str(first), "rounds": rounds}, **given)
     assert not again.asked
-    assert snapshot(first.folder.path) == before
+    assert {file.name: file.read_bytes() for file in first.iterdir()} == before
 
 
 def test_a_new_run_of_other_rounds_than_its_setting_is_refused(federation):
@@ -202,5 +160,4 @@ def test_a_new_run_of_other_rounds_than_its_setting_is_refused(federation):
     with pytest.raises(SettingError, match=r"`rounds` is 5, .* started for 3, and what `fedproc` does in a round"):
         group.start(FEDPROC | {"rounds": 3}, num_rounds=5)
     assert not group.asked
-    strategy = federation(3).start(FEDPROC | {"rounds": 3}, num_rounds=3)
-    assert len(strategy.folder.lines()) == 4
+    assert len(federation(3).start(FEDPROC | {"rounds": 3}, num_rounds=3).folder.lines()) == 4

@@ -1,17 +1,12 @@
-"""FedProto against plain loops: every aggregation, the loss, and what leaves a client."""
-
-import math
-import statistics
+"""FedProto: the mean that its setting names, what stays of a class that nobody reports, and what leaves a client."""
 
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize
-from torch.nn.functional import cross_entropy
 
-from models import build
+from prototypes.aggregation import AGGREGATIONS, aggregate
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import EVERYONE, Batch, ClientState, Phase
+from strategies.contract import EVERYONE, ClientState
 
 K, D = 6, 4
 ALLOWED = {"strategy": "fedproto", "disclose-class-counts": True}
@@ -29,134 +24,28 @@ def uploads(seed=0, clients=7, leave_out=()):
     return made
 
 
-def rows_of(sets, label):
-    """[(vector as floats, count)] of a class over the clients that hold it."""
-    found = []
-    for prototypes in sets.values():
-        for row, held in enumerate(prototypes.labels.tolist()):
-            if held == label:
-                found.append((prototypes.vectors[row].double().tolist(), int(prototypes.counts[row])))
-    return found
-
-
-def mean(rows):
-    return [sum(vector[i] for vector, _ in rows) / len(rows) for i in range(D)]
-
-
-def weighted(rows):
-    total = sum(count for _, count in rows)
-    return [sum(vector[i] * count for vector, count in rows) / total for i in range(D)]
-
-
-def median(rows):
-    return [statistics.median(vector[i] for vector, _ in rows) for i in range(D)]
-
-
-def trimmed(rows):
-    cut = math.floor(0.45 * len(rows))
-    kept = [sorted(vector[i] for vector, _ in rows)[cut : len(rows) - cut] for i in range(D)]
-    return [sum(values) / len(values) for values in kept]
-
-
-def geometric(rows):
-    points = np.array([vector for vector, _ in rows])
-    found = minimize(
-        lambda point: np.linalg.norm(points - point, axis=1).sum(), mean(rows), method="Nelder-Mead",
-        options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 20_000, "maxfev": 20_000},
-    )  # fmt: skip
-    return found.x
-
-
-NAIVE = {"mean": mean, "weighted": weighted, "median": median, "trimmed-mean": trimmed, "geometric-median": geometric}
-
-
-@pytest.mark.parametrize("how", NAIVE)
-def test_aggregation_is_the_plain_loops(halves, how):
-    sets = uploads()
-    strategy = halves(ALLOWED | {"fedproto.aggregation": how, "fedproto.trim": 0.45}, K, D).server
-    outcome = strategy.aggregate(sets, {}, 1)
-    download = outcome.downloads[EVERYONE]
-    assert set(outcome.downloads) == {EVERYONE}
-    assert download.labels.tolist() == [0, 1, 2, 3, 4]
-    assert download.counts is None
-    assert download.vectors.dtype == torch.float32
-    for row, label in enumerate(download.labels.tolist()):
-        expected = NAIVE[how](rows_of(sets, label))
-        np.testing.assert_allclose(download.vectors[row].double(), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("how", NAIVE)
-def test_a_class_nobody_reports_keeps_its_prototype(halves, how):
-    strategy = halves(ALLOWED | {"fedproto.aggregation": how}, K, D).server
-    first = strategy.aggregate(uploads(0), {}, 1)
-    second = strategy.aggregate(uploads(1, leave_out=(2, 4)), first.state, 2)
+@pytest.mark.parametrize("how", AGGREGATIONS)
+def test_the_mean_is_the_one_that_is_named_and_a_class_nobody_reports_keeps_its_prototype(halves, how):
+    """tests/prototypes has each mean by loops."""
+    server = halves(ALLOWED | {"fedproto.aggregation": how, "fedproto.trim": 0.25}, K, D).server
+    sets, later = uploads(0), uploads(1, leave_out=(2, 4))
+    first = server.aggregate(sets, {}, 1)
+    second = server.aggregate(later, first.state, 2)
     old, new = first.downloads[EVERYONE], second.downloads[EVERYONE]
-    assert new.labels.tolist() == [0, 1, 2, 3, 4]
-    for label in range(5):
-        assert torch.equal(new.vectors[label], old.vectors[label]) == (label in (2, 4))
-
-
-# --- what leaves a client ---------------------------------------------------------------------------------
+    assert set(first.downloads) == {EVERYONE}
+    assert old.labels.tolist() == new.labels.tolist() == [0, 1, 2, 3, 4]
+    assert old.counts is None
+    assert torch.equal(old.vectors, aggregate(list(sets.values()), how, trim=0.25).vectors)
+    assert torch.equal(new.vectors[[2, 4]], old.vectors[[2, 4]])
+    assert torch.equal(new.vectors[[0, 1, 3]], aggregate(list(later.values()), how, trim=0.25).vectors)
+    others = [aggregate(list(sets.values()), other, trim=0.25).vectors for other in AGGREGATIONS if other != how]
+    assert not any(torch.equal(old.vectors, other) for other in others)
 
 
 def test_counts_are_uploaded_for_the_weighted_mean_alone(halves):
     own = uploads()[1]
-    for how in NAIVE:
+    for how in AGGREGATIONS:
         both = halves(ALLOWED | {"fedproto.aggregation": how}, K, D)
         sent = both.objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 3)
-        assert (sent.counts is not None) == (how == "weighted")
-        assert both.run.exchange.counts == (how == "weighted")
+        assert (sent.counts is not None) == both.run.exchange.counts == (how == "weighted")
         assert torch.equal(sent.vectors, own.vectors)
-
-
-# --- the loss ---------------------------------------------------------------------------------------------
-
-
-def naive_loss(model, batch, targets, weight, how):
-    """CE + weight * R by a loop over samples; those whose class has no target take no part in R."""
-    z = model.features(batch.inputs)
-    pulls = []
-    for row, label in enumerate(batch.labels.tolist()):
-        if label in targets:
-            squares = sum((z[row, i] - targets[label][i]) ** 2 for i in range(D))
-            pulls.append({"mse": squares / D, "l2-squared": squares, "l2": squares.sqrt()}[how])
-    pull = sum(pulls) / len(pulls) if pulls else 0.0
-    return cross_entropy(model.classify(z), batch.labels) + weight * pull
-
-
-@pytest.mark.parametrize("how", ["mse", "l2", "l2-squared"])
-@pytest.mark.parametrize("classes", [(0, 1, 2, 3, 4, 5), (1, 4), (5,)])
-def test_the_loss_and_its_gradient_are_the_plain_loops(halves, how, classes):
-    objective = halves({"strategy": "fedproto", "prototype-loss": how, "prototype-weight": 0.7}, K, D).objective
-    model = objective.build(build("tiny_perceptron", (1, 8, 8), D, K, 0, "linear").double(), 0)
-    generator = torch.Generator().manual_seed(1)
-    labels = torch.tensor([0, 1, 1, 2, 4, 3, 0, 2])
-    batch = Batch(torch.randn(8, 1, 8, 8, generator=generator, dtype=torch.float64), labels)
-    vectors = torch.randn(len(classes), D, generator=generator, dtype=torch.float64)
-    targets = objective.targets(ClientState(model), PrototypeSet(torch.tensor(classes), vectors))
-    assert torch.equal(targets.vectors, vectors)
-    state = ClientState(model, targets=targets, table=targets.table(K))
-
-    def gradients(loss):
-        return torch.autograd.grad(loss, list(model.parameters()))
-
-    loss = objective.loss(state, batch, Phase("train", list(model.parameters())), 2)
-    naive = naive_loss(model, batch, dict(zip(classes, vectors, strict=True)), 0.7, how)
-    assert loss.total.item() == pytest.approx(naive.item(), rel=1e-12)
-    for ours, theirs in zip(gradients(loss.total), gradients(naive), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
-    assert set(loss.parts) == {"cross-entropy", "prototype-pull"}
-    plain = naive_loss(model, batch, {}, 0.7, how)
-    # nobody in the batch is of class 5: the pull towards it alone is nothing
-    assert (loss.parts["prototype-pull"].item() > 0) == (classes != (5,))
-    assert (loss.total.item() > plain.item()) == (classes != (5,))
-
-
-def test_without_targets_there_is_no_pull(halves):
-    objective = halves({"strategy": "fedproto"}, K, D).objective
-    model = build("tiny_perceptron", (1, 8, 8), D, K, 0, "linear")
-    batch = Batch(torch.randn(5, 1, 8, 8), torch.arange(5))
-    loss = objective.loss(ClientState(model), batch, Phase("train", []), 1)
-    assert list(loss.parts) == ["cross-entropy"]
-    assert torch.equal(loss.total, cross_entropy(model.classify(model.features(batch.inputs)), batch.labels))
-    assert objective.targets(ClientState(model), None) is None

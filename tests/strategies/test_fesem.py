@@ -8,22 +8,18 @@ from torch import nn
 
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, to_tensors
-from federation.wire.weights import layout_lines
 from models.split import SplitModel
 from prototypes.weights import Weights
-from strategies import read_settings
 from strategies.contract import ClientState
+from tests.strategies.kin import halves_of, lines_of_layouts
 from tests.strategies.sets import same
 
 K, D = 2, 3
 
 
 def met(clusters, clients, seed=0):
-    run = read_settings({"strategy": "fesem", "feature-dim": D, "fesem.clusters": clusters, "seed": seed})
-    server = run.method.server(run.settings, run.options)
-    objective = run.method.objective(run.settings, run.options, K)
-    first = upload(objective, 0.0)
-    lines = tuple(line for part in first.parts for line in layout_lines(part, first[part].layout))
+    server, objective = halves_of("fesem", {"fesem.clusters": clusters, "seed": seed}, K, D)
+    lines = lines_of_layouts(upload(objective, 0.0).parts)
     server.meet(Codec(K, D), {p: Identity(p, clients, "net", rows=(10, 0, 0), layouts=lines) for p in range(clients)})
     return server, objective
 
@@ -102,8 +98,7 @@ def test_the_members_of_the_one_centre_go_to_the_new_one_next_to_it():
 
 
 def test_rounds_with_fewer_clients_than_centres_are_told_of():
-    run = read_settings({"strategy": "fesem", "feature-dim": D, "fraction-train": 0.34})
-    server = run.method.server(run.settings, run.options)
+    server, _ = halves_of("fesem", {"fraction-train": 0.34}, K, D)
     server.meet(Codec(K, D), {p: Identity(p, 6, "net", rows=(10, 0, 0)) for p in range(6)})
     assert "a round has 2 clients: there stays one centre" in server.notices()[0]
 
@@ -118,8 +113,7 @@ def test_one_centre_is_fedavg_s_plain_mean_to_the_bit():
             for tensor in part.tensors.values():
                 tensor.add_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(p)))
         uploads[p] = found
-    run = read_settings({"strategy": "fedavg", "feature-dim": D, "fedavg.weighting": "uniform"})
-    average = run.method.server(run.settings, run.options)
+    average, _ = halves_of("fedavg", {"fedavg.weighting": "uniform"}, K, D)
     average.meet(server.codec, server.identities)
     expected = average.aggregate(uploads, {}, 1).downloads[0]
     assert same(server.aggregate(uploads, {}, 1).downloads[0], expected)

@@ -75,19 +75,13 @@ def test_rounds_and_timeout_can_be_given_as_flower_users_do(federation, clock):
     assert json.loads((strategy.folder.path / "summary.json").read_text())["settings"]["rounds"] == 2
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"initial_arrays": ArrayRecord({"w": Array(torch.zeros(2).numpy())})},
-        {"train_config": ConfigRecord({"lr": 0.1})},
-        {"evaluate_config": ConfigRecord({"lr": 0.1})},
-        {"evaluate_fn": lambda server_round, arrays: None},
-    ],
-)
-def test_arguments_without_a_meaning_are_refused(federation, arguments):
+def test_arguments_without_a_meaning_are_refused(federation):
     group = federation(2)
-    with pytest.raises(ValueError, match="no global weights"):
-        group.start(**arguments)
+    weights, config = ArrayRecord({"w": Array(torch.zeros(2).numpy())}), ConfigRecord({"lr": 0.1})
+    without = {"initial_arrays": weights, "train_config": config, "evaluate_config": config, "evaluate_fn": print}
+    for name, value in without.items():
+        with pytest.raises(ValueError, match="no global weights"):
+            group.start(**{name: value})
     assert not group.asked
 
 
@@ -147,10 +141,8 @@ def test_every_method_works_with_every_codec_by_settings_alone(federation, monke
     masks = class_masks(4, codec.dim, codec.ones, codec.seed)
     downloads = [instruction.payload for *_, instruction in group.asked if instruction.payload is not None]
     in_round_1 = 3 if strategy.begin is not ServerHalf.begin else 0
-    assert [number for _, number, _, instruction in group.asked if instruction.payload is not None].count(
-        1
-    ) == in_round_1
-    assert (len(seen), len(downloads)) == (9, 9 + in_round_1)
+    early = [number for _, number, _, instruction in group.asked if instruction.payload is not None and number == 1]
+    assert (len(early), len(seen), len(downloads)) == (in_round_1, 9, 9 + in_round_1)
     for payload in (*seen, *downloads):
         assert payload.vectors.any()
         assert not payload.vectors[~masks[payload.labels]].any()
@@ -177,19 +169,9 @@ def test_no_deprecated_call_of_flower(run):
 
 
 def test_only_flowers_message_api_is_imported():
-    rooms = (
-        "prototypes",
-        "models",
-        "data",
-        "federation",
-        "strategies",
-        "client_app",
-        "server_app",
-        "experiments",
-        "cli",
-    )
+    rooms = ["prototypes", "models", "data", "federation", "strategies", "client_app", "server_app", "experiments"]
     found = set()
-    for room in rooms:
+    for room in (*rooms, "cli"):
         for path in (ROOT / room).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from prototypes.prototype_set import PrototypeSet
 from strategies.contract import ClientState
 from strategies.frame import seeded_frame
 
@@ -29,9 +28,3 @@ def test_it_is_the_seed_s_and_of_no_round(halves):
     objective = halves({"strategy": "frame", "frame.gamma": 3.0, "seed": 1}, 4, 7).objective
     targets = objective.targets(ClientState(torch.nn.Identity()), None)
     assert torch.equal(targets.vectors, 3.0 * seeded_frame(4, 7, 1).vectors)
-
-
-def test_it_has_nothing_to_upload(halves):
-    objective = halves({"strategy": "frame"}, 4, 7).objective
-    own = PrototypeSet(torch.tensor([1]), torch.ones(1, 7))
-    assert objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 1) is None

@@ -16,17 +16,16 @@ from federation.wire.weights import layout_lines
 from models.generator import ClassTurns, FeatureGenerator
 from models.split import SplitModel
 from prototypes.losses import kernel_mmd
-from strategies import read_settings
 from strategies.contract import Batch, ClientState
 from strategies.generator import of_generator
+from tests.strategies.kin import halves_of as both_halves
 
 K, D, T = 3, 4, 10
 RAND = torch.rand
 
 
 def halves_of(**settings):
-    run = read_settings({"strategy": "fraug", "feature-dim": D, "rounds": T, "learning-rate": 0.1} | settings)
-    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+    return both_halves("fraug", {"rounds": T, "learning-rate": 0.1} | settings, K, D)
 
 
 def client(objective):
@@ -144,15 +143,6 @@ def test_generator_and_transformation_have_a_rate_of_their_own():
     named = {id(p): name.partition(".")[0] for name, p in state.module.named_parameters()}
     assert {named[id(p)] for p in model["params"]} == {"extractor", "classifier"}
     assert {named[id(p)] for p in beside["params"]} == {"generator", "transformation"}
-
-
-@pytest.mark.parametrize("buffers", ["average", "own"])
-def test_model_and_generator_travel_and_the_client_s_own_parts_stay(buffers):
-    _, objective = halves_of(**{"share-buffers": buffers})
-    state = client(objective)
-    names = {name for part in objective.upload(state, 1).parts.values() for name in part.tensors}
-    assert {name.partition(".")[0] for name in names} == {"extractor", "classifier", "generator"}
-    assert "generator.network.1.running_var" in names
 
 
 def test_a_mean_that_no_row_came_for_stays_and_classes_are_dealt_in_turn():

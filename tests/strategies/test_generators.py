@@ -21,11 +21,12 @@ from prototypes.losses import diversity
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
 from runs.round import RunError
-from strategies import read_settings
 from strategies.contract import Batch, ClientState
 from strategies.generator import of_generator
 from strategies.rounds.waiting import Scratch, Waiting
 from strategies.weights import shared_seed
+from tests.strategies.kin import halves_of as both_halves
+from tests.strategies.kin import lines_of_layouts
 from tests.strategies.sets import same_state
 
 K, D, Q = 4, 3, 2
@@ -35,9 +36,7 @@ HELD = {0: (0, 1), 1: (1, 3), 2: (1,)}
 
 def halves_of(name, **settings):
     own = {f"{name}.{key}": value for key, value in ((SIZES if name == "fedgen" else {}) | settings).items()}
-    own["disclose-class-counts"] = True
-    run = read_settings({"strategy": name, "feature-dim": D} | own)
-    return run.method.server(run.settings, run.options), run.method.objective(run.settings, run.options, K)
+    return both_halves(name, own | {"disclose-class-counts": True}, K, D)
 
 
 def client(objective, seed=1):
@@ -59,7 +58,7 @@ def numbers(name="fedgen", models=("net", "net", "net"), **settings):
             for p in state.module.classifier.parameters():
                 p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(partition)))
         shared = objective.shared(state.module)
-        lines = tuple(line for part, weights in shared.items() for line in layout_lines(part, weights.layout))
+        lines = lines_of_layouts(shared)
         identities[partition] = Identity(
             partition, 3, models[partition], classes=held, rows=(10 + partition, 0, 0), layouts=lines
         )
@@ -93,40 +92,6 @@ def test_without_its_terms_it_is_fedavg_of_what_it_shares_to_the_bit(run, metric
         for settings in (nothing, {"strategy": limit})
     )
     assert found == expected
-
-
-def test_the_generator_starts_alike_everywhere_and_draws_no_number_of_the_model_s():
-    _, objective = halves_of("fedgen", share="all")
-    one, other = client(objective, 1).module, client(objective, 2).module
-    assert same_state(one.generator.state_dict(), other.generator.state_dict())
-    assert not torch.equal(one.extractor.weight, other.extractor.weight)
-    torch.manual_seed(1)
-    assert torch.equal(one.extractor.weight, nn.Linear(2, D).weight)
-    assert not any(p.requires_grad for p in one.generator.parameters())
-    noise = one.generator.noise(2000)
-    assert 0 <= float(noise.min()) < 0.01
-    assert 0.99 < float(noise.max()) < 1
-
-
-@pytest.mark.parametrize("held", [(2,), (0, 3), (1, 2, 3)])
-def test_classes_are_drawn_evenly_among_those_that_it_knows(held):
-    made = Generator(K, D)
-    made.held[list(held)] = 1
-    found = made.labels(30000, torch.Generator().manual_seed(1)).bincount(minlength=K) / 30000
-    for label in range(K):
-        assert float(found[label]) == pytest.approx(1 / len(held) if label in held else 0, abs=0.01)
-
-
-def test_all_of_the_generator_travels_down_and_nothing_of_it_up():
-    for buffers in ("average", "own"):
-        run = read_settings({"strategy": "fedgen", "share-buffers": buffers, "feature-dim": D})
-        objective = run.method.objective(run.settings, run.options, K)
-        state = client(objective)
-        shared = objective.shared(state.module)
-        assert list(objective.upload(state, 1).parts) == ["head"]
-        names = {name.removeprefix("generator.") for name in shared["generator"].tensors}
-        floating = {name for name, tensor in state.module.generator.state_dict().items() if tensor.is_floating_point()}
-        assert names == floating >= {"held", "network.1.running_mean"}
 
 
 def taught(objective, known=(0, 2), number=3):
@@ -223,20 +188,6 @@ def test_the_generator_s_loss_is_that_of_loops(tmp_path, weighting):
     assert loss == pytest.approx(total + 0.5 * math.exp(-np.mean(far)), rel=1e-5)
 
 
-def test_the_generator_comes_to_make_what_the_heads_know(tmp_path):
-    server, _, uploads = numbers(**{"server-steps": 400, "server-rate": 0.02})
-    outcome = finished(server, {0: uploads[0]}, tmp_path)
-    made = Generator(K, D, Q, 5)
-    sent = outcome.downloads[0]["generator"].tensors
-    made.load_state_dict({name.removeprefix("generator."): t for name, t in sent.items()}, strict=False)
-    made.eval()
-    assert made.held.tolist() == [1, 1, 0, 0]
-    labels = made.labels(200)
-    head = uploads[0]["head"].tensors
-    answers = (made(made.noise(200), labels) @ head["classifier.weight"].T + head["classifier.bias"]).argmax(dim=1)
-    assert float((answers == labels).double().mean()) > 0.95
-
-
 def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate(tmp_path):
     server, _, uploads = numbers(**{"server-steps": 1, "diversity": 0.0})
     first = finished(server, {0: uploads[0]}, tmp_path)
@@ -252,14 +203,6 @@ def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate(tmp_path
     for number in (1, 40):
         moved = finished(server, {0: uploads[0]}, tmp_path, number=number).state[f"generator/{name}"] - start[name]
         assert float(moved.abs().max()) == pytest.approx(3e-4 * 0.98 ** (number - 1), rel=0.01)
-
-
-def test_the_mean_is_that_of_the_weights_and_every_client_gets_one_generator(tmp_path):
-    server, _, uploads = numbers(models=("one", "two", "two"))
-    outcome = finished(server, uploads, tmp_path)
-    assert {server.address(p, outcome.downloads, outcome.state, 2) for p in HELD} == set(outcome.downloads) == {0}
-    mean = sum((10 + p) * upload["head"].tensors["classifier.bias"].double() for p, upload in uploads.items()) / 33
-    torch.testing.assert_close(outcome.downloads[0]["head"].tensors["classifier.bias"], mean.float())
 
 
 def test_a_second_architecture_is_refused_where_all_is_shared():

@@ -8,26 +8,10 @@ def test_it_trains_as_fedproto_does_without_its_pull(run, metrics):
     for ours, theirs in zip(alone, pulled, strict=True):
         for rule in ("local-prototypes", "classifier", "discriminant", "majority-class"):
             assert ours["evaluation"]["rules"][rule] == theirs["evaluation"]["rules"][rule]
-        assert ours["bytes"]["payload_up"] == ours["bytes"]["payload_down"] == 0
         if "training" in ours:
             loss = ours["training"]["loss"]
             assert loss["cross-entropy"] == theirs["training"]["loss"]["cross-entropy"]
-            assert loss.keys() == {"cross-entropy", "loss"}
-            assert (ours["training"]["asked"], ours["training"]["valid"]) == (4, 4)
-            assert ours["server"] == {}
+            assert (loss.keys(), ours["server"]) == ({"cross-entropy", "loss"}, {})
     # and it does learn
     tests = [line["evaluation"]["rules"]["classifier"]["test"]["mean"] for line in alone]
     assert tests[-1] > tests[0]
-
-
-def test_a_client_does_not_depend_on_who_else_takes_part(run, metrics):
-    """With a fraction, each client's rounds are those in which it was drawn: other clients' training is no part."""
-    every = metrics(run({"strategy": "local", "rounds": 2}))
-    some = metrics(run({"strategy": "local", "rounds": 2, "fraction-train": 0.5}))
-    first = some[0]["clients"]
-    trained = {partition for partition, client in first.items() if "training" in client}
-    assert len(trained) == 2
-    for partition in every[0]["clients"]:
-        after = some[1]["clients"][partition]["evaluation"]
-        same_as = every[1] if partition in trained else every[0]
-        assert after == same_as["clients"][partition]["evaluation"]

@@ -8,10 +8,7 @@ import torch
 
 from federation.settings import Settings, check
 from federation.wire.codec import Codec, CodecError, codec_of
-from federation.wire.messages import encode_instruction, encode_report
-from federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
-from federation.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
-from federation.wire.sizes import wire_bytes
+from federation.wire.parts import Limits, decode_payload, encode_payload
 from federation.wire.specs import Exchange, Spec
 from federation.wire.transforms import SignificantBits
 from prototypes.masks import class_masks
@@ -91,6 +88,9 @@ def test_a_prototype_takes_as_many_values_on_the_wire_as_its_mask_has_ones(codec
         assert not any(codec.dim in array.shape for array in arrays.values())
 
 
+# --- agreement ----------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_encoding_leaves_the_payload_alone_and_what_was_decoded_encodes_to_the_same_again(codec):
     sent = prototypes(range(K), codec.dim)
@@ -101,44 +101,6 @@ def test_encoding_leaves_the_payload_alone_and_what_was_decoded_encodes_to_the_s
     assert {name: array.data for name, array in again.items()} == {name: array.data for name, array in once.items()}
 
 
-# --- bytes --------------------------------------------------------------------------------------------------
-
-
-def messages(codec, labels, counted=False):
-    """A message down and one up, as large as they come."""
-    payload = prototypes(labels, codec.dim)
-    run = "20260101-120000-tinyproto-fp-tiny-imagenet"
-    down = encode_instruction(Instruction(run, 300, True, payload, 299, {"mu": 0.0015}), codec)
-    training = TrainingFigures(
-        500, 80, {"cross-entropy": 1.5, "prototype-pull": 0.25, "loss": 1.75}, 0.5, 3.0, 2.0, 9.0
-    )
-    rules = ("classifier", "local-prototypes", "global-prototypes", "discriminant", "majority-class")
-    evaluation = Evaluation((90, 40), dict.fromkeys(rules, (30, 20)), 0.5)
-    payload = prototypes(labels, codec.dim, counted)
-    return down, encode_report(Report(3, 300, payload, training, evaluation, "", 1.5), codec)
-
-
-@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_payload_bytes_are_the_values_alone(codec, crossed):
-    for records in messages(codec, (1, 3, 6), counted=True):
-        expected = 3 * (codec.ones or codec.dim) * BYTES[codec.wire_dtype]
-        assert payload_bytes(records) == payload_bytes(crossed(records)) == expected
-
-
-@pytest.mark.parametrize(("num_classes", "dim", "ones"), [(200, 500, 50), (10, 500, 50), (1, 500, 50), (100, 512, 0)])
-def test_a_message_of_float32_adds_little_to_its_payload_and_int8_a_scale_a_prototype(num_classes, dim, ones):
-    floats, steps = (messages(Codec(num_classes, dim, ones, kind), range(num_classes)) for kind in ("float32", "int8"))
-    for records, in_int8 in zip(floats, steps, strict=True):
-        payload = payload_bytes(records)
-        over = wire_bytes(records, without=("evaluation",)) - payload
-        assert payload == num_classes * (ones or dim) * 4 == 4 * payload_bytes(in_int8)
-        assert 0 < over <= 0.05 * payload + 4096
-        assert wire_bytes(in_int8, without=("evaluation",)) - payload_bytes(in_int8) >= over + 4 * num_classes
-
-
-# --- agreement ----------------------------------------------------------------------------------------------
-
-
 def test_the_run_settings_and_the_task_make_the_codec():
     settings = check(Settings, {"sparsity-dim": 5, "wire-dtype": "int8", "seed": 9, "feature-dim": 12})
     assert codec_of(settings, K, 12, Exchange()) == Codec(K, 12, 5, "int8", 9)
@@ -146,16 +108,11 @@ def test_the_run_settings_and_the_task_make_the_codec():
     assert codec_of(Settings(), 3, 7, rounding) == Codec(3, 7, added="up.prototypes=16bits")
 
 
-def test_as_many_ones_as_dimensions_are_no_mask():
+def test_as_many_ones_as_dimensions_are_no_mask_and_without_masks_no_seed_matters():
     whole, none = Codec(K, 12, 12, seed=4), Codec(K, 12)
     assert (whole.masked, whole.width, whole.fingerprint) == (False, 12, none.fingerprint)
     sent = prototypes(range(K), 12)
     assert decode_payload(encode_payload(sent, whole), Limits(none, 1e6)).vectors.equal(sent.vectors)
-
-
-def test_without_masks_the_seed_is_no_part_of_the_codec():
-    assert Codec(K, 12, seed=1).fingerprint == Codec(K, 12, seed=2).fingerprint
-    assert Codec(K, 12, seed=1).difference(Codec(K, 12, seed=2).fingerprint) == ""
     assert Codec(K, 12, 5, seed=1).fingerprint != Codec(K, 12, 5, seed=2).fingerprint
 
 
@@ -217,10 +174,8 @@ def test_a_hostile_fingerprint_is_refused_in_one_printable_line(fingerprint, ref
 @pytest.mark.parametrize(
     ("wire_dtype", "value", "named"),
     [
-        ("float16", 65520.0, "65520, beyond 65504, the largest number of float16"),
-        ("float16", -1e6, "choose the wire-dtype bfloat16, int8 or float32"),
-        ("bfloat16", 3.4e38, "the largest number of bfloat16"),
-        ("float32", float("nan"), "NaN or infinity"),
+        ("float16", 65520.0, "65520, beyond 65504"),
+        ("float16", -1e6, "wire-dtype bfloat16, int8 or float32"),
         ("int8", float("-inf"), "NaN or infinity"),
     ],
 )
@@ -230,15 +185,12 @@ def test_a_value_that_the_format_cannot_hold_names_its_class(wire_dtype, value, 
         codec = Codec(K, 12, ones, wire_dtype)
         vectors = sent.vectors.clone()
         vectors[2, masks_of(codec, (6,))[0].nonzero()[-1]] = value
-        with pytest.raises(CodecError, match=r"^a prototype cannot be sent \(class 6\): ") as caught:
+        with pytest.raises(CodecError, match=rf"^a prototype cannot be sent \(class 6\): .*{named}"):
             encode_payload(sent.with_vectors(vectors), codec)
-        assert named in str(caught.value)
-        assert str(caught.value).isprintable()
 
 
 def test_what_no_mask_lets_through_need_not_fit():
-    codec = Codec(K, 12, 5, "float16")
-    sent = prototypes((6,), 12)
+    codec, sent = Codec(K, 12, 5, "float16"), prototypes((6,), 12)
     masks = masks_of(codec, (6,))
     vectors = torch.where(masks, torch.tensor(1.5), torch.tensor(1e30))
     back = decode_payload(encode_payload(sent.with_vectors(vectors), codec), Limits(codec, 100.0))

@@ -12,12 +12,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from federation.wire import messages
 from federation.wire import parts as arrays
 from federation.wire.codec import Codec
-from federation.wire.messages import RECORDS, decode_identity, decode_instruction, encode_identity
-from federation.wire.parts import Limits, decode_payload, payload_bytes
-from federation.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures
+from federation.wire.messages import decode_identity, decode_instruction
+from federation.wire.parts import Limits, decode_payload
+from federation.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
 from federation.wire.sizes import wire_bytes
 from federation.wire.specs import Spec
 from prototypes.prototype_set import PrototypeSet
+from tests.strategies.sets import same
 
 K, D = 6, 4
 CODEC = Codec(K, D)
@@ -33,17 +34,6 @@ def prototypes(labels=(0, 2, 5), dim=D, counts=None, seed=0):
     vectors = torch.randn(len(labels), dim, generator=torch.Generator().manual_seed(seed))
     counted = None if counts is None else torch.tensor(counts, dtype=torch.int64)
     return PrototypeSet(torch.tensor(labels, dtype=torch.int64), vectors, counted)
-
-
-def same(one, other):
-    return (
-        one.labels.equal(other.labels)
-        and one.labels.dtype == other.labels.dtype
-        and one.vectors.equal(other.vectors)
-        and one.vectors.dtype == other.vectors.dtype
-        and (one.counts is None) == (other.counts is None)
-        and (one.counts is None or one.counts.equal(other.counts))
-    )
 
 
 def record(labels=None, vectors=None, **more):
@@ -71,7 +61,7 @@ def test_a_payload_crosses_unchanged(sent, limits, crossed):
     assert same(decode_payload(crossed(encode_payload(sent)), limits), sent)
 
 
-@pytest.mark.parametrize(("label", "dtype"), [(32767, np.int16), (32768, np.int32), (10**6, np.int32)])
+@pytest.mark.parametrize(("label", "dtype"), [(32767, np.int16), (32768, np.int32)])
 def test_labels_travel_as_narrow_as_they_can(label, dtype, crossed):
     codec = Codec(label + 1, D)
     encoded = crossed(encode_payload(prototypes((0, label)), codec=codec))
@@ -82,7 +72,6 @@ def test_labels_travel_as_narrow_as_they_can(label, dtype, crossed):
 def test_encoding_takes_any_layout_and_what_was_decoded_can_be_written_to():
     sent = prototypes(counts=(1, 2, 3))
     transposed = sent.with_vectors(sent.vectors.t().contiguous().t().requires_grad_())
-    assert not transposed.vectors.is_contiguous()
     decoded = decode_payload(encode_payload(transposed), COUNTED)
     assert same(decoded, sent)
     decoded.vectors.add_(1)
@@ -90,14 +79,6 @@ def test_encoding_takes_any_layout_and_what_was_decoded_can_be_written_to():
 
 
 # --- sizes --------------------------------------------------------------------------------------------------
-
-
-def test_payload_bytes_counts_the_vectors_alone():
-    """What they are in each format: test_codec.py."""
-    assert payload_bytes(encode_report(Report(0, 1, prototypes((1, 2), counts=(4, 4))))) == 2 * D * 4
-    for nothing in (Report(0, 1, prototypes(())), Report(0, 1)):
-        assert payload_bytes(encode_report(nothing)) == 0
-    assert payload_bytes(RecordDict({"payload": ConfigRecord({"vectors": 1})})) == 0
 
 
 def independent_wire_bytes(records):
@@ -114,35 +95,25 @@ WIDE = Codec(100, 512)
 
 
 def whole_report(dim=D, labels=(0, 2, 5)):
-    parts = {"cross-entropy": 1.5, "prototype-pull": 0.25, "loss": 1.75}
-    rules = {"classifier": (3, 1), "local-prototypes": (4, 0), "majority-class": (0, 2)}
-    return Report(
-        partition=3,
-        round=7,
-        payload=prototypes(labels, dim),
-        training=TrainingFigures(20, 8, parts, 0.5, 3.0, 2.0, 1.25),
-        evaluation=Evaluation((5, 2), rules, 0.125),
-        seconds=1.5,
-    )
+    training = TrainingFigures(20, 8, {"cross-entropy": 1.5, "loss": 1.75}, 0.5, 3.0, 2.0, 1.25)
+    evaluation = Evaluation((5, 2), {"classifier": (3, 1), "majority-class": (0, 2)}, 0.125)
+    return Report(3, 7, prototypes(labels, dim), training, evaluation, seconds=1.5)
 
 
 @pytest.mark.parametrize(
     "records",
     [
-        encode_instruction(Instruction("run", 3, False, prototypes(range(100), dim=512)), codec=WIDE),
-        encode_instruction(Instruction("run", 3, False)),
         encode_report(whole_report(512, range(100)), codec=WIDE),
         # three chunks of five MiB, two of them alike: those cross once
         RecordDict({"payload": ArrayRecord({"x": Array(np.zeros(12 << 18, np.float32))})}),
         # arrays and records that are alike, one of them without a value, and a name that JSON escapes
         RecordDict(
             {
-                "one": ArrayRecord({"ä": Array(np.ones(3)), "b": Array(np.ones(3)), "c": Array(np.zeros((0, 2)))}),
-                "two": ArrayRecord({"ä": Array(np.ones(3)), "b": Array(np.ones(3)), "c": Array(np.zeros((0, 2)))}),
-                "three": ConfigRecord({"a": 1}),
-                "four": ConfigRecord({"a": 1}),
-                "evaluation": ConfigRecord({}),
+                name: ArrayRecord({"ä": Array(np.ones(3)), "b": Array(np.ones(3)), "c": Array(np.zeros(0))})
+                for name in "ab"
             }
+            | {name: ConfigRecord({"a": 1}) for name in "cd"}
+            | {"evaluation": ConfigRecord({})}
         ),
         RecordDict({}),
     ],
@@ -157,12 +128,22 @@ def test_wire_bytes_equals_another_count(records):
 
 
 @pytest.mark.parametrize("payload", [None, prototypes(), prototypes(())])
-@pytest.mark.parametrize(("evaluate", "trained"), [(True, 0), (False, 4), (True, 11)])
-def test_an_instruction_crosses_unchanged(payload, evaluate, trained, crossed):
-    sent = Instruction("20260101-120000-fedproto-digits", 12, evaluate, payload, trained)
+@pytest.mark.parametrize(
+    ("evaluate", "trained", "constants"),
+    [
+        (True, 0, {}),
+        (False, 4, {"mu": 0.1 + 0.2}),
+        (True, 11, {"mu": 1.5e-4, "zero": 0.0, "below": -5e-324, "most": 1e100}),
+    ],
+)
+def test_an_instruction_crosses_unchanged_and_constants_to_the_bit_and_in_order(
+    payload, evaluate, trained, constants, crossed
+):
+    sent = Instruction("20260101-120000-fedproto-digits", 12, evaluate, payload, trained, constants)
     back = decode_instruction(crossed(encode_instruction(sent)), LIMITS)
     assert replace(back, payload=None) == replace(sent, payload=None)
-    assert back.payload is None if payload is None else same(back.payload, payload)
+    assert list(back.constants) == list(constants)
+    assert same(back.payload, payload)
 
 
 def instruction_with(**fields):
@@ -213,9 +194,9 @@ def test_bad_instructions(records, named, refused):
     assert named in refused(decode_instruction, records, LIMITS)
 
 
-@pytest.mark.parametrize("run", ["", "..", "../x", "/a", "x" * 300])
-def test_a_run_name_that_leads_elsewhere_is_refused(run, refused):
-    assert "run name" in refused(decode_instruction, encode_instruction(Instruction(run, 1, True)), LIMITS)
+def test_a_run_name_that_leads_elsewhere_is_refused(refused):
+    for run in ("", "..", "../x", "/a", "x" * 300):
+        assert "run name" in refused(decode_instruction, encode_instruction(Instruction(run, 1, True)), LIMITS)
 
 
 @pytest.mark.parametrize("kind", [None, "mixtures"])
@@ -253,33 +234,7 @@ def test_a_message_of_another_codec_is_refused_and_not_decoded(theirs, holds, cr
     assert "another codec" in refused(partial(decode_report, codec=MASKED), up)
 
 
-# --- constants ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "constants",
-    [{}, {"mu": 0.1 + 0.2}, {"mu": 1.5e-4, "zero": 0.0, "below": -5e-324, "most": 1e100}, dict.fromkeys("abc", 1.0)],
-)
-def test_constants_cross_to_the_bit_and_in_order(constants, crossed):
-    sent = Instruction("run", 3, True, constants=constants)
-    back = decode_instruction(crossed(encode_instruction(sent)), LIMITS)
-    assert back == sent
-    assert list(back.constants) == list(constants)
-
-
 # --- every message ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "records",
-    [
-        encode_instruction(Instruction("run", 1, True, prototypes())),
-        encode_report(whole_report()),
-        encode_identity(Identity(0, 1)),
-    ],
-)
-def test_a_message_holds_the_records_that_were_agreed(records):
-    assert {name: type(item) for name, item in records.items()} == {name: RECORDS[name] for name in records}
 
 
 @pytest.mark.parametrize(

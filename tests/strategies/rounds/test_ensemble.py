@@ -1,6 +1,5 @@
 """The ensemble: who is asked when, what is scored, what is dropped, and that nothing else of a run knows of it."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -11,12 +10,10 @@ from PIL import Image
 
 from data.client_data import DataSpec
 from data.shared_set import SharedTestSpec, shared_labels
-from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
 from federation.wire.messages import encode_report
 from federation.wire.payloads import Answers
 from federation.wire.sizes import wire_bytes
-from strategies.rounds.exchange import LATE
 
 CLASSES, ROWS = 4, 11
 APART = {"ensemble_wire_up", "ensemble_wire_down"}
@@ -82,19 +79,9 @@ def lines_of(strategy, without=("time",)):
     return [{name: value for name, value in line.items() if name not in without} for line in strategy.folder.lines()]
 
 
-# --- who is asked, when -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("every", "due", "evaluate_every", "who"),
-    [
-        (0, [], 1, "all"),
-        (1, [1, 2, 3, 4, 5, 6], 2, "sampled"),
-        (2, [1, 3, 5, 6], 1, "sampled"),
-        (2, [1, 3, 5, 6], 2, "all"),
-        (3, [1, 4, 6], 2, "all"),
-        (9, [1, 6], 1, "all"),
-    ],
+    [(0, [], 1, "all"), (1, [1, 2, 3, 4, 5, 6], 2, "sampled"), (2, [1, 3, 5, 6], 2, "all"), (9, [1, 6], 1, "all")],
 )
 def test_all_clients_answer_in_every_nth_round_and_at_the_end(answering, shared, every, due, evaluate_every, who):
     found, path = shared
@@ -117,17 +104,6 @@ def test_all_clients_answer_in_every_nth_round_and_at_the_end(answering, shared,
             assert line["ensemble"] == {"of_round": number - 1, "accuracy": accuracy, "clients": 6, "rows": ROWS}
     asked = [(p, r) for p, r, _, _ in made.asked]
     assert len(set(asked)) == len(asked), "one message a client and round"
-
-
-# --- nothing else changes ---------------------------------------------------------------------------------------
-
-
-def test_flowers_result_is_what_it_was(answering, shared):
-    settings = {"fraction-train": 0.5, "evaluate-every": 2}
-    plain = answering().start(settings).result
-    told = answering().start(settings | {"ensemble-every": 1} | shared[1]).result
-    assert told.evaluate_metrics_clientapp == plain.evaluate_metrics_clientapp != {}
-    assert told.train_metrics_clientapp == plain.train_metrics_clientapp
 
 
 @pytest.mark.parametrize("settings", [{"evaluate-every": 2}, {"evaluate-clients": "sampled"}])
@@ -155,21 +131,6 @@ def test_a_message_for_the_ensemble_alone_is_in_no_other_count(answering, shared
         assert found == [up[line["round"]], down[line["round"]]]
         assert {other["bytes"].pop(name) for name in APART} == {0}
         assert line["bytes"] == other["bytes"]
-
-
-def test_a_late_reply_to_a_message_for_the_ensemble_alone_was_sent_all_the_same(answering, shared, script):
-    def change(p, number, kind, report):
-        return script.SILENCE if (p, kind, number) == (silent, "evaluate", 1) else report
-
-    settings = {"evaluate-clients": "sampled", "fraction-train": 0.5, "ensemble-every": 9} | shared[1]
-    silent = next(p for p in range(4) if p not in answering().start(settings).sample(1))
-    whole, late = (answering(c).start(settings).folder.lines()[0] for c in (None, change))
-    assert late["bytes"]["ensemble_wire_down"] == whole["bytes"]["ensemble_wire_down"] > 0
-    assert late["bytes"]["ensemble_wire_up"] < whole["bytes"]["ensemble_wire_up"]
-    assert late["problems"] == {str(silent): LATE}
-
-
-# --- bad answers ------------------------------------------------------------------------------------------------
 
 
 def spoilt(answers, how):
@@ -234,158 +195,28 @@ def test_where_every_answer_is_bad_there_is_no_figure(answering, shared):
     assert strategy.failed_in_a_row == 0
 
 
-def test_an_answer_that_nobody_asked_for_is_dropped(answering, shared):
-    settings = {"ensemble-every": 2}
-
+def test_an_answer_that_nobody_asked_for_is_dropped_and_nothing_else_changes(answering, shared):
     def change(p, number, kind, report):
         unasked = Answers(probabilities(p, number), shared[0].fingerprint)
         return replace(report, answers=unasked) if (p, number) == (1, 2) else report
 
-    strategy = answering(change).start(settings | shared[1])
-    honest = answering().start(settings | shared[1])
-    lines = list(zip(lines_of(strategy), lines_of(honest), strict=True))
-    line, other = lines.pop(1)
-    assert all(mine == theirs for mine, theirs in lines)
+    runs = (answering(how).start({"ensemble-every": 2} | shared[1]) for how in (change, None))
+    lines, honest = map(lines_of, runs)
+    line, other = lines.pop(1), honest.pop(1)
+    assert lines == honest
     assert line["problems"] == {"1": "ensemble answer dropped: nobody asked for one"}
-    assert "ensemble" not in line
     assert line["bytes"].pop("ensemble_wire_up") > 0 == other["bytes"].pop("ensemble_wire_up")
     assert line | {"problems": {}} == other
 
 
-def test_an_answer_beside_a_bad_upload_counts_and_both_problems_are_told(answering, shared):
-    def change(p, number, kind, report):
-        if number != 2 or p > 1:
-            return report
-        bad = replace(report.payload, vectors=report.payload.vectors * 1e9)
-        return replace(report, payload=bad, answers=spoilt(report.answers, "nan") if p == 0 else report.answers)
-
-    line = answering(change).start({"ensemble-every": 1} | shared[1]).folder.lines()[1]
-    assert line["ensemble"]["clients"] == 3
-    assert line["training"]["dropped"] == 2
-    assert line["problems"]["0"].startswith("upload dropped: ")
-    assert line["problems"]["0"].endswith("; ensemble answer dropped: a probability of it lies outside 0 to 1")
-    assert "ensemble" not in line["problems"]["1"]
-
-
-# --- the server -------------------------------------------------------------------------------------------------
-
-
-def test_a_server_without_the_shared_test_set_says_so_before_the_run(answering, shared, tmp_path):
-    made = answering()
-    with pytest.raises(SettingError) as caught:
-        made.start({"ensemble-every": 3, "shared-test-path": str(tmp_path / "nowhere")})
-    text = str(caught.value)
-    assert text.startswith("`ensemble-every` is 3, but the server cannot open the shared test set: ")
-    assert "shared test set: shared-test-path: " in text
-    assert "nowhere' does not exist" in text
-    assert made.asked == []
-    made.start({"shared-test-path": str(tmp_path / "nowhere")})
-
-
-def test_a_shared_test_set_of_another_number_of_classes_is_refused(answering, tmp_path):
-    folder = scans(tmp_path / "five", range(10), 5)
-    made = answering()
-    with pytest.raises(SettingError, match="the shared test set has 5 classes, but the clients have 4; give both"):
-        made.start({"ensemble-every": 1, "shared-test-path": str(folder)})
-    assert made.asked == []
-
-
-# --- whole runs -------------------------------------------------------------------------------------------------
-
-
-class Listening(LocalGrid):
-    """Keeps what the clients answer, by round."""
-
-    answers: dict
-
-    def pull_messages(self, message_ids):
-        replies = super().pull_messages(message_ids)
-        for reply in replies:
-            records = reply.content
-            if "ensemble" in records:
-                values = records["ensemble"]["probabilities"].numpy()
-                type(self).answers.setdefault(records["report"]["round"], []).append(values)
-        return replies
-
-
-def test_a_whole_run_scores_what_its_clients_sent(run, home):
-    """On rows that are set aside, half of the clients training."""
-    settings = {"strategy": "fedpagr", "ensemble-every": 2, "rounds": 3, "fraction-train": 0.5, "feature-dim": 12}
-    Listening.answers = {}
-    folder = run(settings, grid=Listening)
-    spec = DataSpec("digits", clients=4, shared_test_share=0.1, max_samples=400)
-    labels = shared_labels(SharedTestSpec(spec, home / "cache")).labels.tolist()
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert sorted(Listening.answers) == [1, 3, 4]
-    for line in lines:
-        if line["round"] == 2:
-            assert "ensemble" not in line
-            continue
-        answers = Listening.answers[line["round"]]
-        assert line["ensemble"] == {
-            "of_round": line["round"] - 1,
-            "accuracy": naive(answers, labels),
-            "clients": 4,
-            "rows": 40,
-        }
-    summary = json.loads((folder / "summary.json").read_text())
-    accuracies = [line["ensemble"]["accuracy"] for line in lines if "ensemble" in line]
-    assert summary["ensemble"] == {
-        "best": max(accuracies),
-        # the first is of untrained models
-        "last-5": pytest.approx(sum(accuracies[1:]) / 2, abs=1e-15),
-        "final": accuracies[-1],
-        "rows": 40,
-    }
-    assert summary["bytes"]["ensemble_wire_up"] == sum(line["bytes"]["ensemble_wire_up"] for line in lines) > 0
-    told = [said for said in run.said if ", ensemble " in said]
-    for of_round, accuracy, said in zip((0, 2, 3), accuracies, told, strict=True):
-        assert f"| after {of_round}: " in said
-        assert f", ensemble {100 * accuracy:5.1f}) | " in said
-
-
-@pytest.fixture
-def images(tmp_path):
-    """A data set of images, and a shared test set of the same form."""
-    data, shared = scans(tmp_path / "data", range(30, 230), 10), scans(tmp_path / "shared", range(30), 10)
-    return {"dataset": str(data), "shared-test-path": str(shared), "feature-dim": 12}
-
-
-ALONE = {"fraction-train": 0.5, "rounds": 3}
-
-
-@pytest.mark.parametrize(
-    ("strategy", "more", "measured", "alone"),
-    [
-        ("fedproc", {}, [2, 3], []),
-        ("fedpagr", ALONE | {"evaluate-every": 2}, [1, 2, 3, 4], [2]),
-        ("fedproto", ALONE | {"evaluate-clients": "sampled"}, [1, 2, 3, 4], [1, 2, 3, 4]),
-    ],
-)
-def test_a_run_with_it_is_the_run_without_it(run, metrics, images, strategy, more, measured, alone):
-    """The same rows both times, since the shared ones lie elsewhere: only the ensemble's own figures differ, and not a
-    byte of any other count (the instruction's `ensemble` is a bool, as long when true)."""
-    settings = {"strategy": strategy} | images | more
-    without = metrics(run(settings))
-    lines = metrics(run(settings | {"ensemble-every": 1}))
-    assert [line["round"] for line in lines if "ensemble" in line] == measured
-    assert [line["round"] for line in lines if line["bytes"]["ensemble_wire_down"]] == alone
-    for line, plain in zip(lines, without, strict=True):
-        found = line.pop("ensemble", None)
-        answered = line["bytes"]["ensemble_wire_up"] > 0
-        assert answered == (found is not None)
-        line["bytes"] |= dict.fromkeys(APART, 0)
-        assert line == plain
-
-
-def test_cut_and_resumed_it_has_the_same_figures(run, cut, metrics):
-    settings = {"strategy": "fedpagr", "ensemble-every": 2, "rounds": 3, "fraction-train": 0.5, "feature-dim": 12}
-    whole = run(settings)
-    before = set(whole.parent.iterdir())
-    cut(settings, "_close", lambda strategy, line, *others: line["round"] == 3)
-    (folder,) = set(whole.parent.iterdir()) - before
-    run(settings | {"resume": folder.name})
-    assert metrics(folder) == metrics(whole)
-    assert sum("ensemble" in line for line in metrics(folder)) == 3
-    ensembles = [json.loads((each / "summary.json").read_text())["ensemble"] for each in (whole, folder)]
-    assert ensembles[0] == ensembles[1]
+def test_a_shared_test_set_that_is_missing_or_of_other_classes_is_refused_before_the_run(answering, tmp_path):
+    five = scans(tmp_path / "five", range(10), 5)
+    for place, words in (
+        (tmp_path / "nowhere", r"`ensemble-every` is 1, but the server cannot .*shared-test-path: .*nowhere' does not"),
+        (five, "the shared test set has 5 classes, but the clients have 4; give both"),
+    ):
+        made = answering()
+        with pytest.raises(SettingError, match=words):
+            made.start({"ensemble-every": 1, "shared-test-path": str(place)})
+        assert made.asked == []
+        made.start({"shared-test-path": str(place)})

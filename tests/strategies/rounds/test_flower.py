@@ -4,7 +4,6 @@ import json
 import math
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,9 +14,7 @@ from prototypes.prototype_set import PrototypeSet
 from runs.round import RunError
 from strategies import load_method
 from strategies.contract import EVERYONE, Outcome, ServerHalf
-from strategies.rounds.checkpoint import pack, unpack
-
-ROOT = Path(__file__).resolve().parents[3]
+from strategies.rounds.checkpoint import pack
 
 
 def lines_of(strategy):
@@ -53,9 +50,7 @@ def test_only_clients_with_training_rows_train_and_the_others_evaluate(federatio
     # M counts those with training rows: round(0.5 * 4) of them
     assert set(Counter(r for _, r in trained).values()) == {2}
     assert {p for p, _ in trained} == {0, 2, 3, 5}
-    assert {(p, r) for p, r in asked(group, "evaluate") if p in (1, 4)} == {
-        (p, r) for p in (1, 4) for r in range(1, 14)
-    }
+    assert Counter(p for p, _ in asked(group, "evaluate") if p in (1, 4)) == {1: 13, 4: 13}
 
 
 def test_sampling_depends_on_seed_and_round_alone(federation):
@@ -82,32 +77,16 @@ def test_a_client_gets_one_message_a_round(federation, who):
     group = federation(6)
     group.start({"fraction-train": 0.5, "rounds": 4, "evaluate-clients": who})
     assert max(Counter(asked(group)).values()) == 1
-    expected = 6 if who == "all" else 3
-    assert Counter(r for _, r in asked(group)) == dict.fromkeys(range(1, 6), expected)
+    assert Counter(r for _, r in asked(group)) == dict.fromkeys(range(1, 6), 6 if who == "all" else 3)
     final = {p for p, r in asked(group, "evaluate") if r == 5}
     assert final == (set(range(6)) if who == "all" else {p for p, r in asked(group, "train") if r == 4})
-
-
-def test_messages_name_run_and_round_and_carry_what_the_last_round_made(federation):
-    group = federation(3)
-    strategy = group.start({"rounds": 3})
-    assert {instruction.run for *_, instruction in group.asked} == {strategy.folder.path.name}
-    for _, round_number, _, instruction in group.asked:
-        assert instruction.round == round_number
-        if round_number == 1:
-            assert instruction.payload is None
-            continue
-        # the mean over clients of what they uploaded in the round before, summed in partition order
-        uploads = [group.upload(p, round_number - 1).vectors.double() for p in range(3)]
-        expected = ((uploads[0] + uploads[1] + uploads[2]) / 3).float()
-        assert torch.equal(instruction.payload.vectors, expected)
 
 
 def test_evaluation_every_n_rounds_and_at_the_end(federation):
     group = federation(4)
     strategy = group.start({"rounds": 6, "evaluate-every": 3, "fraction-train": 0.5})
     due = {r: {i.evaluate for *_, i in group.asked if i.round == r} for r in range(1, 8)}
-    assert due == {1: {True}, 2: {False}, 3: {False}, 4: {True}, 5: {False}, 6: {False}, 7: {True}}
+    assert due == {number: {number in (1, 4, 7)} for number in range(1, 8)}
     assert {r for _, r in asked(group, "evaluate")} == {1, 4, 7}
     evaluated = {line["round"]: line["evaluation"]["of_round"] for line in lines_of(strategy) if "evaluation" in line}
     assert evaluated == {1: 0, 4: 3, 7: 6}
@@ -117,28 +96,21 @@ def test_evaluation_every_n_rounds_and_at_the_end(federation):
 def test_lines_hold_the_rounds_training_and_the_evaluation_before_it(federation):
     group = federation(3)
     strategy = group.start({"rounds": 2})
-    first, second, final = lines_of(strategy)
-    assert [line["round"] for line in (first, second, final)] == [1, 2, 3]
-    assert [line["evaluation"]["of_round"] for line in (first, second, final)] == [0, 1, 2]
-    assert final["final"] is True
-    assert "training" not in final
-    losses = [group.report(p, 2, "train", True).training.parts["loss"] for p in range(3)]
-    assert second["training"]["loss"]["loss"] == pytest.approx(sum(losses) / 3, rel=1e-12)
-    right = [group.report(p, 2, "train", True).evaluation.correct["local-prototypes"][0] for p in range(3)]
-    assert second["evaluation"]["rules"]["local-prototypes"]["test"]["mean"] == pytest.approx(sum(right) / 18)
-    assert strategy.result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(sum(right) / 18)
+    lines = lines_of(strategy)
+    assert [(line["round"], line["evaluation"]["of_round"]) for line in lines] == [(1, 0), (2, 1), (3, 2)]
+    assert lines[2]["final"] is True
+    assert "training" not in lines[2]
+    reports = [group.report(p, 2, "train", True) for p in range(3)]
+    mean = sum(report.training.parts["loss"] for report in reports) / 3
+    assert lines[1]["training"]["loss"]["loss"] == pytest.approx(mean, rel=1e-12)
+    right = sum(report.evaluation.correct["local-prototypes"][0] for report in reports) / 18
+    assert lines[1]["evaluation"]["rules"]["local-prototypes"]["test"]["mean"] == pytest.approx(right)
+    assert strategy.result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(right)
 
 
 @pytest.mark.parametrize(
     ("codec", "size"),
-    [
-        (Codec(4, 3), 4 * 3),
-        (Codec(4, 11, 2), 4 * 2),
-        (Codec(4, 11, 5, "bfloat16"), 2 * 5),
-        (Codec(4, 11, 5, "int8", seed=1), 5),
-        (Codec(4, 3, wire_dtype="float16"), 2 * 3),
-    ],
-    ids=lambda value: value.fingerprint if isinstance(value, Codec) else "",
+    [(Codec(4, 11, 2), 4 * 2), (Codec(4, 11, 5, "bfloat16"), 2 * 5), (Codec(4, 3, wire_dtype="int8"), 3)],
 )
 def test_bytes_are_those_of_the_formula(federation, codec, size):
     """size: bytes of one prototype's values, s of them."""
@@ -158,33 +130,11 @@ def test_bytes_are_those_of_the_formula(federation, codec, size):
     final = lines_of(strategy)[3]["bytes"]
     assert final["payload_up"] == final["wire_up"] == final["payload_down"] == final["wire_down"] == 0
     assert final["evaluate_only_wire_down"] > final["evaluate_only_payload_down"] == size * 4 * len(known)
-    summary = json.loads((strategy.folder.path / "summary.json").read_text())
-    assert summary["bytes"] == {
-        name: sum(line["bytes"][name] for line in lines_of(strategy)) for name in summary["bytes"]
-    }
+    total = json.loads((strategy.folder.path / "summary.json").read_text())["bytes"]
+    assert total == {name: sum(line["bytes"][name] for line in lines_of(strategy)) for name in total}
 
 
 # --- prototypes -------------------------------------------------------------------------------------------
-
-
-def test_a_class_nobody_reports_keeps_its_prototype_and_one_never_reported_is_absent(federation):
-    held = {0: (0, 1), 1: (1,)}
-
-    def quiet(partition, round_number, kind, report):
-        # class 0 is reported in round 1 alone, class 1 always, 2 and 3 never
-        if kind == "train" and partition == 0 and round_number > 1:
-            vectors = report.payload.vectors[1:]
-            return replace(report, payload=PrototypeSet(torch.tensor([1]), vectors))
-        return report
-
-    group = federation(2, held=held, tamper=quiet)
-    group.start({"rounds": 3})
-    downloads = {i.round: i.payload for *_, i in group.asked}
-    assert downloads[1] is None
-    for round_number in (2, 3, 4):
-        assert downloads[round_number].labels.tolist() == [0, 1]
-        assert torch.equal(downloads[round_number].vectors[0], group.upload(0, 1).vectors[0])
-    assert not torch.equal(downloads[3].vectors[1], downloads[2].vectors[1])
 
 
 def test_a_round_without_a_single_upload_keeps_all_prototypes(federation):
@@ -199,20 +149,6 @@ def test_a_round_without_a_single_upload_keeps_all_prototypes(federation):
     assert (lost["training"]["asked"], lost["training"]["valid"], lost["server"]) == (3, 0, {})
     assert "evaluation" not in lost
     assert set(strategy.result.train_metrics_clientapp) == {1, 3}
-
-
-def test_uploads_reach_the_method_in_partition_order(federation, monkeypatch):
-    order = []
-    method = load_method("fedproto").server
-    inner = method.aggregate
-
-    def spy(self, uploads, state, server_round):
-        order.append(list(uploads))
-        return inner(self, uploads, state, server_round)
-
-    monkeypatch.setattr(method, "aggregate", spy)
-    federation(5, tamper=lambda p, r, kind, report: (float(9 * p * r % 7), report)).start({"rounds": 3})
-    assert order == [[0, 1, 2, 3, 4]] * 3
 
 
 def test_the_order_of_replies_changes_no_bit(federation):
@@ -284,21 +220,6 @@ def test_it_warns_when_prototypes_fall_below_a_third_of_round_1(federation, say,
     said = [line for line in say() if "collapse" in line]
     assert bool(said) == warns
     if warns:
-        assert said[0].startswith(
-            "warning: round 3: the mean norm of the prototypes has fallen from 8 in the first round with uploads to "
-            "2.56: the features collapse; where the loss pulls them to prototypes, lower `prototype-weight` or spread"
-        )
+        assert said[0].startswith("warning: round 3: the mean norm of the prototypes has fallen from 8 in ")
+        assert " to 2.56: the features collapse; " in said[0]
     assert lines_of(strategy)[2]["server"]["prototype_norm"] == pytest.approx(8 * factor)
-
-
-def test_state_and_downloads_survive_packing():
-    state = {"labels": torch.tensor([1, 2]), "module/0.weight": torch.randn(2, 3)}
-    counted = PrototypeSet(torch.tensor([3]), torch.randn(1, 2), torch.tensor([5]))
-    downloads = {EVERYONE: PrototypeSet(torch.tensor([0]), torch.randn(1, 2)), 12: counted}
-    again, payloads = unpack(pack(state, downloads))
-    assert again.keys() == state.keys()
-    assert all(torch.equal(again[name], state[name]) for name in state)
-    assert list(payloads) == [EVERYONE, 12]
-    assert torch.equal(payloads[12].counts, torch.tensor([5]))
-    assert payloads[EVERYONE].counts is None
-    assert unpack(pack({}, {})) == ({}, {})

@@ -62,25 +62,27 @@ def test_what_is_remembered_survives_a_checkpoint():
     assert Outliers.from_json(json.loads(json.dumps(outliers.as_json()))) == outliers
 
 
-def scaled_by(factor, from_round=1):
-    def change(partition, round_number, kind, report):
-        if kind != "train" or partition != LIAR or round_number < from_round:
-            return report
-        return replace(report, payload=report.payload.with_vectors(factor * report.payload.vectors))
+def changed(change, who=(LIAR,), from_round=1):
+    """Clients of which these send change(their upload) from a round on."""
 
-    return change
+    def tamper(partition, round_number, kind, report):
+        if kind != "train" or partition not in who or round_number < from_round:
+            return report
+        return replace(report, payload=change(report.payload))
+
+    return tamper
+
+
+def scaled(factor):
+    return lambda payload: payload.with_vectors(factor * payload.vectors)
 
 
 @pytest.mark.parametrize("strategy", ["fedproto", "protonorm", "tinyproto-fp", "pfpl"])
 def test_a_long_upload_is_dropped_by_name_and_the_others_are_not(federation, strategy):
     """The run is the one in which that client uploads nothing."""
-
-    def nothing(partition, round_number, kind, report):
-        return replace(report, payload=None) if partition == LIAR else report
-
     settings = {"strategy": strategy} | ({"protonorm.gamma": 1.0} if strategy == "protonorm" else {})
-    lines = federation(5, tamper=scaled_by(900.0)).start(settings).folder.lines()
-    expected = federation(5, tamper=nothing).start(settings).folder.lines()
+    lines = federation(5, tamper=changed(scaled(900.0))).start(settings).folder.lines()
+    expected = federation(5, tamper=changed(lambda payload: None)).start(settings).folder.lines()
     for line, other in zip(lines[:-1], expected[:-1], strict=True):
         assert set(line["problems"]) == {str(LIAR)}
         assert line["problems"][str(LIAR)].startswith("upload dropped: its longest vector has norm ")
@@ -89,7 +91,7 @@ def test_a_long_upload_is_dropped_by_name_and_the_others_are_not(federation, str
 
 
 def test_a_rise_below_the_ratio_is_said_with_the_longest_client(federation, say):
-    federation(5, tamper=scaled_by(12.0, from_round=3)).start({"rounds": 3})
+    federation(5, tamper=changed(scaled(12.0), from_round=3)).start({"rounds": 3})
     (said,) = [line for line in say() if "has risen" in line]
     assert said.startswith("warning: round 3: the mean norm of the prototypes has risen from ")
     assert f"those of client {LIAR} are the longest" in said
@@ -97,13 +99,9 @@ def test_a_rise_below_the_ratio_is_said_with_the_longest_client(federation, say)
 
 def test_targets_of_a_method_s_own_length_are_no_rise(federation, say):
     """ProtoNorm draws features out to gamma: 100 times their length in one round, of all clients."""
-
-    def grow(partition, round_number, kind, report):
-        if kind != "train" or round_number < 2:
-            return report
-        return replace(report, payload=report.payload.with_vectors(50 * report.payload.vectors))
-
-    federation(5, tamper=grow).start({"strategy": "protonorm", "protonorm.gamma": 100.0})
+    federation(5, tamper=changed(scaled(50.0), range(5), from_round=2)).start(
+        {"strategy": "protonorm", "protonorm.gamma": 100.0}
+    )
     assert not [line for line in say() if "risen" in line or "dropped" in line]
 
 
@@ -115,11 +113,8 @@ def test_who_points_away_three_rounds_in_a_row_is_named(run):
             replies = super().pull_messages(message_ids)
             for each in replies:
                 report = each.content.config_records.get("report", {})
-                flips = report.get("partition") == LIAR or (report.get("partition"), report.get("round")) in (
-                    (3, 2),
-                    (3, 3),
-                )
-                if "payload" in each.content and flips:
+                who = report.get("partition"), report.get("round")
+                if "payload" in each.content and (who[0] == LIAR or who in ((3, 2), (3, 3))):
                     vectors = each.content["payload"]["vectors"]
                     each.content["payload"]["vectors"] = type(vectors)(-vectors.numpy())
             return replies
@@ -141,13 +136,8 @@ WITH_UPLOADS = [name for name in METHODS if read_settings({"strategy": name}).ex
 
 
 def test_an_upload_of_no_class_is_refused_also_as_the_only_one(federation):
-    def nothing(partition, round_number, kind, report):
-        if kind != "train":
-            return report
-        return replace(report, payload=PrototypeSet.empty(3))
-
     with pytest.raises(RunError, match="it holds no class, though the client has 20 training rows"):
-        federation(1, tamper=nothing).start({"max-failed-rounds": 2})
+        federation(1, tamper=changed(lambda payload: PrototypeSet.empty(3), range(1))).start({"max-failed-rounds": 2})
 
 
 ODD = {
@@ -162,15 +152,13 @@ ODD = {
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("strategy", WITH_UPLOADS)
 def test_no_legal_upload_ends_a_run_otherwise_than_by_a_sentence(federation, strategy, odd):
-    def change(partition, round_number, kind, report):
-        if kind != "train":
-            return report
-        vectors = ODD[odd](report.payload.vectors)
-        return replace(report, payload=PrototypeSet(report.payload.labels[: len(vectors)], vectors))
+    def change(payload):
+        vectors = ODD[odd](payload.vectors)
+        return PrototypeSet(payload.labels[: len(vectors)], vectors)
 
     # the one sentence that there may be: a contrastive training that such lengths make diverge
     with suppress(RunError):
-        federation(3, tamper=change).start({"strategy": strategy, "rounds": 2})
+        federation(3, tamper=changed(change, range(3))).start({"strategy": strategy, "rounds": 2})
 
 
 # --- messages that Flower cannot read ---------------------------------------------------------------------------
@@ -207,13 +195,10 @@ def test_malformed_objects_are_their_sender_s_failure(run, metrics):
     """Bits flipped in every record: Flower raises for most; the other clients' rounds are the same to the bit."""
     grid = remote(lambda content, index: content[:-3])
     settings = {"strategy": "fedproto", "rounds": 3, "start-timeout": 5.0}
-    honest = {"queries": True}
 
     class AfterTheStart(grid):
         def _crossed(self, message):
-            if message.metadata.message_type == "query" and honest["queries"]:
-                return message
-            return super()._crossed(message)
+            return message if message.metadata.message_type == "query" else super()._crossed(message)
 
     lines = metrics(run(settings, clients=3, grid=AfterTheStart))
     assert grid.raised
@@ -228,11 +213,8 @@ def test_a_malformed_answer_at_the_start_is_said_and_asked_again(run):
 
     class Once(remote(lambda content, index: content[:-3])):
         def _crossed(self, message):
-            spoilt = (
-                message.metadata.message_type == "query"
-                and self.nodes[message.metadata.src_node_id]["partition-id"] == LIAR
-                and next(answers, False)
-            )
+            of_liar = self.nodes[message.metadata.src_node_id]["partition-id"] == LIAR
+            spoilt = message.metadata.message_type == "query" and of_liar and next(answers, False)
             return super()._crossed(message) if spoilt else message
 
     run({"strategy": "local", "rounds": 1, "start-timeout": 30.0}, clients=2, grid=Once)
@@ -266,13 +248,7 @@ def test_an_answer_that_names_another_question_ends_nothing(run):
 def test_claimed_rows_lift_no_limit_beyond_what_is_believed(federation, say):
     """One of ten claims a billion rows and sends its vectors as many times as long, the wrong way round."""
     rows = dict.fromkeys(range(10), (20, 4, 6)) | {LIAR: (10**9, 4, 6)}
-
-    def change(partition, round_number, kind, report):
-        if kind != "train" or partition != LIAR:
-            return report
-        return replace(report, payload=report.payload.with_vectors(-1e9 * report.payload.vectors))
-
-    strategy = federation(10, tamper=change, rows=rows).start({"strategy": "tinyproto-fp", "rounds": 2})
+    strategy = federation(10, tamper=changed(scaled(-1e9)), rows=rows).start({"strategy": "tinyproto-fp", "rounds": 2})
     assert any(f"client {LIAR} says that it has 1000000000 training rows" in line for line in say())
     assert [line["training"]["dropped"] for line in RunFolder(strategy.folder.path).lines()[:2]] == [1, 1]
     assert strategy.half.constants["mu"] > 0.9 / (20 * 20)

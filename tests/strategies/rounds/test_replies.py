@@ -27,12 +27,8 @@ from tests.strategies.rounds.replies import (
 def test_a_reply_for_another_partition_or_round_is_not_used(ask):
     replies = ask({0: trained(1), 1: trained(1, round=ROUND + 1), 2: trained(2)})
     assert [reply.report for reply in replies[:2]] == [None, None]
-    assert [reply.problem for reply in replies] == [
-        "the reply says partition 1, round 5",
-        "the reply says partition 1, round 6",
-        "",
-    ]
-    assert [reply.partition for reply in replies] == [0, 1, 2]
+    said = ["the reply says partition 1, round 5", "the reply says partition 1, round 6", ""]
+    assert [reply.problem for reply in replies] == said
     assert replies[0].size.payload == 2 * 3 * 4
 
 
@@ -48,16 +44,10 @@ def forged(data, shape=(2, 3)):
 BAD = np.ones((2, 3), np.float32)
 # one of each kind: tests/federation/wire has them all
 BAD_UPLOADS = {
-    "NaN": (
-        arrays(vectors=BAD * np.float32("nan")),
-        "Row 0 of the float32 prototypes decodes to a value that is not finite",
-    ),
+    "NaN": (arrays(vectors=BAD * np.float32("nan")), "Row 0 .* not finite"),
     "norm": (arrays(vectors=BAD * 1e6), r"norm 1\.73e\+06, above `max-prototype-norm` 1e\+06"),
-    "width": (arrays(vectors=np.ones((2, 4), np.float32)), r"shape \(2, 4\), at most 4 rows of 3"),
-    "foreign label": (arrays(labels=(0, 4)), "outside 0 to 3"),
     "weights": (arrays(weights=np.zeros(9)), "weights"),
     "pickle": (arrays(vectors=forged(b"\x80\x04garbage")), "`vectors` cannot be read"),
-    "unknown form": (arrays(vectors=Array("float32", (2, 3), "torch", b"")), "`vectors` cannot be read"),
 }
 
 
@@ -79,7 +69,7 @@ def test_a_bad_upload_is_dropped_with_the_reason_and_the_evaluation_beside_it_co
     assert bad.report.payload is None
     assert bad.report.evaluation == EVALUATION
     assert bad.size.wire > bad.size.evaluation > 0
-    if name not in ("pickle", "unknown form", "weights"):
+    if name in ("NaN", "norm"):
         assert bad.size.payload == values["vectors"].size * 4
 
 
@@ -115,19 +105,14 @@ def test_a_reply_of_another_codec_is_not_used_though_its_shapes_fit(ask):
     assert bad.size.payload == good.size.payload == 2 * 2 * 4
 
 
-def test_a_missing_upload_is_a_problem_where_one_is_due(ask):
-    (missing,) = ask({0: trained(0, payload=None)})
+def test_a_missing_upload_is_a_problem_where_one_is_due_and_a_client_s_own_is_passed_on(ask):
+    own = trained(4, payload=None, training=None, problem="client 4 diverged in round 5: loss")
+    missing, failed = ask({0: trained(0, payload=None), 4: own})
     assert (missing.problem, missing.valid) == ("upload dropped: the upload is missing", False)
+    assert (failed.problem, failed.valid, failed.dropped) == ("client 4 diverged in round 5: loss", False, False)
+    assert failed.report.evaluation == EVALUATION
     (local,) = ask({0: trained(0, payload=None)}, limits=replace(LIMITS, specs=()))
     assert local.valid
-
-
-def test_a_clients_own_problem_is_passed_on(ask):
-    (failed,) = ask({4: trained(4, payload=None, training=None, problem="client 4 diverged in round 5: loss")})
-    assert failed.problem == "client 4 diverged in round 5: loss"
-    assert failed.report.evaluation == EVALUATION
-    assert not failed.valid
-    assert not failed.dropped
 
 
 def records_with(record, kind, values):
@@ -138,7 +123,6 @@ def records_with(record, kind, values):
 
 # one of each record: tests/federation/wire has them all
 BAD_REPLIES = {
-    "empty": RecordDict(),
     "weights": RecordDict({**encode_report(trained(1)), "weights": ArrayRecord({"w": Array(np.zeros(3))})}),
     "no partition": records_with("report", ConfigRecord, {"partition": "1"}),
     "NaN loss": records_with("training", MetricRecord, {"parts": [float("nan")]}),

@@ -9,7 +9,6 @@ from flwr.app import Error
 
 from federation.roster import RosterError
 from federation.settings import SettingError
-from federation.wire.codec import Codec
 from runs.folder import RunFolder
 from runs.round import RunError
 from strategies import load_method
@@ -29,12 +28,6 @@ def said_in(strategy):
     return lines, {name: (tensor.dtype, tensor.numpy().tobytes()) for name, tensor in tensors.items()}
 
 
-SETTINGS = [
-    {"strategy": "protonorm", "protonorm.alignment": "riesz", "fraction-train": 0.5, "evaluate-every": 2},
-    {"strategy": "fedproto", "sparsity-dim": 2, "wire-dtype": "int8"},
-]
-
-
 def cut_at(round_number):
     def answer(partition, of_round, kind, report):
         if of_round == round_number:
@@ -42,26 +35,6 @@ def cut_at(round_number):
         return report
 
     return answer
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(map(str, settings.values())))
-def test_cut_and_resumed_is_the_same_as_whole(federation, settings):
-    codec = Codec(4, 3, settings.get("sparsity-dim", 0), settings.get("wire-dtype", "float32"))
-    whole = federation(4, codec=codec).start(settings | {"rounds": 6})
-    group = federation(4, tamper=cut_at(4), codec=codec)
-    with pytest.raises(Cut):
-        group.start(settings | {"rounds": 6})
-    folder = group.strategy.folder
-    assert [line["round"] for line in folder.lines()] == [1, 2, 3]
-    again = federation(4, codec=codec)
-    resumed = again.start(settings | {"rounds": 6, "resume": str(folder.path)})
-    assert resumed.folder.path == folder.path
-    assert {round_number for _, round_number, *_ in again.asked} == {4, 5, 6, 7}
-    assert said_in(resumed) == said_in(whole)
-    summaries = [json.loads((run.folder.path / "summary.json").read_text()) for run in (resumed, whole)]
-    for summary in summaries:
-        del summary["seconds"], summary["settings"]["resume"]
-    assert summaries[0] == summaries[1]
 
 
 def test_constants_are_worked_out_once_and_sent_with_every_message_also_after_a_resume(federation, monkeypatch):
@@ -124,32 +97,16 @@ def test_cut_in_the_middle_of_a_line_or_of_the_final_evaluation(federation):
     assert said_in(resumed) == said_in(whole)
 
 
-def test_every_round_leaves_a_checkpoint_of_itself(federation):
-    group = federation(3)
-    strategy = group.start({"rounds": 3, "strategy": "protonorm"})
-    tensors, meta = strategy.folder.load_checkpoint()
-    assert meta["round"] == 3
-    assert meta["first_norm"] == strategy.first_norm > 0
-    final = next(i.payload for _, round_number, _, i in group.asked if round_number == 4)
-    assert torch.equal(tensors["download/-1/vectors"], final.vectors)
-
-
-def test_more_rounds_continue_a_finished_run(federation):
+def test_a_finished_run_goes_on_with_more_rounds_and_else_evaluates_once_more(federation):
     whole = federation(3).start({"rounds": 5})
     short = federation(3).start({"rounds": 2})
+    before, again = said_in(short), federation(3)
+    assert said_in(again.start({"rounds": 2, "resume": str(short.folder.path)})) == before
+    assert {kind for _, _, kind, _ in again.asked} == {"evaluate"}
     resumed = federation(3).start({"rounds": 5, "resume": str(short.folder.path)})
     assert said_in(resumed) == said_in(whole)
     summary = json.loads((resumed.folder.path / "summary.json").read_text())
     assert (summary["rounds"], summary["settings"]["rounds"]) == (5, 5)
-
-
-def test_a_finished_run_resumed_as_it_was_evaluates_once_more(federation):
-    first = federation(3).start({"rounds": 2})
-    before = said_in(first)
-    again = federation(3)
-    resumed = again.start({"rounds": 2, "resume": str(first.folder.path)})
-    assert {kind for _, _, kind, _ in again.asked} == {"evaluate"}
-    assert said_in(resumed) == before
 
 
 def snapshot(path):
@@ -167,17 +124,8 @@ def other_identity(**changes):
     ("settings", "change", "error", "words"),
     [
         ({"rounds": 2}, None, SettingError, r"`rounds` is 2, but .* has finished 3; resume with that many or more"),
-        ({}, other_identity(model="other"), RosterError, r'client 1 .* its model was "scripted" and is now "other"'),
-        (
-            {},
-            other_identity(rows=(30, 4, 6)),
-            RosterError,
-            r"client 1 .* its rows was \[20, 4, 6\] and is now \[30, 4, 6\]",
-        ),
-        ({}, other_identity(classes=(0,)), RosterError, r"client 1 .* its classes was"),
+        ({}, other_identity(rows=(30, 4, 6)), RosterError, r"client 1 .* was \[20, 4, 6\] and is now \[30, 4, 6\]"),
         ({"learning-rate": 0.5}, None, SettingError, "`learning-rate` was 0.01 and is now 0.5"),
-        ({"sparsity-dim": 2}, None, SettingError, "`sparsity-dim` was 0 and is now 2"),
-        ({"wire-dtype": "int8"}, None, SettingError, '`wire-dtype` was "float32" and is now "int8"'),
         ({}, other_identity(codec="K=4 d=3"), RosterError, r"client 1 .* another codec .*s is none there and 3 here"),
         (
             {"fedproto.aggregation": "median"},
@@ -196,14 +144,6 @@ def test_what_would_be_another_run_is_refused_and_nothing_touched(federation, se
     with pytest.raises(error, match=words):
         group.start({"rounds": 3, "resume": str(first.folder.path)} | settings)
     assert not group.asked
-    assert snapshot(first.folder.path) == before
-
-
-def test_another_number_of_clients_is_refused(federation):
-    first = federation(3).start({"rounds": 2, "clients": 0})
-    before = snapshot(first.folder.path)
-    with pytest.raises(RosterError, match="the run had 3 clients and now has 4"):
-        federation(4).start({"rounds": 2, "clients": 0, "resume": str(first.folder.path)})
     assert snapshot(first.folder.path) == before
 
 

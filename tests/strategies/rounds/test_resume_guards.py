@@ -21,6 +21,7 @@ def test_a_folder_has_one_server_at_a_time(run, metrics):
     assert (folder / "summary.json").exists()
     # and is free again as soon as that one ends
     assert len(metrics(run({"resume": str(folder), "rounds": 3}))) == 4
+    assert RunFolder(folder).settings()["rounds"] == 3
 
 
 def test_a_lost_store_is_said_and_never_replaced_by_an_initial_model(run, home):
@@ -43,12 +44,6 @@ def test_one_lost_store_leaves_the_others_their_run(run, home, metrics):
     line = metrics(folder)[2]
     assert line["training"]["valid"] == 3
     assert line["problems"].keys() == {"3"}
-
-
-def test_grown_rounds_are_remembered(run):
-    folder = run()
-    run({"resume": str(folder), "rounds": 3})
-    assert RunFolder(folder).settings()["rounds"] == 3
 
 
 def test_lost_lines_are_said_and_the_rest_is_left_alone(run):
@@ -75,19 +70,19 @@ def forging(record, **values):
     return Forging
 
 
-def test_a_reply_of_rows_that_a_client_does_not_have_is_dropped(run, metrics):
-    lines = metrics(run(grid=forging("evaluation", rows=[10**6, 10**6])))
-    assert all("evaluation" not in line["clients"].get(str(LIAR), {}) for line in lines)
-    assert "it claims (1000000, 1000000) test and validation rows" in lines[0]["problems"][str(LIAR)]
+@pytest.mark.parametrize(
+    ("record", "claim", "words"),
+    [
+        ("evaluation", {"rows": [10**6, 10**6]}, "it claims (1000000, 1000000) test and validation rows"),
+        ("training", {"counts": [10**6, 1]}, "it claims 1000000 training rows"),
+    ],
+)
+def test_a_reply_of_rows_that_a_client_does_not_have_is_dropped(run, metrics, record, claim, words):
+    lines = metrics(run(grid=forging(record, **claim)))
+    assert all(record not in line["clients"].get(str(LIAR), {}) for line in lines)
+    assert words in lines[0]["problems"][str(LIAR)]
     # a client that lies about one thing is believed in nothing of that round
     assert lines[0]["training"]["valid"] == 3
-
-
-def test_training_on_rows_that_a_client_does_not_have_is_dropped(run, metrics):
-    lines = metrics(run(grid=forging("training", counts=[10**6, 1])))
-    assert "it claims 1000000 training rows" in lines[0]["problems"][str(LIAR)]
-    assert lines[0]["training"]["dropped"] == 1
-    assert str(LIAR) not in {p for p, client in lines[0]["clients"].items() if "training" in client}
 
 
 def test_runs_of_one_second_in_two_results_folders_share_no_stores(run, home, tmp_path, monkeypatch):

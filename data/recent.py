@@ -1,0 +1,45 @@
+"""Values that a process used last, with the sum of their sizes."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any, Generic, TypeVar
+
+V = TypeVar("V")
+
+
+class Recent(MutableMapping[tuple[Any, ...], V], Generic[V]):
+    """From the one used longest ago to the newest; whoever sets a value again has used it.
+
+    Attributes:
+        total: the sum of the sizes, which is not counted again with each value.
+
+    Args:
+        size: of a value, in bytes.
+    """
+
+    def __init__(self, size: Callable[[V], int]) -> None:
+        self.total = 0
+        self._size = size
+        self._kept: OrderedDict[tuple[Any, ...], tuple[V, int]] = OrderedDict()
+
+    def __getitem__(self, key: tuple[Any, ...]) -> V:
+        return self._kept[key][0]
+
+    def __setitem__(self, key: tuple[Any, ...], value: V) -> None:
+        self.pop(key, None)
+        self._kept[key] = value, self._size(value)
+        self.total += self._kept[key][1]
+
+    def __delitem__(self, key: tuple[Any, ...]) -> None:
+        self.total -= self._kept.pop(key)[1]
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def shrink(self, most: int, least: int = 0) -> None:
+        """Drop the oldest until the sizes add up to `most` at most, or `least` values are left."""
+        while len(self) > least and self.total > most:
+            self.popitem()
