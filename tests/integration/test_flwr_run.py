@@ -18,7 +18,7 @@ from tests.integration.watched import Watched
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-FIVE = {"rounds": 8, "max-samples": 400, "feature-dim": 12, "models": "tiny", "device": "cpu", "fraction-train": 0.6}
+FIVE = {"rounds": 5, "max-samples": 400, "feature-dim": 12, "models": "tiny", "device": "cpu", "fraction-train": 0.6}
 TWO = {"strategy": "fedproto", "rounds": 1, "max-samples": 200, "feature-dim": 8, "models": "tiny_perceptron,tiny_cnn"}
 
 
@@ -160,8 +160,8 @@ def test_resumed_it_is_that_of_one_process_which_was_never_cut(resumed, place, r
 def test_its_stream_is_for_people_and_it_leaves_its_stores_and_no_process(resumed, place):
     shown = resumed.output.splitlines()
     assert any("resuming after round" in line for line in shown)
-    assert sum(line.startswith("round 8/8 |") for line in shown) == 1
-    assert sum(line.startswith("final evaluation | after 8:") for line in shown) == 1
+    assert sum(line.startswith("round 5/5 |") for line in shown) == 1
+    assert sum(line.startswith("final evaluation | after 5:") for line in shown) == 1
     assert not [line for line in shown if "INFO" in line or "Traceback" in line or "\x1b[" in line]
     stores = place / "home" / "clients" / the_run(resumed, place).name
     assert sorted(int(path.name) for path in stores.iterdir()) == list(range(5))

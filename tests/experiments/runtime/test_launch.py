@@ -2,11 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -74,9 +73,6 @@ def main(grid, context):
     if config["mode"] == "raise":
         print("[protosphere error] the server gives up.", flush=True)
         raise RuntimeError("the server gives up.")
-    while config["mode"] == "hang":
-        say("still there")
-        time.sleep(0.2)
     if config["results-dir"]:
         folder.joinpath("summary.json").write_text("{}")
 """
@@ -96,52 +92,36 @@ def toy(tmp_path):
 LAUNCHED = """
 import json, sys
 from pathlib import Path
-from experiments.runtime.launch import RunInterrupted, launch
-app, mode, results = sys.argv[1:]
-config = {"mode": mode, "results-dir": results, "deep.words": WORDS}
+from experiments.runtime.launch import launch
+app, results = sys.argv[1:]
 opened = []
-try:
-    show = lambda line: print(line, flush=True)
-    outcome = launch(config, clients=2, show=show, verbose=mode == "raise", app=Path(app), opened=opened.append)
-except RunInterrupted as interruption:
-    outcome = interruption.outcome
-    print(interruption.name)
+outcome = launch(
+    {"mode": "raise", "results-dir": results, "deep.words": WORDS},
+    clients=2, show=lambda line: print(line, flush=True), verbose=True, app=Path(app), opened=opened.append,
+)
 print(json.dumps([outcome.ok, str(outcome.folder), outcome.message, str(outcome.log), list(map(str, opened))]))
 """
 WORDS = 'é "quoted" \\ and \n more'
 
 
 @pytest.fixture
-def started(toy, tmp_path):
-    """started(mode): a process that launches the toy app, all that comes of it watched, with temporary folders of its
-    own in a place short enough for Ray's sockets."""
-    if not Path("/proc/self/stat").exists():
-        pytest.skip("no /proc to watch processes in")
-    place = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
-
-    def start(mode):
-        command = [sys.executable, "-c", LAUNCHED.replace("WORDS", repr(WORDS)), str(toy), mode, str(tmp_path)]
-        watched = Watched(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(place)})
-        watched.place = place
-        return watched
-
-    yield start
-    subprocess.run(["rm", "-rf", place], check=True)
-
-
-def outcome_of(watched):
-    """What the launch came to, after nothing of it is left."""
-    assert watched.finish() == 0, watched.output
-    assert len(watched.seen) > 8, "SuperLink, SuperExec, flwr, the simulation, and Ray's daemons and actors were seen"
-    assert watched.left() == set()
-    assert list(watched.place.iterdir()) == []
-    return json.loads(watched.output.splitlines()[-1])
+def place():
+    """A temporary folder in a place short enough for Ray's sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.integration
-def test_a_failed_run(started, tmp_path):
-    watched, folder = started("raise"), tmp_path / "run"
-    ok, *told = outcome_of(watched)
+def test_a_failed_run(toy, tmp_path, place):
+    """What a killed one and an interrupted one leave: tests/integration."""
+    command = [sys.executable, "-c", LAUNCHED.replace("WORDS", repr(WORDS)), str(toy), str(tmp_path)]
+    watched, folder = Watched(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(place)}), tmp_path / "run"
+    assert watched.finish() == 0, watched.output
+    assert len(watched.seen) > 8, "SuperLink, SuperExec, flwr, the simulation, and Ray's daemons and actors were seen"
+    assert watched.left() == set()
+    assert list(place.iterdir()) == []
+    ok, *told = json.loads(watched.output.splitlines()[-1])
     assert not ok
     assert told == [str(folder), "the server gives up.", str(folder / "run.log"), [str(folder)]]
     log = (folder / "run.log").read_text()
@@ -156,23 +136,6 @@ def test_a_failed_run(started, tmp_path):
     shown = watched.output.splitlines()
     assert "the server gives up." not in shown, "the outcome tells"
     assert any("Starting Flower Simulation" in line for line in shown), "verbose shows Flower's lines"
-
-
-@pytest.mark.integration
-def test_a_run_stopped_by_a_signal(started, tmp_path):
-    watched, folder = started("hang"), tmp_path / "run"
-    for line in watched.process.stdout:
-        if line == "still there\n":
-            break
-    watched.process.send_signal(signal.SIGTERM)
-    # another, in the midst of the clean-up, changes nothing
-    time.sleep(0.5)
-    watched.process.send_signal(signal.SIGINT)
-    watched.output = watched.process.stdout.read()
-    ok, _, message, log, _ = outcome_of(watched)
-    assert (ok, message, log) == (False, "stopped by SIGTERM before a round was finished.", str(folder / "run.log"))
-    said = [line for line in watched.output.splitlines() if line != "still there"]
-    assert said[:-1] == ["SIGTERM: stopping Flower and all that it started", "SIGTERM"]
 
 
 # --- without Flower ---------------------------------------------------------------------------------

@@ -5,9 +5,11 @@ from functools import partial
 from pathlib import Path
 
 from cli.main import app
-from experiments.runtime import launch
+from experiments.runtime import connection, launch
 
 if __name__ == "__main__":
     folder = Path(sys.argv.pop(1))
+    # a SuperLink that was killed does not come back to the run
+    connection.STATUS_PATIENCE = 10.0
     launch.launch = partial(launch.launch, app=folder)
     app()
