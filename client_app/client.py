@@ -28,7 +28,7 @@ from federation.seeds import seed_process
 from federation.settings import RECEIVED, SettingError, device_name, home, shown
 from federation.wire.codec import codec_of
 from federation.wire.parts import Limits, as_sent
-from federation.wire.payloads import Answers, Identity, Instruction, Parts, Payload, Report
+from federation.wire.payloads import Answers, Identity, Instruction, Parts, Payload, Report, part_tensors
 from federation.wire.weights import layout_lines
 from models import ModelError, model_for, plugins, reads_text, same_inputs, told_name
 from models.text import Tokens
@@ -73,7 +73,8 @@ class Client:
         self.device = _device(node.get("device", ""), self.settings.device)
         if self.settings.precision == "bf16" and self.device.type != "cuda":
             raise SettingError.public(
-                'setting `precision` is "bf16", which needs CUDA, but this client trains on the CPU; use "float32".'
+                f'setting `precision` is "bf16", which needs CUDA, but this client trains on {self.device.type}; use '
+                '"float32".'
             )
         self.own_data = text(node, "data-path") or None
         spec, self.shared = specs(node, self.settings, self.partitions, simulated())
@@ -192,15 +193,7 @@ class Client:
             # what was received may be the new targets
             self._lay_out(state, instruction)
             asked = time.perf_counter()
-            figures = yield Job(
-                self.objective,
-                state,
-                self.data,
-                stream,
-                instruction.round,
-                self.model,
-                self._measures(instruction.round),
-            )
+            figures = yield Job(self.objective, state, self.data, stream, instruction.round, self.model)
             # of a step in common a client has its share alone
             self.waited = time.perf_counter() - asked - figures.seconds
         except DivergenceError as error:
@@ -215,11 +208,6 @@ class Client:
             figures = replace(figures, prototype_norm=mean_norm(as_sent(upload, self.run.exchange.up)))
         seconds = time.perf_counter() - began - self.waited
         return replace(report, payload=upload, training=replace(figures, seconds=seconds))
-
-    def _measures(self, round_number: int) -> bool:
-        """Whether the upload, or the next evaluation, needs the prototypes of the model as this round leaves it."""
-        due = round_number % self.settings.evaluate_every == 0 or round_number >= self.settings.rounds
-        return due or any(spec.kind != "weights" for spec in self.run.exchange.up)
 
     def _received(self, instruction: Instruction) -> Payload | None:
         """What came. Where no upload of weights was valid yet, each training starts from the initial ones: who has
@@ -244,16 +232,12 @@ class Client:
             raise SettingError(f"client {self.partition} left no state in {store.folder}.")
         state = self._new_state()
         store.load_into(state, stamp, self.device)
-        if state.stale:
-            measure(self.objective, state, self.data)
         return state
 
     def _arrival(self, state: ClientState, instruction: Instruction) -> Report:
         """Lay the targets out; evaluate, and answer for the ensemble, if that is asked."""
         state.constants = dict(instruction.constants)
         self._lay_out(state, instruction)
-        if state.stale and (instruction.evaluate or instruction.ensemble):
-            measure(self.objective, state, self.data)
         last = instruction.round > self.settings.rounds
         arrived = self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
         evaluation = evaluate(self.objective, state, self.data, last, arrived) if instruction.evaluate else None
@@ -300,6 +284,7 @@ class Client:
 
     def _keep(self, run: str, stamp: Stamp, state: ClientState) -> None:
         state.features = state.received = None
+        state.module.zero_grad(set_to_none=True)
         _states[run, self.partition, self.device] = stamp, state
         _states.shrink(self.settings.state_memory << 20, least=1)
 
@@ -394,4 +379,6 @@ def _parameters(module: torch.nn.Module) -> int:
 
 def _size(state: ClientState) -> int:
     tensors = [*state.module.state_dict().values(), *state.kept.values(), *state.optimiser.values()]
+    tensors += [] if state.prototypes is None else part_tensors(state.prototypes).values()
+    tensors += [] if state.covariance is None else [state.covariance]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

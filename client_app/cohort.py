@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from client_app.stack import READ, Member, Stack, named
-from client_app.trainer import Job, Outcome, batches, figures_of, measure_if
+from client_app.trainer import Job, Outcome, batches, measured
 from federation.seeds import seed_process
 
 DRAWS = "its training draws random numbers, as dropout does, and each client has its own"
@@ -86,8 +86,7 @@ def _outcome(member: Member, share: float) -> Outcome:
     ratio = 0.0 if member.ratio is None else float(member.ratio)
     parts = {name: total / member.steps[name] for name, total in member.sums.items()}
     try:
-        measure_if(job.measures, job.objective, job.state, job.data)
-        figures = figures_of(job.state, job.data, parts, member.taken, ratio)
+        figures = measured(job.objective, job.state, job.data, parts, member.taken, ratio)
     except Exception as error:
         return error
     return replace(figures, seconds=share + time.perf_counter() - began)

@@ -33,7 +33,6 @@ def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
     Raises:
         DivergenceError: a feature is not finite.
     """
-    state.stale = False
     if not len(data.train):
         return
     features = exact(features_of(objective, state, data.train, data.transform))

@@ -136,7 +136,6 @@ class Store:
                     f"{path} is damaged ({error}); bring it back from a copy.", told="its kept state is damaged"
                 ) from None
         state.covariance = parts.get("covariance", {}).get("")
-        state.stale = "stale" in parts
         state.kept, state.optimiser = (
             {name: tensor.to(device) for name, tensor in parts.get(part, {}).items()} for part in ("kept", "optimiser")
         )
@@ -244,7 +243,5 @@ def _flatten(state: ClientState) -> dict[str, torch.Tensor]:
         tensors |= {f"prototypes/{name}": tensor for name, tensor in to_tensors(state.prototypes).items()}
     if state.covariance is not None:
         tensors["covariance/"] = state.covariance
-    if state.stale:
-        tensors["stale/"] = torch.ones(1)
     tensors |= {f"kept/{name}": tensor for name, tensor in state.kept.items()}
     return tensors | {f"optimiser/{name}": tensor for name, tensor in state.optimiser.items()}

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 
 from client_app.evaluation import DivergenceError, autocast, measure
 from data.client_data import ClientData
-from federation.devices import exact
+from federation.devices import exact, exact_on
 from federation.seeds import generator
 from federation.wire.payloads import TrainingFigures
 from models.optim import EagerSGD
@@ -25,8 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Job:
-    """A client that is ready to train: the arguments of `train`, the name of its model, and whether its prototypes are
-    needed before it trains again."""
+    """A client that is ready to train: the arguments of `train`, and the name of its model."""
 
     objective: Objective
     state: ClientState
@@ -34,11 +33,10 @@ class Job:
     stream: tuple[int | str, ...]
     round_number: int
     model: str
-    measures: bool = True
 
     def alone(self) -> TrainingFigures:
         """`train`."""
-        return train(self.objective, self.state, self.data, self.stream, self.round_number, self.measures)
+        return train(self.objective, self.state, self.data, self.stream, self.round_number)
 
 
 # What a client does around its training: it stops at the job and goes on with what came of it.
@@ -62,13 +60,11 @@ def train(
     data: ClientData,
     stream: tuple[int | str, ...],
     round_number: int,
-    measures: bool = True,
 ) -> TrainingFigures:
     """Train in place, then measure the local prototypes, or take those that training met.
 
     Args:
         stream: names the client's random stream of this round (federation.seeds).
-        measures: otherwise the prototypes stay those of an earlier model until somebody needs them.
 
     Raises:
         DivergenceError: the state is spoilt then and must not be kept.
@@ -109,30 +105,31 @@ def train(
         if objective.settings.optimizer_state == "persistent" and not phase.fresh:
             state.optimiser |= optimiser_tensors(optimiser, phase.name)
     parts = {name: float(total) / steps[name] for name, total in sums.items()}
-    if met is not None:
-        met.leave(state)
-    else:
-        measure_if(measures, objective, state, data)
-    figures = figures_of(state, data, parts, taken, 0.0 if ratio is None else float(ratio))
+    figures = measured(objective, state, data, parts, taken, 0.0 if ratio is None else float(ratio), met)
     return replace(figures, seconds=time.perf_counter() - began)
 
 
-def measure_if(needed: bool, objective: Objective, state: ClientState, data: ClientData) -> None:
-    """Measure the local prototypes of a client that has trained, or note that they are of an earlier model.
+def measured(
+    objective: Objective,
+    state: ClientState,
+    data: ClientData,
+    parts: Mapping[str, float],
+    steps: int,
+    ratio: float,
+    met: "_Met | None" = None,
+) -> TrainingFigures:
+    """Measure the local prototypes of a client that has trained; the figures of its training, but for the seconds.
+
+    Args:
+        met: the features of its batches, where prototypes are made of those.
 
     Raises:
         DivergenceError: a feature is not finite.
     """
-    if needed:
+    if met is None:
         measure(objective, state, data)
     else:
-        state.stale, state.features = True, None
-
-
-def figures_of(
-    state: ClientState, data: ClientData, parts: Mapping[str, float], steps: int, ratio: float
-) -> TrainingFigures:
-    """What a client tells of its training, but for the seconds."""
+        met.leave(state)
     return TrainingFigures(
         rows=len(data.train),
         steps=steps,
@@ -162,7 +159,8 @@ class _Met:
     def leave(self, state: ClientState) -> None:
         """Prototypes of the classes met, with the counts of the rows; without the covariance of one model."""
         held = self._rows.nonzero().flatten()
-        state.prototypes = PrototypeSet(held, self._sums[held] / self._rows[held].unsqueeze(1), self._counts[held])
+        found = PrototypeSet(held, self._sums[held] / self._rows[held].unsqueeze(1), self._counts[held])
+        state.prototypes = found.to(device=exact_on(held.device))
         state.covariance = state.features = None
 
 

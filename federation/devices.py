@@ -6,7 +6,6 @@ from torch import Tensor
 from federation.settings import SettingError
 
 NAMES = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}  # of accelerators, for people
-LACK_FLOAT64 = ("mps",)
 
 
 def device_of(name: str, where: str) -> torch.device:
@@ -42,7 +41,8 @@ def count_of(kind: str) -> int:
 
 def exact_on(device: torch.device) -> torch.device:
     """Where to compute in float64 what belongs to a device: there, or on the CPU if the device cannot."""
-    return torch.device("cpu") if device.type in LACK_FLOAT64 else device
+    lacks = device.type == "mps" or (device.type == "xpu" and not torch.xpu.get_device_properties(device).has_fp64)
+    return torch.device("cpu") if lacks else device
 
 
 def exact(tensor: Tensor) -> Tensor:

@@ -56,7 +56,6 @@ class ClientState:
         module: the nn.Module that `Objective.build` returned; only its own objective knows more of it.
         prototypes: local prototypes p_ij with their counts, over the training rows after training.
         covariance: (d, d) float64, the discriminant's, over the same rows. None without training rows.
-        stale: whether these two are of an earlier model, since nothing has needed them since.
         constants: the numbers that the server works out once for the run; they come with every message.
         targets: what was received, as the loss uses it (scaled, masked); None before the first.
         table: the same as (vectors (K, d), present (K,)) on the device, laid out once a message.
@@ -69,7 +68,6 @@ class ClientState:
     module: Any
     prototypes: PrototypeSet | None = None
     covariance: Tensor | None = None
-    stale: bool = False
     constants: Mapping[str, float] = field(default_factory=dict)
     targets: PrototypeSet | None = None
     table: tuple[Tensor, Tensor] | None = None

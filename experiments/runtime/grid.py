@@ -56,7 +56,6 @@ class LocalGrid(Grid):
         # random like Flower's own, so that nothing may come to depend on them
         self.nodes = {secrets.randbits(62): node_config for node_config in nodes}
         self._pending: dict[str, Message] = {}
-        self._backwards = True
         self._futures: dict[str, Future[Message]] = {}
         # A process of its own for each thread: when one dies, the message that it was at is known.
         self._processes: list[ProcessPoolExecutor] = []
@@ -90,9 +89,6 @@ class LocalGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Accept messages; with several workers they start at once."""
-        if not self._pending:
-            # a cache of those used last serves the end of one round to the start of the next, but never a circle
-            self._backwards = not self._backwards
         ids = []
         for message in messages:
             message_id = secrets.token_hex(16)
@@ -106,7 +102,7 @@ class LocalGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Replies that are ready; with one worker, the next message is answered now."""
-        for message_id in reversed([*message_ids]) if self._backwards else message_ids:
+        for message_id in message_ids:
             if message_id in self._pending:
                 return [self._answer(self._pending.pop(message_id))]
             if message_id in self._futures and self._futures[message_id].done():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from safetensors.torch import load_file
 
 from client_app import client as client_module
@@ -140,3 +140,29 @@ def test_counts_that_a_method_declares_are_found_by_the_same_walk(sent):
         found = [each for records in messages[partition] for each in given_away(records, counts, 0.1)]
         assert {f"n of class {label}" for label in counts} <= {what for _, what in found}
         assert {place for place, _ in found} == {"payload/counts"}
+
+
+@pytest.mark.parametrize("place", ["array", "list", "scalar", "text", "ratio"])
+def test_the_walk_finds_a_count_in_every_place_and_disguise(sent, place):
+    _, messages = sent(SCALED[0])
+    counts, mu = HELD[1], 0.06 / 250
+    (records,) = [records for records in messages[1] if "payload" in records and records["report"]["round"] == 1]
+    assert given_away(records, counts, mu) == []
+    for what, value in disguises(counts, mu).items():
+        scales, training, report = (dict(records[name]) for name in ("payload", "training", "report"))
+        if place == "array":
+            scales["scales"] = type(scales["scales"])(np.array([1.0, value, 2.0], dtype=np.float32))
+        elif place == "list":
+            training["figures"] = [*training["figures"][:-1], float(value)]
+        elif place == "scalar":
+            report["seconds"] = float(value)
+        elif place == "text":
+            report["problem"] = f"of {value:.17f} rows, none was good."
+        elif what.startswith("n of"):
+            training["figures"] = [0.5, value * 0.321, 0.321, 1.0]
+        else:
+            continue
+        told = {"payload": ArrayRecord(scales), "training": MetricRecord(training), "report": ConfigRecord(report)}
+        found = given_away(told, counts, mu)
+        assert found
+        assert place == "ratio" or what in {name for _, name in found}

@@ -223,8 +223,8 @@ MUTANTS = {
     ),
     "prototypes of the round before": Mutant(
         C + "trainer.py",
-        "    if needed:\n        measure(objective, state, data)\n",
-        "    if needed:\n        pass\n",
+        "    if met is None:\n        measure(objective, state, data)\n",
+        "    if met is None:\n        pass\n",
         "tests/client_app/test_trainer.py",
     ),
     # --- devices that this machine lacks

@@ -44,15 +44,20 @@ def waited(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "method"), [*(("cuda", name) for name in METHODS), *(("mps", name) for name in ON_MPS)]
+    ("kind", "method", "more"),
+    [
+        *(("cuda", name, "") for name in METHODS),
+        *(("mps", name, "") for name in ON_MPS),
+        ("mps", "fedproto", 'prototypes-from="training" optimizer-state="persistent" momentum=0.9'),
+    ],
 )
-def test_clients_of_every_method_train_on_an_accelerator(kind, method, waited, monkeypatch, tmp_path):
+def test_clients_of_every_method_train_on_an_accelerator(kind, method, more, waited, monkeypatch, tmp_path):
     monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path))
     # states come from the store, too, which has a way of its own to a device
     monkeypatch.setattr(store, "load_file", lambda path, device: _moved(load_file(path), device))
     one = getattr(load_method(method).server, "one_architecture", False)
     models = "spiral_mlp" if one else "spiral_mlp,tiny_perceptron"
-    wanted = plan([f'{QUICK} strategy="{method}" models="{models}" device="{kind}"'], clients=2)
+    wanted = plan([f'{QUICK} strategy="{method}" models="{models}" device="{kind}" {more}'], clients=2)
     with Saying(kind, LACKING[kind]):
         folder = run_in_process(wanted.run_config, clients=2, workers=1, show=lambda line: None)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
