@@ -154,14 +154,14 @@ def test_memory_holds_the_states_used_last_within_its_bound(client):
     for partition in range(4):
         client(partition).train(ask(1))
     assert [key[:2] for key in client_module._states] == [("a-run", partition) for partition in range(4)]
-    one = client_module._size(client_module._states["a-run", 0, CPU][1])
+    sizes = [client_module._size(state) for _, state in client_module._states.values()]
     weights = sum(tensor.nbytes for tensor in client_module._states["a-run", 0, CPU][1].module.state_dict().values())
-    assert one > weights, "prototypes and their covariance count, too"
-    assert client_module._states.total == 4 * one
+    assert sizes[0] > weights, "prototypes and their covariance count, too"
+    assert client_module._states.total == sum(sizes)
     client(1).evaluate(ask(2))
-    client_module._states.shrink(2 * one)
+    client_module._states.shrink(sizes[1] + sizes[3])
     assert [key[:2] for key in client_module._states] == [("a-run", 3), ("a-run", 1)]
-    assert client_module._states.total == 2 * one
+    assert client_module._states.total == sizes[1] + sizes[3]
     client(0, {"state-memory": 0}).evaluate(ask(2))
     assert [key[:2] for key in client_module._states] == [("a-run", 0)]  # the newest always stays: it is in use
 
