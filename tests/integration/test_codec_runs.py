@@ -66,7 +66,7 @@ def test_downloads_arrive_masked_and_quantised_and_so_do_targets(run, strategy):
     made, labels = tensors["download/-1/vectors"].numpy(), tensors["download/-1/labels"]
     masks = class_masks(CLASSES, DIM, 6, seed=0)[labels]
     expected = int8_and_back(np.where(masks, made, np.float32(0)))
-    states = {partition: state for (_, partition, _), (_, state, _) in client_module._states.items()}
+    states = {partition: state for (_, partition, _), (_, state) in client_module._states.items()}
     assert sorted(states) == [0, 1, 2, 3]
     for partition, state in states.items():
         came = received(folder, partition)
