@@ -137,7 +137,8 @@ SETTINGS_AND_NUMBERS = {
     *("alpha", "among.size", "classes", "classes_per_client", "draws", "each", "epoch + 1", "labels.size", "least"),
     *("len(domain_names)", "math.ceil(num_classes / num_partitions)", "min_samples", "name", "noise", "num_classes"),
     *("num_clients", "num_partitions", "num_partitions * classes_per_client", "num_partitions * max(min_samples, 1)"),
-    *("partition", "points", "present.size", "pull", "ran[-1].name", "remedy", "rows", "scheme", "self.image_size"),
+    *("partition", "points", "present.size", "pull", "ran[-1].name", "remedy", "rows", "scheme", "self.device.type"),
+    "self.image_size",
     *("self.shape", "setting", "spec.clients", "spec.partition", "spec.shared_test_share", "spec.split", "test_share"),
     *("tuple(inputs.shape[1:])", "validation_share", "value", "ways"),
 }
