@@ -232,11 +232,14 @@ class Client:
             raise SettingError(f"client {self.partition} left no state in {store.folder}.")
         state = self._new_state()
         store.load_into(state, stamp, self.device)
+        self._measure_late(state)
         return state
 
     def _arrival(self, state: ClientState, instruction: Instruction) -> Report:
         """Lay the targets out; evaluate, and answer for the ensemble, if that is asked."""
         state.constants = dict(instruction.constants)
+        if instruction.evaluate or instruction.ensemble:
+            self._measure_late(state)
         self._lay_out(state, instruction)
         last = instruction.round > self.settings.rounds
         arrived = self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
@@ -250,6 +253,11 @@ class Client:
         except USER_ERRORS as error:
             # a measurement that fails must not cost a round of training
             return replace(report, remark=f"no ensemble answer: {told(error, self.node)}")
+
+    def _measure_late(self, state: ClientState) -> None:
+        """As at the end of the round that left this state, when no evaluation was to follow."""
+        if state.prototypes is None:
+            measure(self.objective, state, self.data)
 
     def _answers(self, state: ClientState) -> Answers | None:
         if not self.settings.ensemble_every:

@@ -86,7 +86,7 @@ def _outcome(member: Member, share: float) -> Outcome:
     ratio = 0.0 if member.ratio is None else float(member.ratio)
     parts = {name: total / member.steps[name] for name, total in member.sums.items()}
     try:
-        figures = measured(job.objective, job.state, job.data, parts, member.taken, ratio)
+        figures = measured(job.objective, job.state, job.data, job.round_number, parts, member.taken, ratio)
     except Exception as error:
         return error
     return replace(figures, seconds=share + time.perf_counter() - began)

@@ -38,7 +38,7 @@ from federation.wire.specs import Spec
 from federation.wire.weights import read_layouts
 
 MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
-FIGURES = ("gradient_ratio", "target_norm", "prototype_norm")
+FIGURES = ("gradient_ratio", "target_norm", "seconds", "prototype_norm")  # the last where it was measured
 
 
 # --- instructions -----------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def encode_report(report: Report, codec: Codec, specs: Sequence[Spec] = ()) -> R
             {
                 "counts": [training.rows, training.steps],
                 # over a gradient that has vanished the ratio is infinite
-                "figures": [min(getattr(training, name), LARGEST_FIGURE) for name in FIGURES] + [training.seconds],
+                "figures": [min(f, LARGEST_FIGURE) for name in FIGURES if (f := getattr(training, name)) is not None],
                 "parts": list(training.parts.values()),
             }
         )
@@ -200,13 +200,13 @@ def _decode_training(record: MetricRecord, names: list[str]) -> TrainingFigures:
     check_keys("training", record, {"counts", "figures", "parts"})
     rows, steps = _counts(record, "counts", 2)
     figures, parts = (_numbers(record, name) for name in ("figures", "parts"))
-    if rows < 1 or len(figures) != len(FIGURES) + 1 or len(parts) != len(names):
+    if rows < 1 or len(figures) not in (len(FIGURES) - 1, len(FIGURES)) or len(parts) != len(names):
         raise MessageError("the training figures do not have the agreed length, or are of no row")
     if min(figures) < 0:
         raise MessageError(f"a norm, a ratio or a time of the training figures is negative: {figures}")
-    ratio, target_norm, prototype_norm, seconds = map(float, figures)
+    ratio, target_norm, seconds, *norm = map(float, figures)
     values = dict(zip(names, map(float, parts), strict=True))
-    return TrainingFigures(rows, steps, values, ratio, target_norm, prototype_norm, seconds)
+    return TrainingFigures(rows, steps, values, ratio, target_norm, norm[0] if norm else None, seconds)
 
 
 def _decode_evaluation(record: MetricRecord) -> Evaluation:
