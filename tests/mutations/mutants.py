@@ -227,6 +227,12 @@ MUTANTS = {
         "    if met is None:\n        pass\n",
         "tests/client_app/test_trainer.py",
     ),
+    "prototypes of an earlier model": Mutant(
+        C + "trainer.py",
+        "        state.prototypes = state.covariance = state.features = None\n        refuse_spoilt(",
+        "        refuse_spoilt(",
+        "tests/strategies/test_contract.py::test_who_is_evaluated_rarely_trains_sends_and_scores_the_same[local]",
+    ),
     # --- devices that this machine lacks
     "indices that stay on the host": Mutant(
         C + "trainer.py",
