@@ -29,7 +29,7 @@ class Cohorts:
     Args:
         say: told once of an architecture that is trained one client after the other, and why.
         graphs: whether steps are captured as CUDA graphs where the device is CUDA.
-        most_work: floating-point operations of the features of a batch above which an architecture is trained one client
+        most_work: floating-point operations of the features of a batch above which clients of an architecture train one
             after the other on a CPU: what a stacked step saves is the time around the products.
     """
 
