@@ -129,9 +129,11 @@ class PrototypeStrategy(Strategy):
         self._meet()
         self.folder.set_rounds(rounds)
         self.summary()
-        for server_round in range(self.last_round + 1, rounds + 1):
-            self._round(grid, server_round, rounds, result)
-        self._final_evaluation(grid, rounds, result)
+        # all of it: the first small sum after a change of the number costs tens of milliseconds
+        with limited_threads(self.settings.server_threads):
+            for server_round in range(self.last_round + 1, rounds + 1):
+                self._round(grid, server_round, rounds, result)
+            self._final_evaluation(grid, rounds, result)
         lines = self.folder.lines()
         self.folder.write_summary(
             summarise(
