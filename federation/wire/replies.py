@@ -9,10 +9,15 @@ from flwr.serverapp import Grid
 def is_simulated(grid: Grid) -> bool:
     """Whether the nodes are workers of this machine, which nobody starts again when they die: the in-process grid's, or
     Ray's, which Flower reaches without a network."""
+    return getattr(grid, "simulated", False) or over_ray(grid)
+
+
+def over_ray(grid: Grid) -> bool:
+    """Whether the nodes are Ray's."""
     # the ServerApp alone asks; a client, which loads the methods in every message, needs none of this
     from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
-    return getattr(grid, "simulated", False) or isinstance(grid, InMemoryGrid)
+    return isinstance(grid, InMemoryGrid)
 
 
 def pulled(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | str]]:
