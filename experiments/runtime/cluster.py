@@ -1,10 +1,14 @@
 """A Ray cluster that somebody runs: whether it answers, and what its nodes have. We join it, and never stop it."""
 
 import json
+import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,7 +86,7 @@ def cluster_at(address: str) -> Cluster:
         ) from None
     command = [sys.executable, "-m", "experiments.runtime.cluster", address]
     paths = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH", ""))))
-    environment = os.environ | {"PYTHONPATH": paths, "PYTHONWARNINGS": "ignore"}
+    environment = os.environ | {"PYTHONPATH": paths}
     try:
         joined = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         last = joined.stderr.strip().rpartition("\n")[2] or f"exit code {joined.returncode}"
@@ -101,11 +105,16 @@ def cluster_at(address: str) -> Cluster:
 def join(address: str, **options: Any) -> Any:
     """`ray`, joined to the cluster in this process, which is to call its `shutdown`; workers find our packages."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # of a GPU that a task did not ask for it gets nothing
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
     import ray
 
-    ray.init(address=address, logging_level="ERROR", log_to_driver=False, **options)
+    before = signal.getsignal(signal.SIGTERM)
+    with warnings.catch_warnings():
+        # that a task which asks for no GPU may see one in versions to come
+        warnings.simplefilter("ignore", FutureWarning)
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
+    if threading.current_thread() is threading.main_thread():
+        # Ray takes it for itself
+        signal.signal(signal.SIGTERM, before)
     return ray
 
 
