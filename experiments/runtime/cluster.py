@@ -44,8 +44,9 @@ class Cluster:
 
     def __str__(self) -> str:
         cpus, gpus = sum(node.cpus for node in self.nodes), sum(node.gpus for node in self.nodes)
-        words = f"{len(self.nodes)} node{'s' * (len(self.nodes) > 1)}, {cpus:g} CPUs"
-        return f"Ray at {self.address} ({words}{f', {gpus:g} GPUs' if gpus else ''})"
+        told = [(len(self.nodes), "node"), (cpus, "CPU"), *([(gpus, "GPU")] if gpus else [])]
+        words = ", ".join(f"{number:g} {what}{'s' * (number != 1)}" for number, what in told)
+        return f"Ray at {self.address} ({words})"
 
     def holds(self, cpus: float, gpus: float) -> int:
         """How many tasks that need so much run at a time; none is spread over nodes.
