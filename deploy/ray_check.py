@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from experiments.runtime.cluster import cluster_at
@@ -119,14 +120,18 @@ class Check:
         except SettingError:
             return 0
 
-    def at_work(self, worker: str) -> int:
-        """Processes of the nodes that Ray calls so."""
-        number = 0
+    def at_work(self, worker: str) -> bool:
+        """Whether a process of the nodes is one that Ray calls so."""
         for pid in {pid for family in self.nodes for pid in family.members()}:
             # it may be gone by now
             with suppress(OSError):
-                number += Path(f"/proc/{pid}/cmdline").read_bytes().startswith(worker.encode())
-        return number
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(worker.encode()):
+                    return True
+        return False
+
+    def idle(self, worker: str) -> bool:
+        """Whether none is."""
+        return not self.at_work(worker)
 
     def forget_steps(self) -> None:
         """Count anew."""
@@ -251,10 +256,10 @@ def stopped(check: Check) -> None:
     run = check.run("--clients", str(CLIENTS), "-c", f"rounds=900 {check.settings}")
     comparison = check.compare(*COMPARED[:4], "-c", f"rounds=900 clients=3 {check.settings}")
     for process, worker in ((run, "ray::ClientAppActor"), (comparison, "ray::perform")):
-        _until(lambda worker=worker: check.at_work(worker) > 0, f"no {worker} is at work", START)
+        _until(partial(check.at_work, worker), f"no {worker} is at work", START)
         process.terminate()
         check.ended(process, 128 + signal.SIGTERM, r"stopped by SIGTERM|stopping Flower")
-        _until(lambda worker=worker: check.at_work(worker) == 0, f"{worker} is still at work", PATIENCE)
+        _until(partial(check.idle, worker), f"{worker} is still at work", PATIENCE)
     if len(cluster_at(check.address).nodes) != 2:
         raise CheckError("the cluster was touched")
 
