@@ -18,7 +18,7 @@ help:
 	@echo "make cuda-check  on a machine with a GPU: every method there, against the figures of a CPU"
 	@echo "make ray-check  runs and comparisons over two Ray nodes on this machine, one of which is killed (six minutes)"
 	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
-	@echo "make mutants 46 small wrongs in the code, each of which its tests must notice (ten minutes)"
+	@echo "make mutants 47 small wrongs in the code, each of which its tests must notice (ten minutes)"
 	@echo "make settings  bring the defaults in pyproject.toml and README.md up to date with the code"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   the figures of the README, printed (half an hour)"
