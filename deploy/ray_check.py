@@ -253,9 +253,12 @@ def cut_comparison(check: Check, second: Family) -> None:
 
 def stopped(check: Check) -> None:
     """Whoever stops a run or a comparison stops no cluster, and leaves nothing at work in it."""
-    run = check.run("--clients", str(CLIENTS), "-c", f"rounds=900 {check.settings}")
-    comparison = check.compare(*COMPARED[:4], "-c", f"rounds=900 clients=3 {check.settings}")
-    for process, worker in ((run, "ray::ClientAppActor"), (comparison, "ray::perform")):
+    # one after the other: either would take all that the nodes have
+    for begin, more, worker in (
+        (check.run, ("--clients", str(CLIENTS)), "ray::ClientAppActor"),
+        (check.compare, COMPARED, "ray::perform"),
+    ):
+        process = begin(*more, "-c", f"rounds=900 {check.settings}")
         _until(partial(check.at_work, worker), f"no {worker} is at work", START)
         process.terminate()
         check.ended(process, 128 + signal.SIGTERM, r"stopped by SIGTERM|stopping Flower")
