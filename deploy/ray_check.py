@@ -243,7 +243,9 @@ def cut_comparison(check: Check, second: Family) -> None:
     _until(lambda: in_flight() >= 2, "no two cells begin", START)
     second.kill(PATIENCE)
     _say("second node killed with two cells in flight")
-    said = check.ended(comparison, FAILED, r"^failed: .* its task died|cells failed; --resume")
+    said = check.ended(comparison, FAILED, r"^failed: |cells failed; --resume")
+    if "its task died" not in said:
+        raise CheckError("no task was said to have died")
     (folder,) = re.findall(r"--resume (\S+) runs", said)
     check.ended(check.compare("--resume", folder), 0)
     summaries = [json.loads(path.read_text()) for path in Path(folder).glob("cells/*/*/summary.json")]

@@ -114,7 +114,7 @@ class TaskJob(Job):
         try:
             reason = str(self._ray.get(self.result))
         except self._ray.exceptions.RayTaskError as error:
-            return f"its task could not begin: {str(error).strip().rpartition(chr(10))[2]}"
+            return f"its task broke off: {str(error).strip().rpartition(chr(10))[2]}"
         except self._ray.exceptions.RayError as error:
             return f"its task died ({type(error).__name__}): its process was killed, or its node has gone."
         if not reason and self._folder.run_of(self.cell) is None:
