@@ -14,8 +14,8 @@ from flwr.app import Context
 from client_app.evaluation import DivergenceError, evaluate, measure, predict
 from client_app.site import NodeConfig, specs, text
 from client_app.state import describe, lay_out, new_state
-from client_app.store import Stamp, Store, StoreError, token_digest
-from client_app.told import simulated, told
+from client_app.store import Stamp, Store, StoreError
+from client_app.told import over_ray, simulated, told
 from client_app.trainer import Job, Outcome, Stages, finished, mean_norm
 from data import DataError
 from data.client_data import client_data
@@ -24,6 +24,7 @@ from data.recent import Recent
 from data.shared_set import refuse_unfit, shared_rows
 from data.sources import is_path
 from federation.devices import device_of
+from federation.homes import refuse_other, stores, token_digest
 from federation.seeds import seed_process
 from federation.settings import RECEIVED, SettingError, device_name, home, shown
 from federation.wire.codec import codec_of
@@ -273,7 +274,13 @@ class Client:
 
     def _take(self, instruction: Instruction, trains: bool) -> tuple[ClientState, Stamp]:
         """The state from which a round starts: from memory if it is the store's newest, else from the store, else
-        new. It leaves the memory cache until it is whole again."""
+        new. It leaves the memory cache until it is whole again.
+
+        Raises:
+            OtherHomeError: over Ray, where this worker's home is not the run's.
+        """
+        if over_ray():
+            refuse_other(instruction.run, instruction.token)
         store = self._store(instruction.run)
         store.admit(instruction.token)
         stamp = store.newest_before(instruction.round, instruction.trained, going_back=trains)
@@ -297,7 +304,7 @@ class Client:
         _states.shrink(self.settings.state_memory << 20, least=1)
 
     def _store(self, run: str) -> Store:
-        return Store(home() / "clients" / run / str(self.partition))
+        return Store(stores(run) / str(self.partition))
 
     def _told_model(self) -> str:
         """Its model's name, without a path that is the site's own."""

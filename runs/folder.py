@@ -17,7 +17,8 @@ from safetensors.torch import save_file
 
 from data.domains import short_name
 from data.files import replacing
-from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, home, is_run_name, plain_name, shown
+from federation.homes import MARK, mark, stores
+from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, is_run_name, plain_name, shown
 from models import plugins
 from runs import columns
 from runs.places import find_run, results_root
@@ -76,17 +77,17 @@ class RunFolder:
             words = "-".join((stamp, plugins.stem(settings.strategy), short_name(settings.dataset)))
             path = root / plain_name(words, LONGEST_NAME)
             # clients keep their models under the name, whatever the results folder: it is claimed there as well
-            stores = home() / "clients" / path.name
-            with _writing_to(stores.parent, "stores' folder"):
+            kept = stores(path.name)
+            with _writing_to(kept.parent, "stores' folder"):
                 try:
-                    stores.mkdir(parents=True)
+                    kept.mkdir(parents=True)
                 except FileExistsError:
                     continue
             with _writing_to(root):
                 try:
                     path.mkdir()
                 except OSError as error:
-                    stores.rmdir()
+                    kept.rmdir()
                     if isinstance(error, FileExistsError):
                         continue
                     raise
@@ -160,6 +161,11 @@ class RunFolder:
         finally:
             lock.release()
 
+    def mark_home(self) -> None:
+        """Let workers of other machines know this home for the run's own."""
+        with _writing_to(stores(self.name), "stores' folder"):
+            mark(self.name, self.token)
+
     def discard_unless_begun(self) -> None:
         """Take the folder away if no round came to its line: it holds no result, and `latest` must not find it."""
         if (self.path / "metrics.jsonl").exists() or (self.path / "checkpoint.safetensors").exists():
@@ -169,7 +175,8 @@ class RunFolder:
             for name in ("settings.json", "roster.json", "status.json", "token", ".lock"):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
-            (home() / "clients" / self.name).rmdir()
+            (stores(self.name) / MARK).unlink(missing_ok=True)
+            stores(self.name).rmdir()
 
     def refuse_full_disk(self) -> None:
         """Try whether the run, and clients of this machine, can still write: their largest file twice, 1 MiB at least.
@@ -177,8 +184,8 @@ class RunFolder:
         Raises:
             SettingError: they cannot. The round that is under way can be run again when there is space.
         """
-        stores = home() / "clients" / self.name
-        for folder, files, what in ((self.path, "*", "results folder"), (stores, "*/*", "stores' folder")):
+        kept = stores(self.name)
+        for folder, files, what in ((self.path, "*", "results folder"), (kept, "*/*", "stores' folder")):
             if not folder.is_dir():
                 continue
             size = max(2 * max(map(_size, folder.glob(files)), default=0), 2**20)

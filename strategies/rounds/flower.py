@@ -5,6 +5,7 @@ is the method's.
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -24,8 +25,10 @@ from federation.roster import (
 )
 from federation.seeds import limited_threads
 from federation.wire.codec import Codec, codec_of
+from federation.wire.messages import encode_question
 from federation.wire.parts import Limits, payload_bytes
 from federation.wire.payloads import Instruction, Payload
+from federation.wire.replies import over_ray
 from federation.wire.sizes import wire_bytes
 from models import plugins
 from runs import figures
@@ -123,6 +126,11 @@ class PrototypeStrategy(Strategy):
         self.timeout = timeout or self.settings.round_timeout
         result = Result()
         self.token = self.folder.token
+        if over_ray(grid):
+            self.folder.mark_home()
+            if os.environ.get("RAY_ADDRESS"):
+                # of a cluster: its nodes are asked for the run's home before anything begins
+                self.roster.question = encode_question(self.folder.name, self.token)
         if self.settings.resume:
             restore(self, rounds)
         self.roster.gather(grid)

@@ -199,6 +199,12 @@ MUTANTS = {
         "False",
         "tests/client_app/test_run_token.py",
     ),
+    "the home of another run will do": Mutant(
+        "federation/homes.py",
+        "if found != token_digest(token):",
+        "if not found:",
+        "tests/federation/test_homes.py",
+    ),
     "a path in an error": Mutant(
         C + "told.py", "if simulated() and not has_own(node):", "if True:", "tests/client_app/test_told.py"
     ),
