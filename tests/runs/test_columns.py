@@ -33,14 +33,16 @@ def test_a_line_comes_back_from_its_columns(tmp_path):
     short, rows = columns.parted(LINE, many=4)
     assert short == LINE | {"clients": {}, "time": {"round": 0.1, "server": THIRD}}
     assert list(rows) == ["0", "10", "2", "3"]
-    columns.write(tmp_path / "a.parquet", 7, rows)
-    found = columns.whole(short | {columns.NAMED: "a.parquet"}, columns.read(tmp_path / "a.parquet"))
+    folder = tmp_path / columns.FOLDER
+    folder.mkdir()
+    columns.write(folder / "a.parquet", 7, rows)
+    found = columns.whole(short | {columns.NAMED: "a.parquet"}, columns.read(folder / "a.parquet"))
     expected = json.loads(json.dumps(LINE))
     # None and missing are one
     del expected["clients"]["0"]["training"]["prototype_norm"]
     assert found == expected
     assert columns.parted(LINE, many=5) == (LINE, {})
-    table = pd.read_parquet(tmp_path)
+    table = pd.read_parquet(folder)
     assert table["partition"].tolist() == [0, 2, 3, 10]
     assert set(table["round"]) == {7}
     assert table["time/train"].dropna().tolist() == [THIRD]
