@@ -229,8 +229,8 @@ MUTANTS = {
     ),
     "prototypes of the round before": Mutant(
         C + "trainer.py",
-        "    if met is None:\n        measure(objective, state, data)\n",
-        "    if met is None:\n        pass\n",
+        "objective.settings, round_number):\n        measure(objective, state, data)\n",
+        "objective.settings, round_number):\n        pass\n",
         "tests/client_app/test_trainer.py",
     ),
     "prototypes of an earlier model": Mutant(
