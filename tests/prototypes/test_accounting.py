@@ -60,7 +60,7 @@ def test_more_costs_more_and_nothing_costs_nothing():
 def test_refuses_what_is_no_cost(bad):
     with pytest.raises(ValueError, match="rho"):
         epsilon_of(*bad)
-    with pytest.raises(ValueError, match="rho|epsilon"):
+    with pytest.raises(ValueError, match=r"rho|epsilon"):
         rho_of(*bad)
 
 

@@ -1,4 +1,4 @@
-"""A release: its sensitivity on hostile tables, in integers; its finishing by hand; an audit that sees a wrong sigma."""
+"""A release: its sensitivity on hostile tables, in integers; its finishing by hand; an audit that sees wrong noise."""
 
 import math
 import random
@@ -8,7 +8,7 @@ import torch
 
 from prototypes import discrete_gaussian
 from prototypes.accounting import epsilon_of, rho_of
-from prototypes.release import B, HALF, Shape, class_sums, contributions, finished, noisy
+from prototypes.release import HALF, B, Shape, class_sums, contributions, finished, noisy
 
 HOSTILE = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e30, -1e30, 3.4e38, 1e-45, 1.0]
 
