@@ -274,8 +274,8 @@ class Ledger:
 
     def _unreadable(self, why: str) -> LedgerError:
         return LedgerError(
-            f"the privacy ledger {self._lines} cannot be trusted ({why}), so nothing is released; bring the folder back "
-            "from a copy, or mend the line: what was spent must stay in it.",
+            f"the privacy ledger {self._lines} cannot be trusted ({why}), so nothing is released; bring the folder "
+            "back from a copy, or mend the line: what was spent must stay in it.",
             told="its privacy ledger cannot be read, so it releases nothing",
         )
 
@@ -300,7 +300,7 @@ def _checked(entry: Any) -> dict[str, Any]:
         return entry
     texts, numbers = [entry.get(name) for name in TEXTS], [entry.get(name) for name in NUMBERS]
     whole = entry.keys() == {*TEXTS, *NUMBERS} and all(isinstance(text, str) for text in texts)
-    if not whole or not all(type(n) in (int, float) and 0 < n < math.inf for n in numbers):
+    if not whole or not all(isinstance(n, int | float) and 0 < n < math.inf for n in numbers):
         raise ValueError("a line is no release")
     return entry
 
