@@ -28,6 +28,7 @@ from strategies.contract import (
     Phase,
     ServerHalf,
     State,
+    any_options,
     as_state,
     carried_on,
     method_settings,
@@ -101,4 +102,5 @@ METHOD = Method(
     settings={"fedproc": FedProcSettings},
     inference="classifier",
     fixed_rounds=True,
+    releases=any_options,
 )

@@ -35,6 +35,7 @@ from strategies.contract import (
     PullObjective,
     ServerHalf,
     State,
+    any_options,
     as_state,
     carried_on,
     method_settings,
@@ -147,4 +148,5 @@ METHOD = Method(
     server=ProtoNorm,
     objective=ProtoNormObjective,
     settings={"protonorm": ProtoNormSettings},
+    releases=any_options,
 )

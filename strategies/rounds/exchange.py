@@ -245,6 +245,8 @@ def _held_against(identity: Identity, reply: Reply) -> Reply:
     """Drop a reply that claims other rows than the client said it has: a forged number would weigh in every mean."""
     report = reply.report
     assert report is not None
+    if identity.withheld:
+        return reply
     train, validation, test, *all_classes = identity.rows
     evaluation, training = report.evaluation, report.training
     payload = None if report.payload is None else class_vectors(report.payload)

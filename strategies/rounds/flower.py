@@ -7,6 +7,7 @@ is the method's.
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -16,6 +17,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from data.shared_set import SharedLabels
 from federation.roster import (
     Roster,
+    agreed_encoder,
     refuse_changes,
     refuse_other_codecs,
     refuse_other_methods,
@@ -28,6 +30,7 @@ from federation.wire.parts import Limits, payload_bytes
 from federation.wire.payloads import Instruction, Payload
 from federation.wire.sizes import wire_bytes
 from models import plugins
+from prototypes.prototype_set import PrototypeSet
 from runs import figures
 from runs.folder import RunFolder
 from runs.lines import (
@@ -44,6 +47,7 @@ from runs.round import Bytes, Reply
 from runs.snapshot import separation_of
 from strategies import Run
 from strategies.contract import ServerHalf, State, mean_norm
+from strategies.release import encoder_means, joined, with_classes
 from strategies.rounds.checkpoint import restore, save
 from strategies.rounds.ensemble import score, shared_test_set
 from strategies.rounds.exchange import LATE, aggregated, checked_reply, encoded, exchange
@@ -94,6 +98,7 @@ class PrototypeStrategy(Strategy):
         self._sent: dict[int, Bytes] = {}
         self._figures: dict[str, Any] = {}
         self.uploads: Mapping[int, Payload] = {}
+        self.means: PrototypeSet | None = None  # of releases
         self._round_seconds: list[float] = []
 
     # --- the run ------------------------------------------------------------------------------------
@@ -250,6 +255,9 @@ class PrototypeStrategy(Strategy):
             if reply.report and reply.report.payload is not None
         }
         waiting = [reply.partition for reply in replies if reply.waits is not None]
+        if self.run.private:
+            uploads = with_classes(uploads)
+            self.means = encoder_means(uploads, self.settings.privacy_scale, self.means)
         if not uploads and not waiting:
             return None
         with limited_threads(self.settings.server_threads):
@@ -303,6 +311,8 @@ class PrototypeStrategy(Strategy):
             trained = self.trained.get(partition, 0)
             if (key, trained) not in made:
                 payload = downloads.get(key)
+                if self.run.private and payload is not None:
+                    payload = joined(payload, self.means, self.codec.dim)
                 ensemble = self._ensemble_due(server_round)
                 asked = (server_round, evaluate, payload, trained, self.half.constants, ensemble)
                 records = encoded(Instruction(self.folder.name, *asked, self.token), self.codec, self.run.exchange.down)
@@ -370,6 +380,8 @@ class PrototypeStrategy(Strategy):
         """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
         identity = next(iter(self.roster.identities.values()))
         self.codec = codec_of(self.settings, len(identity.class_names), identity.feature_dim, self.run.exchange)
+        encoder = agreed_encoder(self.roster.identities, self.run.private)
+        self.codec = replace(self.codec, encoder=encoder)
         refuse_other_codecs(self.roster.identities, self.codec)
         refuse_other_methods(self.roster.identities, plugins.digest(self.settings.strategy))
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))

@@ -20,13 +20,12 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
         lines.append(f"  of each prototype {codec.width} of {codec.dim} values cross, as {codec.wire_dtype}")
     lines.append("  the clients, with their rows for training + validation + test:")
     for partition, identity in sorted(identities.items()):
-        train, validation, test = identity.rows[:3]
         domain = f" ({identity.domain})" if identity.domain else ""
-        able = "" if train else ": it has no training row and takes part in evaluation only"
-        lines.append(
-            f"  client {partition}{domain}: {identity.model} ({identity.parameters:,} parameters), {train} + "
-            f"{validation} + {test} rows, {class_words(identity.classes, identity.class_names)}{able}"
-        )
+        able = "" if identity.trains else ": it has no training row and takes part in evaluation only"
+        rows = "{} + {} + {} rows, ".format(*identity.rows[:3]) if identity.rows else ""
+        words = rows + class_words(identity.classes, identity.class_names) if rows else "rows and classes withheld"
+        size = f"{identity.parameters:,} parameters"
+        lines.append(f"  client {partition}{domain}: {identity.model} ({size}), {words}{able}")
     if second := companions(identity.companion for identity in identities.values()):
         lines.append(f"  beside each client's own model, which takes part in every figure: {second}")
     disclosed = sorted({item for identity in identities.values() for item in identity.discloses})
