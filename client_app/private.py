@@ -24,6 +24,7 @@ from data.assignment import DataSpec
 from data.client_data import ClientData, Rows
 from federation.settings import SettingError, Settings, home
 from federation.wire.payloads import Identity, Instruction, Payload, Report
+from models import ModelError
 from models.encoder import Encoder, public_encoder
 from models.text import Tokens, reads_text
 from prototypes.accounting import rho_of
@@ -308,7 +309,10 @@ def guard_of(
 
 @lru_cache(maxsize=2)
 def _encoder(name: str, shape: tuple[int, ...], dim: int) -> Encoder:
-    return public_encoder(name, shape, dim)
+    try:
+        return public_encoder(name, shape, dim)
+    except ModelError as error:
+        raise ModelError(f"setting `privacy-encoder`: {error}", f"setting `privacy-encoder`: {error.told}") from error
 
 
 def _limit(node: NodeConfig) -> Limit | None:
