@@ -232,11 +232,12 @@ class Ledger:
             return
         spent = math.fsum(entry["rho"] for entry in entries)
         most, delta = self.limit.epsilon, self.limit.delta
+        so_far, asked_for = epsilon_of(spent, delta), epsilon_of(asked.rho, delta)
         together = epsilon_of(spent + asked.rho, delta)
         if together > most:
             raise LedgerError.public(
-                f"it has spent ε = {epsilon_of(spent, delta):.3g} of the {most:g} (δ = {delta:g}) that this site "
-                f"allows; this run asks for {epsilon_of(asked.rho, delta):.3g} more: {together:.3g} in all."
+                f"it has spent ε = {so_far:.3g} of the {most:g} (δ = {delta:g}) that this site "
+                f"allows; this run asks for {asked_for:.3g} more: {together:.3g} in all."
             )
 
     def _line(self, asked: Asked) -> dict[str, Any]:

@@ -117,8 +117,10 @@ def test_a_row_that_it_fails_on_counts_without_a_direction_and_draws_are_the_sam
 
 @pytest.mark.parametrize("name", ["counting", "noisy", "words", "deep", "number", "missing"])
 def test_what_is_no_encoder_is_refused(own, name):
-    with pytest.raises(ModelError):
+    with pytest.raises(ModelError) as refused:
         public_encoder(f"{own}:{name}", FLAT, D)
+    assert refused.value.told
+    assert "mine" not in refused.value.told
 
 
 def test_a_centre_of_another_width_is_refused():
@@ -153,8 +155,9 @@ def test_other_weights_are_another_encoder(weights):
     one, other = (public_encoder(f"resnet18@{weights}/{name}.pth", IMAGE, D) for name in ("one", "changed"))
     assert one.fingerprint != other.fingerprint
     for bad in ("less.pth", "missing.pth"):
-        with pytest.raises(ModelError, match="weights"):
+        with pytest.raises(ModelError, match="weights") as refused:
             public_encoder(f"resnet18@{weights}/{bad}", IMAGE, D)
+        assert str(weights) not in refused.value.told
     for name, shape in (("resnet19", IMAGE), ("resnet18", FLAT)):
         with pytest.raises(ModelError):
             public_encoder(f"{name}@{weights}/one.pth", shape, D)
