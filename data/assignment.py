@@ -124,7 +124,7 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
 
 def _recipe(spec: DataSpec, dataset: str) -> Recipe:
     points = spec.spiral_noise, spec.spiral_points, spec.seed
-    return Recipe(dataset, spec.columns, *points, spec.image_size, spec.listed)
+    return Recipe(dataset, spec.columns, *points, spec.image_size, spec.listed, bool(spec.secret))
 
 
 def kept_assignment(spec: DataSpec, cache_dir: Path) -> tuple[Decoded, Assignment] | None:

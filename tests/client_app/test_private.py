@@ -41,8 +41,9 @@ OWN = {
 RELEASES = [name for name in METHODS if load_method(name).releases is not None]
 QUIET = ["local", "frame"]
 SITE = {"privacy-epsilon": 5.0, "privacy-delta": 1e-5}
-# two tables that differ in all that a table can: sizes, classes, pictures
+# tables that differ in all that a table can: sizes, classes, pictures, rows that nobody can read, or no other
 FULL, FEW = folder(rows=9), [file for file in folder(rows=5, first=300) if file[0].startswith("no")]
+BROKEN = [("no/broken.png", b"no picture"), ("yes/short.png", FULL[0][1][:40])]
 CLASSES = ("classes.txt", "no\nyes\n")
 
 
@@ -105,14 +106,14 @@ def constant(self, asked, sums):
 
 
 @pytest.mark.parametrize("name", [*RELEASES, *QUIET])
-def test_two_tables_send_the_same_bytes(monkeypatch, tmp_path, name):
+def test_all_tables_send_the_same_bytes(monkeypatch, tmp_path, name):
     monkeypatch.setattr(Ledger, "release", constant)
     sent = []
-    for number, files in enumerate((FULL, FEW)):
+    for number, files in enumerate((FULL, [*FEW, *BROKEN], BROKEN)):
         monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / f"home-{number}"))
         sites = [site(tmp_path / f"table-{number}", *files), site(tmp_path / "other", *FULL)]
         sent.append(run(sites, {"strategy": name} | OWN.get(name, {}))[1])
-    assert sent[0] == sent[1]
+    assert sent[0] == sent[1] == sent[2]
     assert [kind for kind, _ in sent[0]] == ["query", "train", "train", "train", "evaluate"]
     assert not any(isinstance(each, str) or each.get("report", {}).get("problem") for _, each in sent[0])
     uploads = ["payload" in each for kind, each in sent[0] if kind == "train"]
