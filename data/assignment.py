@@ -195,9 +195,11 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     way_shot = few and spec.partition == WAY_SHOT
     if few or (spec.partition == TABLE and not own):
         _refuse_for_few(spec.partition, data, official)
-    if official:
-        _refuse_without_test_rows(data)
-    _refuse_shared_groups(data, official)
+    if not (own and spec.secret):
+        # there no row decides whether its client takes part
+        if official:
+            _refuse_without_test_rows(data)
+        _refuse_shared_groups(data, official)
     available = train_rows if official else total
     used = min(spec.max_samples, available) if spec.max_samples else available
     # as large a part of the test rows as of the training rows; a site may have no training row at all
