@@ -13,7 +13,7 @@ def privacy(
         str,
         typer.Option(help="The site's folder; default: PROTOSPHERE_HOME.", metavar="FOLDER", show_default=False),
     ] = "",
-    delta: Annotated[float, typer.Option(help="The δ at which ε is told.", min=1e-300, max=0.5)] = 1e-5,
+    delta: Annotated[float, typer.Option(help="The δ at which ε is told.", min=1e-300, max=0.5, metavar="D")] = 1e-5,
     renew: Annotated[
         bool, typer.Option("--renew", help="Forget the stored releases: the next run makes new ones, and spends again.")
     ] = False,
