@@ -25,7 +25,7 @@ from data.client_data import ClientData, Rows
 from federation.settings import SettingError, Settings, home
 from federation.wire.payloads import Identity, Instruction, Payload, Report
 from models import ModelError
-from models.encoder import Encoder, public_encoder
+from models.encoder import Encoder, has_place, public_encoder
 from models.text import Tokens, reads_text
 from prototypes.accounting import rho_of
 from prototypes.prototype_set import PrototypeSet
@@ -297,9 +297,15 @@ def guard_of(
     if run.exchange.up:
         if own and limit is None:
             raise SettingError.public("it states no limit: give its SuperNode privacy-epsilon and privacy-delta.")
-        if reads_text(settings.privacy_encoder):
-            inputs = load(Tokens(settings.privacy_encoder.partition("?")[0], settings.max_tokens))
-        encoder = _encoder(settings.privacy_encoder, tuple(inputs.transform.shape), settings.feature_dim)
+        name = text(node, "privacy-encoder") or settings.privacy_encoder
+        if has_place(name) and not text(node, "privacy-encoder") and not simulated:
+            raise SettingError.public(
+                "the run's `privacy-encoder` lies in a file, and no run names files of this site; start its SuperNode "
+                "with --privacy-encoder NAME."
+            )
+        if reads_text(name):
+            inputs = load(Tokens(name.partition("?")[0], settings.max_tokens))
+        encoder = _encoder(name, tuple(inputs.transform.shape), settings.feature_dim)
 
     def ledger(run_name: str) -> Ledger:
         return Ledger(home() / "privacy" if site else store(run_name) / "privacy", limit)

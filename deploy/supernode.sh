@@ -27,6 +27,8 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
   --privacy              take part in runs with `privacy` alone
   --privacy-epsilon E    the most that may ever be spent on this site's rows, with --privacy-delta D: without them it takes
                          part in no release (docs/privacy.md); `protosphere privacy` prints what has been spent
+  --privacy-encoder NAME where the run's public encoder lies here, as its setting names it; a file or folder by its
+                         absolute path
   --trusted-entities FILE  run signed code alone, of publishers that this file names (docs/privacy.md)
   --port PORT            for Flower's own processes on this machine (default 9094; one a SuperNode)
   --state FOLDER         this site's models and decoded data (default $PROTOSPHERE_HOME, or ~/.protosphere)
@@ -69,7 +71,7 @@ own_folder() {
 }
 
 superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' shared='' port=9094
-label='' text='' group='' strategy='' privacy='' epsilon='' delta='' trusted=''
+label='' text='' group='' strategy='' privacy='' epsilon='' delta='' encoder='' trusted=''
 state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
     case $1 in
@@ -78,7 +80,7 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --shared-test | \
             --label-column | --text-column | --group-column | --strategy | --port | --state | --privacy-epsilon | \
-            --privacy-delta | --trusted-entities)
+            --privacy-delta | --privacy-encoder | --trusted-entities)
             [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
     esac
@@ -99,6 +101,7 @@ while [ $# -gt 0 ]; do
         --strategy) strategy=$2 ;;
         --privacy-epsilon) epsilon=$2 ;;
         --privacy-delta) delta=$2 ;;
+        --privacy-encoder) encoder=$2 ;;
         --trusted-entities) trusted=$2 ;;
         --port) port=$2 ;;
         --state) state=$2 ;;
@@ -133,6 +136,7 @@ esac
 [ -z "$device" ] || say device "$device"
 [ -z "$domain" ] || say domain "$domain"
 [ -z "$privacy" ] || say privacy "$privacy"
+[ -z "$encoder" ] || say privacy-encoder "$encoder"
 [ -n "$epsilon" ] && [ -n "$delta" ] || [ -z "$epsilon$delta" ] ||
     refuse "a limit has two parts: give --privacy-epsilon and --privacy-delta"
 for limit in "privacy-epsilon $epsilon" "privacy-delta $delta"; do

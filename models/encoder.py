@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from models import plugins
 from models.seeded import drawn
 from models.split import ModelError, probe
-from models.text import reads_text, seed_name, text_backbone
+from models.text import encoder_name, reads_text, seed_name, text_backbone
 
 RANDOM = "random"
 USUAL = "encoder"  # what a file's callable is called, where nothing else is said
@@ -119,6 +119,13 @@ def check_encoder(name: str) -> None:
         "package.module:callable or a file.",
         told="the encoder's name is none",
     )
+
+
+def has_place(name: str) -> bool:
+    """Whether a name says where something lies on a machine."""
+    if reads_text(name):
+        return encoder_name(name).local
+    return plugins.is_file(name) or (AT in name and not plugins.is_plugin(name))
 
 
 def public_name(name: str) -> str:

@@ -123,7 +123,6 @@ NOT_HERE = {
     **dict.fromkeys(
         ("client_app/ledger.py:_unreadable", "client_app/ledger.py:_unwritable"), "test_ledger.py has all of them"
     ),
-    "client_app/private.py:_encoder": "test_private.py has it, and tests/models/test_encoder.py what it tells",
     **dict.fromkeys(
         (f"models/encoder.py:{name}" for name in ("__init__", "_centre", "_load", "_maker", "check_encoder")),
         "of the run's encoder; tests/models/test_encoder.py has them",

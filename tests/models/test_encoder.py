@@ -8,7 +8,7 @@ import torchvision
 from safetensors.torch import save_file
 from torch import nn
 
-from models.encoder import Encoder, check_encoder, public_encoder
+from models.encoder import Encoder, check_encoder, has_place, public_encoder
 from models.split import ModelError
 
 IMAGE, FLAT, D = (3, 12, 12), (7,), 5
@@ -161,6 +161,17 @@ def test_other_weights_are_another_encoder(weights):
     for name, shape in (("resnet19", IMAGE), ("resnet18", FLAT)):
         with pytest.raises(ModelError):
             public_encoder(f"{name}@{weights}/one.pth", shape, D)
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        *(("random", False), ("hf:a/b", False), ("module:encoder", False)),
+        *(("hf:/a/b", True), ("./mine.py", True), ("/a@b/mine.py:own", True), ("resnet18@w.pth", True)),
+    ],
+)
+def test_which_names_hold_a_place(name, there):
+    assert has_place(name) == there
 
 
 @pytest.mark.parametrize("name", ["", "resnet18", "resnet18@", "@/weights.pth", "Random", "a b"])
