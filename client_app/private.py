@@ -67,7 +67,8 @@ def refuse_unprotected(settings: Settings, node: NodeConfig) -> None:
 
 
 def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, own: bool, simulated: bool) -> DataSpec:
-    """Where the rows of a client come from under `privacy`: those of a site are split by a secret of its own.
+    """Where the rows of a client come from under `privacy`: those of a site are split by a secret of its own, and its
+    classes listed, so that none is made of a row.
 
     Raises:
         SettingError: a setting with which one row would decide on others, or on what leaves.
@@ -91,7 +92,7 @@ def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, own: bool
             f"setting `max-samples` is {settings.max_samples}, which would let one row push another out; under "
             "`privacy` a site's own data need 0."
         )
-    return replace(spec, secret=site_ledger().site_key().hex())
+    return replace(spec, secret=site_ledger().site_key().hex(), listed="all")
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from prototypes.release import HALF, B, Shape, class_sums
 from runs.folder import RunFolder
 from strategies import METHODS, load_method, read_settings
 from strategies.contract import NOTHING
-from tests.client_app.sites import folder, put
+from tests.client_app.sites import folder, images_of, put, table
 from tests.strategies.watched import without_time
 
 PRIVATE = {"privacy": "release", "privacy-encoder": "random"}
@@ -188,6 +188,36 @@ def test_a_release_is_of_the_training_rows_and_sent_in_every_round_and_run(monke
     found = ledger.release(client.guard._asked(""), pytest.fail)
     assert int((found - expected).abs().sum()) <= 1
     assert 0 < len(train) < 18
+
+
+def test_a_group_counts_once_however_many_rows_it_has(tmp_path):
+    images, patients = images_of(24), [f"p{row // 3}" for row in range(24)]
+    rows = table({"image": images, "label": [row % 2 for row in range(24)], "patient": patients})
+    node = site(tmp_path / "one", ("train.parquet", rows)) | {"group-column": "patient"}
+    client = one_client(node, {"strategy": "fedproto", "privacy-unit": "group"})
+    train, guard = client.data.train, client.guard
+    counts = guard._sums()[:, -1] / HALF
+    # a patient of three rows has two of one class and one of the other
+    assert float(counts.sum()) == pytest.approx(len(train) / 3, abs=0.01)
+    assert len(train) % 3 == 0
+    assert 0 < len(train) < 24
+    with pytest.raises(SettingError, match="group"):
+        one_client(node, {"strategy": "fedproto", "privacy-unit": "row"})
+
+
+def test_an_encoder_of_texts_has_tokens_of_its_own(tmp_path):
+    encoders = pytest.importorskip("tests.models.encoders")
+    for name, seed in (("public", 0), ("private", 1)):
+        encoders.save_tokenizer(tmp_path / name)
+        encoders.save_encoder(tmp_path / name, seed=seed)
+    lines = "".join(f"the patient was seen {'.' * (row % 5)} knees,{row % 2}\n" for row in range(20))
+    node = site(tmp_path / "site", ("train.csv", f"text,label\n{lines}"))
+    text = {"models": f"hf:{tmp_path}/private?trainable=1", "privacy-encoder": f"hf:{tmp_path}/public"}
+    client = one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text})
+    assert client.guard.inputs.transform.tokenizer == str(tmp_path / "public")
+    sums = client.guard._sums()
+    assert int(sums[:, -1].sum()) == HALF * len(client.data.train)
+    assert bool((sums[:, :-1] != 0).any())
 
 
 def one_client(node, settings, partition=0, clients=2):
