@@ -7,7 +7,7 @@ SETTINGS ?=
 CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_golden.py tests/prototypes/test_mixture.py \
 	tests/prototypes/test_masks.py
 
-.PHONY: demo deploy-demo docker-demo test integration cuda-check soak mutants settings lint bench clean help
+.PHONY: demo deploy-demo docker-demo test integration cuda-check ray-check soak mutants settings lint bench clean help
 
 help:
 	@echo "make demo    install what is needed, train ten different clients on real digits, and compare with no exchange"
@@ -16,8 +16,9 @@ help:
 	@echo "make test    install what is needed, then run the tests; the slowest are listed at the end"
 	@echo "make integration  the same app over Flower's simulation, over a deployment and from the command line"
 	@echo "make cuda-check  on a machine with a GPU: every method there, against the figures of a CPU"
+	@echo "make ray-check  runs and comparisons over two Ray nodes on this machine, one of which is killed (seven minutes)"
 	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
-	@echo "make mutants 46 small wrongs in the code, each of which its tests must notice (ten minutes)"
+	@echo "make mutants 47 small wrongs in the code, each of which its tests must notice (ten minutes)"
 	@echo "make settings  bring the defaults in pyproject.toml and README.md up to date with the code"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   the figures of the README, printed (half an hour)"
@@ -59,6 +60,9 @@ integration: $(READY)
 cuda-check: $(READY)
 	PROTOSPHERE_TEST_DEVICE=cuda $(BIN)/python -m pytest $(CUDA_TESTS)
 	PROTOSPHERE_TEST_DEVICE=cuda PROTOSPHERE_TEST_PRECISION=bf16 $(BIN)/python -m pytest $(CUDA_TESTS)
+
+ray-check: $(READY)
+	$(BIN)/python -m deploy.ray_check
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak -s tests/soak

@@ -85,19 +85,34 @@ def compare(
         typer.Option(help="Cells at a time (default: what the machine holds).", metavar="N", show_default=False),
     ] = None,
     cpus_per_client: Annotated[
-        int, typer.Option(help="CPU cores of a client, with --flower (default: 1).", metavar="N", show_default=False)
-    ] = 1,
-    gpus_per_client: Annotated[
-        float,
+        int | None,
         typer.Option(
-            help="GPUs of a client, such as 0.25, with --flower (default: 0).",
+            help="CPU cores of a client, with --flower (default: 1); of a cell, with --ray (the setting `threads`).",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
+    gpus_per_client: Annotated[
+        float | None,
+        typer.Option(
+            help="GPUs of a client, such as 0.25, with --flower (default: 0); of a cell, with --ray (1 where there "
+            "are any and `device` allows it).",
             metavar="SHARE",
             show_default=False,
         ),
-    ] = 0.0,
+    ] = None,
     flower: Annotated[
         bool, typer.Option("--flower", help="Run each cell over Flower's own simulation: a SuperLink and Ray.")
     ] = False,
+    ray: Annotated[
+        str,
+        typer.Option(
+            help="Run each cell as a task of a Ray cluster: HOST:PORT of its head. docs/performance.md says what its "
+            "nodes need.",
+            metavar="ADDRESS",
+            show_default=False,
+        ),
+    ] = "",
     keep_models: Annotated[
         bool, typer.Option("--keep-models", help="Keep the clients' models of finished cells, for `predict`.")
     ] = False,
@@ -112,23 +127,29 @@ def compare(
     signal n.
     """
     from data import DataError
-    from experiments.compare.machine import share
+    from experiments.compare.machine import cluster_share, share
+    from experiments.runtime.cluster import cluster_at
     from federation.settings import SettingError
     from models import ModelError
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
-    if not flower and (cpus_per_client != 1 or gpus_per_client):
-        end("--cpus-per-client and --gpus-per-client are Ray's: give --flower, too, or --jobs instead.", BAD_INPUT)
+    if ray and flower:
+        end("--ray runs each cell in one process of a cluster; it goes without --flower.", BAD_INPUT)
+    if not flower and not ray and (cpus_per_client is not None or gpus_per_client is not None):
+        end("--cpus-per-client and --gpus-per-client are Ray's: give --flower or --ray, or --jobs instead.", BAD_INPUT)
     try:
+        cluster = cluster_at(ray) if ray else None
         if resume:
             refused = any((file, preset, *narrowing.values(), target is not None, settings, data, scale != 1.0))
             comparison, cells, folder = _resumed(resume, results, refused)
         else:
             comparison, cells = _resolved(file, preset, narrowing, target, settings or [], data or [], scale)
             folder = None
-        machine = share(
-            cells, jobs=jobs, cpus_per_client=cpus_per_client, gpus_per_client=gpus_per_client, in_process=not flower
-        )
+        if cluster:
+            machine = cluster_share(cells, cluster, jobs=jobs, cpus=cpus_per_client, gpus=gpus_per_client)
+        else:
+            cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
+            machine = share(cells, jobs=jobs, cpus_per_client=cpus, gpus_per_client=gpus, in_process=not flower)
         if folder is None:
             from experiments.compare.folder import ComparisonFolder
 

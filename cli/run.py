@@ -48,6 +48,15 @@ def run(
     flower: Annotated[
         bool, typer.Option("--flower", help="Run over Flower's own simulation: a SuperLink, and Ray for the clients.")
     ] = False,
+    ray: Annotated[
+        str,
+        typer.Option(
+            help="The Ray cluster that has the clients, with --flower: HOST:PORT of its head (default: one of the "
+            "run's own). docs/performance.md says what its nodes need.",
+            metavar="ADDRESS",
+            show_default=False,
+        ),
+    ] = "",
     superlink: Annotated[
         str,
         typer.Option(
@@ -115,7 +124,7 @@ def run(
 
     Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
     """
-    _refuse_idle_flags(flower, superlink, cpus_per_client, gpus_per_client, workers)
+    _refuse_idle_flags(flower, ray, superlink, cpus_per_client, gpus_per_client, workers)
     in_process = not flower and not superlink
     _refuse_idle_engine(in_process, workers, engine, cohort_size, cuda_graphs)
     if outcome is not None:
@@ -128,7 +137,8 @@ def run(
         try:
             with interruptible():
                 # its imports take seconds
-                ending = _planned(settings or [], preset, resume, results, clients, superlink, in_process, (cpus, gpus))
+                asked = (settings or [], preset, resume, results, clients)
+                ending = _planned(*asked, superlink, ray, in_process, (cpus, gpus))
         except Interrupted as interruption:
             words = f"stopped by {interruption.name} before anything was started."
             ending = _Ending(KILLED + interruption.number, words=words)
@@ -137,8 +147,8 @@ def run(
                 together = (cohort_size, cuda_graphs) if engine == Engine.COHORT else None
                 ending = _run_here(ending, workers or 1, together, verbose, display)
             else:
-                ending = _run_flower(ending, cpus, gpus, verbose, superlink, display)
-    again = {"--superlink": superlink, "--flower": flower, "--workers": workers}
+                ending = _run_flower(ending, cpus, gpus, verbose, superlink, ray, display)
+    again = {"--superlink": superlink, "--flower": flower, "--ray": ray, "--workers": workers}
     again |= {"--engine": engine and engine.value, "--cohort-size": cohort_size, "--no-cuda-graphs": not cuda_graphs}
     again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
     begun = ending.folder or ending.flower_run or ending.log
@@ -182,10 +192,12 @@ def _planned(
     results: str,
     clients: int | None,
     superlink: str,
+    ray: str,
     in_process: bool,
     resources: tuple[int, float],
 ) -> "Plan | _Ending":
     from data import DataError
+    from experiments.runtime.cluster import cluster_at
     from experiments.runtime.launch import check_resources
     from experiments.runtime.run_config import plan
     from federation.devices import device_of
@@ -193,17 +205,21 @@ def _planned(
     from models import ModelError
 
     try:
+        if ray:
+            cluster_at(ray).holds(*resources)
         wanted = plan(settings, preset=preset, resume=resume, results=results, clients=clients, remote=bool(superlink))
         if in_process:
             device_of(str(wanted.run_config["device"]), "setting `device` is")
-        elif not superlink:
+        elif not superlink and not ray:
             check_resources(*resources)
         return wanted
     except (SettingError, DataError, ModelError) as error:
         return _Ending(BAD_INPUT, words=str(error))
 
 
-def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool, connection: str, display: Display) -> _Ending:
+def _run_flower(
+    wanted: "Plan", cpus: int, gpus: float, verbose: bool, connection: str, ray: str, display: Display
+) -> _Ending:
     from experiments.runtime.launch import RunInterrupted, launch
 
     if connection:
@@ -212,7 +228,8 @@ def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool, connectio
         display.stage(f"running on the nodes of `{connection}`")
     else:
         share = f"{cpus} CPU{'s' * (cpus > 1)}" + (f" and {gpus:g} GPU" if gpus else "")
-        display.line(f"starting Flower: {wanted.clients} clients, {share} each")
+        on = f", on the Ray cluster at {ray}" if ray else ""
+        display.line(f"starting Flower: {wanted.clients} clients, {share} each{on}")
         display.stage("starting Flower")
     try:
         outcome = launch(
@@ -223,6 +240,7 @@ def _run_flower(wanted: "Plan", cpus: int, gpus: float, verbose: bool, connectio
             show=display.line if verbose else _shown(display),
             verbose=verbose,
             connection=connection,
+            ray=ray,
             opened=partial(_follow, display),
         )
         code = FAILED if outcome.flower_run else BAD_INPUT
@@ -330,9 +348,13 @@ def _shown(display: Display) -> Callable[[str], None]:
     return show
 
 
-def _refuse_idle_flags(flower: bool, superlink: str, cpus: int | None, gpus: float | None, workers: int | None) -> None:
+def _refuse_idle_flags(
+    flower: bool, ray: str, superlink: str, cpus: int | None, gpus: float | None, workers: int | None
+) -> None:
     """A flag that would do nothing is a mistake that nobody would notice."""
     rays = cpus is not None or gpus is not None
+    if ray and not flower:
+        end("--ray is the cluster of Flower's simulation: give --flower, too.", BAD_INPUT)
     if superlink and (flower or rays or workers is not None):
         end(
             "--superlink runs on other machines; --flower, --workers and what a simulated client gets go without it.",

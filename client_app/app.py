@@ -9,11 +9,12 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from client_app.client import USER_ERRORS, Client, run_of
-from client_app.told import told, withheld
+from client_app.told import over_ray, told, withheld
 from client_app.trainer import Job, Outcome, Stages, finished
+from federation.homes import OTHER_HOME, OtherHomeError, refuse_other
 from federation.seeds import limited_threads
 from federation.wire.codec import CodecError
-from federation.wire.messages import decode_instruction, encode_identity, encode_report
+from federation.wire.messages import decode_instruction, decode_question, encode_identity, encode_report
 from federation.wire.payloads import Identity, Instruction, Report
 
 RAISED = 2  # Flower's code for a ClientApp that raised
@@ -29,6 +30,9 @@ def _contained(answer: Answer) -> Answer:
     def contained(message: Message, context: Context) -> Message:
         try:
             return answer(message, context)
+        except OtherHomeError as error:
+            # the whole run's matter, not this client's
+            return Message(Error(OTHER_HOME, f"client {_partition(context)}: {error}"), reply_to=message)
         except Exception as error:
             return Message(Error(RAISED, _problem(error, context)), reply_to=message)
 
@@ -39,6 +43,8 @@ def _contained(answer: Answer) -> Answer:
 @_contained
 def query(message: Message, context: Context) -> Message:
     """Who are you? Asked once, before training."""
+    if over_ray() and (asks := decode_question(message.content)):
+        refuse_other(*asks)
     try:
         with limited_threads(run_of(context).settings.threads):
             identity = Client(context).identity()

@@ -16,8 +16,8 @@ from client_app.ledger import LedgerError
 from client_app.private import guard_of, private_spec, refuse_unprotected
 from client_app.site import device_for, specs, text, whole_number
 from client_app.state import describe, lay_out, new_state
-from client_app.store import Stamp, Store, StoreError, token_digest
-from client_app.told import simulated, told
+from client_app.store import Stamp, Store, StoreError
+from client_app.told import over_ray, simulated, told
 from client_app.trainer import Job, Outcome, Stages, finished, mean_norm
 from data import DataError
 from data.client_data import client_data
@@ -25,6 +25,7 @@ from data.domains import listed
 from data.recent import Recent
 from data.shared_set import refuse_unfit, shared_rows
 from data.sources import is_path
+from federation.homes import refuse_other, stores, token_digest
 from federation.seeds import seed_process
 from federation.settings import RECEIVED, SettingError, home, shown
 from federation.wire.codec import codec_of
@@ -255,11 +256,14 @@ class Client:
             raise SettingError(f"client {self.partition} left no state in {store.folder}.")
         state = self._new_state()
         store.load_into(state, stamp, self.device)
+        self._measure_late(state)
         return state
 
     def _arrival(self, state: ClientState, instruction: Instruction) -> Report:
         """Lay the targets out; evaluate, and answer for the ensemble, if that is asked."""
         state.constants = dict(instruction.constants)
+        if instruction.evaluate or instruction.ensemble:
+            self._measure_late(state)
         self._lay_out(state, instruction)
         last = instruction.round > self.settings.rounds
         arrived = self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
@@ -273,6 +277,11 @@ class Client:
         except USER_ERRORS as error:
             # a measurement that fails must not cost a round of training
             return replace(report, remark=f"no ensemble answer: {told(error, self.node)}")
+
+    def _measure_late(self, state: ClientState) -> None:
+        """As at the end of the round that left this state, when no evaluation was to follow."""
+        if state.prototypes is None:
+            measure(self.objective, state, self.data)
 
     def _answers(self, state: ClientState) -> Answers | None:
         if not self.settings.ensemble_every:
@@ -288,7 +297,13 @@ class Client:
 
     def _take(self, instruction: Instruction, trains: bool) -> tuple[ClientState, Stamp]:
         """The state from which a round starts: from memory if it is the store's newest, else from the store, else
-        new. It leaves the memory cache until it is whole again."""
+        new. It leaves the memory cache until it is whole again.
+
+        Raises:
+            OtherHomeError: over Ray, where this worker's home is not the run's.
+        """
+        if over_ray():
+            refuse_other(instruction.run, instruction.token)
         store = self._store(instruction.run)
         store.admit(instruction.token)
         stamp = store.newest_before(instruction.round, instruction.trained, going_back=trains)
@@ -312,7 +327,7 @@ class Client:
         _states.shrink(self.settings.state_memory << 20, least=1)
 
     def _store(self, run: str) -> Store:
-        return Store(home() / "clients" / run / str(self.partition))
+        return Store(stores(run) / str(self.partition))
 
     def _told_model(self) -> str:
         """Its model's name, without a path that is the site's own."""

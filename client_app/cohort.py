@@ -5,17 +5,20 @@ never padded, since batch statistics and means over rows would change: a step st
 same size, and who has no batch left is out of it. Whatever cannot be stacked is trained by `train`.
 """
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from client_app.stack import READ, Member, Stack, named
 from client_app.trainer import Job, Outcome, batches, measured
 from federation.seeds import seed_process
 
+HEAVY = "on a CPU that is faster for a model of its size"
 DRAWS = "its training draws random numbers, as dropout does, and each client has its own"
 LONGEST_REASON = 160  # characters
 
@@ -26,11 +29,14 @@ class Cohorts:
     Args:
         say: told once of an architecture that is trained one client after the other, and why.
         graphs: whether steps are captured as CUDA graphs where the device is CUDA.
+        most_work: floating-point operations of the features of a batch above which clients of an architecture train one
+            after the other on a CPU: what a stacked step saves is the time around the products.
     """
 
-    def __init__(self, say: Callable[[str, str], None], graphs: bool = True):
+    def __init__(self, say: Callable[[str, str], None], graphs: bool = True, most_work: float = math.inf):
         self.say = say
         self.graphs = graphs
+        self.most_work = most_work
         self._refused: dict[object, str] = {}
 
     def __call__(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
@@ -56,6 +62,10 @@ class Cohorts:
 
     def _trained(self, key: object, members: list[Member]) -> bool:
         """Whether all were trained; else none was, and nothing of them is changed."""
+        if work_of(members[0]) > self.most_work:
+            self._refused[key] = HEAVY
+            self.say(members[0].job.model, HEAVY)
+            return False
         try:
             with warnings.catch_warnings():
                 # what vmap has no rule for it does client by client, and says so
@@ -79,6 +89,21 @@ def member_of(job: Job) -> Member:
     return Member(job, job.objective.phases(job.state, job.round_number), sizes)
 
 
+@torch.no_grad()
+def work_of(member: Member) -> int:
+    """Floating-point operations of the features of its largest batch; 0 where they are not a CPU's."""
+    job = member.job
+    rows = job.data.train
+    if rows.inputs.device.type != "cpu" or not len(rows):
+        return 0
+    trained = job.state.module.training
+    job.state.module.eval()
+    with FlopCounterMode(display=False) as counter:
+        job.objective.features(job.state, job.data.transform(rows.inputs[: max(member.sizes)]))
+    job.state.module.train(trained)
+    return counter.get_total_flops()
+
+
 def _outcome(member: Member, share: float) -> Outcome:
     if member.error is not None:
         return member.error
@@ -86,7 +111,7 @@ def _outcome(member: Member, share: float) -> Outcome:
     ratio = 0.0 if member.ratio is None else float(member.ratio)
     parts = {name: total / member.steps[name] for name, total in member.sums.items()}
     try:
-        figures = measured(job.objective, job.state, job.data, parts, member.taken, ratio)
+        figures = measured(job.objective, job.state, job.data, job.round_number, parts, member.taken, ratio)
     except Exception as error:
         return error
     return replace(figures, seconds=share + time.perf_counter() - began)

@@ -37,12 +37,29 @@ def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
         return
     features = exact(features_of(objective, state, data.train, data.transform))
     labels = exact(data.train.labels)
-    if not bool(features.isfinite().all()):
-        raise DivergenceError.public("the features are not finite after training; lower `learning-rate`")
+    _refuse_not_finite(features)
     state.prototypes = class_means(features, labels, objective.num_classes)
     if objective.settings.prototypes_from == "model":
         state.covariance = pooled_covariance(features, labels, state.prototypes)
     state.features = features, labels
+
+
+@torch.no_grad()
+def refuse_spoilt(objective: Objective, state: ClientState, data: ClientData) -> None:
+    """Where nothing is measured: a look at the features of as many training rows as are taken at once.
+
+    Raises:
+        DivergenceError: a feature is not finite.
+    """
+    some = slice(_at_once(data.train, data.transform))
+    rows = Rows(data.train.inputs[some], data.train.labels[some])
+    if len(rows):
+        _refuse_not_finite(features_of(objective, state, rows, data.transform))
+
+
+def _refuse_not_finite(features: Tensor) -> None:
+    if not bool(features.isfinite().all()):
+        raise DivergenceError.public("the features are not finite after training; lower `learning-rate`")
 
 
 @torch.no_grad()

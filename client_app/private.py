@@ -22,6 +22,7 @@ from client_app.site import NodeConfig, text
 from client_app.trainer import Stages
 from data.assignment import DataSpec
 from data.client_data import ClientData, Rows
+from federation.homes import OtherHomeError
 from federation.settings import SettingError, Settings, home
 from federation.wire.payloads import Identity, Instruction, Payload, Report
 from models import ModelError
@@ -154,6 +155,8 @@ class Guard:
         report = None
         try:
             report = yield from inner(replace(instruction, payload=plain))
+        except OtherHomeError:
+            raise
         except Exception as error:
             self._note_error(instruction, error)
         return self._reply(instruction, report, means, self._payload(instruction))
@@ -164,6 +167,8 @@ class Guard:
         report = None
         try:
             report = inner(replace(instruction, payload=plain))
+        except OtherHomeError:
+            raise
         except Exception as error:
             self._note_error(instruction, error)
         return self._reply(instruction, report, means, None)

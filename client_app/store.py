@@ -4,7 +4,6 @@ Each generation is one safetensors file, stamped with the round that made it. Fl
 a process's memory and would be gone with it.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from data import ToldError
 from data.files import replacing
 from federation.devices import exact_on
+from federation.homes import token_digest
 from federation.wire.payloads import Payload, from_tensors, to_tensors
 from prototypes.prototype_set import PrototypeSet
 from strategies.contract import ClientState
@@ -211,11 +211,6 @@ class Store:
                 f"{path} cannot be written ({reason}); free space there, or set PROTOSPHERE_HOME to a folder of yours.",
                 told="its state cannot be written",
             ) from None
-
-
-def token_digest(token: str) -> str:
-    """What a store keeps of a run's token: who reads the store does not learn it."""
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _read(path: Path, remedy: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:

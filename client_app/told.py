@@ -46,6 +46,11 @@ def simulated() -> bool:
     return _here or (ray is not None and bool(ray.is_initialized()))
 
 
+def over_ray() -> bool:
+    """Whether Ray has the simulation's clients, each of which it may take to another machine."""
+    return not _here and simulated()
+
+
 def told(error: Exception, node: NodeConfig) -> str:
     """The words for a message; the whole sentence goes to this process's log where they are fewer."""
     known = isinstance(error, (*KINDS, *OPEN))

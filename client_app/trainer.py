@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from client_app.evaluation import DivergenceError, autocast, measure
+from client_app.evaluation import DivergenceError, autocast, measure, refuse_spoilt
 from data.client_data import ClientData
 from federation.devices import exact, exact_on
 from federation.seeds import generator
+from federation.settings import Settings
 from federation.wire.payloads import TrainingFigures
 from models.optim import EagerSGD
 from models.optimiser_state import optimiser_tensors, restore_optimiser
@@ -105,7 +106,7 @@ def train(
         if objective.settings.optimizer_state == "persistent" and not phase.fresh:
             state.optimiser |= optimiser_tensors(optimiser, phase.name)
     parts = {name: float(total) / steps[name] for name, total in sums.items()}
-    figures = measured(objective, state, data, parts, taken, 0.0 if ratio is None else float(ratio), met)
+    figures = measured(objective, state, data, round_number, parts, taken, 0.0 if ratio is None else float(ratio), met)
     return replace(figures, seconds=time.perf_counter() - began)
 
 
@@ -113,12 +114,14 @@ def measured(
     objective: Objective,
     state: ClientState,
     data: ClientData,
+    round_number: int,
     parts: Mapping[str, float],
     steps: int,
     ratio: float,
     met: "_Met | None" = None,
 ) -> TrainingFigures:
-    """Measure the local prototypes of a client that has trained; the figures of its training, but for the seconds.
+    """Measure the local prototypes of a client that has trained, where something will read them; the figures of its
+    training, but for the seconds.
 
     Args:
         met: the features of its batches, where prototypes are made of those.
@@ -126,18 +129,27 @@ def measured(
     Raises:
         DivergenceError: a feature is not finite.
     """
-    if met is None:
+    if met is not None:
+        met.leave(state)
+    elif objective.of_prototypes or evaluation_follows(objective.settings, round_number):
         measure(objective, state, data)
     else:
-        met.leave(state)
+        # those of an earlier model would be wrong
+        state.prototypes = state.covariance = state.features = None
+        refuse_spoilt(objective, state, data)
     return TrainingFigures(
         rows=len(data.train),
         steps=steps,
         parts=dict(parts),
         gradient_ratio=ratio,
         target_norm=mean_norm(state.targets),
-        prototype_norm=mean_norm(state.prototypes),
+        prototype_norm=None if state.prototypes is None and len(data.train) else mean_norm(state.prototypes),
     )
+
+
+def evaluation_follows(settings: Settings, round_number: int) -> bool:
+    """Whether clients are evaluated as this round leaves them, if their server keeps to the run's settings."""
+    return round_number % settings.evaluate_every == 0 or round_number >= settings.rounds
 
 
 class _Met:

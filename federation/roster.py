@@ -14,12 +14,13 @@ from typing import Any
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from federation.homes import OTHER_HOME, remedy
 from federation.settings import Settings, shown
 from federation.wire.checks import plain
 from federation.wire.codec import REMEDY, Codec, encoder_in
 from federation.wire.messages import MessageError, decode_identity
 from federation.wire.payloads import Identity
-from federation.wire.replies import pulled
+from federation.wire.replies import is_simulated, pulled
 from federation.wire.specs import Exchange
 from federation.wire.weights import read_layouts
 from federation.words import class_word
@@ -41,12 +42,14 @@ class Roster:
     Attributes:
         identities: partition -> who it said it is.
         nodes: partition -> node id to send to.
+        question: what goes with the query who a node is.
     """
 
     def __init__(self, settings: Settings):
         self.settings = settings
         self.identities: dict[int, Identity] = {}
         self.nodes: dict[int, int] = {}
+        self.question = RecordDict()
         # node -> when it may be asked again
         self._asked: dict[int, float] = {}
         self._silent: set[int] = set()
@@ -131,7 +134,7 @@ class Roster:
         new = sorted(node for node in grid.get_node_ids() if self._asked.get(node, now) <= now)
         if not new:
             return
-        messages = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
+        messages = [Message(self.question, node, MessageType.QUERY) for node in new]
         deadline = now + self.settings.query_timeout
         for message_id, node in zip(grid.push_messages(messages), new, strict=False):
             # in place of an id Flower gives None for a node that has left, and no id at all when it takes nothing
@@ -140,7 +143,11 @@ class Roster:
                 self._pending[message_id] = node, deadline
 
     def _answers(self, grid: Grid) -> list[tuple[int, Identity]]:
-        """The answers that have arrived."""
+        """The answers that have arrived.
+
+        Raises:
+            RosterError: a worker of Ray's has another home than the run.
+        """
         answers = []
         for message_id, reply in pulled(grid, list(self._pending)) if self._pending else ():
             if message_id not in self._pending:
@@ -151,6 +158,8 @@ class Roster:
                 self._asked[node] = time.monotonic() + RETRY
                 continue
             if reply.has_error():
+                if reply.error.code == OTHER_HOME and is_simulated(grid):
+                    raise RosterError(remedy(plain(reply.error.reason or "")))
                 # in simulation the reason is a whole traceback; its last line is the error
                 lines = (reply.error.reason or "").strip().splitlines() or ["unknown error"]
                 log.warning("node %d could not say who it is: %s", node, plain(lines[-1]))

@@ -62,7 +62,8 @@ def of_client(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def over_trainings(trainings: Mapping[int, TrainingFigures]) -> dict[str, Any]:
-    """Mean of the clients' training figures: parts of the loss by rows, the rest plainly over clients."""
+    """Mean of the clients' training figures: parts of the loss by rows, the rest plainly over the clients that have
+    them."""
     ordered = [figures for _, figures in sorted(trainings.items())]
     if not ordered:
         return {}
@@ -72,8 +73,8 @@ def over_trainings(trainings: Mapping[int, TrainingFigures]) -> dict[str, Any]:
         having = [figures for figures in ordered if name in figures.parts]
         rows = sum(figures.rows for figures in having)
         loss[name] = math.fsum(figures.parts[name] * figures.rows for figures in having) / rows
-    means = {name: math.fsum(getattr(figures, name) for figures in ordered) / len(ordered) for name in MEANS}
-    return {"loss": loss, **means}
+    known = {name: [f for figures in ordered if (f := getattr(figures, name)) is not None] for name in MEANS}
+    return {"loss": loss, **{name: math.fsum(found) / len(found) for name, found in known.items() if found}}
 
 
 def headlines(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:

@@ -17,8 +17,10 @@ from safetensors.torch import save_file
 
 from data.domains import short_name
 from data.files import replacing
-from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, home, is_run_name, plain_name, shown
+from federation.homes import MARK, mark, stores
+from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, is_run_name, plain_name, shown
 from models import plugins
+from runs import columns
 from runs.places import find_run, results_root
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
@@ -29,7 +31,7 @@ class RunFolder:
     """`<time>-<strategy>-<dataset>/` in the results folder.
 
     Holds settings.json, roster.json, status.json, metrics.jsonl, checkpoint.safetensors, prototypes.safetensors and
-    summary.json.
+    summary.json; where there are many clients `clients/`, see runs/columns.py.
     """
 
     def __init__(self, path: Path):
@@ -75,17 +77,17 @@ class RunFolder:
             words = "-".join((stamp, plugins.stem(settings.strategy), short_name(settings.dataset)))
             path = root / plain_name(words, LONGEST_NAME)
             # clients keep their models under the name, whatever the results folder: it is claimed there as well
-            stores = home() / "clients" / path.name
-            with _writing_to(stores.parent, "stores' folder"):
+            kept = stores(path.name)
+            with _writing_to(kept.parent, "stores' folder"):
                 try:
-                    stores.mkdir(parents=True)
+                    kept.mkdir(parents=True)
                 except FileExistsError:
                     continue
             with _writing_to(root):
                 try:
                     path.mkdir()
                 except OSError as error:
-                    stores.rmdir()
+                    kept.rmdir()
                     if isinstance(error, FileExistsError):
                         continue
                     raise
@@ -159,6 +161,11 @@ class RunFolder:
         finally:
             lock.release()
 
+    def mark_home(self) -> None:
+        """Let workers of other machines know this home for the run's own."""
+        with _writing_to(stores(self.name), "stores' folder"):
+            mark(self.name, self.token)
+
     def discard_unless_begun(self) -> None:
         """Take the folder away if no round came to its line: it holds no result, and `latest` must not find it."""
         if (self.path / "metrics.jsonl").exists() or (self.path / "checkpoint.safetensors").exists():
@@ -168,7 +175,8 @@ class RunFolder:
             for name in ("settings.json", "roster.json", "status.json", "token", ".lock"):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
-            (home() / "clients" / self.name).rmdir()
+            (stores(self.name) / MARK).unlink(missing_ok=True)
+            stores(self.name).rmdir()
 
     def refuse_full_disk(self) -> None:
         """Try whether the run, and clients of this machine, can still write: their largest file twice, 1 MiB at least.
@@ -176,8 +184,8 @@ class RunFolder:
         Raises:
             SettingError: they cannot. The round that is under way can be run again when there is space.
         """
-        stores = home() / "clients" / self.name
-        for folder, files, what in ((self.path, "*", "results folder"), (stores, "*/*", "stores' folder")):
+        kept = stores(self.name)
+        for folder, files, what in ((self.path, "*", "results folder"), (kept, "*/*", "stores' folder")):
             if not folder.is_dir():
                 continue
             size = max(2 * max(map(_size, folder.glob(files)), default=0), 2**20)
@@ -224,7 +232,15 @@ class RunFolder:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl and see it to the disk."""
-        text = json.dumps(line, allow_nan=False) + "\n"
+        short, rows = columns.parted(line)
+        if rows:
+            name = f"{columns.FOLDER}/round-{line['round']:06d}.parquet"
+            short[columns.NAMED] = name
+            with _writing_to(self.path):
+                (self.path / columns.FOLDER).mkdir(exist_ok=True)
+                with replacing(self.path / name) as temporary:
+                    columns.write(temporary, line["round"], rows)
+        text = json.dumps(short, allow_nan=False) + "\n"
         with _writing_to(self.path), (self.path / "metrics.jsonl").open("a") as file:
             file.write(text)
             file.flush()
@@ -233,7 +249,20 @@ class RunFolder:
             hear(line)
 
     def lines(self) -> list[dict[str, Any]]:
-        """All finished lines of metrics.jsonl; a line that a crash cut short is left out."""
+        """All finished lines of metrics.jsonl, with the figures by client that lie beside it; a line that a crash cut
+        short is left out."""
+        return [self._whole(line) for line in self._lines()]
+
+    def _whole(self, line: dict[str, Any]) -> dict[str, Any]:
+        if columns.NAMED not in line:
+            return line
+        path = self.path / str(line[columns.NAMED])
+        try:
+            return columns.whole(line, columns.read(path))
+        except (OSError, ValueError) as error:
+            raise SettingError(f"{path} cannot be read ({error}); bring it back, or start a new run.") from None
+
+    def _lines(self) -> list[dict[str, Any]]:
         path = self.path / "metrics.jsonl"
         try:
             text = path.read_text() if path.exists() else ""
@@ -247,7 +276,7 @@ class RunFolder:
         Raises:
             SettingError: a line up to there is missing; the run's figures would be of a part of it.
         """
-        kept = [line for line in self.lines() if line["round"] <= last_round and not line.get("final")]
+        kept = [line for line in self._lines() if line["round"] <= last_round and not line.get("final")]
         if [line["round"] for line in kept] != list(range(1, last_round + 1)):
             raise SettingError(
                 f"{self.path / 'metrics.jsonl'} no longer holds a line for each of the {last_round} finished rounds; "
@@ -258,6 +287,9 @@ class RunFolder:
             # what was said of the end, or of a further round, holds no longer
             for name in ("summary.json", "report.html"):
                 (self.path / name).unlink(missing_ok=True)
+            named = {self.path / str(line.get(columns.NAMED)) for line in kept}
+            for path in set((self.path / columns.FOLDER).glob("*")) - named:
+                path.unlink(missing_ok=True)
 
     def save_checkpoint(self, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
         """The server's state after a round: tensors, and a JSON value beside them."""

@@ -120,6 +120,11 @@ def open_trained(folder: Path, device: str = "auto") -> Trained:
     except StoreError as error:
         received = None
         notices.append(f"{error} Going on without what the server sent last.")
+    if state.prototypes is None and run.settings.evaluate_every != 1:
+        notices.append(
+            f"No evaluation followed on round {made_in} (`evaluate-every` is {run.settings.evaluate_every}), so it "
+            "left no prototypes: rules that need them cannot be applied before the run has gone on."
+        )
     lay_out(objective, state, received, place)
     state.module.eval()
     arrived = objective.arrived(state, received) if RECEIVED in run.method.rules else None

@@ -129,10 +129,13 @@ class Objective:
     Attributes:
         beside: names of what `build` adds to the module that is no part of the client's own model.
         of_features: whether its uploads are made of the trained model's features, which `prototypes-from` may drop.
+        of_prototypes: whether it reads `state.prototypes` while it trains or uploads. Where it does not, a client's
+            features are measured before evaluations alone, and there are no prototypes after other rounds.
     """
 
     beside: Sequence[str] = ()
     of_features = False
+    of_prototypes = True
 
     def __init__(self, settings: Settings, options: Options, num_classes: int):
         self.settings = settings
@@ -377,10 +380,6 @@ class Method:
     rules: tuple[str, ...] = RULES
     fixed_rounds: bool = False
     releases: Callable[[Options], None] | None = None
-
-
-def any_options(options: Options) -> None:
-    """`Method.releases` of a method whose options all go with a release."""
 
 
 def as_state(prototypes: PrototypeSet) -> State:

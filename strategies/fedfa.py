@@ -51,6 +51,8 @@ def start(num_classes: int, dim: int, seed: int) -> Tensor:
 class FedFAObjective(WholeObjective):
     """Client half."""
 
+    of_prototypes = True
+
     def targets(self, state: ClientState, received: Any) -> PrototypeSet:
         """a_c, from round 1 on."""
         return received_vectors(received, start(self.num_classes, self.settings.feature_dim, self.settings.seed))

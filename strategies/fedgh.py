@@ -59,6 +59,7 @@ class FedGHSettings:
 class FedGHObjective(SharedObjective):
     """Client half: the head comes down, prototypes go up."""
 
+    of_prototypes = True
     parts = (HEAD,)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:

@@ -66,6 +66,7 @@ def start(options: FedNHSettings, num_classes: int, dim: int, seed: int) -> Tens
 class FedNHObjective(SharedObjective):
     """Client half: f and sigma travel, W comes down."""
 
+    of_prototypes = True
     parts = (EXTRACTOR, SCALE)
 
     def build(self, model: SplitModel, seed: int) -> nn.Module:

@@ -69,6 +69,7 @@ class FedPASettings:
 class FedPAObjective(GeneratorObjective):
     """Client half: the model and its prototypes travel."""
 
+    of_prototypes = True
     parts = (EXTRACTOR, HEAD)
 
     def new_generator(self, num_classes: int, dim: int) -> Generator:

@@ -39,11 +39,11 @@ from strategies.contract import (
     Phase,
     ServerHalf,
     State,
-    any_options,
     as_state,
     method_settings,
     remembered,
 )
+from strategies.release import any_options
 
 
 def _temperature(value: float) -> float:

@@ -28,11 +28,11 @@ from strategies.contract import (
     Phase,
     ServerHalf,
     State,
-    any_options,
     as_state,
     carried_on,
     method_settings,
 )
+from strategies.release import any_options
 
 
 @method_settings

@@ -29,11 +29,11 @@ from strategies.contract import (
     ServerHalf,
     Spec,
     State,
-    any_options,
     as_state,
     carried_on,
     method_settings,
 )
+from strategies.release import any_options
 
 
 @method_settings

@@ -41,6 +41,8 @@ class FedRoDSettings:
 class FedRoDObjective(WholeObjective):
     """Client half: the personal head stays."""
 
+    of_prototypes = True
+
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """h_p beside h."""
         model.personal = deepcopy(model.classifier)

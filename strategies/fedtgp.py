@@ -31,9 +31,9 @@ from strategies.contract import (
     PullObjective,
     ServerHalf,
     State,
-    any_options,
     method_settings,
 )
+from strategies.release import any_options
 
 
 @method_settings

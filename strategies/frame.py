@@ -34,6 +34,8 @@ class FrameSettings:
 class FrameObjective(PullObjective):
     """Client half: the shared prototype pull, with t = gamma c."""
 
+    of_prototypes = False
+
     def targets(self, state: ClientState, received: None) -> PrototypeSet:
         """gamma c of all classes, from round 1 on."""
         settings = self.settings

@@ -7,9 +7,16 @@ Nothing goes up or down but the figures that every method reports.
 from federation.settings import RULES
 from strategies.contract import NOTHING, Method, Objective, ServerHalf
 
+
+class LocalObjective(Objective):
+    """Client half: cross-entropy alone."""
+
+    of_prototypes = False
+
+
 METHOD = Method(
     server=ServerHalf,
-    objective=Objective,
+    objective=LocalObjective,
     exchange=lambda options: NOTHING,
     rules=tuple(rule for rule in RULES if rule != "global-prototypes"),
 )

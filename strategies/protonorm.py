@@ -35,11 +35,11 @@ from strategies.contract import (
     PullObjective,
     ServerHalf,
     State,
-    any_options,
     as_state,
     carried_on,
     method_settings,
 )
+from strategies.release import any_options
 
 
 @method_settings

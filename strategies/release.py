@@ -26,6 +26,10 @@ RULE = "encoder"
 MEANS = Spec("prototypes", "encoder-means")
 
 
+def any_options(options: Options) -> None:
+    """`Method.releases` of a method whose options all go with a release."""
+
+
 def under_release(exchange: Exchange) -> Exchange:
     """The parts of a method's messages, with the means beside what comes down; nothing but a release is told."""
     return replace(exchange, down=(*exchange.down, MEANS) if exchange.down else (), discloses=())
@@ -57,8 +61,10 @@ def refuse_unreleasable(settings: Settings, method: Method, options: Options) ->
     method.releases(options)
 
 
-def joined(payload: Payload, means: PrototypeSet | None, dim: int) -> Payload:
-    """A download with the means beside it; before there are any, with none."""
+def joined(payload: Payload | None, means: PrototypeSet | None, dim: int) -> Payload | None:
+    """A download, if there is one, with the means beside it; before there are any, with none."""
+    if payload is None:
+        return None
     return Parts({**parts_of(payload), MEANS.name: PrototypeSet.empty(dim) if means is None else means})
 
 

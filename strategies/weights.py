@@ -58,6 +58,8 @@ def shared_seed(seed: int, part: str) -> int:
 class SharedObjective(Objective):
     """Client half: some parts of the model are everybody's."""
 
+    of_prototypes = False
+
     @property
     def parts(self) -> Sequence[str]:
         """Which parts travel."""

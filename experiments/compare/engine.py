@@ -1,49 +1,23 @@
-"""Runs the cells of a comparison: each a `protosphere run` of its own, several at a time, nothing left behind."""
+"""Runs the cells of a comparison, several at a time: each a `protosphere run` of its own, or a task of a Ray cluster.
+Nothing is left behind."""
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from experiments.compare.cells import Cell, not_default, toml
+from experiments.compare.cells import Cell
 from experiments.compare.folder import ComparisonFolder
+from experiments.compare.jobs import Finished, Job, Processes, Running
 from experiments.compare.machine import Share
-from experiments.runtime.guardian import ROOT, guarded
+from experiments.compare.tasks import Tasks, tasks
+from experiments.runtime.guardian import guarded
 from experiments.runtime.processes import Family, interruptible
-from runs.folder import RunFolder
 
-OUTPUT = "output.log"
-OUTCOME = "outcome.json"
-SETTINGS = "settings.toml"
 LOOK = 0.2  # seconds
-PATIENCE = 30.0  # seconds that a run has for its own clean end
-
-
-@dataclass(frozen=True)
-class Running:
-    """A cell in flight."""
-
-    cell: Cell
-    seconds: float
-    done: int
-    rounds: int
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A cell that ended; `reason` says in a sentence why it failed, and is empty when it did not."""
-
-    cell: Cell
-    seconds: float
-    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -109,35 +83,45 @@ def run_cells(
     """
     waiting = [cell for cell in cells if folder.run_of(cell) is None]
     before = len(cells) - len(waiting)
-    scratch = Path(tempfile.mkdtemp(prefix="protosphere-"))
     ended: list[Finished] = []
-    jobs: list[_Job] = []
+    jobs: list[Job] = []
+    with interruptible() as deafen, _starter(folder, share, keep_models) as starter:
+        try:
+            while waiting or jobs:
+                free = [place for place in range(share.jobs) if place not in {job.place for job in jobs}]
+                for place in free[: len(waiting)]:
+                    jobs.append(starter.start(waiting.pop(0), place))
+                for job in [job for job in jobs if job.over()]:
+                    jobs.remove(job)
+                    ended.append(job.outcome())
+                    if not keep_models:
+                        folder.discard_models(job.cell)
+                tell(Progress(before, ended, [job.running() for job in jobs], waiting, share.jobs))
+                if jobs:
+                    time.sleep(LOOK)
+        finally:
+            deafen()
+            starter.stop(jobs)
+            for job in jobs:
+                # it may have come to its end in this very moment
+                if folder.run_of(job.cell) is None:
+                    folder.discard(job.cell)
+    return ended
+
+
+@contextmanager
+def _starter(folder: ComparisonFolder, share: Share, keep_models: bool) -> Iterator[Processes | Tasks]:
+    """What starts cells and stops them; nothing that it started outlives it, nor this process."""
+    if share.ray:
+        with tasks(folder, share, keep_models) as starter:
+            yield starter
+        return
+    scratch = Path(tempfile.mkdtemp(prefix="protosphere-"))
     try:
-        with interruptible() as deafen, guarded(scratch) as tell_guardian:
-            family = Family(tell_guardian)
-            try:
-                while waiting or jobs:
-                    free = [place for place in range(share.jobs) if place not in {job.place for job in jobs}]
-                    for place in free[: len(waiting)]:
-                        jobs.append(_Job(folder, waiting.pop(0), share, place, family))
-                    for job in [job for job in jobs if job.over()]:
-                        jobs.remove(job)
-                        ended.append(job.outcome())
-                        if not keep_models:
-                            folder.discard_models(job.cell)
-                    tell(Progress(before, ended, [job.running() for job in jobs], waiting, share.jobs))
-                    if jobs:
-                        time.sleep(LOOK)
-            finally:
-                deafen()
-                _stop(jobs, family)
-                for job in jobs:
-                    # it may have come to its end in this very moment
-                    if folder.run_of(job.cell) is None:
-                        folder.discard(job.cell)
+        with guarded(scratch) as tell_guardian:
+            yield Processes(folder, share, Family(tell_guardian))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return ended
 
 
 def _typical(cell: Cell, done: Sequence[tuple[Cell, float]], paces: Sequence[tuple[Cell, float]]) -> float | None:
@@ -148,70 +132,3 @@ def _typical(cell: Cell, done: Sequence[tuple[Cell, float]], paces: Sequence[tup
             if times:
                 return sum(times) / len(times)
     return None
-
-
-def _stop(jobs: Sequence["_Job"], family: Family) -> None:
-    """End what is in flight: first by each run's own clean end, which knows its Flower and its Ray."""
-    family.members()
-    for job in jobs:
-        job.process.terminate()
-    deadline = time.monotonic() + PATIENCE
-    for job in jobs:
-        with suppress(subprocess.TimeoutExpired):
-            job.process.wait(max(0.0, deadline - time.monotonic()))
-    if jobs:
-        family.stop(5.0)
-
-
-class _Job:
-    """A cell's `protosphere run`, its words in the cell's output.log."""
-
-    def __init__(self, folder: ComparisonFolder, cell: Cell, share: Share, place: int, family: Family):
-        self.cell = cell
-        self.place = place
-        self._folder = folder
-        self._began = time.monotonic()
-        folder.discard(cell)
-        own = folder.of(cell)
-        own.mkdir(parents=True)
-        self._output = own / OUTPUT
-        # with the number of clients, whatever the default is
-        asked = not_default(cell.settings) | {"clients": cell.clients}
-        (own / SETTINGS).write_text(toml(asked), "utf-8")
-        command = [sys.executable, "-m", "cli.main", "run", "-c", str(own / SETTINGS), "--results", str(own)]
-        command += ["--outcome", str(own / OUTCOME)]
-        environment = os.environ | {"PYTHONUNBUFFERED": "1"} | share.environment(place)
-        with self._output.open("w") as stream:
-            self.process = family.start(
-                [*command, *share.flags()], cwd=ROOT, env=environment, stdout=stream, stderr=subprocess.STDOUT
-            )
-
-    def over(self) -> bool:
-        """Whether the run has ended."""
-        return self.process.poll() is not None
-
-    def running(self) -> Running:
-        """How far it is."""
-        done = int(self._status().get("round", 0))
-        return Running(self.cell, time.monotonic() - self._began, done, int(self.cell.settings["rounds"]))
-
-    def outcome(self) -> Finished:
-        """How it ended."""
-        seconds = time.monotonic() - self._began
-        if self.process.returncode == 0 and self._folder.run_of(self.cell):
-            return Finished(self.cell, seconds)
-        return Finished(self.cell, seconds, self._reason())
-
-    def _status(self) -> dict[str, Any]:
-        """Of the run, as it writes it; empty before it has a folder."""
-        newest = max(self._folder.of(self.cell).glob("*/status.json"), default=None)
-        return {} if newest is None else RunFolder(newest.parent).status()
-
-    def _reason(self) -> str:
-        """Why it failed: as it says itself, or, where it was killed or broke, what its output ends with."""
-        with suppress(OSError, ValueError):
-            if reason := json.loads((self._folder.of(self.cell) / OUTCOME).read_text("utf-8"))["reason"]:
-                return str(reason)
-        said = self._output.read_text("utf-8", errors="replace").split("\n")
-        last = next((line for line in reversed(said) if line.strip()), "without a word")
-        return f"it ended with exit code {self.process.returncode}: {last}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from experiments.compare.cells import Cell
+from experiments.runtime.cluster import Cluster
 from experiments.runtime.launch import check_resources
 from federation.settings import SettingError
 
@@ -19,6 +20,9 @@ class Share:
 
     Attributes:
         in_process: without Flower, each cell in one process.
+        ray: the address of the Ray cluster of which each cell takes `cpus_per_client` and `gpus_per_client`, as a task
+            in one process; empty for this machine.
+        place: where that is, in words.
     """
 
     jobs: int
@@ -27,10 +31,14 @@ class Share:
     cpus_per_client: int = 1
     gpus_per_client: float = 0.0
     in_process: bool = False
+    ray: str = ""
+    place: str = ""
 
     def __str__(self) -> str:
         cores = f"{self.cores} core{'s' * (self.cores > 1)}"
         gpus = f" and GPU {' or '.join(sorted(set(self.gpus)))}" if self.gpus else ""
+        if self.ray:
+            gpus = (f" and {self.gpus_per_client:g} GPU" if self.gpus_per_client else "") + f", on {self.place}"
         return f"{self.jobs} job{'s' * (self.jobs > 1)} at a time of {cores}{gpus}"
 
     def flags(self) -> list[str]:
@@ -73,8 +81,7 @@ def share(
         raise SettingError(f"--jobs is {jobs}, but one must run at least.")
     cores = os.cpu_count() or 1
     if in_process:
-        wanted = max((int(cell.settings["threads"]) for cell in cells), default=1)
-        on_gpu = any(cell.settings["device"] != "cpu" for cell in cells)
+        wanted, on_gpu = _wanted(cells)
     else:
         wanted = cpus_per_client * max((cell.clients for cell in cells), default=1)
         on_gpu = gpus_per_client > 0
@@ -84,6 +91,35 @@ def share(
     each = max(cpus_per_client, cores // number // cpus_per_client * cpus_per_client)
     places = tuple(",".join(gpus[place % len(gpus) :: number]) for place in range(number)) if gpus else ()
     return Share(number, each, places, cpus_per_client, gpus_per_client, in_process)
+
+
+def cluster_share(
+    cells: Sequence[Cell],
+    cluster: Cluster,
+    *,
+    jobs: int | None = None,
+    cpus: int | None = None,
+    gpus: float | None = None,
+) -> Share:
+    """What each cell gets of a Ray cluster: the setting `threads` of cores, and a GPU where it may train on one and the
+    cluster has any, unless `cpus` and `gpus` say otherwise.
+
+    Raises:
+        SettingError: none of its nodes has what was asked for.
+    """
+    if jobs is not None and jobs < 1:
+        raise SettingError(f"--jobs is {jobs}, but one must run at least.")
+    threads, on_gpu = _wanted(cells)
+    cpus = threads if cpus is None else cpus
+    gpus = float(on_gpu and any(node.gpus >= 1 for node in cluster.nodes)) if gpus is None else gpus
+    number = min(jobs or cluster.holds(cpus, gpus), cluster.holds(cpus, gpus), len(cells) or 1)
+    return Share(number, cpus, (), cpus, gpus, in_process=True, ray=cluster.address, place=str(cluster))
+
+
+def _wanted(cells: Sequence[Cell]) -> tuple[int, bool]:
+    """The cores that a cell takes in one process, and whether any may train on a GPU."""
+    threads = max((int(cell.settings["threads"]) for cell in cells), default=1)
+    return threads, any(cell.settings["device"] != "cpu" for cell in cells)
 
 
 def _gpus() -> list[str]:

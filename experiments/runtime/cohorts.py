@@ -11,6 +11,7 @@ from client_app.cohort import Cohorts
 from experiments.runtime.grid import LocalGrid, NodeConfig
 from models import model_for
 
+MOST_WORK = 30e6  # of a batch on a CPU: `benchmarks.cohort` finds the loop ahead above that
 SIZE = 100  # clients at once, unless another number is asked for
 LISTED = 10  # clients that are named where several are meant
 
@@ -40,7 +41,7 @@ class CohortGrid(LocalGrid):
             raise ValueError(f"a cohort trains in one process, but {workers} workers are asked for")
         super().__init__(run_config, nodes)
         self.size = size
-        self.cohorts = Cohorts(self._say, graphs)
+        self.cohorts = Cohorts(self._say, graphs, MOST_WORK)
         self._said: set[tuple[str, str]] = set()
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:

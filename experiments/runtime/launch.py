@@ -70,6 +70,7 @@ def launch(
     verbose: bool = False,
     app: Path = ROOT,
     connection: str = "",
+    ray: str = "",
     opened: Callable[[Path], None] = lambda folder: None,
 ) -> Outcome:
     """Run a Flower app, in simulation or on the nodes of a SuperLink, and wait for its end. Nothing that was started
@@ -85,13 +86,16 @@ def launch(
         app: the folder of the app's pyproject.toml.
         connection: the name of a SuperLink's connection in Flower's configuration; empty for a simulation over one of
             our own. The three numbers above are the simulation's.
+        ray: the address of the Ray cluster over which a simulation runs; empty for a Ray of our own. What its nodes
+            hold is `cluster_at`'s to check.
         opened: told the run's folder as soon as there is one on this machine.
 
     Raises:
         SettingError: this machine lacks the CPUs or GPUs asked for.
         RunInterrupted: SIGINT, SIGTERM or SIGHUP came in; all was stopped first.
     """
-    check_resources(cpus_per_client, gpus_per_client)
+    if not ray:
+        check_resources(cpus_per_client, gpus_per_client)
     resources = f"client-resources-num-cpus={cpus_per_client} client-resources-num-gpus={float(gpus_per_client)}"
     federation = "" if connection else f"num-supernodes={clients} {resources}"
     scratch = _scratch()
@@ -103,7 +107,7 @@ def launch(
     with _Listener(scratch / "run.log", show, verbose) as listener:
         try:
             with interruptible() as deafen, guarded(scratch) as tell:
-                superlink = Connection(scratch, tell, connection) if connection else SuperLink(scratch, tell)
+                superlink = Connection(scratch, tell, connection) if connection else SuperLink(scratch, tell, ray)
                 own = _Own(place, results, opened)
 
                 def hear(line: str) -> None:

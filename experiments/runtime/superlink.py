@@ -21,10 +21,14 @@ class SuperLink(Connection):
     """A SuperLink in its own folder: own FLWR_HOME, own port, an empty working directory, own Ray session.
 
     The working directory matters: Ray's workers import from it before they look into the app.
+
+    Args:
+        ray: the address of a cluster that has the clients, and is left as it is; empty for a Ray of its own.
     """
 
-    def __init__(self, scratch: Path, tell: int = subprocess.DEVNULL):
+    def __init__(self, scratch: Path, tell: int = subprocess.DEVNULL, ray: str = ""):
         super().__init__(scratch, tell, CONNECTION)
+        self._ray = ray
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -40,7 +44,7 @@ class SuperLink(Connection):
         (self._scratch / "home" / "config.toml").write_text(
             f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         )
-        self._environment = _environment(self._scratch)
+        self._environment = _environment(self._scratch, self._ray)
         options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
         with (self._scratch / LOG).open("w") as log:
             self._process = self._family.start(
@@ -91,17 +95,18 @@ class SuperLink(Connection):
         return log.read_text("utf-8", errors="replace") if log.exists() else ""
 
 
-def _environment(scratch: Path) -> dict[str, str]:
-    """What Flower and Ray get: no installation, no telemetry, no proxy to ourselves, nobody else's Ray cluster."""
+def _environment(scratch: Path, ray: str = "") -> dict[str, str]:
+    """What Flower and Ray get: no installation, no telemetry, no proxy to ourselves, no Ray cluster but `ray`'s."""
     environment = {name: value for name, value in quiet().items() if name != "RAY_ADDRESS"}
+    # the second is also where Ray would look for a running cluster to join
+    joined = {"RAY_ADDRESS": ray} if ray else {"RAY_TMPDIR": str(scratch)}
     direct = ",".join(filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1")))
     beside = str(Path(sys.executable).parent)
     return environment | {
         "FLWR_HOME": str(scratch / "home"),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
-        # also where Ray would look for a running cluster to join
-        "RAY_TMPDIR": str(scratch),
+        **joined,
         "PROTOSPHERE_HOME": str(home().absolute()),
         # the SuperLink finds `flower-superexec` by its name
         "PATH": os.pathsep.join(filter(None, (beside, os.environ.get("PATH")))),

@@ -8,6 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 RECORDS: dict[str, type[ArrayRecord] | type[ConfigRecord] | type[MetricRecord]] = {
+    "question": ConfigRecord,
     "instruction": ConfigRecord,
     "payload": ArrayRecord,
     "report": ConfigRecord,

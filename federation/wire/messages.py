@@ -2,6 +2,7 @@
 
 Every message holds at most these records, and a test fails on any other:
 
+    question     ConfigRecord  run and its token                                               down, on a Ray cluster
     instruction  ConfigRecord  run and its token, round, evaluate, trained, payload kind,
                                constants, codec, ensemble                                      down
     payload      ArrayRecord   <part>.<field>, see parts.py                                    both ways
@@ -38,7 +39,29 @@ from federation.wire.specs import Spec
 from federation.wire.weights import read_layouts
 
 MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
-FIGURES = ("gradient_ratio", "target_norm", "prototype_norm")
+FIGURES = ("gradient_ratio", "target_norm", "seconds", "prototype_norm")  # the last where it was measured
+
+
+# --- questions --------------------------------------------------------------------------------------
+
+
+def encode_question(run: str, token: str) -> RecordDict:
+    """Server to client, with the query who it is: whose run asks."""
+    return RecordDict({"question": ConfigRecord({"run": run, "token": token})})
+
+
+def decode_question(records: RecordDict) -> tuple[str, str] | None:
+    """Client side of `encode_question`: the run and its token; None where the query is empty, as it mostly is.
+
+    Raises:
+        MessageError: when a record is strange or malformed.
+    """
+    if not records:
+        return None
+    check_records(records, "question")
+    asked = config_values(records, "question", run=str, token=str)
+    _check_run(asked["run"], asked["token"])
+    return asked["run"], asked["token"]
 
 
 # --- instructions -----------------------------------------------------------------------------------
@@ -99,15 +122,20 @@ def decode_instruction(
     constants = _constants(header["constants"], header["values"])
     own = replace(limits, max_norm=limits.max_norm * unit(constants))
     payload = decode_payload(arrays, own) if arrays is not None else None
-    if not is_run_name(header["run"]):
-        raise MessageError(f"the run name {header['run']!r} is no plain folder name")
-    check_texts("token", [header["token"]])
+    _check_run(header["run"], header["token"])
     if header["round"] < 1:
         raise MessageError(f"the round {header['round']} is none; they count from 1")
     if not 0 <= header["trained"] < header["round"]:
         raise MessageError(f"round {header['round']} cannot come after training in round {header['trained']}")
     names = ("run", "round", "evaluate", "trained", "ensemble", "token")
     return Instruction(payload=payload, constants=constants, **{name: header[name] for name in names})
+
+
+def _check_run(run: str, token: str) -> None:
+    """Refuse a run's name that is no folder's, and a token that is no text."""
+    if not is_run_name(run):
+        raise MessageError(f"the run name {run!r} is no plain folder name")
+    check_texts("token", [token])
 
 
 def _constants(names: list[Any], values: list[Any]) -> dict[str, float]:
@@ -148,7 +176,7 @@ def encode_report(report: Report, codec: Codec, specs: Sequence[Spec] = ()) -> R
             {
                 "counts": [training.rows, training.steps],
                 # over a gradient that has vanished the ratio is infinite
-                "figures": [min(getattr(training, name), LARGEST_FIGURE) for name in FIGURES] + [training.seconds],
+                "figures": [min(f, LARGEST_FIGURE) for name in FIGURES if (f := getattr(training, name)) is not None],
                 "parts": list(training.parts.values()),
             }
         )
@@ -200,13 +228,13 @@ def _decode_training(record: MetricRecord, names: list[str]) -> TrainingFigures:
     check_keys("training", record, {"counts", "figures", "parts"})
     rows, steps = _counts(record, "counts", 2)
     figures, parts = (_numbers(record, name) for name in ("figures", "parts"))
-    if rows < 1 or len(figures) != len(FIGURES) + 1 or len(parts) != len(names):
+    if rows < 1 or len(figures) not in (len(FIGURES) - 1, len(FIGURES)) or len(parts) != len(names):
         raise MessageError("the training figures do not have the agreed length, or are of no row")
     if min(figures) < 0:
         raise MessageError(f"a norm, a ratio or a time of the training figures is negative: {figures}")
-    ratio, target_norm, prototype_norm, seconds = map(float, figures)
+    ratio, target_norm, seconds, *norm = map(float, figures)
     values = dict(zip(names, map(float, parts), strict=True))
-    return TrainingFigures(rows, steps, values, ratio, target_norm, prototype_norm, seconds)
+    return TrainingFigures(rows, steps, values, ratio, target_norm, norm[0] if norm else None, seconds)
 
 
 def _decode_evaluation(record: MetricRecord) -> Evaluation:

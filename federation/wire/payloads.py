@@ -145,7 +145,7 @@ class TrainingFigures:
         gradient_ratio: norm of the gradient on z of all that the method adds to the cross-entropy, over the
             norm of the cross-entropy's own, on the first batch; 0 where the method adds nothing.
         target_norm, prototype_norm: mean Euclidean norm of the targets and of the uploaded prototypes, or of the
-            local ones where a method uploads none (0 where there are none at all).
+            local ones where a method uploads none (0 where there are none at all, None where they were not measured).
         seconds: training, prototypes and store included.
     """
 
@@ -154,7 +154,7 @@ class TrainingFigures:
     parts: dict[str, float] = field(default_factory=dict)
     gradient_ratio: float = 0.0
     target_norm: float = 0.0
-    prototype_norm: float = 0.0
+    prototype_norm: float | None = 0.0
     seconds: float = 0.0
 
 

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from data.shared_set import SharedLabels
+from federation.homes import OTHER_HOME, remedy
 from federation.wire.codec import Codec, CodecError
 from federation.wire.messages import MessageError, decode_report, encode_instruction
 from federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
@@ -29,6 +30,7 @@ POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the
 LATE = "no reply in time"
 UNSENT = "Flower took no message for its node: the SuperNode has left"
 LONGEST_PROBLEM = 300  # characters; the words are a client's
+LONGEST_REFUSAL = 1000  # of these the words are our own worker's, and hold paths
 ACTOR_DIED = 0  # Flower's code when a simulation worker is gone; elsewhere any client may send it
 
 
@@ -54,7 +56,7 @@ def exchange(
     Each reply is checked when it comes (`checked_reply`, with `checks`).
 
     Raises:
-        RunError: when a simulation worker died, or Flower refused the messages.
+        RunError: when a simulation worker died or has another home than the run, or Flower refused the messages.
     """
     simulated = is_simulated(grid)
     asked = [(p, m.metadata.message_type == MessageType.TRAIN) for p, m in zip(partitions, messages, strict=True)]
@@ -97,6 +99,20 @@ def exchange(
             pause = min(1.5 * pause, POLL[1])
     replies += [Reply(partition, trains, problem=LATE) for partition, trains in pending.values()]
     return sorted(replies, key=lambda reply: reply.partition)
+
+
+def collected(replies: Iterable[Message], nodes: Mapping[int, int], trains: bool, **checks: Any) -> list[Reply]:
+    """Replies that somebody else has collected, in partition order, checked like ours.
+
+    Args:
+        nodes: partition -> node id.
+    """
+    of_node = {node: partition for partition, node in nodes.items()}
+    checked = [
+        checked_reply(message, of_node[message.metadata.src_node_id], trains, simulated=False, **checks)
+        for message in replies
+    ]
+    return sorted(checked, key=lambda reply: reply.partition)
 
 
 def encoded(instruction: Instruction, codec: Codec, specs: Sequence[Spec]) -> RecordDict:
@@ -149,7 +165,7 @@ def checked_reply(
         keep: takes uploads that wait in files.
 
     Raises:
-        RunError: a simulation worker died.
+        RunError: a simulation worker died, or has another home than the run.
     """
     if isinstance(message, str):
         return Reply(partition, trains, problem=message)
@@ -157,8 +173,10 @@ def checked_reply(
         raise RunError(
             f"the process of client {partition} died in round {round_number} (out of memory?); the "
             "simulation cannot replace it. Resume the run with fewer clients at a time (`--workers`, or over Flower "
-            "`--cpus-per-client`)."
+            "`--cpus-per-client`); where a node of a Ray cluster has gone, resume it on those that are left."
         )
+    if simulated and message.has_error() and message.error.code == OTHER_HOME:
+        raise RunError(f"round {round_number}: {remedy(one_line(message.error.reason or '', LONGEST_REFUSAL))}")
     try:
         return _reply(message, partition, trains, round_number, limits, roster or {}, shared, units or {}, keep)
     # Flower leaves some of a record's parts unread until they are asked for

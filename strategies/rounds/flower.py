@@ -5,6 +5,7 @@ is the method's.
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -26,8 +27,10 @@ from federation.roster import (
 )
 from federation.seeds import limited_threads
 from federation.wire.codec import Codec, codec_of
+from federation.wire.messages import encode_question
 from federation.wire.parts import Limits, payload_bytes
 from federation.wire.payloads import Instruction, Payload
+from federation.wire.replies import over_ray
 from federation.wire.sizes import wire_bytes
 from models import plugins
 from prototypes.prototype_set import PrototypeSet
@@ -50,7 +53,7 @@ from strategies.contract import ServerHalf, State, mean_norm
 from strategies.release import encoder_means, joined, with_classes
 from strategies.rounds.checkpoint import restore, save
 from strategies.rounds.ensemble import score, shared_test_set
-from strategies.rounds.exchange import LATE, aggregated, checked_reply, encoded, exchange
+from strategies.rounds.exchange import LATE, aggregated, collected, encoded, exchange
 from strategies.rounds.opening import opening_lines
 from strategies.rounds.outliers import Outliers, without_heavy
 from strategies.rounds.sampling import sampled
@@ -128,15 +131,22 @@ class PrototypeStrategy(Strategy):
         self.timeout = timeout or self.settings.round_timeout
         result = Result()
         self.token = self.folder.token
+        if over_ray(grid):
+            self.folder.mark_home()
+            if os.environ.get("RAY_ADDRESS"):
+                # of a cluster: its nodes are asked for the run's home before anything begins
+                self.roster.question = encode_question(self.folder.name, self.token)
         if self.settings.resume:
             restore(self, rounds)
         self.roster.gather(grid)
         self._meet()
         self.folder.set_rounds(rounds)
         self.summary()
-        for server_round in range(self.last_round + 1, rounds + 1):
-            self._round(grid, server_round, rounds, result)
-        self._final_evaluation(grid, rounds, result)
+        # all of it: the first small sum after a change of the number costs tens of milliseconds
+        with limited_threads(self.settings.server_threads):
+            for server_round in range(self.last_round + 1, rounds + 1):
+                self._round(grid, server_round, rounds, result)
+            self._final_evaluation(grid, rounds, result)
         lines = self.folder.lines()
         self.folder.write_summary(
             summarise(
@@ -175,7 +185,7 @@ class PrototypeStrategy(Strategy):
         line["time"] = {"server": time.monotonic() - server_began}
         self._close(line, replies, server_round - 1, rounds, began, result)
         self.last_round = server_round
-        self._checkpoint()
+        save(self)
         refuse_more_failures(self.failed_in_a_row, self.settings.max_failed_rounds, line["problems"])
 
     def _final_evaluation(self, grid: Grid, rounds: int, result: Result) -> None:
@@ -310,9 +320,8 @@ class PrototypeStrategy(Strategy):
             key = self.half.address(partition, downloads, self.state, server_round)
             trained = self.trained.get(partition, 0)
             if (key, trained) not in made:
-                payload = downloads.get(key)
-                if self.run.private and payload is not None:
-                    payload = joined(payload, self.means, self.codec.dim)
+                own = downloads.get(key)
+                payload = joined(own, self.means, self.codec.dim) if self.run.private else own
                 ensemble = self._ensemble_due(server_round)
                 asked = (server_round, evaluate, payload, trained, self.half.constants, ensemble)
                 records = encoded(Instruction(self.folder.name, *asked, self.token), self.codec, self.run.exchange.down)
@@ -352,13 +361,7 @@ class PrototypeStrategy(Strategy):
 
     def _read(self, replies: Iterable[Message], server_round: int, trains: bool) -> list[Reply]:
         """Replies that somebody else has collected, checked like ours."""
-        of_node = {node: partition for partition, node in self.roster.nodes.items()}
-        how = self._checks(server_round)
-        checked = [
-            checked_reply(message, of_node[message.metadata.src_node_id], trains, simulated=False, **how)
-            for message in replies
-        ]
-        return sorted(checked, key=lambda reply: reply.partition)
+        return collected(replies, self.roster.nodes, trains, **self._checks(server_round))
 
     def _checks(self, server_round: int) -> dict[str, Any]:
         """What a reply of this round must keep to."""
@@ -370,9 +373,6 @@ class PrototypeStrategy(Strategy):
             "units": self._units,
             "keep": self._scratch.put if self.run.exchange.waits else None,
         }
-
-    def _checkpoint(self) -> None:
-        save(self)
 
     # --- the start ----------------------------------------------------------------------------------
 

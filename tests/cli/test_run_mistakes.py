@@ -20,6 +20,8 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         (["--resume", "latest"], 'setting `resume` is "latest", but {here}/home/results holds no run'),
         (["--cpus-per-client", "0"], "--cpus-per-client is 0, but this machine has 4"),
         (["--workers", "2"], "--workers goes without --flower"),
+        (["--ray", "127.0.0.1:1"], "--ray is 127.0.0.1:1, but nothing answers there"),
+        (["--ray", "ray://127.0.0.1:1"], "--ray is 'ray://127.0.0.1:1', but it is the HOST:PORT"),
         (["-c", "nope.toml"], "the settings file nope.toml cannot be read"),
     ],
 )
@@ -40,6 +42,7 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(arguments, words, i
     [
         (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client are Ray's: give --flower"),
         (["--gpus-per-client", "0"], "--cpus-per-client and --gpus-per-client are Ray's: give --flower"),
+        (["--ray", "127.0.0.1:1"], "--ray is the cluster of Flower's simulation: give --flower"),
         (["--workers", "0"], "--workers is 0, but a run needs at least 1."),
         (["--flower", "--engine", "cohort"], "--engine goes without --flower"),
         (["--cohort-size", "3"], "--cohort-size and --no-cuda-graphs go with --engine cohort."),

@@ -14,6 +14,7 @@ from client_app.trainer import DivergenceError
 from federation.settings import SettingError
 from federation.wire.payloads import Instruction
 from prototypes.prototype_set import PrototypeSet
+from serving.predict import open_trained
 
 CPU = torch.device("cpu")
 
@@ -247,3 +248,16 @@ def test_a_run_makes_no_site_load_a_file_as_its_companion(client, monkeypatch):
         client(0, settings, model="tiny_perceptron")
     assert "canary" not in str(refused.value)
     assert client(0, settings | {"fml.companion": "tiny_perceptron"}, model="tiny_perceptron").identity().companion
+
+
+def test_a_round_that_no_evaluation_follows_leaves_no_prototypes_and_a_look_from_outside_measures_them(client, home):
+    often = client(settings={"strategy": "local"}).train(ask(1, run="often"))
+    rare = {"strategy": "local", "evaluate-every": 2, "rounds": 5}
+    assert client(settings=rare).train(ask(1)).training.prototype_norm is None
+    trained = open_trained(home / "clients" / "a-run" / "0")
+    assert "`evaluate-every` is 2" in trained.notices[0]
+    assert trained.rules() == ("classifier",)
+    late = client(settings=rare).restore("a-run")
+    assert torch.equal(late.prototypes.vectors, client().restore("often").prototypes.vectors)
+    assert torch.equal(late.covariance, client().restore("often").covariance)
+    assert client(settings=rare).train(ask(2)).training.prototype_norm > 0 < often.training.prototype_norm

@@ -12,7 +12,7 @@ from torchvision.ops import StochasticDepth
 
 from client_app.client import Client
 from client_app.cohort import DRAWS as RANDOM
-from client_app.cohort import Cohorts
+from client_app.cohort import HEAVY, Cohorts
 from client_app.evaluation import DivergenceError
 from client_app.state import lay_out, new_state
 from client_app.trainer import Job
@@ -293,7 +293,7 @@ def test_a_run_by_cohorts_is_the_loops_but_for_rounding_and_says_who_trains_alon
     grid = partial(CohortGrid, size=2)
     loop, cohort = lines_of(run(MIXED, clients=8)), lines_of(run(MIXED, clients=8, grid=grid))
     said = [line for line in run.said if "one after the other" in line]
-    assert said == [f"clients 2, 5 (efficientnet_b0) train one after the other: {RANDOM}"]
+    assert said == [f"clients 2, 5 (efficientnet_b0) train one after the other: {HEAVY}"]
     assert len(loop) == len(cohort) == 3
     for one, other in zip(loop, cohort, strict=True):
         assert one["clients"].keys() == other["clients"].keys()

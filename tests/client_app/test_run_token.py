@@ -3,12 +3,21 @@
 import re
 
 import pytest
+from flwr.app import Context, Message, MessageType, RecordDict
 
+from client_app import app as app_module
 from client_app import client as client_module
+from client_app import told
 from client_app.store import Store, StoreError
+from experiments.runtime.grid import LocalGrid
+from federation.homes import OTHER_HOME, mark
 from federation.settings import SettingError
+from federation.wire.codec import Codec
+from federation.wire.messages import encode_instruction, encode_question
 from federation.wire.payloads import Instruction
 from runs.folder import RunFolder
+from strategies import known_settings
+from tests.client_app.conftest import QUICK
 
 
 def ask(number, token):
@@ -62,3 +71,66 @@ def test_a_store_whose_description_is_gone_lets_nobody_in(tmp_path):
     (store.folder / "client.json").rename(store.folder / "round-000001.safetensors")
     with pytest.raises(StoreError, match="cannot be read"):
         store.admit("a")
+
+
+# --- where Ray has the clients ----------------------------------------------------------------------------------
+
+TRAIN = encode_instruction(ask(1, "ours"), Codec(10, 8))
+LAST = encode_instruction(ask(2, "ours"), Codec(10, 8))
+
+
+@pytest.fixture
+def answer(monkeypatch):
+    """answer(kind, records, over Ray): what the ClientApp says."""
+    LocalGrid({}, [])
+
+    def say(kind, records, over_ray=True):
+        for module in (app_module, client_module):
+            monkeypatch.setattr(module, "over_ray", lambda: over_ray)
+        node = {"partition-id": 1, "num-partitions": 4}
+        return app_module.app(Message(records, 77, kind), Context(1, 77, node, RecordDict(), known_settings() | QUICK))
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("kind", "records"),
+    [
+        (MessageType.QUERY, encode_question("a-run", "ours")),
+        (MessageType.TRAIN, TRAIN),
+        (MessageType.EVALUATE, LAST),
+    ],
+)
+def test_over_ray_a_home_without_the_runs_token_is_refused_and_left_as_it_is(answer, home, kind, records):
+    mark("a-run", "theirs")
+    before = stores(home, "a-run")
+    refused = answer(kind, records)
+    assert refused.error.code == OTHER_HOME
+    assert refused.error.reason.startswith("client 1: ")
+    assert str(home) in refused.error.reason
+    assert stores(home, "a-run") == before
+    mark("a-run", "ours")
+    assert not answer(kind, records).has_error()
+
+
+@pytest.mark.parametrize("kind", [MessageType.QUERY, MessageType.TRAIN])
+def test_a_site_needs_no_home_that_others_see(answer, kind):
+    """And what a server says of one is nothing to it."""
+    records = TRAIN if kind == MessageType.TRAIN else encode_question("a-run", "ours")
+    reply = answer(kind, records, over_ray=False)
+    assert not any(record.get("problem") for record in reply.content.config_records.values())
+
+
+def test_over_ray_an_empty_query_asks_for_no_home(answer):
+    assert not answer(MessageType.QUERY, RecordDict()).has_error()
+
+
+@pytest.mark.parametrize(
+    ("here", "initialised", "over"), [(True, True, False), (False, True, True), (False, False, False)]
+)
+def test_ray_has_the_clients_unless_this_process_itself_has(monkeypatch, here, initialised, over):
+    """A comparison's task runs in a worker of Ray's, with the clients in its own process."""
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(told, "_here", here)
+    monkeypatch.setattr(ray, "is_initialized", lambda: initialised)
+    assert told.over_ray() is over

@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 
 from experiments.runtime.grid import LocalGrid
 from federation import roster as module
+from federation.homes import OTHER_HOME
 from federation.roster import Roster, RosterError, check, refuse_changes, refuse_other_codecs, refuse_other_parts
 from federation.settings import Settings
 from federation.settings import check as checked
@@ -150,6 +151,18 @@ def test_a_node_that_was_killed_over_the_question_is_asked_again_when_it_is_back
     assert grid.queries == [50, 60, 70, 70]
     assert clock.now - grid.began == pytest.approx(60 + module.RETRY, abs=0.2)
     assert "node 70 could not say who it is: SuperNode is unavailable" in caplog.text
+
+
+def test_a_worker_of_another_home_ends_the_start_of_a_simulation_alone(clock, caplog):
+    error = Error(OTHER_HOME, "client 2: it runs on host-b with the PROTOSPHERE_HOME /other")
+    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: error})
+    assert "1 of 3 clients" not in refused(gathered, grid, clients=3)
+    assert "node 70 could not say who it is: client 2" in caplog.text
+    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: error})
+    grid.simulated = True
+    said = refused(gathered, grid, clients=3)
+    assert said.startswith("client 2: it runs on host-b with the PROTOSPHERE_HOME /other")
+    assert clock.now == grid.began
 
 
 def test_a_dead_id_beside_a_whole_roster_costs_one_query_timeout(clock, caplog):

@@ -199,6 +199,12 @@ MUTANTS = {
         "False",
         "tests/client_app/test_run_token.py",
     ),
+    "the home of another run will do": Mutant(
+        "federation/homes.py",
+        "if found != token_digest(token):",
+        "if not found:",
+        "tests/federation/test_homes.py",
+    ),
     "a path in an error": Mutant(
         C + "told.py", "if simulated() and not has_own(node):", "if True:", "tests/client_app/test_told.py"
     ),
@@ -226,6 +232,12 @@ MUTANTS = {
         "    if met is None:\n        measure(objective, state, data)\n",
         "    if met is None:\n        pass\n",
         "tests/client_app/test_trainer.py",
+    ),
+    "prototypes of an earlier model": Mutant(
+        C + "trainer.py",
+        "        state.prototypes = state.covariance = state.features = None\n        refuse_spoilt(",
+        "        refuse_spoilt(",
+        "tests/strategies/test_contract.py::test_who_is_evaluated_rarely_trains_sends_and_scores_the_same[local]",
     ),
     # --- devices that this machine lacks
     "indices that stay on the host": Mutant(
@@ -306,8 +318,8 @@ MUTANTS = {
     ),
     "an error that tells of rows": Mutant(
         C + "private.py",
-        "report = yield from inner(replace(instruction, payload=plain))\n        except Exception as",
-        "report = yield from inner(replace(instruction, payload=plain))\n        except KeyError as",
+        "error)\n        return self._reply(instruction, report, means, self._payload(",
+        "error)\n            raise\n        return self._reply(instruction, report, means, self._payload(",
         "tests/client_app/test_private.py -k goes_wrong",
     ),
     "a split that other rows move": Mutant(

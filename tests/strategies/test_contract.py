@@ -42,6 +42,7 @@ ROWS["fedpa by samples"] = {"strategy": "fedpa", "fedpa.weighting": "samples"} |
 ROWS["fraug for pictures"] = {"strategy": "fraug", "fraug.variant": "pacs", "share-buffers": "own"}
 ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}
 
+METHOD_OF = {row: load_method(settings["strategy"]) for row, settings in ROWS.items()}
 OF_WEIGHTS = ("extractor", "backbone", "head", "companion", "companion-update", "scale", "generator")
 ROUNDS = 3
 WHOLE = {
@@ -71,7 +72,7 @@ def whole(row):
 
 def of_one(row):
     """One architecture where the method refuses two."""
-    one = getattr(load_method(ROWS[row]["strategy"]).server, "one_architecture", False)
+    one = getattr(METHOD_OF[row].server, "one_architecture", False)
     return {"models": "perceptron"} if one else {}
 
 
@@ -225,6 +226,27 @@ def test_cut_in_a_round_and_resumed_by_other_workers_is_as_never_cut_to_the_bit(
     assert resumed == folders[-1] != seen.folder
     assert without_time(resumed) == seen.lines()
     assert left_by(resumed) == left_by(seen.folder)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if not METHOD_OF[row].objective.of_prototypes])
+def test_who_is_evaluated_rarely_trains_sends_and_scores_the_same(row, monkeypatch):
+    """Methods that read no prototypes are measured before evaluations alone: at the end of a round on which one
+    follows, and else, by a client that has not trained since, when it is asked."""
+    seen, run = whole(row), read_settings(ROWS[row])
+    assert {spec.kind for spec in run.exchange.up} <= {"weights"}
+    measured, inner = [], client_module.measure
+    monkeypatch.setattr(client_module, "measure", lambda o, state, data: measured.append(1) or inner(o, state, data))
+    rare = watched(WHOLE | of_one(row) | ROWS[row] | {"evaluate-every": 2, "state-memory": 0}, Seen())
+    assert len(measured) > CLIENTS  # as it begins, each measures once
+    assert rare.took.keys() == seen.took.keys()
+    assert all(same(rare.took[key], seen.took[key]) for key in seen.took)
+    always = {line["round"]: line for line in seen.lines()}
+    for line in rare.lines():
+        other = always[line["round"]]
+        assert line.get("evaluation") == (None if line["round"] == 2 else other["evaluation"])
+        if line["round"] <= ROUNDS:
+            assert line["training"]["loss"] == other["training"]["loss"]
+    assert "prototype_norm" not in rare.lines()[0]["training"]
 
 
 # --- lies, one kind a round ------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import pytest
 
 from experiments.compare.cells import Cell
 from experiments.compare.engine import Finished, Progress, Running
-from experiments.compare.machine import share
+from experiments.compare.machine import cluster_share, share
+from experiments.runtime.cluster import Cluster, Node
 from federation.settings import SettingError
 from strategies import known_settings
 
@@ -82,6 +83,36 @@ def test_over_flower_gpus_are_asked_for(machine):
     found = share([cell(clients=20)] * 6)
     assert (found.gpus, found.flags()) == ((), ["--flower", "--cpus-per-client", "1", "--gpus-per-client", "0"])
     assert "CUDA_VISIBLE_DEVICES" not in found.environment(0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "device", "given", "share_of"),
+    [
+        (((4, 0), (2, 0)), "auto", {}, (6, 1, 0)),
+        (((4, 0), (2, 0)), "auto", {"cpus": 2}, (3, 2, 0)),
+        (((4, 0), (2, 0)), "auto", {"cpus": 4}, (1, 4, 0)),
+        (((4, 0), (2, 0)), "auto", {"jobs": 2}, (2, 1, 0)),
+        (((4, 0), (2, 0)), "auto", {"jobs": 50}, (6, 1, 0)),
+        (((8, 2), (2, 0)), "auto", {}, (2, 1, 1)),
+        (((8, 2), (2, 0)), "cpu", {}, (9, 1, 0)),  # no more jobs than cells
+        (((8, 2), (2, 0)), "auto", {"gpus": 0.5}, (4, 1, 0.5)),
+        (((8, 2), (2, 0)), "auto", {"gpus": 0.0}, (9, 1, 0)),
+    ],
+)
+def test_cells_of_a_cluster_have_what_its_nodes_hold(machine, nodes, device, given, share_of):
+    """Whatever this machine has."""
+    machine(1)
+    cluster = Cluster("head:1", [Node("host", *node) for node in nodes])
+    found = cluster_share([cell(str(index), device=device) for index in range(9)], cluster, **given)
+    assert (found.jobs, found.cpus_per_client, found.gpus_per_client) == share_of
+    assert (found.ray, found.in_process, found.environment(0)) == ("head:1", True, {})
+
+
+@pytest.mark.parametrize("given", [{"cpus": 5}, {"cpus": 0}, {"gpus": 2.0}, {"cpus": 4, "gpus": 1.0}, {"jobs": 0}])
+def test_what_no_node_of_a_cluster_has_is_refused(given):
+    cluster = Cluster("head:1", [Node("host", 4, 0), Node("host", 2, 1)])
+    with pytest.raises(SettingError, match=next(iter(given)) if given != {"cpus": 4, "gpus": 1.0} else "both"):
+        cluster_share([cell()], cluster, **given)
 
 
 def test_ray_sees_a_jobs_cores_alone(machine):

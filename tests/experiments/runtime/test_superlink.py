@@ -97,6 +97,15 @@ def test_flower_gets_no_proxy_to_this_machine_and_no_foreign_cluster(tmp_path, m
     assert environment["FLWR_HOME"] == str(tmp_path / "scratch" / "home")
 
 
+def test_flower_joins_the_cluster_that_it_is_told_and_no_other(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    environment = superlink._environment(tmp_path, "10.0.0.2:6379")
+    assert environment["RAY_ADDRESS"] == "10.0.0.2:6379"
+    # where a Ray of our own would keep its session
+    assert "RAY_TMPDIR" not in environment
+    assert superlink._environment(tmp_path)["RAY_TMPDIR"] == str(tmp_path)
+
+
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
 def test_health_is_asked_without_a_proxy(status, healthy, monkeypatch):
     class Answer(http.server.BaseHTTPRequestHandler):

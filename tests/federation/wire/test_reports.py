@@ -106,7 +106,7 @@ BAD_FIELDS = {
         ("counts", "`counts`", [[-1, 8], [20, -8], [20.0, 8.0], [20], 20]),
         ("counts", "no row", [[0, 8]]),
         ("figures", "`figures`", [[0.5, 3.0, 2.0, math.nan], [0.5, math.inf, 2.0, 1.0], [0.5, 1e300, 2.0, 1.0], 0.5]),
-        ("figures", "length", [[0.5, 3.0, 2.0], []]),
+        ("figures", "length", [[0.5, 3.0], [0.5, 3.0, 2.0, 1.0, 1.0], []]),
         ("figures", "negative", [[-0.5, 3.0, 2.0, 1.0]]),
         ("parts", "`parts`", [[1.5, math.nan], [1.5, -math.inf], [1.5, -1e300]]),
         ("parts", "length", [[1.5]]),

@@ -3,6 +3,7 @@
 import pytest
 from flwr.app import Error, Message, RecordDict
 
+from federation.homes import OTHER_HOME
 from federation.wire.sizes import wire_bytes
 from runs.round import Bytes, RunError
 from strategies.rounds.exchange import LATE, POLL, UNSENT, exchange
@@ -118,6 +119,16 @@ def test_a_dead_worker_ends_a_simulated_run(ask, script, monkeypatch):
     monkeypatch.setattr(script.Grid, "simulated", True)
     with pytest.raises(RunError, match=r"process of client 7 died in round 5 .*Resume .*--cpus-per-client"):
         ask({2: trained(2), 7: Error(0, "ActorDiedError")})
+
+
+def test_a_worker_of_another_home_ends_a_simulated_run_and_is_one_problem_elsewhere(ask, script, monkeypatch):
+    """Which any client of a deployment may send."""
+    error = Error(OTHER_HOME, "client 7: it runs on host-b with the PROTOSPHERE_HOME /other")
+    replies = ask({2: trained(2), 7: error})
+    assert (replies[1].partition, replies[1].problem) == (7, error.reason)
+    monkeypatch.setattr(script.Grid, "simulated", True)
+    with pytest.raises(RunError, match=r"round 5: client 7: .*host-b.*/other.*PROTOSPHERE_HOME on a file system"):
+        ask({2: trained(2), 7: error})
 
 
 def test_nodes_that_have_left_are_named(ask, script):

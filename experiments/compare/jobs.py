@@ -1,0 +1,139 @@
+"""A cell in flight, and how it ended: here each is a `protosphere run` in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.compare.cells import Cell, not_default, toml
+from experiments.compare.folder import ComparisonFolder
+from experiments.compare.machine import Share
+from experiments.runtime.guardian import ROOT
+from experiments.runtime.processes import Family
+from runs.folder import RunFolder
+
+OUTPUT = "output.log"
+OUTCOME = "outcome.json"
+SETTINGS = "settings.toml"
+PATIENCE = 30.0  # seconds that a run has for its own clean end
+
+
+@dataclass(frozen=True)
+class Running:
+    """A cell in flight."""
+
+    cell: Cell
+    seconds: float
+    done: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A cell that ended; `reason` says in a sentence why it failed, and is empty when it did not."""
+
+    cell: Cell
+    seconds: float
+    reason: str = ""
+
+
+class Job(ABC):
+    """A cell in one of the places that there are, its words in the cell's output.log."""
+
+    def __init__(self, folder: ComparisonFolder, cell: Cell, place: int):
+        self.cell = cell
+        self.place = place
+        self._folder = folder
+        self._began = time.monotonic()
+        folder.discard(cell)
+        self._own = folder.of(cell)
+        self._own.mkdir(parents=True)
+        self._output = self._own / OUTPUT
+        # with the number of clients, whatever the default is
+        asked = not_default(cell.settings) | {"clients": cell.clients}
+        (self._own / SETTINGS).write_text(toml(asked), "utf-8")
+
+    @abstractmethod
+    def over(self) -> bool:
+        """Whether the run has ended."""
+
+    @abstractmethod
+    def _problem(self) -> str:
+        """Why the run that has ended failed; empty when it did not."""
+
+    def running(self) -> Running:
+        """How far it is."""
+        done = int(self._status().get("round", 0))
+        return Running(self.cell, time.monotonic() - self._began, done, int(self.cell.settings["rounds"]))
+
+    def outcome(self) -> Finished:
+        """How it ended."""
+        return Finished(self.cell, time.monotonic() - self._began, self._problem())
+
+    def _status(self) -> dict[str, Any]:
+        """Of the run, as it writes it; empty before it has a folder."""
+        newest = max(self._own.glob("*/status.json"), default=None)
+        return {} if newest is None else RunFolder(newest.parent).status()
+
+
+class ProcessJob(Job):
+    """A cell's `protosphere run`."""
+
+    def __init__(self, folder: ComparisonFolder, cell: Cell, place: int, share: Share, family: Family):
+        super().__init__(folder, cell, place)
+        command = [sys.executable, "-m", "cli.main", "run", "-c", str(self._own / SETTINGS)]
+        command += ["--results", str(self._own), "--outcome", str(self._own / OUTCOME)]
+        environment = os.environ | {"PYTHONUNBUFFERED": "1"} | share.environment(place)
+        with self._output.open("w") as stream:
+            self.process = family.start(
+                [*command, *share.flags()], cwd=ROOT, env=environment, stdout=stream, stderr=subprocess.STDOUT
+            )
+
+    def over(self) -> bool:
+        """See `Job`."""
+        return self.process.poll() is not None
+
+    def _problem(self) -> str:
+        """As it says itself, or, where it was killed or broke, what its output ends with."""
+        if self.process.returncode == 0 and self._folder.run_of(self.cell):
+            return ""
+        with suppress(OSError, ValueError):
+            if reason := json.loads((self._own / OUTCOME).read_text("utf-8"))["reason"]:
+                return str(reason)
+        said = self._output.read_text("utf-8", errors="replace").split("\n")
+        last = next((line for line in reversed(said) if line.strip()), "without a word")
+        return f"it ended with exit code {self.process.returncode}: {last}"
+
+
+class Processes:
+    """Starts cells as processes of this machine, each with its share of it."""
+
+    def __init__(self, folder: ComparisonFolder, share: Share, family: Family):
+        self._folder = folder
+        self._share = share
+        self._family = family
+        self._started: list[ProcessJob] = []
+
+    def start(self, cell: Cell, place: int) -> Job:
+        """Begin a cell anew."""
+        self._started.append(ProcessJob(self._folder, cell, place, self._share, self._family))
+        return self._started[-1]
+
+    def stop(self, jobs: Sequence[Job]) -> None:
+        """End what is in flight: first by each run's own clean end, which knows its Flower and its Ray."""
+        self._family.members()
+        processes = [job.process for job in self._started if job in jobs]
+        for process in processes:
+            process.terminate()
+        deadline = time.monotonic() + PATIENCE
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+        if processes:
+            self._family.stop(5.0)

@@ -1,0 +1,158 @@
+"""A cell as a task of a Ray cluster: the whole run in one process of whichever node has room.
+
+The nodes share nothing but the folder of the comparison: data and clients' models are in each node's own
+PROTOSPHERE_HOME, and the models go when the cell has ended.
+"""
+
+import hashlib
+import os
+import shutil
+import socket
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.compare.cells import Cell
+from experiments.compare.folder import FILE, ComparisonFolder
+from experiments.compare.jobs import OUTPUT, PATIENCE, Job
+from experiments.compare.machine import Share
+from experiments.runtime.cluster import ROOT, join
+from experiments.runtime.grid import run_in_process
+from experiments.runtime.launch import KeptLines
+from federation.homes import stores
+from server_app.app import USER_ERRORS
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a node is told of a cell.
+
+    Attributes:
+        settings: of the run.
+        comparison: the comparison's folder, and a digest of the comparison.json that must be there.
+        own: the cell's folder.
+    """
+
+    settings: dict[str, Any]
+    clients: int
+    comparison: tuple[str, str]
+    own: str
+    keep_models: bool
+
+
+def perform(task: Task) -> str:
+    """Run a cell in this process.
+
+    Returns:
+        Why it failed, in a sentence; empty when it did not.
+    """
+    folder, digest = task.comparison
+    if _digest(Path(folder)) != digest or not Path(task.own).is_dir():
+        return (
+            f"the comparison's folder {folder} is not to be found on {socket.gethostname()}; give --results a folder "
+            "on a file system that all nodes of the Ray cluster share."
+        )
+    with (Path(task.own) / OUTPUT).open("a", encoding="utf-8") as output:
+
+        def say(line: str) -> None:
+            output.write(line + "\n")
+            output.flush()
+
+        say(f"on {socket.gethostname()}, process {os.getpid()}")
+        lines = KeptLines(say)
+
+        def opened(folder: Path) -> None:
+            lines.opened = folder
+
+        reason = ""
+        config = task.settings | {"results-dir": task.own}
+        try:
+            run_in_process(config, clients=task.clients, show=lines.hear, opened=opened)
+        except USER_ERRORS as error:
+            reason = str(error)
+            lines.hear(f"error: {error}")
+        except Exception as error:
+            reason = f"an error of the program on {socket.gethostname()}: {type(error).__name__}: {error}"
+            lines.hear(traceback.format_exc())
+        lines.save()
+    if lines.opened is not None and not task.keep_models:
+        shutil.rmtree(stores(lines.opened.name), ignore_errors=True)
+    return reason
+
+
+def _digest(folder: Path) -> str:
+    try:
+        return hashlib.sha256((folder / FILE).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+class TaskJob(Job):
+    """A cell's task."""
+
+    def __init__(self, folder: ComparisonFolder, cell: Cell, place: int, ray: Any, share: Share, keep_models: bool):
+        super().__init__(folder, cell, place)
+        self._ray = ray
+        comparison = str(folder.path), _digest(folder.path)
+        task = Task(dict(cell.settings), cell.clients, comparison, str(self._own), keep_models)
+        # one that died is said, and not begun anew in a folder that holds half a run; no cell sees what another kept
+        # in its process
+        remote = ray.remote(num_cpus=share.cpus_per_client, num_gpus=share.gpus_per_client, max_retries=0, max_calls=1)(
+            perform
+        )
+        self.result = remote.remote(task)
+
+    def over(self) -> bool:
+        """See `Job`."""
+        return bool(self._ray.wait([self.result], timeout=0)[0])
+
+    def _problem(self) -> str:
+        try:
+            reason = str(self._ray.get(self.result))
+        except self._ray.exceptions.RayTaskError as error:
+            return f"its task broke off: {str(error).strip().rpartition(chr(10))[2]}"
+        except self._ray.exceptions.RayError as error:
+            return f"its task died ({type(error).__name__}): its process was killed, or its node has gone."
+        if not reason and self._folder.run_of(self.cell) is None:
+            return f"its task ended, but {self._own} holds no finished run; is that folder shared by all nodes?"
+        return reason
+
+
+class Tasks:
+    """Starts cells as tasks of the cluster that this process has joined."""
+
+    def __init__(self, folder: ComparisonFolder, ray: Any, share: Share, keep_models: bool):
+        self._folder = folder
+        self._ray = ray
+        self._share = share
+        self._keep_models = keep_models
+        self._started: list[TaskJob] = []
+
+    def start(self, cell: Cell, place: int) -> Job:
+        """Begin a cell anew, as soon as a node has room."""
+        self._started.append(TaskJob(self._folder, cell, place, self._ray, self._share, self._keep_models))
+        return self._started[-1]
+
+    def stop(self, jobs: Sequence[Job]) -> None:
+        """End what is in flight, or waits for a node."""
+        results = [job.result for job in self._started if job in jobs]
+        for result in results:
+            self._ray.cancel(result, force=True)
+        deadline = time.monotonic() + PATIENCE
+        if results:
+            self._ray.wait(results, num_returns=len(results), timeout=max(0.0, deadline - time.monotonic()))
+
+
+@contextmanager
+def tasks(folder: ComparisonFolder, share: Share, keep_models: bool) -> Iterator[Tasks]:
+    """Join the cluster while cells run. It ends all tasks of a process that leaves it, however that ended."""
+    paths = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH", ""))))
+    ray = join(share.ray, runtime_env={"env_vars": {"PYTHONPATH": paths}})
+    try:
+        yield Tasks(folder, ray, share, keep_models)
+    finally:
+        ray.shutdown()

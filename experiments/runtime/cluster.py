@@ -1,0 +1,134 @@
+"""A Ray cluster that somebody runs: whether it answers, and what its nodes have. We join it, and never stop it."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from federation.settings import SettingError
+
+ROOT = str(Path(__file__).resolve().parents[2])
+KNOCK = 5.0  # seconds until a port that says nothing counts as closed
+PATIENCE = 60.0  # seconds for Ray to join, which may take as long to see that it cannot
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a Ray cluster that is alive, and how much of CPUs and GPUs it was started with."""
+
+    host: str
+    cpus: float
+    gpus: float
+
+    def holds(self, cpus: float, gpus: float) -> int:
+        """How many tasks that need so much of it run there at a time."""
+        of_gpus = self.gpus // gpus if gpus else float("inf")
+        return int(min(self.cpus // cpus, of_gpus))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The cluster at an address, as it was when it was asked."""
+
+    address: str
+    nodes: Sequence[Node]
+
+    def __str__(self) -> str:
+        cpus, gpus = sum(node.cpus for node in self.nodes), sum(node.gpus for node in self.nodes)
+        told = [(len(self.nodes), "node"), (cpus, "CPU"), *([(gpus, "GPU")] if gpus else [])]
+        words = ", ".join(f"{number:g} {what}{'s' * (number != 1)}" for number, what in told)
+        return f"Ray at {self.address} ({words})"
+
+    def holds(self, cpus: float, gpus: float) -> int:
+        """How many tasks that need so much run at a time; none is spread over nodes.
+
+        Raises:
+            SettingError: none, or no such number.
+        """
+        for name, asked, least in (("cpus", cpus, 1), ("gpus", gpus, 0)):
+            most = max((getattr(node, name) for node in self.nodes), default=0)
+            if not least <= asked <= most:
+                raise SettingError(
+                    f"--{name}-per-client is {asked:g}, but no node of {self} has more than {most:g}; give a number "
+                    f"from {least} to that, or start a larger node."
+                )
+        if not (number := sum(node.holds(cpus, gpus) for node in self.nodes)):
+            raise SettingError(
+                f"no node of {self} has both {cpus:g} CPUs and {gpus:g} GPUs; lower --cpus-per-client or "
+                "--gpus-per-client."
+            )
+        return number
+
+
+def cluster_at(address: str) -> Cluster:
+    """Join the cluster for a moment, in a process that can be left behind, and see what there is.
+
+    Raises:
+        SettingError: the address is none, nobody answers there, or no cluster of which this machine is a node.
+    """
+    host, colon, port = address.rpartition(":")
+    if not host or not colon or not port.isdecimal() or "/" in host:
+        raise SettingError(f"--ray is {address!r}, but it is the HOST:PORT that `ray start --head` has said.")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK).close()
+    except (OSError, OverflowError) as error:
+        raise SettingError(
+            f"--ray is {address}, but nothing answers there ({getattr(error, 'strerror', None) or error}); start a "
+            f"cluster with `ray start --head --port {port}`, or give the address of one."
+        ) from None
+    command = [sys.executable, "-m", "experiments.runtime.cluster", address]
+    paths = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH", ""))))
+    environment = os.environ | {"PYTHONPATH": paths}
+    try:
+        joined = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+        last = joined.stderr.strip().rpartition("\n")[2] or f"exit code {joined.returncode}"
+        reason = last if joined.returncode else ""
+    except subprocess.TimeoutExpired:
+        reason = f"no answer within {PATIENCE:g} s"
+    if reason:
+        raise SettingError(
+            f"--ray is {address}, but this machine cannot join a Ray cluster there ({reason.rstrip('.')}); give the "
+            f"address of one, and make this machine a node of it with `ray start --address {address}`."
+        )
+    nodes = [Node(**node) for node in json.loads(joined.stdout.strip().rpartition("\n")[2])]
+    return Cluster(address, nodes)
+
+
+def join(address: str, **options: Any) -> Any:
+    """`ray`, joined to the cluster in this process, which is to call its `shutdown`; workers find our packages."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+
+    before = signal.getsignal(signal.SIGTERM)
+    with warnings.catch_warnings():
+        # that a task which asks for no GPU may see one in versions to come
+        warnings.simplefilter("ignore", FutureWarning)
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
+    if threading.current_thread() is threading.main_thread():
+        # Ray takes it for itself
+        signal.signal(signal.SIGTERM, before)
+    return ray
+
+
+def _main(address: str) -> None:
+    ray = join(address)
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    found = [
+        Node(node["NodeManagerHostname"], node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
+        for node in alive
+    ]
+    ray.shutdown()
+    print(json.dumps([asdict(node) for node in found]))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])

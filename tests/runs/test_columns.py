@@ -1,0 +1,68 @@
+"""Figures of many clients: beside the line, and back to the digit."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from federation.settings import SettingError
+from runs import columns
+from runs.folder import RunFolder
+from tests.strategies.watched import start, without_time
+
+THIRD = 1 / 3
+LINE = {
+    "round": 7,
+    "training": {"asked": 3, "loss": {"loss": THIRD}},
+    "clients": {
+        "0": {
+            "training": {
+                "loss": {"loss": THIRD, "#": 1e-300, "a/ü": 2.0, "a": 0.5},
+                "rows": 2**40,
+                "prototype_norm": None,
+            }
+        },
+        "10": {"evaluation": {"classifier": [THIRD, None], "rows": [3, 0]}},
+        "2": {"training": {"loss": {}, "rows": 5}, "evaluation": {"classifier": [0.1, 0.2, 1.0], "rows": [1, 2, 3]}},
+    },
+    "time": {"round": 0.1, "server": THIRD, "train": {"0": THIRD}, "client": {"0": 0.5, "10": 0.25, "3": 1e-9}},
+}
+
+
+def test_a_line_comes_back_from_its_columns(tmp_path):
+    short, rows = columns.parted(LINE, many=4)
+    assert short == LINE | {"clients": {}, "time": {"round": 0.1, "server": THIRD}}
+    assert list(rows) == ["0", "10", "2", "3"]
+    folder = tmp_path / columns.FOLDER
+    folder.mkdir()
+    columns.write(folder / "a.parquet", 7, rows)
+    found = columns.whole(short | {columns.NAMED: "a.parquet"}, columns.read(folder / "a.parquet"))
+    expected = json.loads(json.dumps(LINE))
+    # None and missing are one
+    del expected["clients"]["0"]["training"]["prototype_norm"]
+    assert found == expected
+    assert columns.parted(LINE, many=5) == (LINE, {})
+    table = pd.read_parquet(folder)
+    assert table["partition"].tolist() == [0, 2, 3, 10]
+    assert set(table["round"]) == {7}
+    assert table["time/train"].dropna().tolist() == [THIRD]
+
+
+def test_a_run_of_many_has_the_figures_of_one_of_few_also_when_it_is_cut_and_goes_on(home, monkeypatch):
+    settings = {"rounds": 2, "evaluate-every": 1}
+    few = start(settings)
+    monkeypatch.setattr(columns.parted, "__defaults__", (3,))
+    many = start(settings | {"rounds": 1})
+    for file in ("left.parquet", ".round-000002.parquet.1.tmp"):
+        (many / columns.FOLDER / file).write_bytes(b"of a server that was killed")
+    assert start(settings | {"resume": str(many)}) == many
+    names = [f"round-00000{number}.parquet" for number in (1, 2, 3)]
+    assert sorted(path.name for path in (many / columns.FOLDER).iterdir()) == names
+    text = [json.loads(line) for line in (many / "metrics.jsonl").read_text().splitlines()]
+    assert [line["clients"] for line in text] == [{}] * 3
+    assert without_time(many) == without_time(few)
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (few, many)]
+    assert summaries[0]["rules"] == summaries[1]["rules"]
+    (many / columns.FOLDER / names[1]).write_bytes(b"")
+    with pytest.raises(SettingError, match=names[1]):
+        RunFolder(many).lines()
