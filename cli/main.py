@@ -12,6 +12,7 @@ from cli.data import data
 from cli.export import export
 from cli.help import Command, Group
 from cli.predict import predict
+from cli.privacy import privacy
 from cli.report import report
 from cli.run import run
 
@@ -83,6 +84,14 @@ app.command(
         protosphere export --state ~/.protosphere/clients/<run>/0 --output model.onnx
     """,
 )(export)
+app.command(
+    "privacy",
+    cls=Command,
+    epilog="""
+        protosphere privacy
+        protosphere privacy --renew
+    """,
+)(privacy)
 
 
 def _version(asked: bool) -> None:

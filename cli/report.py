@@ -1,5 +1,6 @@
 """`protosphere report`: a run's report, written anew from its folder."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,18 +10,35 @@ BAD_INPUT = 2
 
 
 def report(
-    folder: Annotated[str, typer.Argument(help="A run's folder, its name in the results folder, or `latest`.")],
+    folder: Annotated[
+        str, typer.Argument(help="A run's folder, its name in the results folder, or `latest`.", show_default=False)
+    ] = "",
     results: Annotated[
         str, typer.Option(help="The folder that holds the runs' folders.", metavar="DIR", show_default=False)
     ] = "",
+    state: Annotated[
+        str,
+        typer.Option(
+            help="A client's folder, PROTOSPHERE_HOME/clients/<run>/<partition>: print the figures that it keeps to "
+            "itself under `privacy`.",
+            metavar="FOLDER",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
-    """Write a run's report anew.
+    """Write a run's report anew, or print what a client alone knows.
 
     report.html and its pictures go into the folder of the run, finished or interrupted. Everything comes from that
     folder, wherever it was copied to.
 
     Exits 0 when the report was written, else 2.
     """
+    if bool(folder) == bool(state):
+        typer.echo("give a run's folder, or --state and a client's folder.", err=True)
+        raise typer.Exit(BAD_INPUT)
+    if state:
+        _own_figures(Path(state).expanduser())
+        return
     from federation.settings import SettingError
     from reports.report import write_report
     from runs.places import find_run, results_root
@@ -39,3 +57,20 @@ def report(
     else:
         return
     raise typer.Exit(BAD_INPUT)
+
+
+def _own_figures(folder: Path) -> None:
+    """A line a round: test accuracy by rule, what the client trained on, and what went wrong."""
+    file = folder / "figures.jsonl"
+    try:
+        lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        for line in lines:
+            rows = line.get("rows", [0])[0]
+            rules = [f"{rule} {100 * right[0] / rows:.1f} %" for rule, right in line.get("correct", {}).items() if rows]
+            trained = [f"trained on {line['training_rows']} rows"] if "training_rows" in line else []
+            wrong = [f"problem: {line['problem']}"] if line.get("problem") else []
+            # the evaluation is of the model as the round before left it
+            typer.echo(f"round {line['round']}: " + ", ".join([*rules, *trained, *wrong]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        typer.echo(f"{file} holds no figures of a client ({error}); give the folder of one.", err=True)
+        raise typer.Exit(BAD_INPUT) from None

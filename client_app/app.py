@@ -9,7 +9,7 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from client_app.client import USER_ERRORS, Client, run_of
-from client_app.told import over_ray, told
+from client_app.told import over_ray, told, withheld
 from client_app.trainer import Job, Outcome, Stages, finished
 from federation.homes import OTHER_HOME, OtherHomeError, refuse_other
 from federation.seeds import limited_threads
@@ -124,7 +124,8 @@ def _opened(message: Message, context: Context) -> tuple[Client, Instruction]:
 
 
 def _reply(message: Message, context: Context, client: Client, report: Report, seconds: float) -> Message:
-    report = replace(report, seconds=seconds)
+    open_about_it = client.guard is None or client.guard.measured
+    report = replace(report, seconds=seconds if open_about_it else 0.0)
     try:
         records = encode_report(report, client.codec, client.run.exchange.up)
     except CodecError as error:
@@ -136,7 +137,9 @@ def _reply(message: Message, context: Context, client: Client, report: Report, s
 
 def _problem(error: Exception, context: Context) -> str:
     partition = _partition(context)
-    return f"client {'?' if partition < 0 else partition}: {told(error, context.node_config)}"
+    private = context.run_config.get("privacy", "none") != "none"
+    words = withheld(error) if private else told(error, context.node_config)
+    return f"client {'?' if partition < 0 else partition}: {words}"
 
 
 def _partition(context: Context) -> int:

@@ -5,14 +5,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from flwr.app import Context
 
 from client_app.evaluation import DivergenceError, evaluate, measure, predict
-from client_app.site import NodeConfig, specs, text
+from client_app.ledger import LedgerError
+from client_app.private import guard_of, private_spec, refuse_unprotected
+from client_app.site import device_for, specs, text, whole_number
 from client_app.state import describe, lay_out, new_state
 from client_app.store import Stamp, Store, StoreError
 from client_app.told import over_ray, simulated, told
@@ -23,10 +25,9 @@ from data.domains import listed
 from data.recent import Recent
 from data.shared_set import refuse_unfit, shared_rows
 from data.sources import is_path
-from federation.devices import device_of
 from federation.homes import refuse_other, stores, token_digest
 from federation.seeds import seed_process
-from federation.settings import RECEIVED, SettingError, device_name, home, shown
+from federation.settings import RECEIVED, SettingError, home, shown
 from federation.wire.codec import codec_of
 from federation.wire.parts import Limits, as_sent
 from federation.wire.payloads import Answers, Identity, Instruction, Parts, Payload, Report, part_tensors
@@ -38,7 +39,7 @@ from prototypes.weights import Layout
 from strategies import Run, read_settings
 from strategies.contract import ClientState
 
-USER_ERRORS = (DataError, ModelError, SettingError, StoreError)
+USER_ERRORS = (DataError, LedgerError, ModelError, SettingError, StoreError)
 
 _layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that they follow from
 
@@ -62,8 +63,9 @@ class Client:
         node = self.node = context.node_config
         self.run = run_of(context)
         self.settings = self.run.settings
-        self.partition = _whole_number(node, "partition-id")
-        self.partitions = _whole_number(node, "num-partitions")
+        self.partition = whole_number(node, "partition-id")
+        self.partitions = whole_number(node, "num-partitions")
+        refuse_unprotected(self.settings, node)
         with _told_in_full():
             self.model = text(node, "model") or model_for(self.settings.models, self.partition)
         if plugins.is_file(self.model) and not text(node, "model") and not simulated():
@@ -71,7 +73,7 @@ class Client:
                 "the run's `models` names a file, and no run names files of this site; start its SuperNode with "
                 "--model FILE."
             )
-        self.device = _device(node.get("device", ""), self.settings.device)
+        self.device = device_for(node.get("device", ""), self.settings.device)
         if self.settings.precision == "bf16" and self.device.type != "cuda":
             raise SettingError.public(
                 f'setting `precision` is "bf16", which needs CUDA, but this client trains on {self.device.type}; use '
@@ -79,15 +81,22 @@ class Client:
             )
         self.own_data = text(node, "data-path") or None
         spec, self.shared = specs(node, self.settings, self.partitions, simulated())
+        if self.run.private:
+            spec = private_spec(self.settings, node, spec, bool(self.own_data), simulated())
         self.tokens = Tokens(self.model, self.settings.max_tokens) if reads_text(self.model) else None
         cache = home() / "cache"
-        self.data = client_data(spec, self.partition, cache, self.device, self.own_data, self.tokens)
+        load = partial(client_data, spec, self.partition, cache, self.device, self.own_data)
+        self.data = load(self.tokens)
         # a domain that was dealt has its name already
         self.domain = self._dealt_domain(spec.dataset) or text(node, "domain").strip()
         with _told_in_full():
             self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim, self.run.exchange)
             self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
             self._refuse_companion(self.objective.companion)
+        folder, site = (lambda run: self._store(run).folder), (bool(self.own_data), simulated())
+        self.guard = guard_of(self.run, node, self.partition, self.objective, self.data, load, folder, *site)
+        if self.guard is not None:
+            self.codec = replace(self.codec, encoder=self.guard.fingerprint)
 
     def _refuse_companion(self, name: str) -> None:
         if plugins.is_file(name) and not simulated():
@@ -132,7 +141,7 @@ class Client:
         others = sum(_parameters(state.module.get_submodule(name)) for name in self.objective.beside)
         held, counts = data.train.labels.unique(return_counts=True)
         all_classes = [] if data.unheld is None else [len(data.test) + data.unheld.count]
-        return Identity(
+        whole = Identity(
             partition=self.partition,
             partitions=self.partitions,
             model=self._told_model(),
@@ -149,6 +158,7 @@ class Client:
             layouts=tuple(line for part, own in self._layouts(state).items() for line in layout_lines(part, own)),
             companion=f"{told_name(second)} ({beside:,} parameters)" if second else "",
         )
+        return whole if self.guard is None else self.guard.withheld(whole)
 
     def limits(self) -> Limits:
         """What a download must keep to."""
@@ -167,6 +177,11 @@ class Client:
 
     def evaluate(self, instruction: Instruction) -> Report:
         """Evaluate the model as the last round left it, with what was just received."""
+        return (
+            self._evaluated(instruction) if self.guard is None else self.guard.evaluated(self._evaluated, instruction)
+        )
+
+    def _evaluated(self, instruction: Instruction) -> Report:
         state, stamp = self._take(instruction, trains=False)
         report = self._arrival(state, instruction)
         self._keep(instruction.run, stamp, state)
@@ -175,7 +190,12 @@ class Client:
     def train(self, instruction: Instruction) -> Report:
         """Evaluate (when asked), train, measure, save, upload."""
         stages = self.training(instruction)
-        job = next(stages)
+        try:
+            job = next(stages)
+        except StopIteration as end:
+            # under `privacy` what fails before it is answered like all else
+            answer: Report = end.value
+            return answer
         try:
             outcome: Outcome = job.alone()
         except Exception as error:
@@ -184,6 +204,9 @@ class Client:
 
     def training(self, instruction: Instruction) -> Stages[Report]:
         """`train` without the training itself, which is whoever's takes the job."""
+        return self._trained(instruction) if self.guard is None else self.guard.trained(self._trained, instruction)
+
+    def _trained(self, instruction: Instruction) -> Stages[Report]:
         state, _ = self._take(instruction, trains=True)
         report = self._arrival(state, instruction)
         stream = (self.settings.seed, "client", self.partition, "round", instruction.round)
@@ -354,38 +377,6 @@ def _told_in_full() -> Iterator[None]:
     except (SettingError, ModelError) as error:
         error.told = str(error).rstrip(".")
         raise
-
-
-def _whole_number(node: NodeConfig, name: str) -> int:
-    value = node.get(name)
-    if type(value) is not int or value < 0:
-        raise SettingError(
-            f"this SuperNode's --node-config has {name}={value!r} where a whole number belongs; start it with "
-            '"partition-id=<i> num-partitions=<n>".',
-            told=f"its node config has no whole number as {name}",
-        )
-    return value
-
-
-def _device(of_node: Any, of_run: str) -> torch.device:
-    """What the node config says goes before the run's setting: machines differ."""
-    own = of_node != ""
-    try:
-        if own:
-            return _found(of_node, "this SuperNode's --node-config has device")
-        return _found(of_run, "setting `device` is")
-    except SettingError as error:
-        error.told = "its node config names a device that is not there" if own else str(error).rstrip(".")
-        raise
-
-
-def _found(name: Any, where: str) -> torch.device:
-    try:
-        # a node config may hold a number, too
-        device_name(str(name))
-    except ValueError as error:
-        raise SettingError(f"{where} {name!r}; it {error}.") from None
-    return device_of(name, where)
 
 
 def _parameters(module: torch.nn.Module) -> int:

@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from data.assignment import DataSpec
 from data.columns import Columns
 from data.shared_set import SharedTestSpec
 from federation.data_spec import data_spec, shared_test_spec
-from federation.settings import SettingError, Settings, shown
+from federation.devices import device_of
+from federation.settings import SettingError, Settings, device_name, shown
 from models import told_name
 
 NodeConfig = Mapping[str, Any]
@@ -80,3 +83,35 @@ def _own_columns(node: NodeConfig, settings: Settings) -> Columns | None:
                 told=f"the setting `{name}` differs from the site's own; leave it empty",
             )
     return Columns(*(text(node, name) for name in COLUMNS))
+
+
+def whole_number(node: NodeConfig, name: str) -> int:
+    value = node.get(name)
+    if type(value) is not int or value < 0:
+        raise SettingError(
+            f"this SuperNode's --node-config has {name}={value!r} where a whole number belongs; start it with "
+            '"partition-id=<i> num-partitions=<n>".',
+            told=f"its node config has no whole number as {name}",
+        )
+    return value
+
+
+def device_for(of_node: Any, of_run: str) -> torch.device:
+    """What the node config says goes before the run's setting: machines differ."""
+    own = of_node != ""
+    try:
+        if own:
+            return _found(of_node, "this SuperNode's --node-config has device")
+        return _found(of_run, "setting `device` is")
+    except SettingError as error:
+        error.told = "its node config names a device that is not there" if own else str(error).rstrip(".")
+        raise
+
+
+def _found(name: Any, where: str) -> torch.device:
+    try:
+        # a node config may hold a number, too
+        device_name(str(name))
+    except ValueError as error:
+        raise SettingError(f"{where} {name!r}; it {error}.") from None
+    return device_of(name, where)

@@ -6,6 +6,7 @@ import sys
 import traceback
 
 from client_app.evaluation import DivergenceError
+from client_app.ledger import LedgerError
 from client_app.site import NodeConfig, has_own
 from client_app.store import StoreError
 from data import DataError
@@ -22,10 +23,13 @@ KINDS: dict[type[Exception], str] = {
     ModelError: "its model cannot be had",
     SettingError: "its node config does not suit the run",
     StoreError: "its kept state cannot be used",
+    LedgerError: "its privacy ledger refuses",
     DivergenceError: "its training diverged",
 }
 # What these quote is what the server itself has sent, or figures of prototypes.
 OPEN = (MessageError, CodecError)
+# Of these no row decides whether they are raised, nor on their words.
+PUBLIC = (SettingError, ModelError, LedgerError)
 _here = False
 
 
@@ -62,3 +66,13 @@ def told(error: Exception, node: NodeConfig) -> str:
     kind = next((words for kind, words in KINDS.items() if isinstance(error, kind)), "")
     words = getattr(error, "told", "") if kind else f"an error of the program ({type(error).__name__})"
     return whole if words == whole.rstrip(".") else f"{words or kind}; the log of its site says more"
+
+
+def withheld(error: Exception) -> str:
+    """The words for a message under `privacy`: one of a fixed list, but where no row can decide on them."""
+    log.error("%s: %s", type(error).__name__, error)
+    if isinstance(error, OPEN):
+        return str(error)
+    words = getattr(error, "told", "") if isinstance(error, PUBLIC) else ""
+    kind = next((words for kind, words in KINDS.items() if isinstance(error, kind)), "an error of the program")
+    return f"{words or kind}; the log of its site says more"

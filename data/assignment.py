@@ -19,6 +19,7 @@ from data.folders import Listed
 from data.groups import Units, shared_group, units_of
 from data.mixed import MIXED, cells_of, mixed_rows
 from data.partitions import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
+from data.secret_split import secret_split
 from data.sources import is_path
 from data.table import TABLE, table_digest, table_rows
 from data.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
@@ -44,7 +45,8 @@ class DataSpec:
 
     `classes` and `image_size` are of the data set itself (domains.py): whether all domains must have the same classes,
     and the pixels a side to which images are brought, 0 for what they are or the largest domain's. `listed`: of
-    which local folders a classes.txt is asked, since they are a site's.
+    which local folders a classes.txt is asked, since they are a site's. `secret`: of a site whose own rows are split by
+    what each of them is alone (secret_split.py), "" for a stratified split.
 
     Where the data have groups (patients), the rows of a group stay together on every side of every split: shares and
     `min_samples` then count groups, each of which has a row at least, and a group counts as of its most frequent class.
@@ -73,6 +75,7 @@ class DataSpec:
     classes: str = "same"
     image_size: int = 0
     listed: Listed = ""
+    secret: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +124,7 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
 
 def _recipe(spec: DataSpec, dataset: str) -> Recipe:
     points = spec.spiral_noise, spec.spiral_points, spec.seed
-    return Recipe(dataset, spec.columns, *points, spec.image_size, spec.listed)
+    return Recipe(dataset, spec.columns, *points, spec.image_size, spec.listed, bool(spec.secret))
 
 
 def kept_assignment(spec: DataSpec, cache_dir: Path) -> tuple[Decoded, Assignment] | None:
@@ -192,9 +195,11 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     way_shot = few and spec.partition == WAY_SHOT
     if few or (spec.partition == TABLE and not own):
         _refuse_for_few(spec.partition, data, official)
-    if official:
-        _refuse_without_test_rows(data)
-    _refuse_shared_groups(data, official)
+    if not (own and spec.secret):
+        # there no row decides whether its client takes part
+        if official:
+            _refuse_without_test_rows(data)
+        _refuse_shared_groups(data, official)
     available = train_rows if official else total
     used = min(spec.max_samples, available) if spec.max_samples else available
     # as large a part of the test rows as of the training rows; a site may have no training row at all
@@ -210,7 +215,11 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     validation: list[np.ndarray] = []
     for client, part in enumerate(parts):
         seed = int(np.random.SeedSequence([spec.seed, client]).generate_state(1)[0])
-        rows = [part[chosen] for chosen in split_rows(units.labels[part], test_share, spec.validation_share, seed)]
+        shares = test_share, spec.validation_share
+        if own and spec.secret:
+            rows = list(secret_split(data, pool, units, spec.secret, *shares))
+        else:
+            rows = [part[chosen] for chosen in split_rows(units.labels[part], *shares, seed)]
         for kept, chosen in zip((train, test, validation), rows, strict=True):
             kept.append(pool[units.rows(chosen)])
     unheld = [np.empty(0, dtype=np.int64) for _ in train]

@@ -149,6 +149,7 @@ class ClientData:
 
     `unheld` is None where the partition does not ask what a client knows of classes that it lacks.
     `domain` is the name of the one domain that all its own rows come from, "" if there are no domains or several.
+    `groups` (n,) int64 are those of the training rows, None where the data have none.
     """
 
     train: Rows
@@ -158,6 +159,7 @@ class ClientData:
     transform: Transform
     domain: str = ""
     unheld: Unheld | None = None
+    groups: Tensor | None = None
 
     @property
     def num_classes(self) -> int:
@@ -252,6 +254,7 @@ def _load(
         transform=_transform(data, encode),
         domain=_domain(data, who.held[client]),
         unheld=unheld,
+        groups=None if data.groups is None else torch.from_numpy(data.groups[who.train[client]]),
     )
 
 

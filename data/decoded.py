@@ -53,7 +53,8 @@ class Decoded:
 class Recipe:
     """What decides one decoded data set; names and meaning are those of the settings.
 
-    `listed`: of what local folder a classes.txt is asked (refuse_unlisted).
+    `listed`: of what local folder a classes.txt is asked (refuse_unlisted). `alone`: whether each row of a local folder
+    is judged by itself (alone.py).
     """
 
     dataset: str
@@ -63,6 +64,7 @@ class Recipe:
     seed: int = 0
     image_size: int = 0
     listed: Listed = ""
+    alone: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.image_size <= MOST_PIXELS:
@@ -84,7 +86,7 @@ class Recipe:
             content = [str(place.root), place.class_names, place.state()]
         elif place == "spiral":
             content = [place, self.spiral_noise, self.spiral_points, self.seed]
-        return cache_key([content, asdict(self.columns), self.image_size])
+        return cache_key([content, asdict(self.columns), self.image_size, *(["alone"] if self.alone else [])])
 
 
 def decoded(
@@ -231,17 +233,18 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
         spiral_noise=recipe.spiral_noise,
         spiral_points=recipe.spiral_points,
         seed=recipe.seed,
+        alone=recipe.alone,
     )
     tables = [table for table in (source.train, source.test) if table is not None]
     labels = np.concatenate([column_values(table, "label").to_numpy() for table in tables]).astype(np.int64)
-    if not labels.size:
+    if not labels.size and not recipe.alone:
         raise DataError(f"data set {dataset!r} has no rows: give it at least one.", told="its data have no rows")
     np.save(partial / "labels.npy", labels)
     if columns.group:
         np.save(partial / "groups.npy", _group_codes(tables))
     scale = source.scale
     if source.kind == "image":
-        decode_images(source, partial / "inputs.npy", recipe.image_size)
+        decode_images(source, partial / "inputs.npy", recipe.image_size, recipe.alone)
     elif source.kind == "text":
         _refuse_size(recipe, "texts")
         write_texts(_texts(source), partial)
@@ -277,6 +280,8 @@ def _group_codes(tables: list[Any]) -> np.ndarray:
     # a table without rows may be of another type
     values = [column_values(table, "group").cast("string") for table in tables if len(table)]
     chunks = [chunk for each in values for chunk in each.chunks]
+    if not chunks:
+        return np.empty(0, dtype=np.int64)
     codes = pyarrow.concat_arrays(chunks).dictionary_encode().indices
     return codes.to_numpy(zero_copy_only=False).astype(np.int64)
 

@@ -22,19 +22,20 @@ _TOO_DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 _BATCH = 1000
 
 
-def decode_images(source: Source, target: Path, image_size: int = 0) -> None:
+def decode_images(source: Source, target: Path, image_size: int = 0, colour: bool = False) -> None:
     """Write all images, one channel if all are grey, else three, to the array file `target`.
 
     Args:
         source: with encoded images; training rows come first in the file.
         target: an .npy of (n, C, H, W) uint8.
         image_size: H and W in pixels, to which every image is brought; 0 for the size that all have.
+        colour: three channels whatever the images are.
 
     Raises:
         DataError: an unreadable image, one of more than 8 bits a channel, or, without `image_size`, of another size.
     """
     first: tuple[Where, tuple[int, int]] | None = None
-    grey = True
+    grey = not colour
     rows = 0
     for where, image in _images(source):
         rows += 1

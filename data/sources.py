@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data import DataError
+from data.alone import usable
 from data.columns import (
     USUAL,
     Columns,
@@ -105,6 +106,7 @@ def load_source(
     spiral_noise: float = 0.2,
     spiral_points: int = 1000,
     seed: int = 0,
+    alone: bool = False,
 ) -> Source:
     """Open a data set.
 
@@ -117,6 +119,7 @@ def load_source(
         cache_dir: where `datasets` keeps what it downloads and unpacks.
         columns: the names of the columns, where they are not the usual ones.
         spiral_noise, spiral_points, seed: of the spiral (spiral.py).
+        alone: whether each row of a folder is judged by itself (alone.py).
 
     Raises:
         DataError: the data set is unknown, cannot be fetched or read, or lacks inputs, usable labels or groups.
@@ -138,7 +141,7 @@ def load_source(
         splits = _from_text_files(place, columns, cache_dir)
     else:
         splits = _from_parquet(place, cache_dir) if place.format == "parquet" else _from_images(place)
-    return _source(str(place.root), splits, place.class_names, columns, place.format)
+    return _source(str(place.root), splits, place.class_names, columns, place.format, alone)
 
 
 def _digits() -> Source:
@@ -283,7 +286,12 @@ def _first_line(error: BaseException) -> str:
 
 
 def _source(
-    name: str, splits: dict[str, datasets.Dataset], class_names: tuple[str, ...], columns: Columns, form: str = "hub"
+    name: str,
+    splits: dict[str, datasets.Dataset],
+    class_names: tuple[str, ...],
+    columns: Columns,
+    form: str = "hub",
+    alone: bool = False,
 ) -> Source:
     """The tables of `splits` cut down to `inputs`, `label` and `group`, their labels and groups checked."""
     import datasets
@@ -297,6 +305,8 @@ def _source(
     if not class_names and isinstance(feature, datasets.ClassLabel):
         class_names = tuple(feature.names)
     check_alike(name, tables, found)
+    if alone:
+        tables = {split: usable(table, found, kind, class_names) for split, table in tables.items()}
     if kind == "text":
         tables, class_names = number_labels(name, tables, label, class_names, form == "csv")
     largest = max(check_labels(name, split, table, label, class_names) for split, table in tables.items())

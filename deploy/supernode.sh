@@ -24,6 +24,12 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
   --device NAME          auto, cpu, cuda, mps, xpu or cuda:N; without it, the run's setting `device`
   --domain NAME          what the domain of its rows is called, if accuracy is to be told by domain
   --shared-test FOLDER   where the shared test set of `ensemble-every` lies here
+  --privacy              take part in runs with `privacy` alone
+  --privacy-epsilon E    the most that may ever be spent on this site's rows, with --privacy-delta D: without them it takes
+                         part in no release (docs/privacy.md); `protosphere privacy` prints what has been spent
+  --privacy-encoder NAME where the run's public encoder lies here, as its setting names it; a file or folder by its
+                         absolute path
+  --trusted-entities FILE  run signed code alone, of publishers that this file names (docs/privacy.md)
   --port PORT            for Flower's own processes on this machine (default 9094; one a SuperNode)
   --state FOLDER         this site's models and decoded data (default $PROTOSPHERE_HOME, or ~/.protosphere)
 END
@@ -65,14 +71,16 @@ own_folder() {
 }
 
 superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' shared='' port=9094
-label='' text='' group='' strategy=''
+label='' text='' group='' strategy='' privacy='' epsilon='' delta='' encoder='' trusted=''
 state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
     case $1 in
         --insecure) insecure=yes; shift; continue ;;
+        --privacy) privacy=required; shift; continue ;;
         -h | --help) usage; exit 0 ;;
         --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --shared-test | \
-            --label-column | --text-column | --group-column | --strategy | --port | --state)
+            --label-column | --text-column | --group-column | --strategy | --port | --state | --privacy-epsilon | \
+            --privacy-delta | --privacy-encoder | --trusted-entities)
             [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
     esac
@@ -91,6 +99,10 @@ while [ $# -gt 0 ]; do
         --text-column) text=$2 ;;
         --group-column) group=$2 ;;
         --strategy) strategy=$2 ;;
+        --privacy-epsilon) epsilon=$2 ;;
+        --privacy-delta) delta=$2 ;;
+        --privacy-encoder) encoder=$2 ;;
+        --trusted-entities) trusted=$2 ;;
         --port) port=$2 ;;
         --state) state=$2 ;;
     esac
@@ -123,6 +135,17 @@ esac
 [ -z "$model" ] || say model "$model"
 [ -z "$device" ] || say device "$device"
 [ -z "$domain" ] || say domain "$domain"
+[ -z "$privacy" ] || say privacy "$privacy"
+[ -z "$encoder" ] || say privacy-encoder "$encoder"
+[ -n "$epsilon" ] && [ -n "$delta" ] || [ -z "$epsilon$delta" ] ||
+    refuse "a limit has two parts: give --privacy-epsilon and --privacy-delta"
+for limit in "privacy-epsilon $epsilon" "privacy-delta $delta"; do
+    [ -n "${limit#* }" ] || continue
+    # numbers as TOML writes them, since that is how Flower reads an entry
+    printf '%s\n' "${limit#* }" | grep -Eq '^(0|[1-9][0-9]*)(\.[0-9]+)?(e-?[0-9]+)?$' ||
+        refuse "--${limit%% *} wants a number above 0, not '${limit#* }'"
+    config="$config ${limit%% *}=${limit#* }"
+done
 
 if [ -n "$insecure" ]; then
     [ -z "$ca$key" ] || refuse "--insecure goes without --ca and --key"
@@ -133,6 +156,11 @@ else
     [ -r "$key" ] || refuse "--key $key cannot be read; make it with deploy/credentials.py"
     set -- --root-certificates "$(cd "$(dirname "$ca")" && pwd)/$(basename "$ca")" \
         --auth-supernode-private-key "$(cd "$(dirname "$key")" && pwd)/$(basename "$key")"
+fi
+
+if [ -n "$trusted" ]; then
+    [ -r "$trusted" ] || refuse "--trusted-entities $trusted cannot be read"
+    set -- "$@" --trusted-entities "$(cd "$(dirname "$trusted")" && pwd)/${trusted##*/}"
 fi
 
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from federation.homes import OTHER_HOME, remedy
 from federation.settings import Settings, shown
 from federation.wire.checks import plain
-from federation.wire.codec import REMEDY, Codec
+from federation.wire.codec import REMEDY, Codec, encoder_in
 from federation.wire.messages import MessageError, decode_identity
 from federation.wire.payloads import Identity
 from federation.wire.replies import is_simulated, pulled
@@ -192,7 +192,7 @@ def check(identities: dict[int, Identity], expected: int) -> None:
     Raises:
         RosterError: names the client, what differs and the remedy.
     """
-    if not any(identity.rows[0] for identity in identities.values()):
+    if not any(identity.trains for identity in identities.values()):
         raise RosterError("no client has a single training row; check `dataset`, `partition` and the shares.")
     for _, identity in sorted(identities.items()):
         _check_number(identity, expected)
@@ -223,6 +223,35 @@ def refuse_other_codecs(identities: Mapping[int, Identity], codec: Codec) -> Non
             raise RosterError(
                 f"client {partition} writes its prototypes with another codec than the server ({difference}); {REMEDY}."
             )
+
+
+def agreed_encoder(identities: Mapping[int, Identity], private: bool) -> str:
+    """The fingerprint of the public encoder that all clients have; "" where they have none.
+
+    Args:
+        private: whether the run is one under `privacy`.
+
+    Raises:
+        RosterError: names the clients that have another than most, and the remedy; or one that tells its rows under
+            `privacy`, or hides them without it: checks are made with what it tells.
+    """
+    for partition, identity in sorted(identities.items()):
+        if identity.withheld != private:
+            how = "tells its rows, but `privacy` is set" if private else "withholds its rows, but `privacy` is not set"
+            raise RosterError(f"client {partition} {how}; give it the same version and settings.")
+    if not private:
+        return ""
+    found = {partition: encoder_in(identity.codec) for partition, identity in sorted(identities.items())}
+    usual = Counter(found.values()).most_common(1)[0][0]
+    others = {partition: encoder for partition, encoder in found.items() if encoder != usual}
+    if others:
+        who = "clients " + ", ".join(map(str, others)) if len(others) > 1 else f"client {next(iter(others))}"
+        prints = ", ".join(sorted(encoder or "none" for encoder in {*others.values()}))
+        raise RosterError(
+            f"{who} came with another encoder than the others (fingerprints {prints} and {usual or 'none'}): all must "
+            "have the same weights."
+        )
+    return usual
 
 
 def refuse_other_methods(identities: Mapping[int, Identity], method: str) -> None:
@@ -275,7 +304,7 @@ def refuse_too_few(settings: Settings, identities: Mapping[int, Identity], asked
     """
     if asked >= max(settings.min_train_clients, settings.min_replies):
         return
-    able = sum(identity.rows[0] > 0 for identity in identities.values())
+    able = sum(identity.trains for identity in identities.values())
     raise RosterError(
         f"{able} clients have training rows and {asked} of them train in a round, fewer than "
         f"`min-train-clients` {settings.min_train_clients} or `min-replies` {settings.min_replies} "

@@ -144,6 +144,14 @@ class Settings(BaseModel):
     shared_test_path: str = ""
     disclose_class_counts: bool = False
 
+    privacy: Literal["none", "release"] = "none"
+    privacy_epsilon: Positive = 3.0
+    privacy_delta: Annotated[float, Field(gt=0, le=1e-3)] = 1e-5
+    privacy_unit: Literal["row", "group"] = "row"
+    privacy_encoder: str = ""
+    privacy_scale: Positive = 10.0
+    privacy_measure: bool = False
+
     start_timeout: Positive = 300.0
     query_timeout: Positive = 30.0
     round_timeout: Positive = 600.0
@@ -204,7 +212,23 @@ class Settings(BaseModel):
             )
         if self.precision == "bf16" and not self.device.startswith(("auto", "cuda")):
             raise ValueError(f'`precision` "bf16" is autocast on CUDA; with `device` "{self.device}" use "float32"')
+        if self.privacy != "none":
+            self._agree_on_privacy()
+        elif self.privacy_measure:
+            raise ValueError('`privacy-measure` is true, but `privacy` is "none", which hides no figure; take it out')
         return self
+
+    def _agree_on_privacy(self) -> None:
+        if self.ensemble_every:
+            raise ValueError(
+                f"`ensemble-every` is {self.ensemble_every}: answers are made of private models; under `privacy` it "
+                "must be 0"
+            )
+        if self.disclose_class_counts:
+            raise ValueError(
+                "`disclose-class-counts` is true: under `privacy` the only counts that leave are those of a noisy "
+                "release; set it to false"
+            )
 
 
 # What a resumed run may change: where and how patiently it runs, never what it computes.
@@ -293,6 +317,7 @@ def refuse_relative_paths(settings: Settings) -> None:
         *(("models", name.strip()) for name in settings.models.split(",") if plugins.is_file(name.strip())),
         ("strategy", settings.strategy if plugins.is_file(settings.strategy) else ""),
         *(("dataset", item) for item in data),
+        ("privacy-encoder", _encoder_place(settings.privacy_encoder)),
         ("shared-test-path", settings.shared_test_path),
         ("partition-table", settings.partition_table),
         ("results-dir", settings.results_dir),
@@ -303,6 +328,16 @@ def refuse_relative_paths(settings: Settings) -> None:
                 f"setting `{name}` is {shown(value)}, a relative path that Flower's processes would look up "
                 "elsewhere; give an absolute one, or use `protosphere run`, which resolves it."
             )
+
+
+def _encoder_place(name: str) -> str:
+    """Where a public encoder's file or folder lies, "" where its name holds no path."""
+    if plugins.is_file(name):
+        return plugins.parted(name)[0]
+    place = name.removeprefix("hf:")
+    if place != name:
+        return place if place.startswith(".") else ""
+    return "" if plugins.is_plugin(name) else name.partition("@")[2]
 
 
 def home() -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from federation.settings import Scalar, SettingError, Settings, check, nearest, refuse_unknown, shown
 from models import ModelError, plugins
 from strategies.contract import Exchange, Method, Options
+from strategies.release import RULE, refuse_unreleasable, under_release
 
 if TYPE_CHECKING:
     from runs.folder import RunFolder
@@ -64,7 +65,18 @@ class Run:
     @property
     def exchange(self) -> Exchange:
         """The parts of the method's messages."""
-        return self.method.exchange(self.options)
+        exchange = self.method.exchange(self.options)
+        return under_release(exchange) if self.private else exchange
+
+    @property
+    def private(self) -> bool:
+        """Whether clients send a release and nothing else."""
+        return self.settings.privacy == "release"
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """All rules that its clients report."""
+        return (*self.method.rules, RULE) if self.private and self.exchange.down else self.method.rules
 
     @property
     def inference(self) -> str:
@@ -112,11 +124,6 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     refuse_unknown(shared, _names(Settings))
     settings: Settings = check(Settings, shared)
     method = load_method(settings.strategy)
-    if settings.inference not in ("auto", *method.rules):
-        raise SettingError(
-            f"setting `inference` is {shown(settings.inference)}, but with `{settings.strategy}` it can be auto, "
-            f"{' or '.join(method.rules)}."
-        )
     own: dict[type, Any] = {}
     for prefix, kind in method.settings.items():
         values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}
@@ -136,13 +143,21 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
             'it out ("model").'
         )
     options = Options(own)
+    run = Run(settings, method, options)
+    if settings.inference not in ("auto", *run.rules):
+        raise SettingError(
+            f"setting `inference` is {shown(settings.inference)}, but with `{settings.strategy}` it can be auto, "
+            f"{' or '.join(run.rules)}."
+        )
     _refuse_unobeyed(settings, method.exchange(options))
-    if method.exchange(options).counts and not settings.disclose_class_counts:
+    if run.private:
+        refuse_unreleasable(settings, method, options)
+    elif method.exchange(options).counts and not settings.disclose_class_counts:
         raise SettingError(
             f"setting `disclose-class-counts` is false, but `{settings.strategy}` as set uploads class counts; allow "
             "it with true, or choose an aggregation without them."
         )
-    return Run(settings, method, options)
+    return run
 
 
 def strategy(run_config: Mapping[str, Scalar], folder: "RunFolder | None" = None) -> "PrototypeStrategy":

@@ -194,6 +194,10 @@ class Objective:
         """What leaves the client after training; nothing by default."""
         return None
 
+    def released(self, found: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload | None:
+        """What leaves under `privacy` instead: of a release's prototypes and counts (`prototypes.release.finished`)."""
+        return found.without_counts()
+
     def shared(self, module: nn.Module) -> Mapping[str, Weights]:
         """The parts of weights that cross, as they are in the module; none by default."""
         return {}
@@ -365,6 +369,7 @@ class Method:
         inference: the method's own rule, for `inference = "auto"`.
         rules: all rules that it reports.
         fixed_rounds: whether a resumed run must keep its `rounds`, since its loss or its schedule depends on them.
+        releases: of a method whose uploads can be made of a release, what refuses options that do not go with one.
     """
 
     server: type[ServerHalf]
@@ -374,6 +379,7 @@ class Method:
     inference: str = "local-prototypes"
     rules: tuple[str, ...] = RULES
     fixed_rounds: bool = False
+    releases: Callable[[Options], None] | None = None
 
 
 def as_state(prototypes: PrototypeSet) -> State:

@@ -19,6 +19,7 @@ from typing import Annotated
 
 import torch
 from pydantic import AfterValidator, Field
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from federation.seeds import generator
@@ -42,6 +43,7 @@ from strategies.contract import (
     method_settings,
     remembered,
 )
+from strategies.release import any_options
 
 
 def _temperature(value: float) -> float:
@@ -111,6 +113,10 @@ class FedPAGRObjective(ConsensusObjective):
         """p_kc: the normalised means."""
         return None if state.prototypes is None else state.prototypes.without_counts().on_sphere()
 
+    def released(self, found: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet:
+        """The directions of a release's means."""
+        return found.without_counts().on_sphere()
+
 
 class FedPAGR(ServerHalf):
     """Server half."""
@@ -163,4 +169,5 @@ METHOD = Method(
     objective=FedPAGRObjective,
     settings={"fedpagr": FedPAGRSettings},
     inference="global-prototypes",
+    releases=any_options,
 )

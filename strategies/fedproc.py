@@ -32,6 +32,7 @@ from strategies.contract import (
     carried_on,
     method_settings,
 )
+from strategies.release import any_options
 
 
 @method_settings
@@ -101,4 +102,5 @@ METHOD = Method(
     settings={"fedproc": FedProcSettings},
     inference="classifier",
     fixed_rounds=True,
+    releases=any_options,
 )

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
+from torch import Tensor
 
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
@@ -32,6 +33,7 @@ from strategies.contract import (
     carried_on,
     method_settings,
 )
+from strategies.release import any_options
 
 
 @method_settings
@@ -53,6 +55,10 @@ class FedProtoObjective(PullObjective):
     def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
         """p_ij, with n_ij only for the weighted mean."""
         return state.prototypes if sends_counts(self.options) else super().upload(state, round_number)
+
+    def released(self, found: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet:
+        """The same of a release."""
+        return found if sends_counts(self.options) else found.without_counts()
 
 
 class FedProto(ServerHalf):
@@ -76,4 +82,5 @@ METHOD = Method(
     objective=FedProtoObjective,
     settings={"fedproto": FedProtoSettings},
     exchange=lambda options: Exchange(up=(Spec("prototypes", counts=sends_counts(options)),)),
+    releases=any_options,
 )

@@ -23,7 +23,17 @@ from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
 from prototypes.trainable import TrainablePrototypes, adaptive_margin, collapsed_loss, train_prototypes
 from runs.round import RunError
-from strategies.contract import EVERYONE, Figure, Method, Outcome, PullObjective, ServerHalf, State, method_settings
+from strategies.contract import (
+    EVERYONE,
+    Figure,
+    Method,
+    Outcome,
+    PullObjective,
+    ServerHalf,
+    State,
+    method_settings,
+)
+from strategies.release import any_options
 
 
 @method_settings
@@ -102,4 +112,9 @@ def _part(state: State, prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
-METHOD = Method(server=FedTGP, objective=PullObjective, settings={"fedtgp": FedTGPSettings})
+METHOD = Method(
+    server=FedTGP,
+    objective=PullObjective,
+    settings={"fedtgp": FedTGPSettings},
+    releases=any_options,
+)

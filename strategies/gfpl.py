@@ -40,6 +40,7 @@ from prototypes.fusion import fuse
 from prototypes.losses import dot_regression
 from prototypes.mixture import fit_class_mixtures, sample
 from prototypes.mixture_set import MixtureSet
+from prototypes.prototype_set import PrototypeSet
 from strategies.contract import (
     EVERYONE,
     MIXTURES,
@@ -160,6 +161,15 @@ class GFPLObjective(Objective):
             return mixtures
         return mixtures.without_counts()
 
+    def released(self, found: PrototypeSet, variances: Tensor | None, round_number: int) -> MixtureSet | None:
+        """In exchange rounds a Gaussian for each class of the release, in the prototypes' scale."""
+        if variances is None or not self.options[GFPLSettings].exchanges(round_number, self.settings.rounds):
+            return None
+        squared = self.settings.privacy_scale**2
+        weights = torch.ones(len(found), dtype=found.vectors.dtype)
+        counts = found.counts if sends_counts(self.options) else None
+        return MixtureSet(found.labels, found.vectors, squared * variances, weights, counts)
+
     def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
         """`etf`: h z_k."""
         if not self.options[GFPLSettings].dual_classifier:
@@ -244,6 +254,14 @@ def _exchange(options: Options) -> Exchange:
     return Exchange((up,), (MIXTURES,), (rows,) if counts else (rows, about))
 
 
+def _refuse_components(options: Options) -> None:
+    """A release has two moments of a class, which make one Gaussian."""
+    if options[GFPLSettings].components != 1:
+        raise SettingError(
+            f"setting `gfpl.components` is {options[GFPLSettings].components}; under `privacy` it must be 1."
+        )
+
+
 METHOD = Method(
     server=GFPL,
     objective=GFPLObjective,
@@ -252,4 +270,5 @@ METHOD = Method(
     inference="classifier",
     rules=("local-prototypes", "classifier", "discriminant", "etf"),
     fixed_rounds=True,
+    releases=_refuse_components,
 )

@@ -26,7 +26,17 @@ from pydantic import Field
 from prototypes.aggregation import aggregate
 from prototypes.personalisation import personalise, weight_within
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import EVERYONE, Figure, Method, Outcome, PullObjective, ServerHalf, State, method_settings
+from strategies.contract import (
+    EVERYONE,
+    Figure,
+    Method,
+    Outcome,
+    PullObjective,
+    ServerHalf,
+    State,
+    method_settings,
+)
+from strategies.release import any_options
 
 
 @method_settings
@@ -83,4 +93,10 @@ def _remembered(state: State) -> dict[int, PrototypeSet]:
     return dict(zip(clients.tolist(), map(PrototypeSet, labels, vectors), strict=True))
 
 
-METHOD = Method(server=PFPL, objective=PullObjective, settings={"pfpl": PFPLSettings}, inference="classifier")
+METHOD = Method(
+    server=PFPL,
+    objective=PullObjective,
+    settings={"pfpl": PFPLSettings},
+    inference="classifier",
+    releases=any_options,
+)

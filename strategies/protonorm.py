@@ -39,6 +39,7 @@ from strategies.contract import (
     carried_on,
     method_settings,
 )
+from strategies.release import any_options
 
 
 @method_settings
@@ -147,4 +148,5 @@ METHOD = Method(
     server=ProtoNorm,
     objective=ProtoNormObjective,
     settings={"protonorm": ProtoNormSettings},
+    releases=any_options,
 )

@@ -51,6 +51,7 @@ from strategies.contract import (
 from strategies.fedtgp import FedTGP, FedTGPSettings
 
 MOST_ABOVE = 20  # times the median of the clients' rows
+WITHHELD_ROWS = 1e6  # of a client that does not tell: norms of its sums are measured in so many
 UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n
 
 
@@ -86,8 +87,11 @@ class TinyProtoObjective(PullObjective):
         local = state.prototypes
         if local is None or local.counts is None or not _scales(self.options):
             return super().upload(state, round_number)
-        scaled = local.counts.unsqueeze(1) * local.vectors
-        return local.with_vectors(scaled).without_counts()
+        return _summed_up(local)
+
+    def released(self, found: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet:
+        """The same of a release, whose counts are noisy."""
+        return _summed_up(found) if _scales(self.options) else found.without_counts()
 
 
 class TinyProtoFPObjective(TinyProtoObjective):
@@ -137,11 +141,13 @@ class TinyProto(ServerHalf):
         others' counts for `MOST_ABOVE` times their median."""
         if not _scales(self.options):
             return 1.0
+        if self.identities[partition].withheld:
+            return WITHHELD_ROWS
         return min(float(self.identities[partition].rows[0] or 1), believed_rows(self.identities))
 
     def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
         """Mean norm of p over images, sum ||n_ij p_ij|| / sum n_i: it does not depend on who was sampled."""
-        if not _scales(self.options):
+        if not _scales(self.options) or self._withheld(uploads):
             return super().feature_norm(uploads)
         total = math.fsum(float(upload.vectors.double().norm(dim=1).sum()) for upload in uploads.values())
         return total / self._images(uploads)
@@ -152,7 +158,7 @@ class TinyProto(ServerHalf):
             f"client {partition} says that it has {identity.rows[0]} training rows, more than {MOST_ABOVE} times the "
             "others' median: limits and `mu` believe that much and no more; look whether it is true"
             for partition, identity in sorted(self.identities.items())
-            if _scales(self.options) and identity.rows[0] > believed_rows(self.identities)
+            if _scales(self.options) and identity.rows and identity.rows[0] > believed_rows(self.identities)
         ]
         if not self.codec.masked:
             said.append(
@@ -171,7 +177,7 @@ class TinyProto(ServerHalf):
     def figures(self, uploads: Mapping[int, PrototypeSet], targets: PrototypeSet) -> dict[str, Figure]:
         """mu, and the mean norm of the targets of the classes that came over that of their count-weighted mean
         prototypes sum_i n_ij p_ij / sum_i n_ij, where a class counts by its images: all that the server can know."""
-        if "mu" not in self.constants:
+        if "mu" not in self.constants or self._withheld(uploads):
             return {}
         came = aggregate(list(uploads.values()), "mean")
         sums = holders(uploads.values(), self.num_classes)[came.labels].unsqueeze(1) * came.vectors.double()
@@ -179,6 +185,10 @@ class TinyProto(ServerHalf):
         mu, rows = self.constants["mu"], torch.isin(targets.labels, came.labels)
         norm = self.scales[0] * float(targets.vectors[rows].double().norm(dim=1).mean())
         return {"mu": mu, "target_to_weighted_mean": norm / usual if usual > 0 else None}
+
+    def _withheld(self, uploads: Mapping[int, PrototypeSet]) -> bool:
+        """Whether clients do not tell their rows, so that no figure can be had of them."""
+        return any(self.identities[partition].withheld for partition in uploads)
 
     def _images(self, uploads: Mapping[int, PrototypeSet]) -> int:
         """Training images of the clients that uploaded."""
@@ -242,6 +252,21 @@ def _scales(options: Options) -> bool:
     return options[TinyProtoSettings].scaling
 
 
+def _summed_up(local: PrototypeSet) -> PrototypeSet:
+    """n_ij p_ij, without the counts."""
+    assert local.counts is not None
+    return local.with_vectors(local.counts.unsqueeze(1) * local.vectors).without_counts()
+
+
+def _refuse_mu_of_rows(options: Options) -> None:
+    """mu = 0 is worked out of the clients' numbers of rows, which none tells under `privacy`."""
+    if _scales(options) and not options[TinyProtoSettings].mu:
+        raise SettingError(
+            "setting `tinyproto.mu` is 0, which stands for one that is made of the clients' numbers of rows; under "
+            "`privacy` set it, or `tinyproto.scaling` to false."
+        )
+
+
 def _exchange(options: Options) -> Exchange:
     if not _scales(options):
         return Exchange()
@@ -254,10 +279,12 @@ FP = Method(
     objective=TinyProtoFPObjective,
     settings={"tinyproto": TinyProtoSettings},
     exchange=_exchange,
+    releases=_refuse_mu_of_rows,
 )
 FT = Method(
     server=TinyProtoFT,
     objective=TinyProtoObjective,
     settings={"tinyproto": TinyProtoSettings, "fedtgp": FedTGPSettings},
     exchange=_exchange,
+    releases=_refuse_mu_of_rows,
 )

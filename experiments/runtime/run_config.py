@@ -14,6 +14,7 @@ from data.table import TABLE
 from experiments.runtime.preflight import check, refuse_fewer_rounds
 from federation.settings import Scalar, SettingError, nearest, refuse_relative_paths, refuse_unknown, shown
 from models import model_names, plugins
+from models.encoder import AT
 from models.text import PREFIX
 from runs.folder import RunFolder
 from runs.places import find_run
@@ -229,6 +230,11 @@ def _absolute(name: str, value: Scalar) -> Scalar:
     """Flower's processes run elsewhere: what is a path must not depend on the working directory."""
     if name == "models" and isinstance(value, str):
         return ",".join(plugins.absolute(_absolute_encoder(item.strip())) for item in value.split(","))
+    if name == "privacy-encoder" and isinstance(value, str):
+        kind, at, place = value.partition(AT)
+        if at and not plugins.is_file(value) and not value.startswith(PREFIX):
+            return f"{kind}{at}{os.path.abspath(Path(place).expanduser())}"
+        return plugins.absolute(_absolute_encoder(value))
     if name == "strategy" and isinstance(value, str):
         return plugins.absolute(value)
     if name == "dataset" and isinstance(value, str):

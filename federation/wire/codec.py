@@ -17,6 +17,7 @@ REMEDY = (
     "both ends need the same method and settings of it, classes, feature-dim, sparsity-dim, wire-dtype and seed, and "
     "the same version"
 )
+ENCODER = "encoder"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Codec:
         wire_dtype: their number format, one of `prototypes.quantisation.FORMATS`.
         seed: from which the masks are derived.
         added: the method's own transforms, in words; its specs have them.
+        encoder: fingerprint of the public encoder that releases are made with; "" without one.
     """
 
     num_classes: int
@@ -38,6 +40,7 @@ class Codec:
     wire_dtype: str = "float32"
     seed: int = 0
     added: str = ""
+    encoder: str = ""
 
     @property
     def masked(self) -> bool:
@@ -83,7 +86,8 @@ class Codec:
     def fingerprint(self) -> str:
         """All that both ends must agree on, in a few words: so a mismatch can be refused by name."""
         words = [f"K={self.num_classes} d={self.dim} s={self.width}", NumberFormat(self.wire_dtype).words]
-        return " ".join([*words, *([self._masks.words] if self.masked else []), *filter(None, [self.added])])
+        encoder = f"{ENCODER}={self.encoder}" if self.encoder else ""
+        return " ".join([*words, *([self._masks.words] if self.masked else []), *filter(None, [self.added, encoder])])
 
     def difference(self, fingerprint: str) -> str:
         """What another fingerprint says otherwise, in words; empty when it is the same."""
@@ -116,6 +120,11 @@ def codec_of(settings: Settings, num_classes: int, dim: int, exchange: Exchange)
             f"width {dim}; give every client `feature-dim` {settings.feature_dim} and the class list."
         )
     return Codec(num_classes, dim, settings.sparsity_dim, settings.wire_dtype, settings.seed, exchange.added)
+
+
+def encoder_in(fingerprint: str) -> str:
+    """The encoder of which a codec's fingerprint tells, "" where it tells of none."""
+    return _parts(plain(fingerprint)).get(ENCODER, "")
 
 
 def _parts(fingerprint: str) -> dict[str, str]:

@@ -294,14 +294,14 @@ def decode_identity(records: RecordDict) -> Identity:
     for name in ("partitions", "parameters", "feature_dim"):
         if values[name] < 0:
             raise MessageError(f"the identity's `{name}` is {values[name]}, which is negative")
-    if len(values["rows"]) not in (3, 4) or not are_counts(values["rows"]):
+    if len(values["rows"]) not in (0, 3, 4) or not are_counts(values["rows"]):
         raise MessageError(f"the identity's `rows` are {values['rows']}, not 3 or 4 counts")
     labels = values["classes"]
     if not are_counts(labels) or sorted(set(labels)) != labels or (labels and labels[-1] >= len(values["class_names"])):
         raise MessageError(
             f"the identity's `classes` {labels} are no ascending labels of its {len(values['class_names'])} class names"
         )
-    rows = values["rows"]
+    rows = values["rows"] or [MOST_ROWS]
     if max(rows) > MOST_ROWS or bool(rows[0]) != bool(labels) or len(labels) > rows[0]:
         raise MessageError(
             f"the identity has {rows} rows and holds {len(labels)} classes: each class needs a training row, and none "

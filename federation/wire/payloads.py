@@ -189,7 +189,8 @@ class Identity:
         partition, partitions: its partition id, and how many there are.
         classes: labels held in its training rows, ascending.
         class_counts: how many training rows it has of each of them; none where the method does not ask.
-        rows: (training, validation, test) row counts; and test rows of all classes where it is tested on them.
+        rows: (training, validation, test) row counts; and test rows of all classes where it is tested on them. None
+            where they are withheld.
         discloses: what leaves this client, in words, for the roster.
         codec: fingerprint of the codec that it derived.
         problem: one sentence when the client cannot take part.
@@ -215,3 +216,13 @@ class Identity:
     method: str = ""
     companion: str = ""
     class_counts: tuple[int, ...] = ()
+
+    @property
+    def withheld(self) -> bool:
+        """Whether it tells neither its rows nor the classes that it holds, as under `privacy`."""
+        return not self.rows
+
+    @property
+    def trains(self) -> bool:
+        """Whether it has training rows; of who withholds them everybody believes it."""
+        return self.withheld or self.rows[0] > 0

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from federation.wire.payloads import Payload, from_tensors, to_tensors
+from prototypes.prototype_set import PrototypeSet
 from runs.snapshot import snapshot
 from strategies.contract import State
 from strategies.rounds.outliers import Outliers
 
 if TYPE_CHECKING:
     from strategies.rounds.flower import PrototypeStrategy
+MEANS = -2  # the key of the means of releases, which lie beside the downloads
 
 
 def save(strategy: "PrototypeStrategy") -> None:
@@ -20,7 +22,8 @@ def save(strategy: "PrototypeStrategy") -> None:
         tensors, counts = snapshot(strategy.uploads, strategy.downloads, *strategy.half.scales)
         strategy.folder.save_prototypes(tensors, {"round": strategy.last_round, **counts})
     strategy.uploads = {}
-    strategy.folder.save_checkpoint(pack(strategy.state, strategy.downloads), _meta(strategy))
+    means = {} if strategy.means is None else {MEANS: strategy.means}
+    strategy.folder.save_checkpoint(pack(strategy.state, {**strategy.downloads, **means}), _meta(strategy))
 
 
 def _meta(strategy: "PrototypeStrategy") -> dict[str, Any]:
@@ -47,7 +50,9 @@ def restore(strategy: "PrototypeStrategy", rounds: int) -> None:
     strategy.outliers = Outliers.from_json(meta["outliers"])
     strategy.half.constants = meta["constants"]
     strategy.trained = {int(partition): made_in for partition, made_in in meta["trained"].items()}
-    strategy.state, strategy.downloads = unpack(tensors)
+    strategy.state, downloads = unpack(tensors)
+    means = downloads.pop(MEANS, None)
+    strategy.downloads, strategy.means = downloads, means if isinstance(means, PrototypeSet) else None
 
 
 def pack(state: State, downloads: Mapping[int, Payload]) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -17,6 +18,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from data.shared_set import SharedLabels
 from federation.roster import (
     Roster,
+    agreed_encoder,
     refuse_changes,
     refuse_other_codecs,
     refuse_other_methods,
@@ -31,6 +33,7 @@ from federation.wire.payloads import Instruction, Payload
 from federation.wire.replies import over_ray
 from federation.wire.sizes import wire_bytes
 from models import plugins
+from prototypes.prototype_set import PrototypeSet
 from runs import figures
 from runs.folder import RunFolder
 from runs.lines import (
@@ -47,9 +50,10 @@ from runs.round import Bytes, Reply
 from runs.snapshot import separation_of
 from strategies import Run
 from strategies.contract import ServerHalf, State, mean_norm
+from strategies.release import encoder_means, joined, with_classes
 from strategies.rounds.checkpoint import restore, save
 from strategies.rounds.ensemble import score, shared_test_set
-from strategies.rounds.exchange import LATE, aggregated, checked_reply, encoded, exchange
+from strategies.rounds.exchange import LATE, aggregated, collected, encoded, exchange
 from strategies.rounds.opening import opening_lines
 from strategies.rounds.outliers import Outliers, without_heavy
 from strategies.rounds.sampling import sampled
@@ -97,6 +101,7 @@ class PrototypeStrategy(Strategy):
         self._sent: dict[int, Bytes] = {}
         self._figures: dict[str, Any] = {}
         self.uploads: Mapping[int, Payload] = {}
+        self.means: PrototypeSet | None = None  # of releases
         self._round_seconds: list[float] = []
 
     # --- the run ------------------------------------------------------------------------------------
@@ -180,7 +185,7 @@ class PrototypeStrategy(Strategy):
         line["time"] = {"server": time.monotonic() - server_began}
         self._close(line, replies, server_round - 1, rounds, began, result)
         self.last_round = server_round
-        self._checkpoint()
+        save(self)
         refuse_more_failures(self.failed_in_a_row, self.settings.max_failed_rounds, line["problems"])
 
     def _final_evaluation(self, grid: Grid, rounds: int, result: Result) -> None:
@@ -260,6 +265,9 @@ class PrototypeStrategy(Strategy):
             if reply.report and reply.report.payload is not None
         }
         waiting = [reply.partition for reply in replies if reply.waits is not None]
+        if self.run.private:
+            uploads = with_classes(uploads)
+            self.means = encoder_means(uploads, self.settings.privacy_scale, self.means)
         if not uploads and not waiting:
             return None
         with limited_threads(self.settings.server_threads):
@@ -312,7 +320,8 @@ class PrototypeStrategy(Strategy):
             key = self.half.address(partition, downloads, self.state, server_round)
             trained = self.trained.get(partition, 0)
             if (key, trained) not in made:
-                payload = downloads.get(key)
+                own = downloads.get(key)
+                payload = joined(own, self.means, self.codec.dim) if self.run.private else own
                 ensemble = self._ensemble_due(server_round)
                 asked = (server_round, evaluate, payload, trained, self.half.constants, ensemble)
                 records = encoded(Instruction(self.folder.name, *asked, self.token), self.codec, self.run.exchange.down)
@@ -352,13 +361,7 @@ class PrototypeStrategy(Strategy):
 
     def _read(self, replies: Iterable[Message], server_round: int, trains: bool) -> list[Reply]:
         """Replies that somebody else has collected, checked like ours."""
-        of_node = {node: partition for partition, node in self.roster.nodes.items()}
-        how = self._checks(server_round)
-        checked = [
-            checked_reply(message, of_node[message.metadata.src_node_id], trains, simulated=False, **how)
-            for message in replies
-        ]
-        return sorted(checked, key=lambda reply: reply.partition)
+        return collected(replies, self.roster.nodes, trains, **self._checks(server_round))
 
     def _checks(self, server_round: int) -> dict[str, Any]:
         """What a reply of this round must keep to."""
@@ -371,15 +374,14 @@ class PrototypeStrategy(Strategy):
             "keep": self._scratch.put if self.run.exchange.waits else None,
         }
 
-    def _checkpoint(self) -> None:
-        save(self)
-
     # --- the start ----------------------------------------------------------------------------------
 
     def _meet(self) -> None:
         """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
         identity = next(iter(self.roster.identities.values()))
         self.codec = codec_of(self.settings, len(identity.class_names), identity.feature_dim, self.run.exchange)
+        encoder = agreed_encoder(self.roster.identities, self.run.private)
+        self.codec = replace(self.codec, encoder=encoder)
         refuse_other_codecs(self.roster.identities, self.codec)
         refuse_other_methods(self.roster.identities, plugins.digest(self.settings.strategy))
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))

@@ -15,7 +15,7 @@ def sampled(settings: Settings, identities: Mapping[int, Identity], server_round
 
     Drawn from the stream (seed, round, "sample"), so neither node ids nor earlier rounds matter.
     """
-    able = [p for p, identity in sorted(identities.items()) if identity.rows[0]]
+    able = [p for p, identity in sorted(identities.items()) if identity.trains]
     wanted = int(settings.fraction_train * len(able) + 0.5)
     wanted = min(len(able), max(wanted, settings.min_train_clients))
     order = torch.randperm(len(able), generator=generator(settings.seed, "round", server_round, "sample"))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from cli.main import app
 
 GROUP = typer.main.get_command(app)
-COMMANDS = ["run", "compare", "data", "report", "predict", "export"]
+COMMANDS = ["run", "compare", "data", "report", "predict", "export", "privacy"]
 
 
 def helped(*arguments):

@@ -44,3 +44,22 @@ def test_no_run_there_is_one_sentence(tmp_path, monkeypatch, name, words):
     assert result.stdout == ""
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_client_has_figures_of_its_own(tmp_path):
+    lines = [
+        '{"round": 1, "trains": true, "rows": [8, 2], "correct": {"classifier": [6, 1]}, "training_rows": 20}',
+        '{"round": 2, "trains": false, "rows": [0, 0], "correct": {"classifier": [0, 0]}}',
+        '{"round": 3, "problem": "RuntimeError: no"}',
+    ]
+    (tmp_path / "figures.jsonl").write_text("\n".join(lines) + "\n")
+    result = report("--state", tmp_path)
+    assert result.stdout.splitlines() == [
+        "round 1: classifier 75.0 %, trained on 20 rows",
+        "round 2: ",
+        "round 3: problem: RuntimeError: no",
+    ]
+    (tmp_path / "figures.jsonl").write_text("[]\n")
+    for arguments in (("--state", tmp_path), ("--state", tmp_path / "gone"), (), ("latest", "--state", tmp_path)):
+        result = report(*arguments)
+        assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)

@@ -47,6 +47,8 @@ TWELVE = {"max-tokens": 12}
 IN_GROUPS = {GROUP_COLUMN: "canary"}
 MEIER = "text,label\na,canary Meier\n"
 OFFICIAL = {"split": "official"}
+LIMITED = own(*folder(), node={"privacy-epsilon": 3.0, "privacy-delta": 1e-5})
+PRIVATE = {"privacy": "release", "privacy-encoder": "random", "image-size": 8}
 ENSEMBLE = {"ensemble-every": 1, "shared-test-path": "{root}/canary-shared"}
 TABLES = [
     Case("no column of the name in label-column", csv("canary\na\n", label_column="canary_gone")),
@@ -221,6 +223,11 @@ NODES = [
         {LABEL_COLUMN: "canary_other"},
     ),
     Case("has text-column, but no data of its own", node(named(), text_column="canary")),
+    Case('its node config\'s privacy is not "required"', node(PIXELS, privacy="canary")),
+    Case("its node config's privacy-epsilon is no limit", node(PIXELS, privacy_epsilon="canary"), PRIVATE),
+    Case("it states no limit", PIXELS, PRIVATE),
+    Case("lies in a file, and no run names files", LIMITED, PRIVATE | {"privacy-encoder": "/canary/mine.py"}),
+    Case("the encoder's weights cannot be read", node(LIMITED, privacy_encoder="resnet18@/canary.pth"), PRIVATE),
 ]
 BROKEN_SITES = [*TABLES, *FILES, *FOLDERS, *RUNS, *SHARED, *MODELS_OF_SITES, *ROUNDS, *NODES]
 WELL = {

@@ -127,6 +127,40 @@ def test_flower_reads_the_node_config_as_it_was_meant(script, credentials, tmp_p
     }
 
 
+LIMITS = [("3", "1e-5", (3, 1e-5)), ("0.5", "0.00001", (0.5, 1e-5)), ("8.25", "1e-06", (8.25, 1e-6))]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "read"), LIMITS)
+def test_a_sites_limit_and_whose_code_it_runs(script, credentials, tmp_path, epsilon, delta, read):
+    from flwr.common.config import parse_config_args
+
+    (tmp_path / "trusted.yaml").touch()
+    own = ("--privacy", "--privacy-epsilon", epsilon, "--privacy-delta", delta, "--trusted-entities", "trusted.yaml")
+    code, said, told = script("supernode.sh", *NODE, *secure(credentials), *own)
+    assert code == 0, said
+    found = parse_config_args([after(told["arguments"], "--node-config")])
+    assert (found["privacy"], found["privacy-epsilon"], found["privacy-delta"]) == ("required", *read)
+    assert after(told["arguments"], "--trusted-entities") == str(tmp_path / "trusted.yaml")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        ("--privacy-epsilon", "3"),
+        ("--privacy-delta", "1e-5"),
+        *(
+            ("--privacy-delta", "1e-5", "--privacy-epsilon", bad)
+            for bad in ("-1", "1,5", "three", "01", '3" x="', "1 2")
+        ),
+        ("--trusted-entities", "gone.yaml"),
+    ],
+)
+def test_half_a_limit_or_none_at_all_is_refused(script, credentials, own):
+    code, said, told = script("supernode.sh", *NODE, *secure(credentials), *own)
+    assert (code, told) == (2, None)
+    assert own[0] in said or own[-2] in said
+
+
 def test_without_tls_nobody_else_can_take_part_unless_one_says_so(script):
     assert after(script("superlink.sh", "--insecure")[2]["arguments"], "--fleet-api-address") == "127.0.0.1:9092"
     *_, told = script("superlink.sh", "--insecure", "--fleet", "0.0.0.0:9000")

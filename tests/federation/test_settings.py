@@ -34,7 +34,9 @@ COUNTS = (
     *("clients", "ways-spread", "shots", "shots-spread", "max-samples", "ensemble-every", "min-replies"),
     "state-memory",
 )
-POSITIVE = ("alpha", "learning-rate", "start-timeout", "query-timeout", "round-timeout")
+POSITIVE = (
+    *("alpha", "learning-rate", "start-timeout", "query-timeout", "round-timeout", "privacy-epsilon", "privacy-scale"),
+)
 NOT_NEGATIVE = ("spiral-noise", "weight-decay", "prototype-weight")
 # setting -> (values that are just allowed, values that are just not)
 RANGES = {
@@ -50,6 +52,7 @@ RANGES = {
     "momentum": ([0.0, math.nextafter(1, 0)], [-TINY, 1.0]),
     "sparsity-dim": ([0, 1, 64], [-1, MOST + 1]),
     "fraction-train": ([TINY, 1.0], [0.0, math.nextafter(1, 2)]),
+    "privacy-delta": ([TINY, 1e-3], [0.0, -TINY, 1.1e-3]),
     "shared-test-share": ([TINY, math.nextafter(1, 0)], [0.0, 1.0]),
     "max-norm-ratio": ([math.nextafter(1, 2), 1e300], [1.0, 0.0]),
     "max-prototype-norm": ([TINY, 1e18], [0.0, 1.1e18, 1e300]),
@@ -66,13 +69,16 @@ CHOICES = {
     "wire-dtype": ("float32", "float16", "bfloat16", "int8"),
     "evaluate-clients": ("all", "sampled"),
     "precision": ("float32", "bf16"),
+    "privacy": ("none", "release"),
+    "privacy-unit": ("row", "group"),
     "device": ("auto", "cpu", "cuda", "cuda:0", "cuda:13", "mps", "xpu:1"),
 }
 # checked elsewhere, or anything
 COLUMNS = {"text-column", "label-column", "group-column"}
-PATHS = {"results-dir", "resume", "shared-test-path", "partition-table"}
+PATHS = {"privacy-encoder", "results-dir", "resume", "shared-test-path", "partition-table"}
 OPEN = {"own-settings", "strategy", "dataset", "models", "inference"} | PATHS | COLUMNS
-FLAGS = {"shared-init", "disclose-class-counts", "tensorboard", "wandb"}
+FLAGS = {"shared-init", "disclose-class-counts", "privacy-measure", "tensorboard", "wandb"}
+NEEDS = {"privacy-measure": {"privacy": "release"}}  # of a flag that means nothing alone
 EITHER = {"mlflow"}  # a flag or a place
 
 
@@ -161,7 +167,7 @@ def test_a_value_of_another_type_or_form_is_refused_by_name(name):
     for value in WRONG[name]:
         assert f"`{name}` is {shown(value)}," in refusal({name: value})
     if name in FLAGS:
-        assert held(name, True) is True
+        assert held(name, True, NEEDS.get(name)) is True
 
 
 @pytest.mark.parametrize(
@@ -177,7 +183,9 @@ def test_where_mlflow_is(place):
     assert held("mlflow", place) == place
 
 
-@pytest.mark.parametrize("name", sorted(FLOATS - {"test-share", "shared-test-share"}))  # no integer is within theirs
+@pytest.mark.parametrize(
+    "name", sorted(FLOATS - {"test-share", "shared-test-share", "privacy-delta"})
+)  # no integer is within theirs
 def test_an_int_is_taken_for_a_float(name):
     integer = 0 if name in ("validation-share", "momentum") else 2 if name == "max-norm-ratio" else 1
     assert (type(held(name, integer)), held(name, integer)) == (float, integer)
@@ -197,6 +205,9 @@ def test_an_int_is_taken_for_a_float(name):
         ({"sparsity-dim": 9, "feature-dim": 8}, ["`sparsity-dim` 9", "`feature-dim` 8"]),
         ({"precision": "bf16", "device": "cpu"}, ["precision", "bf16", "device", "cpu"]),
         ({"shared-test-path": "a/b c"}, ['`shared-test-path` "a/b c"']),
+        ({"privacy": "release", "ensemble-every": 5}, ["`ensemble-every` is 5", "`privacy`"]),
+        ({"privacy": "release", "disclose-class-counts": True}, ["`disclose-class-counts` is true", "`privacy`"]),
+        ({"privacy-measure": True}, ["`privacy-measure` is true", '`privacy` is "none"']),
     ],
 )
 def test_settings_that_contradict_each_other_are_named_together(values, named):

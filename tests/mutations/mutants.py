@@ -267,4 +267,65 @@ MUTANTS = {
     "float64 where there is none": Mutant(
         C + "evaluation.py", "    features = exact(features_of(", "    features = (features_of(", ON + "mps-fedproto"
     ),
+    # --- privacy
+    "noise for a row without its count": Mutant(
+        "prototypes/release.py",
+        "(9 if self.moments else 5) * B",
+        "(8 if self.moments else 4) * B",
+        P + "test_release.py",
+    ),
+    "a row as long as it comes": Mutant(
+        "prototypes/release.py", "whole = (B * steps / lengths", "whole = (B * steps / STEPS", P + "test_release.py"
+    ),
+    "a group's sum for its mean": Mutant(
+        "prototypes/release.py", "int(own.sum()), rounding_mode", "1, rounding_mode", P + "test_release.py"
+    ),
+    "a rho that errs downwards": Mutant(
+        "prototypes/accounting.py", "np.log(ORDERS) - np.log(alpha) - (", "-np.log(alpha) - (", P + "test_accounting.py"
+    ),
+    "a Laplace with too many zeros": Mutant(
+        "prototypes/discrete_gaussian.py", "if size or not negative:", "if True:", P + "test_discrete_gaussian.py"
+    ),
+    "noise before it is paid": Mutant(
+        C + "ledger.py",
+        "            exact = sums()\n",
+        "            exact = noisy(sums(), asked.variance, draw)\n",
+        "tests/client_app/test_ledger.py -k killed",
+    ),
+    "each run pays anew": Mutant(
+        C + "ledger.py", "content = [dict(self.facts),", "content = [self.run,", "tests/client_app/test_ledger.py"
+    ),
+    "a limit of single releases": Mutant(
+        C + "ledger.py",
+        "epsilon_of(spent + asked.rho, delta)",
+        "epsilon_of(asked.rho, delta)",
+        "tests/client_app/test_ledger.py",
+    ),
+    "figures of training under privacy": Mutant(
+        C + "private.py",
+        "if not self.measured or report is None:",
+        "if report is None:",
+        "tests/client_app/test_private.py -k same_bytes",
+    ),
+    "seconds under privacy": Mutant(
+        C + "app.py", "seconds if open_about_it else 0.0", "seconds", "tests/client_app/test_private.py -k same_bytes"
+    ),
+    "rows in the identity under privacy": Mutant(
+        C + "private.py",
+        "class_counts=(), rows=(), ",
+        "class_counts=(), ",
+        "tests/client_app/test_private.py -k same_bytes",
+    ),
+    "an error that tells of rows": Mutant(
+        C + "private.py",
+        "error)\n        return self._reply(instruction, report, means, self._payload(",
+        "error)\n            raise\n        return self._reply(instruction, report, means, self._payload(",
+        "tests/client_app/test_private.py -k goes_wrong",
+    ),
+    "a split that other rows move": Mutant(
+        "data/secret_split.py",
+        "if share < test_share else",
+        "if share < test_share * len(units) / 600 else",
+        "tests/data/test_secret_split.py",
+    ),
 }

@@ -1,0 +1,47 @@
+"""`protosphere privacy`: what a site has released of its table, and what that has cost."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+BAD_INPUT = 2
+
+
+def privacy(
+    state: Annotated[
+        str,
+        typer.Option(help="The site's folder; default: PROTOSPHERE_HOME.", metavar="FOLDER", show_default=False),
+    ] = "",
+    delta: Annotated[float, typer.Option(help="The δ at which ε is told.", min=1e-300, max=0.5, metavar="D")] = 1e-5,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Forget the stored releases: the next run makes new ones, and spends again.")
+    ] = False,
+) -> None:
+    """Print a site's privacy ledger.
+
+    A line a release; what all together have spent stands last. A stored release is sent again whenever the same is
+    asked for, though rows have changed, until it is renewed; do that on a schedule that does not depend on the rows.
+
+    Exits 0, or 2 when the ledger cannot be read or written.
+    """
+    from client_app.ledger import RENEWED, Ledger, LedgerError
+    from federation.settings import home
+    from prototypes.accounting import epsilon_of
+
+    ledger = Ledger((Path(state).expanduser() if state else home()) / "privacy")
+    try:
+        if renew:
+            ledger.renew()
+        entries = ledger.entries() if ledger.folder.exists() else []
+        for entry in entries:
+            if RENEWED in entry:
+                typer.echo(f"{entry['time']}  renewed")
+                continue
+            cost = f"ε = {epsilon_of(entry['rho'], delta):.3g}"
+            typer.echo(f"{entry['time']}  {cost} a {entry['unit']}, encoder {entry['encoder']}, for {entry['run']}")
+        spent = ledger.spent() if entries else 0.0
+    except LedgerError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(BAD_INPUT) from None
+    typer.echo(f"spent in all: ε = {epsilon_of(spent, delta):.3g} at δ = {delta:g} (ρ = {spent:.4g})")

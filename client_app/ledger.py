@@ -1,0 +1,319 @@
+"""What a site has released of its table, and what that has cost: nothing leaves that is not written down before.
+
+    privacy/ledger.jsonl                a line a release: time, run, unit, encoder, sigma^2, rho, delta, its key
+    privacy/releases/<key>.safetensors  the release itself, which is sent again whenever the same is asked for
+    privacy/site.key                    what deals the site's rows to training and test (0600)
+
+A crash loses budget and never privacy: the line is on the disk before the noise is drawn, and the release before it is
+sent. The ledger is no part of a client's state: going back a round gives nothing back.
+"""
+
+import hashlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from data import ToldError
+from data.files import replacing
+from prototypes.accounting import epsilon_of
+from prototypes.discrete_gaussian import draw
+from prototypes.release import Shape, noisy
+
+TEXTS, NUMBERS = ("time", "run", "unit", "encoder", "key"), ("variance", "rho", "delta")
+RENEWED = "renewed"
+KEY_BYTES = 32
+
+
+class LedgerError(ToldError):
+    """A release that must not be made; one sentence for a person. No row of the table decides on it."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that may ever be spent on a site's table, by the site's own word."""
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A release that a run asks for.
+
+    Attributes:
+        facts: all that decides what is released, apart from the rows: public, and never a fingerprint of the table.
+        run: its name. unit: row or group. encoder: its name.
+        variance: sigma^2 of the noise. delta: the run's.
+    """
+
+    facts: Mapping[str, Any]
+    run: str
+    unit: str
+    encoder: str
+    shape: Shape
+    variance: int
+    delta: float
+
+    @property
+    def key(self) -> str:
+        """The name of the release, the same for all runs that ask for the same."""
+        shape = [self.shape.num_classes, self.shape.dim, self.shape.moments]
+        content = [dict(self.facts), self.unit, self.encoder, shape, self.variance]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+    @property
+    def rho(self) -> float:
+        """What it costs."""
+        return self.shape.rho(self.variance)
+
+
+class Ledger:
+    """The ledger in a folder. All that looks at it or changes it holds its lock.
+
+    Args:
+        limit: what may be spent; None in a simulation, whose tables are nobody's.
+    """
+
+    def __init__(self, folder: Path, limit: Limit | None = None):
+        self.folder = folder
+        self.limit = limit
+        self._lines = folder / "ledger.jsonl"
+        self._releases = folder / "releases"
+
+    def release(self, asked: Asked, sums: Callable[[], Tensor]) -> Tensor:
+        """The stored release with that key, or a new one, which is paid for first: (K, w) int64.
+
+        Args:
+            sums: works V out, once it is known that the release may be made; an error of it costs nothing.
+
+        Raises:
+            LedgerError: the limit does not allow it, the table was released by another unit, or the ledger cannot be
+                read or written.
+        """
+        with self._held():
+            if (found := self._stored(asked)) is not None:
+                return found
+            self._refuse(asked)
+            exact = sums()
+            self._append({**self._line(asked), "variance": asked.variance, "rho": asked.rho, "delta": asked.delta})
+            self._write(asked, noisy(exact, asked.variance, draw))
+            found = self._stored(asked)
+            assert found is not None
+            return found
+
+    def refuse(self, asked: Asked) -> None:
+        """Say, before a run begins, that `release` would refuse; nothing is made or spent.
+
+        Raises:
+            LedgerError: as `release`.
+        """
+        with self._held():
+            if self._stored(asked) is None:
+                self._refuse(asked)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All lines, the oldest first.
+
+        Raises:
+            LedgerError: the ledger cannot be read, or there are releases without one.
+        """
+        if not self._lines.exists():
+            if any(self._releases.glob("*.safetensors")):
+                raise self._unreadable("it is gone, though releases are there")
+            return []
+        try:
+            text = self._lines.read_text("utf-8")
+            found = [_checked(json.loads(line)) for line in text.split("\n")[:-1]]
+        except (OSError, ValueError) as error:
+            raise self._unreadable(str(error)) from None
+        if not text.endswith("\n") and text:
+            raise self._unreadable("its last line was cut short")
+        return found
+
+    def spent(self) -> float:
+        """rho of all releases.
+
+        Raises:
+            LedgerError: of `entries`.
+        """
+        return math.fsum(entry["rho"] for entry in self.entries() if RENEWED not in entry)
+
+    def renew(self) -> None:
+        """Forget the stored releases: the next run that asks makes new ones of the rows as they are then, and pays.
+
+        Raises:
+            LedgerError: of `entries`, or the folder cannot be written.
+        """
+        with self._held():
+            self.entries()
+            self._append({"time": _now(), RENEWED: True})
+            try:
+                for path in self._releases.glob("*.safetensors"):
+                    path.unlink()
+                _sync(self._releases)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                raise self._unwritable(error) from None
+
+    def site_key(self) -> bytes:
+        """A secret of the site's, made when it is first asked for: it deals rows, so that none moves another.
+
+        Raises:
+            LedgerError: it cannot be read or written.
+        """
+        path = self.folder / "site.key"
+        with self._held():
+            try:
+                if not path.exists():
+                    with replacing(path) as temporary:
+                        place = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                        with os.fdopen(place, "wb") as file:
+                            file.write(secrets.token_bytes(KEY_BYTES))
+                            file.flush()
+                            os.fsync(file.fileno())
+                    _sync(self.folder)
+                found = path.read_bytes()
+            except OSError as error:
+                raise self._unwritable(error) from None
+        if len(found) != KEY_BYTES:
+            raise self._unreadable(f"{path.name} does not have {KEY_BYTES} bytes")
+        return found
+
+    # --- steps, in the order of `release` ---------------------------------------------------------------
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        try:
+            self._releases.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.folder / "lock")
+            lock.acquire()
+        except OSError as error:
+            raise self._unwritable(error) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _stored(self, asked: Asked) -> Tensor | None:
+        entries = self.entries()
+        path = self._path(asked)
+        if not path.exists():
+            return None
+        if not any(entry.get("key") == asked.key for entry in entries):
+            raise self._unreadable(f"the release {path.name} is not in it")
+        try:
+            found = load_file(path)["release"]
+        except (OSError, KeyError, SafetensorError) as error:
+            raise self._unreadable(f"the release {path.name} cannot be read: {error}") from None
+        if found.dtype != torch.int64 or found.shape != (asked.shape.num_classes, asked.shape.width):
+            raise self._unreadable(f"the release {path.name} has another shape than it was made with")
+        return found
+
+    def _refuse(self, asked: Asked) -> None:
+        entries = [entry for entry in self.entries() if RENEWED not in entry]
+        other = next((entry["unit"] for entry in entries if entry["unit"] != asked.unit), None)
+        if other is not None:
+            raise LedgerError.public(f'it has released this table by {other}; `privacy-unit` must stay "{other}".')
+        if self.limit is None:
+            return
+        spent = math.fsum(entry["rho"] for entry in entries)
+        most, delta = self.limit.epsilon, self.limit.delta
+        so_far, asked_for = epsilon_of(spent, delta), epsilon_of(asked.rho, delta)
+        together = epsilon_of(spent + asked.rho, delta)
+        if together > most:
+            raise LedgerError.public(
+                f"it has spent ε = {so_far:.3g} of the {most:g} (δ = {delta:g}) that this site "
+                f"allows; this run asks for {asked_for:.3g} more: {together:.3g} in all."
+            )
+
+    def _line(self, asked: Asked) -> dict[str, Any]:
+        return {"time": _now(), "run": asked.run, "unit": asked.unit, "encoder": asked.encoder, "key": asked.key}
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        """A line, on the disk when this returns; or none of it."""
+        try:
+            with self._lines.open("ab") as file:
+                before = file.tell()
+                try:
+                    file.write(json.dumps(line).encode() + b"\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                except OSError:
+                    os.truncate(self._lines, before)
+                    raise
+            _sync(self.folder)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _write(self, asked: Asked, release: Tensor) -> None:
+        try:
+            for cut_short in self._releases.glob("*.tmp"):
+                cut_short.unlink()
+            with replacing(self._path(asked)) as temporary:
+                save_file({"release": release}, temporary)
+                _sync(temporary)
+            _sync(self._releases)
+        except (OSError, SafetensorError) as error:
+            raise self._unwritable(error) from None
+
+    def _path(self, asked: Asked) -> Path:
+        return self._releases / f"{asked.key}.safetensors"
+
+    def _unreadable(self, why: str) -> LedgerError:
+        return LedgerError(
+            f"the privacy ledger {self._lines} cannot be trusted ({why}), so nothing is released; bring the folder "
+            "back from a copy, or mend the line: what was spent must stay in it.",
+            told="its privacy ledger cannot be read, so it releases nothing",
+        )
+
+    def _unwritable(self, error: Exception) -> LedgerError:
+        reason = getattr(error, "strerror", None) or error
+        return LedgerError(
+            f"the privacy ledger in {self.folder} cannot be written ({reason}), so nothing is released; free space "
+            "there, or set PROTOSPHERE_HOME to a folder of yours and take the ledger with you.",
+            told="its privacy ledger cannot be written, so it releases nothing",
+        )
+
+
+def _checked(entry: Any) -> dict[str, Any]:
+    """A line as it was read.
+
+    Raises:
+        ValueError: it is none that this program wrote.
+    """
+    if not isinstance(entry, dict) or not isinstance(entry.get("time"), str):
+        raise ValueError("a line is no entry")
+    if entry.keys() == {"time", RENEWED}:
+        return entry
+    texts, numbers = [entry.get(name) for name in TEXTS], [entry.get(name) for name in NUMBERS]
+    whole = entry.keys() == {*TEXTS, *NUMBERS} and all(isinstance(text, str) for text in texts)
+    if not whole or not all(isinstance(n, int | float) and 0 < n < math.inf for n in numbers):
+        raise ValueError("a line is no release")
+    return entry
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _sync(path: Path) -> None:
+    """What a file holds, or a folder lists, on the disk."""
+    place = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)

@@ -1,0 +1,343 @@
+"""What a client of a run under `privacy` sends: one noisy release, the same in every round, and nothing else.
+
+Training, evaluation and what goes wrong in them stay here: figures and sentences in the client's store, the reply a
+function of public facts and of the release. So whatever happens to a row, the bytes that leave are the same.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from client_app.ledger import Asked, Ledger, Limit
+from client_app.site import NodeConfig, text
+from client_app.trainer import Stages
+from data.assignment import DataSpec
+from data.client_data import ClientData, Rows
+from federation.homes import OtherHomeError
+from federation.settings import SettingError, Settings, home
+from federation.wire.payloads import Identity, Instruction, Payload, Report
+from models import ModelError
+from models.encoder import Encoder, has_place, public_encoder
+from models.text import Tokens, reads_text
+from prototypes.accounting import rho_of
+from prototypes.prototype_set import PrototypeSet
+from prototypes.release import Shape, class_sums, finished
+from strategies import Run
+from strategies.contract import Objective
+from strategies.release import RULE, encoder_scores, parted
+
+log = logging.getLogger("protosphere")
+
+ENTRY = "privacy"  # of a node config
+REQUIRED = "required"
+FIGURES = "figures.jsonl"
+ROWS_AT_ONCE = 256  # that are prepared; the encoder takes one at a time
+Load = Callable[[Tokens], ClientData]
+
+_directions: WeakKeyDictionary[Rows, tuple[str, Tensor]] = WeakKeyDictionary()
+
+
+def site_ledger(node: NodeConfig | None = None) -> Ledger:
+    """The ledger of this home, with the limit that the node config states."""
+    return Ledger(home() / "privacy", None if node is None else _limit(node))
+
+
+def refuse_unprotected(settings: Settings, node: NodeConfig) -> None:
+    """Refuse a run without privacy where the site requires it.
+
+    Raises:
+        SettingError: that, or an entry that is none.
+    """
+    asked = text(node, ENTRY)
+    if asked not in ("", REQUIRED):
+        raise SettingError(
+            f'this SuperNode\'s --node-config has privacy={asked!r}, but it can be "{REQUIRED}" alone; correct it.',
+            told=f'its node config\'s privacy is not "{REQUIRED}"',
+        )
+    if asked and settings.privacy == "none":
+        raise SettingError.public('it requires privacy; start the run with `privacy = "release"`.')
+
+
+def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, own: bool, simulated: bool) -> DataSpec:
+    """Where the rows of a client come from under `privacy`: those of a site are split by a secret of its own, and its
+    classes listed, so that none is made of a row.
+
+    Raises:
+        SettingError: a setting with which one row would decide on others, or on what leaves.
+        LedgerError: the secret cannot be read or written.
+    """
+    if settings.privacy_measure and (own or not simulated):
+        raise SettingError.public(
+            "setting `privacy-measure` is true on a client with its own data; it is for simulation."
+        )
+    if settings.privacy_unit == "group" and not spec.columns.group:
+        raise SettingError.public('`group-column` is empty, which `privacy-unit = "group"` needs.')
+    if not own:
+        return spec
+    if settings.privacy_unit == "row" and spec.columns.group:
+        raise SettingError.public(
+            'its rows come in groups, which are split as one; set `privacy-unit` to "group", or take `group-column` '
+            "out."
+        )
+    if settings.max_samples:
+        raise SettingError.public(
+            f"setting `max-samples` is {settings.max_samples}, which would let one row push another out; under "
+            "`privacy` a site's own data need 0."
+        )
+    return replace(spec, secret=site_ledger().site_key().hex(), listed="all")
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """Between a client and whoever reads its messages.
+
+    Attributes:
+        data: the client's. inputs: the same rows as the encoder takes them.
+        encoder: None where the method sends nothing.
+        ledger: of a run, by its name.
+    """
+
+    run: Run
+    partition: int
+    objective: Objective
+    data: ClientData
+    inputs: ClientData
+    encoder: Encoder | None
+    ledger: Callable[[str], Ledger]
+    store: Callable[[str], Path]
+    site: bool
+
+    @property
+    def measured(self) -> bool:
+        """Whether figures leave in the clear, outside the guarantee: of public data in a simulation."""
+        return self.run.settings.privacy_measure
+
+    @property
+    def fingerprint(self) -> str:
+        """The encoder's, for the codec."""
+        return "" if self.encoder is None else self.encoder.fingerprint
+
+    def withheld(self, identity: Identity) -> Identity:
+        """What may be told of a client before training.
+
+        Raises:
+            LedgerError: the site's ledger would refuse the release.
+        """
+        settings = self.run.settings
+        if self.site and self.encoder is not None:
+            self.ledger("").refuse(self._asked(""))
+        promise = (
+            f"one noisy release of its training rows, the same in every round (ε = {settings.privacy_epsilon:g}, δ = "
+            f"{settings.privacy_delta:g}, for one {settings.privacy_unit} more or less)"
+        )
+        measured = "figures of its rows in the clear, outside the guarantee (`privacy-measure`)"
+        said = [
+            "its model's name and size",
+            *([promise] if self.encoder else []),
+            *([measured] if self.measured else []),
+            *(["its domain"] if identity.domain else []),
+        ]
+        everything = tuple(range(len(identity.class_names)))
+        return replace(identity, classes=everything, class_counts=(), rows=(), discloses=tuple(said))
+
+    def trained(self, inner: Callable[[Instruction], Stages[Report]], instruction: Instruction) -> Stages[Report]:
+        """A round of training, of which the release leaves."""
+        plain, means = parted(instruction.payload)
+        report = None
+        try:
+            report = yield from inner(replace(instruction, payload=plain))
+        except OtherHomeError:
+            raise
+        except Exception as error:
+            self._note_error(instruction, error)
+        return self._reply(instruction, report, means, self._payload(instruction))
+
+    def evaluated(self, inner: Callable[[Instruction], Report], instruction: Instruction) -> Report:
+        """An evaluation, of which nothing leaves."""
+        plain, means = parted(instruction.payload)
+        report = None
+        try:
+            report = inner(replace(instruction, payload=plain))
+        except OtherHomeError:
+            raise
+        except Exception as error:
+            self._note_error(instruction, error)
+        return self._reply(instruction, report, means, None)
+
+    def _reply(
+        self, instruction: Instruction, report: Report | None, means: PrototypeSet | None, payload: Payload | None
+    ) -> Report:
+        constant = Report(self.partition, instruction.round, payload=payload)
+        try:
+            if report is not None and means is not None:
+                report = self._judged(report, means)
+            if report is not None:
+                self._note(instruction, report)
+        except Exception as error:
+            self._note_error(instruction, error)
+        if not self.measured or report is None:
+            return constant
+        return replace(constant, evaluation=report.evaluation, training=report.training, problem=report.problem)
+
+    # --- the release ----------------------------------------------------------------------------------------
+
+    def _payload(self, instruction: Instruction) -> Payload | None:
+        if self.encoder is None:
+            return None
+        asked = self._asked(instruction.run)
+        release = self.ledger(instruction.run).release(asked, self._sums)
+        scale = self.run.settings.privacy_scale
+        return self.objective.released(*finished(release, asked.variance, asked.shape, scale), instruction.round)
+
+    def _asked(self, run: str) -> Asked:
+        settings = self.run.settings
+        assert self.encoder is not None
+        moments = any(spec.kind == "mixtures" for spec in self.run.exchange.up)
+        shape = Shape(self.data.num_classes, settings.feature_dim, moments)
+        facts = {
+            "partition": self.partition,
+            "classes": list(self.data.class_names),
+            "encoder": self.encoder.fingerprint,
+            "input": self.inputs.transform.to_dict(),
+            "split": [settings.split, settings.test_share, settings.validation_share],
+        }
+        variance = shape.variance(rho_of(settings.privacy_epsilon, settings.privacy_delta))
+        return Asked(facts, run, settings.privacy_unit, self.encoder.name, shape, variance, settings.privacy_delta)
+
+    def _sums(self) -> Tensor:
+        rows, grouped = self.inputs.train, self.run.settings.privacy_unit == "group"
+        groups = self.inputs.groups if grouped else None
+        shape = self._asked("").shape
+        return class_sums(self._features(rows), rows.labels.cpu(), shape, groups)
+
+    def _features(self, rows: Rows) -> Tensor:
+        """u, (n, d)."""
+        assert self.encoder is not None
+        inputs = rows.inputs.cpu()
+        chunks = [self.encoder(self.inputs.transform(some)) for some in inputs.split(ROWS_AT_ONCE) if len(some)]
+        return torch.cat(chunks) if chunks else torch.empty(0, self.run.settings.feature_dim)
+
+    # --- what stays here --------------------------------------------------------------------------------------
+
+    def _judged(self, report: Report, means: PrototypeSet) -> Report:
+        """The evaluation with the rule `encoder`, which knows classes that the client lacks."""
+        if report.evaluation is None or not len(means) or self.encoder is None:
+            return report
+        splits = [self.inputs.test, self.inputs.validation]
+        right = [self._right(rows, means) for rows in splits]
+        if len(report.evaluation.rows) == 3 and self.inputs.unheld is not None:
+            right.append(right[0] + self._right(self.inputs.unheld.read(), means))
+        correct = {**report.evaluation.correct, RULE: tuple(right)}
+        return replace(report, evaluation=replace(report.evaluation, correct=correct))
+
+    def _right(self, rows: Rows, means: PrototypeSet) -> int:
+        if not len(rows):
+            return 0
+        kept = _directions.get(rows)
+        if kept is None or kept[0] != self.fingerprint:
+            found = normalize(self._features(rows).double().nan_to_num(0, 0, 0), dim=1)
+            _directions[rows] = kept = self.fingerprint, found
+        scores = encoder_scores(kept[1], means.to("cpu"), self.data.num_classes)
+        return int((scores.argmax(dim=1) == rows.labels.cpu()).sum())
+
+    def _note(self, instruction: Instruction, report: Report) -> None:
+        evaluation, training = report.evaluation, report.training
+        line: dict[str, Any] = {"round": instruction.round, "trains": training is not None}
+        if evaluation is not None:
+            line |= {"rows": evaluation.rows, "correct": evaluation.correct}
+        if training is not None:
+            line |= {"training_rows": training.rows, "steps": training.steps, "loss": training.parts}
+        self._append(instruction.run, line | ({"problem": report.problem} if report.problem else {}))
+
+    def _note_error(self, instruction: Instruction, error: Exception) -> None:
+        # its text may quote rows: it stays in the log of the site and in the client's own folder
+        log.error("round %d: %s: %s", instruction.round, type(error).__name__, error)
+        self._append(instruction.run, {"round": instruction.round, "problem": f"{type(error).__name__}: {error}"})
+
+    def _append(self, run: str, line: dict[str, Any]) -> None:
+        folder = self.store(run)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / FIGURES).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            log.error("the figures in %s cannot be written: %s", folder, error)
+
+
+def guard_of(
+    run: Run,
+    node: NodeConfig,
+    partition: int,
+    objective: Objective,
+    data: ClientData,
+    load: Load,
+    store: Callable[[str], Path],
+    own: bool,
+    simulated: bool,
+) -> Guard | None:
+    """The guard of a client; None in a run without privacy.
+
+    Args:
+        load: the client's data by another tokenizer. store: the client's folder in a run of that name.
+
+    Raises:
+        SettingError: the site states no limit, or its images have no agreed size. ModelError: no such encoder.
+    """
+    settings = run.settings
+    if not run.private:
+        return None
+    if own and len(data.transform.shape) == 3 and not settings.image_size:
+        raise SettingError.public("setting `image-size` is 0; under `privacy` a site's own images need one.")
+    site = own or not simulated
+    limit = _limit(node)
+    encoder, inputs = None, data
+    if run.exchange.up:
+        if own and limit is None:
+            raise SettingError.public("it states no limit: give its SuperNode privacy-epsilon and privacy-delta.")
+        name = text(node, "privacy-encoder") or settings.privacy_encoder
+        if has_place(name) and not text(node, "privacy-encoder") and not simulated:
+            raise SettingError.public(
+                "the run's `privacy-encoder` lies in a file, and no run names files of this site; start its SuperNode "
+                "with --privacy-encoder NAME."
+            )
+        if reads_text(name):
+            inputs = load(Tokens(name.partition("?")[0], settings.max_tokens))
+        encoder = _encoder(name, tuple(inputs.transform.shape), settings.feature_dim)
+
+    def ledger(run_name: str) -> Ledger:
+        return Ledger(home() / "privacy" if site else store(run_name) / "privacy", limit)
+
+    return Guard(run, partition, objective, data, inputs, encoder, ledger, store, site)
+
+
+@lru_cache(maxsize=2)
+def _encoder(name: str, shape: tuple[int, ...], dim: int) -> Encoder:
+    try:
+        return public_encoder(name, shape, dim)
+    except ModelError as error:
+        raise ModelError(f"setting `privacy-encoder`: {error}", f"setting `privacy-encoder`: {error.told}") from error
+
+
+def _limit(node: NodeConfig) -> Limit | None:
+    names = ("privacy-epsilon", "privacy-delta")
+    found = [node.get(name, "") for name in names]
+    if found == ["", ""]:
+        return None
+    for name, value in zip(names, found, strict=True):
+        most = 1.0 if name == "privacy-delta" else float("inf")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < most:
+            raise SettingError(
+                f"this SuperNode's --node-config has {name}={value!r}, but a limit is an ε above 0 and a δ between 0 "
+                "and 1; give it both.",
+                told=f"its node config's {name} is no limit",
+            )
+    return Limit(*map(float, found))

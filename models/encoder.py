@@ -1,0 +1,286 @@
+"""A public encoder: what makes the features that a private release is made of. No private row has shaped it.
+
+    u = R h(x) - c,   h frozen, in eval mode, float32, one row at a time
+
+    random                        a seeded network, for tests and demonstrations
+    hf:<hub id or path>           a text encoder, frozen whole
+    <torchvision name>@<path>     a torchvision network with weights from a file (.safetensors, or torch's own)
+    package.module:callable       or ./file.py, or ./file.py:callable (`encoder` unless it is named): called as
+                                  callable(input_shape=), it returns a module (n, ...) -> (n, w)
+
+R (d, w) is Gaussian, drawn from the encoder's name and d; never from a run's seed, so that a release serves many runs.
+c is R times the constant `centre` (w,) that a module of somebody's own may carry: a mean of public rows, 0 without it.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from models import plugins
+from models.seeded import drawn
+from models.split import ModelError, probe
+from models.text import encoder_name, reads_text, seed_name, text_backbone
+
+RANDOM = "random"
+USUAL = "encoder"  # what a file's callable is called, where nothing else is said
+AT = "@"
+SMALLEST = 64  # pixels of the shorter side that torchvision's networks get
+# of the pictures that torchvision's weights were trained on
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+WIDTH = 256  # of the random networks
+
+
+class Encoder:
+    """u of rows.
+
+    Args:
+        name: as above; a file's or local encoder's folder does not matter.
+        network: (n, *input_shape) -> (n, w), or (n, w, h, w') to be averaged.
+        dim: d.
+
+    Attributes:
+        fingerprint: of name, weights, R and c.
+
+    Raises:
+        ModelError: the network gives something else, or not the same twice.
+    """
+
+    def __init__(self, name: str, network: nn.Module, input_shape: tuple[int, ...], dim: int):
+        self.name = public_name(name)
+        self.network = network.float().eval().requires_grad_(False)
+        self.shape = input_shape
+        shape = probe(self.network, input_shape)
+        if len(shape) not in (2, 4):
+            raise ModelError(
+                f"the encoder {name!r} gives an output of shape {shape} for one input; let it give (n, width) or (n, "
+                "channels, height, width).",
+                told=f"the encoder gives an output of shape {shape} for one input",
+            )
+        width = shape[1]
+        self.mixing = drawn(_seed(self.name, dim), lambda: torch.randn(dim, width) / math.sqrt(width))
+        self.centre = self.mixing @ _centre(network, width, name)
+        self.fingerprint = self._fingerprint()
+        row = torch.linspace(-1, 1, math.prod(input_shape)).reshape(1, *input_shape)
+        once, twice = self._one(row), self._one(row)
+        if not torch.equal(once, twice) or self.fingerprint != self._fingerprint():
+            raise ModelError(
+                f"the encoder {name!r} does not give the same for a row twice, so a row would not be bounded by "
+                "itself; take out what it counts, keeps or draws.",
+                told="the encoder does not give the same for a row twice",
+            )
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """(n, *input_shape), as models take them, to u (n, d) float32 on the CPU; NaN for a row that it fails on.
+
+        In a batch the last bits of a row's features may depend on its neighbours.
+        """
+        rows = [self._safe(inputs[index : index + 1]) for index in range(len(inputs))]
+        return torch.stack(rows) if rows else torch.empty(0, len(self.mixing))
+
+    def _safe(self, row: Tensor) -> Tensor:
+        try:
+            return self._one(row.cpu())
+        except Exception:
+            # which rows an encoder fails on is nobody's business: they count, without a direction
+            return torch.full((len(self.mixing),), math.nan)
+
+    def _one(self, row: Tensor) -> Tensor:
+        with torch.no_grad():
+            # what it may draw is the same for each row
+            found: Tensor = drawn(0, lambda: self.network(row))
+            h = found.float().flatten(2).mean(dim=2) if found.dim() == 4 else found.float()
+            return (self.mixing @ h[0]) - self.centre
+
+    def _fingerprint(self) -> str:
+        digest = hashlib.blake2b(self.name.encode(), digest_size=8)
+        tensors = {**self.network.state_dict(), "mixing of the release": self.mixing, "its centre": self.centre}
+        for name, tensor in sorted(tensors.items()):
+            value = tensor.detach().cpu().contiguous()
+            digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+            digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+
+def check_encoder(name: str) -> None:
+    """Refuse what names no encoder; nothing is loaded.
+
+    Raises:
+        ModelError: another form.
+    """
+    if name == RANDOM or reads_text(name) or plugins.is_plugin(name) or all(name.partition(AT)):
+        return
+    raise ModelError(
+        f"the encoder {name!r} is none: give {RANDOM}, hf:<hub id or path>, <torchvision name>@<file of weights>, "
+        "package.module:callable or a file.",
+        told="the encoder's name is none",
+    )
+
+
+def has_place(name: str) -> bool:
+    """Whether a name says where something lies on a machine."""
+    if reads_text(name):
+        return encoder_name(name).local
+    return plugins.is_file(name) or (AT in name and not plugins.is_plugin(name))
+
+
+def public_name(name: str) -> str:
+    """A name without the folder that a file or an encoder lies in, which differs from site to site."""
+    kind, at, _ = name.partition(AT)
+    if reads_text(name) or plugins.is_file(name) or not at:
+        return seed_name(name.partition("?")[0] if reads_text(name) else name)
+    return f"{kind}{at}"
+
+
+def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder:
+    """The encoder of this name for inputs of this shape, as models take them; torch's random state stays as it was.
+
+    Raises:
+        ModelError: it cannot be had, or does not fit the inputs.
+    """
+    check_encoder(name)
+    make = _maker(name, input_shape)
+    try:
+        network = drawn(_seed(public_name(name), 0), make)
+        if not isinstance(network, nn.Module):
+            raise ModelError(
+                f"the encoder {name!r} is a {type(network).__name__}; let it be a torch module.",
+                told="the encoder is no torch module",
+            )
+        return Encoder(name, network, input_shape, dim)
+    except ModelError:
+        raise
+    except Exception as error:
+        words = " ".join(str(error).split()).rstrip(".!")
+        raise ModelError(
+            f"the encoder {name!r} does not fit inputs of shape {input_shape}: {words}; give another encoder.",
+            told=f"the encoder does not fit inputs of shape {input_shape}",
+        ) from error
+
+
+def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
+    if name == RANDOM:
+        return lambda: _random(input_shape)
+    if reads_text(name):
+        return lambda: text_backbone(f"{name.partition('?')[0]}?trainable=0", input_shape)
+    if plugins.is_plugin(name):
+        found = plugins.load(name, USUAL)
+        if not callable(found):
+            raise ModelError(
+                f"the encoder {name!r} is of type {type(found).__name__}, which cannot be called; give a callable.",
+                told="the encoder cannot be called",
+            )
+        make: Callable[..., object] = found
+        return lambda: make(input_shape=input_shape)
+    return lambda: Vision(name, input_shape)
+
+
+def _random(input_shape: tuple[int, ...]) -> nn.Module:
+    """A few layers as they are drawn."""
+    if len(input_shape) == 3:
+        return nn.Sequential(
+            nn.Conv2d(input_shape[0], 64, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(8),
+            nn.Conv2d(64, WIDTH // 4, 3, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(4),
+            nn.Flatten(),
+        )
+    return nn.Sequential(nn.Linear(input_shape[0], WIDTH), nn.ReLU())
+
+
+class Vision(nn.Module):
+    """A torchvision network without its classifier: (n, C, H, W) from -1 to 1, of 1 or 3 channels -> (n, w).
+
+    Args:
+        name: `<torchvision name>@<path>`.
+
+    Raises:
+        ModelError: no such network or file, or the file lacks weights of it.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, name: str, input_shape: tuple[int, ...]):
+        super().__init__()
+        from models.vision import classifier_names, vision_backbone
+
+        kind, _, path = name.partition(AT)
+        if kind not in classifier_names():
+            raise ModelError(
+                f"the encoder {name!r} names no network of torchvision before its {AT}; give one, as in "
+                f"resnet18{AT}/weights.pth.",
+                told="the encoder names no network of torchvision",
+            )
+        if len(input_shape) != 3 or input_shape[0] not in (1, 3):
+            raise ModelError(
+                f"the encoder {name!r} takes images of 1 or 3 channels, but inputs have the shape {input_shape}; give "
+                "another encoder.",
+                told=f"the encoder takes images of 1 or 3 channels, but inputs have the shape {input_shape}",
+            )
+        grown = max(1.0, SMALLEST / min(input_shape[1:]))
+        self.size = [round(side * grown) for side in input_shape[1:]]
+        self.network = vision_backbone(kind, (3, *self.size))
+        _load(self.network, path, name)
+        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))
+        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As torchvision's own transforms would give it, but for the size."""
+        whole = nn.functional.interpolate(x, self.size, mode="bilinear") if [*x.shape[2:]] != self.size else x
+        features: Tensor = self.network(((whole + 1) / 2 - self.mean) / self.std)
+        return features
+
+
+def _load(network: nn.Module, path: str, name: str) -> None:
+    """Fill a network from a file, whose classifier is left out.
+
+    Raises:
+        ModelError: it cannot be read, or lacks a tensor of the network.
+    """
+    try:
+        place = Path(path).expanduser()
+        if place.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            tensors = load_file(place)
+        else:
+            tensors = torch.load(place, map_location="cpu", weights_only=True)
+        missing = network.load_state_dict(tensors, strict=False).missing_keys
+    except Exception as error:
+        raise ModelError(
+            f"the weights of the encoder {name!r} cannot be read ({' '.join(str(error).split())[:200]}); give a file "
+            "of its state_dict.",
+            told="the encoder's weights cannot be read",
+        ) from error
+    if missing:
+        raise ModelError(
+            f"the weights of the encoder {name!r} lack {len(missing)} of its tensors, {missing[0]} among them; give "
+            "those of this network.",
+            told=f"the encoder's weights lack {len(missing)} tensors",
+        )
+
+
+def _centre(network: nn.Module, width: int, name: str) -> Tensor:
+    found = getattr(network, "centre", None)
+    if found is None:
+        return torch.zeros(width)
+    centre = torch.as_tensor(found, dtype=torch.float32).detach().cpu()
+    if centre.shape != (width,) or not bool(centre.isfinite().all()):
+        raise ModelError(
+            f"the encoder {name!r} has a `centre` of shape {tuple(centre.shape)}; it must be {width} finite numbers, "
+            "as many as its features have.",
+            told=f"the encoder's `centre` is not {width} finite numbers",
+        )
+    return centre
+
+
+def _seed(name: str, dim: int) -> int:
+    digest = hashlib.blake2b(f"privacy encoder/{name}/{dim}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

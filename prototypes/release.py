@@ -1,0 +1,137 @@
+"""One noisy release of a table: class sums of public features, in exact integers, and what is made of them.
+
+    z^   = u / ||u||, of a row's public features u (0 where u is 0 or not finite)
+    a    = trunc(B z^),  B = 2^12
+    v    = e_y (x) (a, B/2)                    in Z^(K x (d+1)),  ||v||^2 <= 5 B^2 / 4
+    v_g  = trunc of the mean of a group's v, no longer than the longest of them
+    N    = sum of v, or v_g, + noise           each value a discrete Gaussian of sigma^2 = ceil(D^2 / (2 rho))
+    p_j  = (N_j[:d] / B) / n_j,  n_j = N_j[d] / (B/2)      of the classes with n_j > 2.33 * 2 sigma / B
+
+With D the norm that a row, or group, can have at most, N is D^2 / (2 sigma^2)-zCDP for one more or less of them
+(Canonne, Kamath, Steinke 2020, the multivariate theorem). All K classes are in it, absent ones as zeros. With second
+moments v = e_y (x) (a, floor(a o a / B), B/2), whose square is at most 9 B^2 / 4.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from prototypes.prototype_set import PrototypeSet
+
+B = 2**12
+HALF = B // 2
+STEPS = 2**20  # of a row's largest value
+ABSENT = 2.33  # standard deviations that an absent class exceeds once in a hundred
+LARGEST_COUNT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a release holds: (K, `width`) whole numbers.
+
+    Attributes:
+        num_classes, dim: K and d.
+        moments: whether there are sums of squares as well.
+    """
+
+    num_classes: int
+    dim: int
+    moments: bool = False
+
+    @property
+    def width(self) -> int:
+        """Values a class: d sums, d of squares where there are any, and the number of rows."""
+        return self.dim * (2 if self.moments else 1) + 1
+
+    @property
+    def squared_sensitivity(self) -> int:
+        """D^2: the largest ||v||^2."""
+        return (9 if self.moments else 5) * B * B // 4
+
+    def variance(self, rho: float) -> int:
+        """sigma^2 of the noise that makes a release rho-zCDP, in exact arithmetic.
+
+        Raises:
+            ValueError: a rho that is not above 0.
+        """
+        if not 0 < rho < math.inf:
+            raise ValueError(f"rho is {rho}; noise needs a finite number above 0.")
+        return math.ceil(Fraction(self.squared_sensitivity) / (2 * Fraction(rho)))
+
+    def rho(self, variance: int) -> float:
+        """What a release with noise of that sigma^2 costs; rounded up."""
+        return math.nextafter(self.squared_sensitivity / (2 * variance), math.inf)
+
+
+def contributions(features: Tensor, moments: bool = False) -> Tensor:
+    """Each row's whole numbers but its class: (n, d) floating to (n, `width`) int64, (a, [squares,] B/2).
+
+    A row's own values alone decide its numbers, to the bit: sums are of whole numbers, which have no order.
+    """
+    values = features.double()
+    values = torch.where(values.isfinite().all(dim=1, keepdim=True), values, 0.0)
+    # in units of the largest: no square overflows, and what is lost is below a step of a
+    largest = values.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
+    steps = (values / largest * STEPS).to(torch.int64)
+    lengths = (steps * steps).sum(dim=1, keepdim=True).double().sqrt()
+    whole = (B * steps / lengths.clamp_min(1.0)).to(torch.int64)
+    # where rounding has left a row too long
+    for row in ((whole * whole).sum(dim=1) > B * B).nonzero().flatten().tolist():
+        while int((whole[row] ** 2).sum()) > B * B:
+            longest = int(whole[row].abs().argmax())
+            whole[row, longest] -= whole[row, longest].sign()
+    parts = [whole, whole * whole // B] if moments else [whole]
+    return torch.cat([*parts, whole.new_full((len(whole), 1), HALF)], dim=1)
+
+
+def class_sums(features: Tensor, labels: Tensor, shape: Shape, groups: Tensor | None = None) -> Tensor:
+    """V: (K, `width`) int64, the exact sum of what rows, or groups, contribute. It has no order.
+
+    Args:
+        features: (n, d) of the rows. labels: (n,) int64; a row of none of the K classes is left out.
+        groups: (n,) int64, equal for the rows of one unit; None: each row is its own.
+    """
+    known = (labels >= 0) & (labels < shape.num_classes)
+    rows, labels = contributions(features[known], shape.moments), labels[known]
+    sums = torch.zeros(shape.num_classes, shape.width, dtype=torch.int64)
+    if groups is None:
+        return sums.index_add_(0, labels, rows)
+    groups = groups[known]
+    for group in groups.unique().tolist():
+        own = groups == group
+        total = torch.zeros_like(sums).index_add_(0, labels[own], rows[own])
+        sums += torch.div(total, int(own.sum()), rounding_mode="trunc")
+    return sums
+
+
+def noisy(sums: Tensor, variance: int, draw: Callable[[int], int]) -> Tensor:
+    """N: V and a draw of `draw(variance)` for each of its values."""
+    noise = torch.tensor([draw(variance) for _ in range(sums.numel())], dtype=torch.int64)
+    return sums + noise.reshape(sums.shape)
+
+
+def finished(release: Tensor, variance: int, shape: Shape, scale: float = 1.0) -> tuple[PrototypeSet, Tensor | None]:
+    """What a release says: the classes that it holds, with counts, as post-processing.
+
+    Args:
+        release: N (K, `width`) int64. scale: what the prototypes, of norm 1 at most, are multiplied by.
+
+    Returns:
+        The prototypes, float32; and where there are second moments the variances of z^ (k, d) around them, without the
+        scale, at least 1 / (1000 d). A set without any class is one.
+    """
+    counts = release[:, -1].double() / HALF
+    present = (counts > ABSENT * 2 * math.sqrt(variance) / B).nonzero().flatten()
+    n = counts[present].unsqueeze(1)
+    means = release[present, : shape.dim].double() / B / n
+    means = means / torch.linalg.vector_norm(means, dim=1, keepdim=True).clamp_min(1.0)
+    whole = counts[present].round().clamp(1, LARGEST_COUNT).to(torch.int64)
+    found = PrototypeSet(present, (scale * means).float(), whole)
+    if not shape.moments:
+        return found, None
+    squares = release[present, shape.dim : 2 * shape.dim].double() / B / n
+    return found, (squares - means * means).clamp(min=1 / (1000 * shape.dim), max=1.0).float()

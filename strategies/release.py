@@ -1,0 +1,103 @@
+"""What `privacy = "release"` makes of a method's messages: uploads of a noisy release, and a part more that comes down.
+
+A client's upload is made of its release alone (`Objective.released`), the same in every round. Beside the method's own
+download goes `encoder-means`: m_j, the mean of the decoded, unscaled uploads of class j, for the rule `encoder`:
+
+    argmax_j  z^ . m_j / ||m_j||,   z^ the public encoder's direction of a row
+
+which knows the classes that a client lacks, too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from federation.settings import SettingError, Settings
+from federation.wire.payloads import Parts, Payload, class_vectors, kind_of, parts_of
+from models import ModelError
+from models.encoder import check_encoder
+from prototypes.aggregation import aggregate
+from prototypes.prototype_set import PrototypeSet
+from strategies.contract import Exchange, Method, Options, Spec
+
+RULE = "encoder"
+MEANS = Spec("prototypes", "encoder-means")
+
+
+def any_options(options: Options) -> None:
+    """`Method.releases` of a method whose options all go with a release."""
+
+
+def under_release(exchange: Exchange) -> Exchange:
+    """The parts of a method's messages, with the means beside what comes down; nothing but a release is told."""
+    return replace(exchange, down=(*exchange.down, MEANS) if exchange.down else (), discloses=())
+
+
+def refuse_unreleasable(settings: Settings, method: Method, options: Options) -> None:
+    """Refuse, before anything starts, a run under `privacy` that could not keep its word.
+
+    Raises:
+        SettingError: names the setting.
+    """
+    exchange = method.exchange(options)
+    if not exchange.up and not exchange.down and not exchange.told_counts:
+        return
+    if method.releases is None:
+        raise SettingError(
+            f'setting `privacy` is "release", but `{settings.strategy}` exchanges what is made of a trained model; use '
+            "a method of prototypes alone, or `frame`, which exchanges nothing."
+        )
+    if not settings.privacy_encoder:
+        raise SettingError(
+            'setting `privacy` is "release", but model features are trained on private rows: set `privacy-encoder` to '
+            "a public encoder, or use strategy `frame`."
+        )
+    try:
+        check_encoder(settings.privacy_encoder)
+    except ModelError as error:
+        raise SettingError(f"setting `privacy-encoder`: {error}", told=error.told) from None
+    method.releases(options)
+
+
+def joined(payload: Payload | None, means: PrototypeSet | None, dim: int) -> Payload | None:
+    """A download, if there is one, with the means beside it; before there are any, with none."""
+    if payload is None:
+        return None
+    return Parts({**parts_of(payload), MEANS.name: PrototypeSet.empty(dim) if means is None else means})
+
+
+def parted(payload: Payload | None) -> tuple[Payload | None, PrototypeSet | None]:
+    """Inverse of `joined`: the method's own download, and the means."""
+    if not isinstance(payload, Parts) or MEANS.name not in payload.parts:
+        return payload, None
+    means = payload[MEANS.name]
+    assert isinstance(means, PrototypeSet)
+    rest = {name: part for name, part in payload.parts.items() if name != MEANS.name}
+    first = next(iter(rest.values()))
+    return (first if [*rest] == [kind_of(first)] else Parts(rest)), means  # type: ignore[return-value]
+
+
+def with_classes(uploads: Mapping[int, Payload]) -> dict[int, Payload]:
+    """Without those that hold no class: a release in which no class stands out of the noise is a valid one."""
+    found = {partition: class_vectors(upload) for partition, upload in uploads.items()}
+    return {p: upload for p, upload in uploads.items() if (part := found[p]) is None or len(part.labels)}
+
+
+def encoder_means(uploads: Mapping[int, Payload], scale: float, known: PrototypeSet | None) -> PrototypeSet | None:
+    """m_j; a class that nobody reported keeps its own."""
+    parts = [part for upload in uploads.values() if (part := class_vectors(upload)) is not None]
+    sets = [(part if isinstance(part, PrototypeSet) else part.class_means()).without_counts() for part in parts]
+    if not sets:
+        return known
+    fresh = aggregate(sets, "mean")
+    fresh = fresh.with_vectors(fresh.vectors / scale)
+    return fresh if known is None else known.updated_by(fresh)
+
+
+def encoder_scores(directions: Tensor, means: PrototypeSet, num_classes: int) -> Tensor:
+    """z^ . m_j / ||m_j||, (n, d) to (n, K); minus infinity for a class without a mean."""
+    vectors, present = means.table(num_classes)
+    scores = directions.double() @ normalize(vectors.double(), dim=1).T
+    return scores.masked_fill(~present, -float("inf"))

@@ -1,0 +1,329 @@
+"""Under `privacy` no row of a client decides on a byte that it sends, but by its release; and the release itself."""
+
+import json
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from flwr.app import ArrayRecord, Context, RecordDict
+
+from client_app import client as client_module
+from client_app import private, trainer
+from client_app.ledger import Ledger
+from client_app.store import Store
+from experiments.runtime.grid import LocalGrid, run_in_process
+from federation.roster import RosterError
+from federation.settings import SettingError
+from prototypes.accounting import epsilon_of
+from prototypes.release import HALF, B, Shape, class_sums
+from runs.folder import RunFolder
+from strategies import METHODS, load_method, read_settings
+from strategies.contract import NOTHING
+from tests.client_app.sites import folder, images_of, put, table
+from tests.strategies.watched import without_time
+
+PRIVATE = {"privacy": "release", "privacy-encoder": "random"}
+SMALL = PRIVATE | {
+    "models": "tiny_perceptron",
+    "feature-dim": 6,
+    "image-size": 8,
+    "rounds": 3,
+    "device": "cpu",
+    "max-failed-rounds": 10,
+}
+OWN = {
+    "gfpl": {"gfpl.components": 1, "gfpl.first-exchange": 1, "gfpl.exchange-every": 1},
+    "tinyproto-fp": {"tinyproto.mu": 0.01},
+    "tinyproto-ft": {"tinyproto.mu": 0.01, "fedtgp.server-epochs": 2},
+    "fedtgp": {"fedtgp.server-epochs": 2},
+}
+RELEASES = [name for name in METHODS if load_method(name).releases is not None]
+QUIET = ["local", "frame"]
+SITE = {"privacy-epsilon": 5.0, "privacy-delta": 1e-5}
+# tables that differ in all that a table can: sizes, classes, pictures, rows that nobody can read, or no other
+FULL, FEW = folder(rows=9), [file for file in folder(rows=5, first=300) if file[0].startswith("no")]
+BROKEN = [("no/broken.png", b"no picture"), ("yes/short.png", FULL[0][1][:40])]
+CLASSES = ("classes.txt", "no\nyes\n")
+
+
+@pytest.fixture(autouse=True)
+def forgetful(monkeypatch, tmp_path, decoded_cache):
+    """A home of its own for each run."""
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / "home"))
+
+
+def site(root, *files):
+    put(root, *files, CLASSES)
+    return {"data-path": str(root)} | SITE
+
+
+class Heard(LocalGrid):
+    """Two sites; `sent` are all replies of the first, as their bytes."""
+
+    def __init__(self, nodes, sent, config, given, workers):
+        told_nodes = [node | more for node, more in zip(given, nodes, strict=True)]
+        super().__init__(config, told_nodes, workers)
+        self.sent = sent
+
+    def _answer(self, message):
+        reply = super()._answer(message)
+        if self.nodes[message.metadata.dst_node_id]["partition-id"] == 0:
+            kind = message.metadata.message_type
+            self.sent.append((kind, content(reply) if reply.has_content() else reply.error.reason))
+        return reply
+
+
+def content(reply):
+    return {
+        name: {key: (a.dtype, tuple(a.shape), bytes(a.data)) for key, a in record.items()}
+        if isinstance(record, ArrayRecord)
+        else dict(record)
+        for name, record in reply.content.items()
+    }
+
+
+def run(nodes, settings, **more):
+    """The folder of a run of these sites, and what the first of them sent."""
+    sent = []
+    client_module._states.clear()
+    config = SMALL | settings
+    told_folder = run_in_process(
+        config, clients=len(nodes), show=lambda line: None, grid_of=partial(Heard, nodes, sent), **more
+    )
+    return told_folder, sent
+
+
+def constant(self, asked, sums):
+    """In place of a release: the same whatever the table is; it still looks at it."""
+    sums()
+    whole = torch.full((asked.shape.num_classes, asked.shape.width), 30 * B, dtype=torch.int64)
+    whole[:, -1] = 40 * HALF
+    return whole
+
+
+# --- non-interference ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*RELEASES, *QUIET])
+def test_all_tables_send_the_same_bytes(monkeypatch, tmp_path, name):
+    monkeypatch.setattr(Ledger, "release", constant)
+    sent = []
+    for number, files in enumerate((FULL, [*FEW, *BROKEN], BROKEN)):
+        monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / f"home-{number}"))
+        sites = [site(tmp_path / f"table-{number}", *files), site(tmp_path / "other", *FULL)]
+        sent.append(run(sites, {"strategy": name} | OWN.get(name, {}))[1])
+    assert sent[0] == sent[1] == sent[2]
+    assert [kind for kind, _ in sent[0]] == ["query", "train", "train", "train", "evaluate"]
+    assert not any(isinstance(each, str) or each.get("report", {}).get("problem") for _, each in sent[0])
+    uploads = ["payload" in each for kind, each in sent[0] if kind == "train"]
+    exchange = read_settings({"strategy": name, **SMALL, **OWN.get(name, {})}).exchange
+    assert any(uploads) == bool(exchange.up)
+
+
+def raising(error):
+    def broken(*args, **kwargs):
+        raise error
+
+    return broken
+
+
+FAULTS = {
+    "training diverges": (trainer, "train", trainer.DivergenceError("the loss of row 3 is not finite")),
+    "training is a defect": (trainer, "train", RuntimeError("row 3")),
+    "the state is lost": (Store, "newest_before", client_module.StoreError("round 2")),
+    "evaluation fails": (client_module, "evaluate", ValueError("row 3")),
+    "features are not finite": (client_module, "measure", trainer.DivergenceError("row 3")),
+    "the disk is full": (private.Guard, "_note", OSError(28, "full")),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_goes_wrong_with_rows_changes_no_byte(monkeypatch, tmp_path, fault):
+    monkeypatch.setattr(Ledger, "release", constant)
+    sites = [site(tmp_path / name, *FULL) for name in ("one", "other")]
+    whole = run(sites, {"strategy": "protonorm"})[1]
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / "again"))
+    owner, name, error = FAULTS[fault]
+    monkeypatch.setattr(owner, name, raising(error))
+    assert run(sites, {"strategy": "protonorm"})[1] == whole
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in [*RELEASES, *QUIET]])
+def test_what_a_trained_model_has_made_is_refused(name):
+    with pytest.raises(SettingError, match="`privacy`"):
+        read_settings({"strategy": name, **PRIVATE})
+
+
+def test_no_method_sends_without_a_release_but_those_that_send_nothing():
+    exchanges = {name: load_method(name).exchange(read_settings({"strategy": name}).options) for name in METHODS}
+    assert [name for name in METHODS if exchanges[name] == NOTHING] == QUIET
+
+
+# --- the release ---------------------------------------------------------------------------------------------
+
+
+def test_a_release_is_of_the_training_rows_and_sent_in_every_round_and_run(monkeypatch, tmp_path):
+    drawn = iter(range(10**6))
+    monkeypatch.setattr("client_app.ledger.draw", lambda variance: 0 if next(drawn) else 1)
+    sites = [site(tmp_path / name, *FULL) for name in ("one", "other")]
+    _, first = run(sites, {"strategy": "fedproto"})
+    ledger = private.site_ledger()
+    assert len(ledger.entries()) == 2  # of two clients of one home
+    uploads = [each["payload"] for kind, each in first if kind == "train"]
+    assert uploads[0] == uploads[1] == uploads[2]
+    for seed in (1, 2):
+        _, again = run(sites, {"strategy": "fedproto", "seed": seed})
+        assert [each["payload"] for kind, each in again if kind == "train"] == uploads
+    # protonorm's uploads are the same
+    _, others = run(sites, {"strategy": "protonorm", "seed": 3})
+    assert [each["payload"] for kind, each in others if kind == "train"] == uploads
+    assert len(ledger.entries()) == 2
+    line = ledger.entries()[0]
+    assert epsilon_of(line["rho"], line["delta"]) <= 3
+    # what it is made of, apart from the noise of 1 in one value
+    client = one_client(sites[0], {"strategy": "fedproto"})
+    train, encoder = client.data.train, client.guard.encoder
+    expected = class_sums(encoder(client.data.transform(train.inputs)), train.labels, Shape(2, 6))
+    found = ledger.release(client.guard._asked(""), pytest.fail)
+    assert int((found - expected).abs().sum()) <= 1
+    assert 0 < len(train) < 18
+
+
+def test_a_group_counts_once_however_many_rows_it_has(tmp_path):
+    images, patients = images_of(24), [f"p{row // 3}" for row in range(24)]
+    rows = table({"image": images, "label": [row % 2 for row in range(24)], "patient": patients})
+    node = site(tmp_path / "one", ("train.parquet", rows)) | {"group-column": "patient"}
+    client = one_client(node, {"strategy": "fedproto", "privacy-unit": "group"})
+    train, guard = client.data.train, client.guard
+    counts = guard._sums()[:, -1] / HALF
+    # a patient of three rows has two of one class and one of the other
+    assert float(counts.sum()) == pytest.approx(len(train) / 3, abs=0.01)
+    assert len(train) % 3 == 0
+    assert 0 < len(train) < 24
+    with pytest.raises(SettingError, match="group"):
+        one_client(node, {"strategy": "fedproto", "privacy-unit": "row"})
+
+
+def test_an_encoder_of_texts_has_tokens_of_its_own(tmp_path):
+    encoders = pytest.importorskip("tests.models.encoders")
+    for name, seed in (("public", 0), ("private", 1)):
+        encoders.save_tokenizer(tmp_path / name)
+        encoders.save_encoder(tmp_path / name, seed=seed)
+    lines = "".join(f"the patient was seen {'.' * (row % 5)} knees,{row % 2}\n" for row in range(20))
+    node = site(tmp_path / "site", ("train.csv", f"text,label\n{lines}"))
+    text = {"models": f"hf:{tmp_path}/private?trainable=1", "privacy-encoder": f"hf:{tmp_path}/public"}
+    client = one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text})
+    assert client.guard.inputs.transform.tokenizer == str(tmp_path / "public")
+    sums = client.guard._sums()
+    assert int(sums[:, -1].sum()) == HALF * len(client.data.train)
+    assert bool((sums[:, :-1] != 0).any())
+
+
+def one_client(node, settings, partition=0, clients=2):
+    config = SMALL | settings
+    node = {"partition-id": partition, "num-partitions": clients} | node
+    return client_module.Client(Context(1, 2, node, RecordDict(), config))
+
+
+def test_figures_stay_with_the_client_and_hold_the_rule_encoder(monkeypatch, tmp_path):
+    monkeypatch.setattr(Ledger, "release", constant)
+    sites = [site(tmp_path / name, *FULL) for name in ("one", "other")]
+    folder_of_run, _ = run(sites, {"strategy": "fedproto"})
+    lines = RunFolder(folder_of_run).lines()
+    assert all("evaluation" not in line and not line["clients"] and not line["problems"] for line in lines)
+    kept = private.home() / "clients" / folder_of_run.name / "0" / private.FIGURES
+    figures = [json.loads(line) for line in kept.read_text().splitlines()]
+    assert [line["round"] for line in figures] == [1, 2, 3, 4]
+    assert {"classifier", "local-prototypes"} <= figures[0]["correct"].keys()
+    assert "encoder" in figures[1]["correct"]
+    assert [line["trains"] for line in figures] == [True, True, True, False]
+
+
+def test_measured_figures_of_a_simulation_leave_in_the_clear(tmp_path):
+    settings = SMALL | {"strategy": "fedproto", "privacy-measure": True, "dataset": "digits", "max-samples": 300}
+    settings["privacy-epsilon"] = 500.0
+    found = run_in_process(settings, clients=3, show=lambda line: None)
+    lines = RunFolder(found).lines()
+    assert "encoder" in lines[1]["evaluation"]["rules"]
+    for client in RunFolder(found).roster():
+        assert client["rows"] == []
+        assert "privacy-measure" in str(client["discloses"])
+
+
+def test_a_run_that_is_resumed_goes_on_with_its_means(monkeypatch, tmp_path):
+    monkeypatch.setattr(Ledger, "release", constant)
+    sites = [site(tmp_path / each, *FULL) for each in ("one", "other")]
+    settings = {"strategy": "fedproto"}
+    whole, _ = run(sites, settings)
+    short, _ = run(sites, settings | {"rounds": 2})
+    resumed, _ = run(sites, settings | {"resume": str(short)})
+    assert without_time(whole) == without_time(resumed)
+
+
+# --- a site's own word ------------------------------------------------------------------------------------------
+
+REFUSED = [
+    ({}, {"privacy": "required"}, {"privacy": "none", "privacy-encoder": ""}, "requires privacy"),
+    ({}, {"privacy": "yes"}, {}, "privacy"),
+    ({"privacy-epsilon": "", "privacy-delta": ""}, {}, {}, "states no limit"),
+    ({}, {"privacy-epsilon": -1.0}, {}, "privacy-epsilon"),
+    ({}, {"privacy-delta": "much"}, {}, "privacy-delta"),
+    ({}, {}, {"privacy-epsilon": 5.1}, "allows"),
+    ({}, {}, {"privacy-unit": "group"}, "group-column"),
+    ({}, {}, {"privacy-measure": True}, "privacy-measure"),
+    ({}, {}, {"image-size": 0}, "image-size"),
+    ({}, {}, {"max-samples": 9}, "max-samples"),
+    ({}, {}, {"privacy-encoder": "no_module:nothing"}, "encoder"),
+]
+
+
+@pytest.mark.parametrize(("less", "more", "settings", "word"), REFUSED)
+def test_a_run_is_refused_before_anything_is_released(tmp_path, less, more, settings, word):
+    sites = [site(tmp_path / name, *FULL) | less | more for name in ("one", "other")]
+    with pytest.raises((RosterError, SettingError), match=word):
+        run(sites, {"strategy": "fedproto"} | settings)
+    assert private.site_ledger().entries() == []
+
+
+def test_a_site_that_requires_privacy_takes_part_in_what_releases_nothing(tmp_path):
+    sites = [site(tmp_path / name, *FULL) | {"privacy": "required"} for name in ("one", "other")]
+    run(sites, {"strategy": "frame", "privacy-encoder": ""})
+    assert private.site_ledger().entries() == []
+
+
+def test_other_weights_of_the_encoder_are_found_before_round_1(monkeypatch, tmp_path):
+    whole = private.guard_of
+
+    def other(run_, node, partition, *args):
+        guard = whole(run_, node, partition, *args)
+        if partition == 1:
+            monkeypatch.setattr(type(guard), "fingerprint", property(lambda self: f"{self.partition}"))
+        return guard
+
+    monkeypatch.setattr(client_module, "guard_of", other)
+    sites = [site(tmp_path / str(number), *FULL) for number in range(2)]
+    with pytest.raises(RosterError, match="fingerprints"):
+        run(sites, {"strategy": "fedproto"})
+
+
+def test_what_a_server_asks_for_beside_the_release_it_does_not_get(monkeypatch, tmp_path):
+    """An answer for the ensemble, an evaluation, a state that is long gone."""
+    monkeypatch.setattr(Ledger, "release", constant)
+    client = one_client(site(tmp_path / "one", *FULL), {"strategy": "fedproto"})
+    plain = private.Instruction("a-run", 1, evaluate=False, token="t")
+    expected = client.train(plain)
+    asked = [
+        replace(plain, evaluate=True, ensemble=True),
+        replace(plain, round=9, trained=8),
+        replace(plain, token="of another run"),
+        replace(plain, constants={"mu": 0.5}),
+    ]
+    for instruction in asked:
+        assert same(client.train(instruction), replace(expected, round=instruction.round))
+        assert client.evaluate(instruction) == private.Report(0, instruction.round)
+
+
+def same(one, other):
+    assert torch.equal(one.payload.vectors, other.payload.vectors)
+    return replace(one, payload=None) == replace(other, payload=None)

@@ -1,0 +1,91 @@
+"""Rows judged each by itself: what cannot be used is left out, and moves nothing else."""
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from data.assignment import DataSpec, assignment, open_data
+from data.columns import Columns
+
+SECRET = "07" * 32
+SIZE = 8
+
+
+def png(value, mode="L", size=SIZE):
+    out = io.BytesIO()
+    Image.new(mode, (size, size), value).save(out, "png")
+    return out.getvalue()
+
+
+GOOD = [(png(10 * i), i % 2, f"p{i}") for i in range(12)]
+BAD = {
+    "no image": (b"nothing", 0, "q"),
+    "cut short": (png(7)[:-30], 0, "q"),
+    "too deep": (png(700, "I;16"), 0, "q"),
+    "no class": (png(7), 5, "q"),
+    "below 0": (png(7), -1, "q"),
+    "no label": (png(7), None, "q"),
+    "no bytes": (None, 0, "q"),
+    "no group": (png(7), 0, None),
+    "an empty group": (png(7), 0, ""),
+}
+ODD = {"in colour": (png((1, 2, 3), "RGB"), 0, "q"), "of another size": (png(9, size=20), 1, "q")}
+
+
+def held(place, rows, group=True):
+    """The rows that a site's table is decoded to: (pixels, label), as a set."""
+    place.mkdir(parents=True)
+    images, labels, groups = zip(*rows, strict=True) if rows else ((), (), ())
+    columns = {"image": [{"bytes": image, "path": None} for image in images], "label": pa.array(labels, pa.int64())}
+    schema = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    columns["image"] = pa.array(columns["image"], schema)
+    pq.write_table(pa.table(columns | {"group": pa.array(groups, pa.string())}), place / "train.parquet")
+    (place / "classes.txt").write_text("no\nyes\n")
+    names = Columns(group="group") if group else Columns()
+    spec = DataSpec(str(place), 1, columns=names, image_size=SIZE, listed="tables", secret=SECRET)
+    data = open_data(spec, place.parent / "cache", str(place))
+    assignment(spec, data, place.parent / "cache", own=True)
+    return [(data.inputs[row].tobytes(), int(data.labels[row])) for row in range(len(data.labels))]
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_row_is_left_out(tmp_path, what):
+    whole = held(tmp_path / "good", GOOD)
+    assert len(whole) == 12
+    assert len(whole[0][0]) == 3 * SIZE * SIZE
+    assert held(tmp_path / "bad", [*GOOD[:5], BAD[what], *GOOD[5:]]) == whole
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_an_odd_row_changes_no_other(tmp_path, what):
+    whole, odd = held(tmp_path / "good", GOOD), held(tmp_path / "odd", [ODD[what], *GOOD])
+    assert odd[1:] == whole
+
+
+@pytest.mark.parametrize("rows", [[], [BAD["no image"]] * 3])
+def test_no_number_of_rows_is_refused(tmp_path, rows):
+    assert held(tmp_path / "none", rows) == []
+
+
+LABELS = {"x": None, "": None, "2": None, "-1": None, "no": 0, " yes": 1, "1": 1}
+
+
+@pytest.mark.parametrize("odd", LABELS)
+def test_a_label_of_a_text_moves_no_other(tmp_path, odd):
+    def labels(name, rows):
+        place = tmp_path / name
+        place.mkdir()
+        (place / "train.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+        (place / "classes.txt").write_text("no\nyes\n")
+        spec = DataSpec(str(place), 1, listed="tables", secret=SECRET)
+        data = open_data(spec, tmp_path / "cache", str(place))
+        return [(data.inputs[np.array([row])][0], int(data.labels[row])) for row in range(len(data.labels))]
+
+    rows = [(f"text {i}", i % 2) for i in range(6)]
+    whole, found = labels("good", rows), labels("odd", [*rows, ("odd", odd)])
+    assert found == whole + ([] if LABELS[odd] is None else [("odd", LABELS[odd])])
+    assert [label for _, label in whole] == [0, 1] * 3

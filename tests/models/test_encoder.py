@@ -1,0 +1,192 @@
+"""Public encoders: frozen, one row at a time, the same wherever they lie; what is none, or not the same twice."""
+
+import copy
+
+import pytest
+import torch
+import torchvision
+from safetensors.torch import save_file
+from torch import nn
+
+from models.encoder import Encoder, check_encoder, has_place, public_encoder
+from models.split import ModelError
+
+IMAGE, FLAT, D = (3, 12, 12), (7,), 5
+OWN = """
+import torch
+from torch import nn
+
+def encoder(input_shape):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(input_shape).numel(), 4), nn.Dropout(0.5))
+    network.centre = torch.arange(4.0)
+    return network
+
+def counting(input_shape):
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(1))
+        def forward(self, x):
+            self.seen += 1
+            return x.flatten(1) + self.seen
+    return Counting()
+
+def noisy(input_shape):
+    import random
+    class Noisy(nn.Module):
+        def forward(self, x):
+            return x.flatten(1) * random.random()
+    return Noisy()
+
+def dropping(input_shape):
+    class Dropping(nn.Module):
+        def forward(self, x):
+            if x.sum() > 1e6:
+                raise RuntimeError("too bright")
+            return torch.nn.functional.dropout(x.flatten(1))
+    return Dropping()
+
+def words(input_shape):
+    return "no module"
+
+def deep(input_shape):
+    return nn.Unflatten(1, (1, 1, 1, 3))
+
+number = 7
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "here" / "mine.py"
+    path.parent.mkdir()
+    path.write_text(OWN)
+    return str(path)
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """A torchvision network's file, as torchvision saves it: with the classifier."""
+    torch.manual_seed(0)
+    network = torchvision.models.resnet18()
+    torch.save(network.state_dict(), tmp_path / "one.pth")
+    save_file(network.state_dict(), tmp_path / "other.safetensors")
+    return tmp_path
+
+
+@pytest.mark.parametrize("shape", [IMAGE, (1, 8, 8), FLAT])
+def test_the_random_encoder_is_the_same_everywhere_and_leaves_torchs_state(shape):
+    rows = torch.randn(9, *shape, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    encoder = public_encoder("random", shape, D)
+    found = encoder(rows)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(4)
+    again = public_encoder("random", shape, D)
+    assert found.shape == (9, D)
+    assert (again.fingerprint, True) == (encoder.fingerprint, torch.equal(again(rows), found))
+    assert public_encoder("random", shape, D + 1).fingerprint != encoder.fingerprint
+    # a row is its own, in any batch and order
+    assert torch.equal(encoder(rows.flip(0)).flip(0), found)
+    assert all(torch.equal(encoder(row[None])[0], u) for row, u in zip(rows, found, strict=True))
+    assert encoder(rows[:0]).shape == (0, D)
+
+
+def test_a_file_of_ones_own_is_in_eval_mode_and_has_a_centre(own, tmp_path):
+    encoder, rows = public_encoder(own, FLAT, D), torch.randn(3, *FLAT)
+    with torch.no_grad():
+        features = encoder.network[1](rows)
+    expected = (features - torch.arange(4.0)) @ encoder.mixing.T
+    assert torch.allclose(encoder(rows), expected, atol=1e-5)
+    moved = tmp_path / "elsewhere" / "mine.py"
+    moved.parent.mkdir()
+    moved.write_text(OWN)
+    assert public_encoder(str(moved), FLAT, D).fingerprint == encoder.fingerprint
+    assert not any(parameter.requires_grad for parameter in encoder.network.parameters())
+
+
+def test_a_row_that_it_fails_on_counts_without_a_direction_and_draws_are_the_same_for_each(own):
+    encoder = public_encoder(f"{own}:dropping", FLAT, D)
+    rows = torch.ones(3, *FLAT)
+    rows[1] *= 1e7
+    found = encoder(rows)
+    assert found[1].isnan().all()
+    assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("name", ["counting", "noisy", "words", "deep", "number", "missing"])
+def test_what_is_no_encoder_is_refused(own, name):
+    with pytest.raises(ModelError) as refused:
+        public_encoder(f"{own}:{name}", FLAT, D)
+    assert refused.value.told
+    assert "mine" not in refused.value.told
+
+
+def test_a_centre_of_another_width_is_refused():
+    network = nn.Linear(7, 4)
+    network.centre = torch.zeros(3)
+    with pytest.raises(ModelError, match="centre"):
+        Encoder("own", network, FLAT, D)
+
+
+def test_torchvisions_weights_come_from_a_file(weights):
+    first = public_encoder(f"resnet18@{weights}/one.pth", (1, 28, 28), D)
+    second = public_encoder(f"resnet18@{weights}/other.safetensors", (1, 28, 28), D)
+    assert first.fingerprint == second.fingerprint
+    row = torch.rand(1, 1, 28, 28) * 2 - 1
+    reference = torchvision.models.resnet18()
+    reference.load_state_dict(torch.load(weights / "one.pth", weights_only=True))
+    reference.fc = nn.Identity()
+    seen = nn.functional.interpolate((row + 1) / 2, (64, 64), mode="bilinear").expand(1, 3, 64, 64)
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    with torch.no_grad():
+        expected = first.mixing @ reference.eval()((seen - mean.view(3, 1, 1)) / std.view(3, 1, 1))[0]
+    assert torch.allclose(first(row)[0], expected, atol=1e-4)
+
+
+def test_other_weights_are_another_encoder(weights):
+    tensors = torch.load(weights / "one.pth", weights_only=True)
+    changed = copy.deepcopy(tensors)
+    changed["conv1.weight"][0, 0, 0, 0] += 1e-6
+    torch.save(changed, weights / "changed.pth")
+    del changed["conv1.weight"]
+    torch.save(changed, weights / "less.pth")
+    one, other = (public_encoder(f"resnet18@{weights}/{name}.pth", IMAGE, D) for name in ("one", "changed"))
+    assert one.fingerprint != other.fingerprint
+    for bad in ("less.pth", "missing.pth"):
+        with pytest.raises(ModelError, match="weights") as refused:
+            public_encoder(f"resnet18@{weights}/{bad}", IMAGE, D)
+        assert str(weights) not in refused.value.told
+    for name, shape in (("resnet19", IMAGE), ("resnet18", FLAT)):
+        with pytest.raises(ModelError):
+            public_encoder(f"{name}@{weights}/one.pth", shape, D)
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        *(("random", False), ("hf:a/b", False), ("module:encoder", False)),
+        *(("hf:/a/b", True), ("./mine.py", True), ("/a@b/mine.py:own", True), ("resnet18@w.pth", True)),
+    ],
+)
+def test_which_names_hold_a_place(name, there):
+    assert has_place(name) == there
+
+
+@pytest.mark.parametrize("name", ["", "resnet18", "resnet18@", "@/weights.pth", "Random", "a b"])
+def test_what_names_none_is_refused(name):
+    with pytest.raises(ModelError):
+        check_encoder(name)
+
+
+def test_a_text_encoder_is_frozen_whole_and_a_row_its_own(tmp_path):
+    encoders = pytest.importorskip("tests.models.encoders")
+    encoders.save_tokenizer(tmp_path)
+    encoders.save_encoder(tmp_path)
+    encoder = public_encoder(f"hf:{tmp_path}", (encoders.L,), D)
+    rows = torch.tensor([[2, 6, 7, 3] + [-1] * 8, [2, 6, 7, 8, 9, 10, 3] + [-1] * 5])
+    found = encoder(rows)
+    assert torch.equal(encoder(rows[:1]), found[:1])
+    assert not torch.allclose(found[0], found[1])
+    assert all(not parameter.requires_grad for parameter in encoder.network.parameters())
