@@ -280,8 +280,13 @@ class Client:
 
     def _measure_late(self, state: ClientState) -> None:
         """As at the end of the round that left this state, when no evaluation was to follow."""
-        if state.prototypes is None:
+        if state.prototypes is not None:
+            return
+        try:
             measure(self.objective, state, self.data)
+        except DivergenceError as error:
+            words = "its model diverged in the round that it trained last: "
+            raise DivergenceError(words + str(error), told=words + told(error, self.node)) from None
 
     def _answers(self, state: ClientState) -> Answers | None:
         if not self.settings.ensemble_every:

@@ -9,6 +9,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 import torch
@@ -16,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from client_app.stack import READ, Member, Stack, named
 from client_app.trainer import Job, Outcome, batches, measured
+from client_app.views import UnstackableError
 from federation.seeds import seed_process
 
 HEAVY = "on a CPU that is faster for a model of its size"
@@ -38,6 +40,7 @@ class Cohorts:
         self.graphs = graphs
         self.most_work = most_work
         self._refused: dict[object, str] = {}
+        self._light: set[object] = set()
 
     def __call__(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
         """Each job with what came of it, at a time when the process is seeded for it."""
@@ -62,11 +65,10 @@ class Cohorts:
 
     def _trained(self, key: object, members: list[Member]) -> bool:
         """Whether all were trained; else none was, and nothing of them is changed."""
-        if work_of(members[0]) > self.most_work:
-            self._refused[key] = HEAVY
-            self.say(members[0].job.model, HEAVY)
-            return False
         try:
+            if key not in self._light and work_of(members[0]) > self.most_work:
+                raise UnstackableError(HEAVY)
+            self._light.add(key)
             with warnings.catch_warnings():
                 # what vmap has no rule for it does client by client, and says so
                 warnings.filterwarnings("ignore", ".*performance drop")
@@ -96,11 +98,10 @@ def work_of(member: Member) -> int:
     rows = job.data.train
     if rows.inputs.device.type != "cpu" or not len(rows):
         return 0
-    trained = job.state.module.training
-    job.state.module.eval()
+    # a copy: a pass may change buffers
+    state = replace(job.state, module=deepcopy(job.state.module).eval())
     with FlopCounterMode(display=False) as counter:
-        job.objective.features(job.state, job.data.transform(rows.inputs[: max(member.sizes)]))
-    job.state.module.train(trained)
+        job.objective.features(state, job.data.transform(rows.inputs[: max(member.sizes)]))
     return counter.get_total_flops()
 
 

@@ -15,9 +15,11 @@ from torch.optim.sgd import sgd
 
 from client_app.evaluation import DivergenceError, autocast
 from client_app.trainer import Job, batches, optimiser_of, stop_if_not_finite, stop_if_spoilt
-from client_app.trees import filled, tensors_in
+from client_app.trees import filled, structure, tensors_in
+from client_app.views import PhaseInStack, StateInStack, UnstackableError, drawn, plain_tensors
 from federation.devices import exact
 from federation.seeds import generator
+from models.optim import EagerSGD
 from models.optimiser_state import optimiser_tensors
 from strategies.contract import Batch, ClientState, Objective, Phase
 
@@ -28,10 +30,6 @@ WORTH = 10  # times that a step has to come in a phase to be captured
 BUFFER = "momentum_buffer"  # what torch's SGD calls it
 Span = tuple[int, int]  # of clients, from and to
 Tensors = dict[str, Tensor]
-
-
-class UnstackableError(Exception):
-    """Why clients cannot be trained in one step."""
 
 
 @dataclass(eq=False)
@@ -90,22 +88,13 @@ class _Within(nn.Module):
 
     def forward(self, given: Mapping[str, Any], phase: Phase, batch: Batch) -> tuple[Tensor, Tensors, Tensor]:
         # for the objective it is a ClientState; what a stack lacks is refused, and so is any change
-        state = cast(ClientState, _StateInStack(self.module, self.job.state.constants, given))
-        loss = self.job.objective.loss(state, batch, phase, self.job.round_number)
+        state = cast(ClientState, StateInStack(self.module, self.job.state.constants, given))
+        seen = cast(Phase, PhaseInStack(phase))
+        before = dict(self.module.named_buffers())
+        loss = self.job.objective.loss(state, batch, seen, self.job.round_number)
+        if any(tensor is not before[name] for name, tensor in self.module.named_buffers()):
+            raise UnstackableError("its model replaces a buffer while it trains, in place of changing it")
         return loss.total, loss.parts, loss.features
-
-
-class _StateInStack:
-    """What a loss reads of a state, while the clients of a stack are one."""
-
-    def __init__(self, module: nn.Module, constants: Mapping[str, float], given: Mapping[str, Any]):
-        self.__dict__.update(given, module=module, constants=constants)
-
-    def __getattr__(self, name: str) -> Any:
-        raise UnstackableError(f"its loss reads `{name}` of a client's state, which clients do not have in one shape")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise UnstackableError(f"its loss changes `{name}` of a client's state")
 
 
 class Stack:
@@ -124,6 +113,8 @@ class Stack:
         # a client's objective is made for its message, so nothing keeps a method from keeping values in it
         if kept := vars(first.objective).keys() - vars(Objective(first.objective.settings, first.objective.options, 0)):
             raise UnstackableError(f"its objective keeps values of its own ({', '.join(sorted(kept))})")
+        if plain := [name for module in first.state.module.modules() for name in plain_tensors(module)]:
+            raise UnstackableError(f"its model keeps tensors that are no buffers ({', '.join(sorted(set(plain)))})")
         self.members = members
         self.objective, self.state = first.objective, first.state
         self.within = _Within(first)
@@ -139,17 +130,20 @@ class Stack:
         for name in READ:
             values = [getattr(member.job.state, name) for member in self.members]
             found = [list(tensors_in(value)) for value in values]
-            if len({tuple((tensor.shape, tensor.dtype) for tensor in tensors) for tensors in found}) == 1:
+            alike = len({tuple((tensor.shape, tensor.dtype) for tensor in tensors) for tensors in found}) == 1
+            if alike and all(structure(value) == structure(values[0]) for value in values[1:]):
                 yield name, (values[0], [torch.stack(alike) for alike in zip(*found, strict=True)])
 
     def train(self) -> None:
         """All phases; the clients' modules and optimisers get what came of it at the end."""
         kept: list[list[Tensors]] = []
-        before = self._versions()
+        before, draws = self._versions(), drawn()
         for number in range(len(self.members[0].phases)):
             kept.append(self._phase(number))
         if before != self._versions():
             raise UnstackableError("its loss changes tensors of a client's state")
+        if draws != drawn():
+            raise UnstackableError("its training draws from `random` or NumPy, of which a process has one stream")
         with torch.no_grad():
             for name, tensor in self.tensors.items():
                 for own, value in zip(self.own, tensor.unbind(), strict=True):
@@ -366,9 +360,12 @@ def slices(sizes: Sequence[Sequence[int]]) -> Iterator[tuple[int, Span, int]]:
 
 def _groups(optimiser: torch.optim.Optimizer, own: Tensors) -> list[tuple[list[str], dict[str, Any]]]:
     """The parameters of each group by name, and what `sgd` takes of it."""
-    if not isinstance(optimiser, torch.optim.SGD):
+    # one that has a step of its own would lose it
+    if type(optimiser) not in (torch.optim.SGD, EagerSGD):
         raise UnstackableError(f"it trains with {type(optimiser).__name__}; steps in common are SGD's")
     rates = ("lr", "momentum", "weight_decay", "dampening", "nesterov", "maximize")
+    if any(group["momentum"] and group["dampening"] for group in optimiser.param_groups):
+        raise UnstackableError("it trains with dampening, which a first step leaves out")
     names = {id(tensor): name for name, tensor in own.items()}
     return [
         ([names[id(p)] for p in group["params"]], {rate: group[rate] for rate in rates})

@@ -6,7 +6,10 @@ unnoticed, or go on from an older state.
 """
 
 import hashlib
+import json
+import shutil
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from data.files import replacing
@@ -40,6 +43,22 @@ def mark(run: str, token: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / MARK) as temporary:
         temporary.write_text(token_digest(token) + "\n", "ascii")
+
+
+def discard_stores(run: str, token: str) -> None:
+    """Take away what clients of a run keep in this home. A run of another home may have its name: two that begin in
+    one second on two machines do."""
+    digest, folder = token_digest(token), stores(run)
+    for description in folder.glob("*/client.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if json.loads(description.read_text("utf-8"))["token"] == digest:
+                shutil.rmtree(description.parent, ignore_errors=True)
+    with suppress(OSError, ValueError):
+        if (folder / MARK).read_text("ascii").strip() == digest:
+            (folder / MARK).unlink()
+    # another's stores stay, and so does the folder
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def refuse_other(run: str, token: str) -> None:

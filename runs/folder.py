@@ -282,14 +282,19 @@ class RunFolder:
                 f"{self.path / 'metrics.jsonl'} no longer holds a line for each of the {last_round} finished rounds; "
                 "bring it back, or start a new run."
             )
+        named = {self.path / str(line[columns.NAMED]) for line in kept if columns.NAMED in line}
+        if missing := sorted(path for path in named if not path.is_file()):
+            raise SettingError(
+                f"{missing[0]} is gone, which a line of metrics.jsonl names; bring it back, or start anew."
+            )
         self._write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
         with _writing_to(self.path):
             # what was said of the end, or of a further round, holds no longer
             for name in ("summary.json", "report.html"):
                 (self.path / name).unlink(missing_ok=True)
-            named = {self.path / str(line.get(columns.NAMED)) for line in kept}
             for path in set((self.path / columns.FOLDER).glob("*")) - named:
-                path.unlink(missing_ok=True)
+                if path.is_file():
+                    path.unlink(missing_ok=True)
 
     def save_checkpoint(self, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
         """The server's state after a round: tensors, and a JSON value beside them."""

@@ -15,8 +15,10 @@ from filelock import FileLock, Timeout
 from data.files import replacing
 from experiments.compare.cells import PLACES, Cell
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
-from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, home, is_run_name, plain_name, shown
+from federation.homes import discard_stores
+from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, is_run_name, plain_name, shown
 from federation.words import own_version
+from runs.folder import RunFolder
 from runs.places import results_root
 from strategies import known_settings
 
@@ -161,9 +163,10 @@ class ComparisonFolder:
     def discard_models(self, cell: Cell) -> None:
         """Take away the clients' models of a cell's runs: a comparison's would soon fill the disk."""
         for file in self.of(cell).glob("*/settings.json"):
-            run = file.parent.name
-            if is_run_name(run):
-                shutil.rmtree(home() / "clients" / run, ignore_errors=True)
+            run = RunFolder(file.parent)
+            with suppress(SettingError, OSError):
+                if is_run_name(run.name):
+                    discard_stores(run.name, run.token)
 
     def _refuse_other(self, run: Path, settings: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
         for name in sorted(settings.keys() | asked.keys()):

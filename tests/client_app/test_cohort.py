@@ -8,79 +8,22 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torchvision.ops import StochasticDepth
 
 from client_app.client import Client
 from client_app.cohort import DRAWS as RANDOM
 from client_app.cohort import HEAVY, Cohorts
 from client_app.evaluation import DivergenceError
-from client_app.state import lay_out, new_state
-from client_app.trainer import Job
 from client_app.trees import filled, tensors_in
-from data.client_data import ClientData, InputTransform, Rows
 from experiments.runtime.cohorts import CohortGrid
 from federation.seeds import seed_process
 from federation.settings import SettingError
 from models import FAMILIES
 from models.small import SMALL
-from prototypes.prototype_set import PrototypeSet
-from strategies import METHODS, read_settings
-from strategies.contract import PullObjective
+from strategies import METHODS
+from tests.client_app.stacked import Double, job_of, trained
 from tests.strategies.golden import CLIENTS, settings_of
 
-CLASSES, DIM = 4, 6
 DRAWS = {"fraug": 1, "fedgen": 2, "fedpa": 2}  # the round from which a loss draws, which no stack can as clients do
-
-
-class Double(InputTransform):
-    """To float64."""
-
-    def __call__(self, inputs):
-        return super().__call__(inputs).double()
-
-
-def job_of(client, rows=16, model="tiny_perceptron", shape=(5,), targets=True, **settings):
-    """A client in float64 with a model, and rows, of its own."""
-    own = {"strategy": "fedproto", "models": model, "feature-dim": DIM, "batch-size": 4, "shared-init": False}
-    run = read_settings(own | {"momentum": 0.9, "weight-decay": 0.01, "optimizer-state": "persistent"} | settings)
-    objective = run.method.objective(run.settings, run.options, CLASSES)
-    random = torch.Generator().manual_seed(client)
-    data = Rows(torch.randn(rows, *shape, generator=random), torch.randint(CLASSES, (rows,), generator=random))
-    transform = Double(1.0, (0.0,) * shape[0], (1.0,) * shape[0], shape)
-    state = new_state(objective, model, shape, client, torch.device("cpu"))
-    state.module.double().eval()  # as an evaluation on arrival leaves it
-    for layer in state.module.modules():
-        if isinstance(layer, nn.Dropout | StochasticDepth):
-            layer.p = 0.0
-    if targets:
-        vectors = torch.randn(CLASSES - 1, DIM, generator=random, dtype=torch.float64)
-        lay_out(objective, state, PrototypeSet(torch.arange(CLASSES - 1), vectors), torch.device("cpu"))
-    stream = (0, "client", client, "round", 2)
-    return Job(objective, state, ClientData(data, data, data, tuple("abcd"), transform), stream, 2, model)
-
-
-def trained(make):
-    """Reasons why the jobs that `make` makes were not trained together; how each ended, together and alone; the largest
-    difference of any tensor of theirs."""
-    jobs, copies, reasons = make(), make(), []
-    alone = []
-    for job in copies:
-        seed_process(*job.stream, "process")
-        try:
-            alone.append(job.alone())
-        except DivergenceError as error:
-            alone.append(error)
-    found = {id(job): outcome for job, outcome in Cohorts(lambda *reason: reasons.append(reason))(jobs)}
-    together = [found[id(job)] for job in jobs]
-    apart = 0.0
-    for one, other, outcome in zip(jobs, copies, together, strict=True):
-        if isinstance(outcome, Exception):
-            continue
-        ours, theirs = ({**job.state.module.state_dict(), **job.state.optimiser} for job in (one, other))
-        assert ours.keys() == theirs.keys()
-        assert one.state.module.training == other.state.module.training
-        apart = max([apart, *(float((ours[name] - theirs[name]).abs().max()) for name in ours if ours[name].numel())])
-    return reasons, together, alone, apart
 
 
 def assert_same(make):
@@ -216,68 +159,6 @@ def test_who_diverges_is_named_and_the_others_go_on(at):
     assert (str(together[1]), together[1].told) == (str(alone[1]), alone[1].told)
     assert not any(isinstance(outcome, Exception) for outcome in (together[0], together[2]))
     assert apart < 1e-9
-
-
-class ByAdam(PullObjective):
-    def phases(self, state, round_number):
-        (phase,) = super().phases(state, round_number)
-        return [replace(phase, optimiser=torch.optim.Adam)]
-
-
-class ByShape(PullObjective):
-    def loss(self, state, batch, phase, round_number):
-        plain = super().loss(state, batch, phase, round_number)
-        return replace(plain, total=plain.total * len(state.prototypes.labels))
-
-
-class ByNumbers(PullObjective):
-    def receive(self, state, received, round_number):
-        self.own = float(next(state.module.parameters()).detach().sum())
-
-
-class Changing(PullObjective):
-    def loss(self, state, batch, phase, round_number):
-        state.kept["seen"].add_(1)
-        return super().loss(state, batch, phase, round_number)
-
-
-class Setting(PullObjective):
-    def loss(self, state, batch, phase, round_number):
-        state.kept = {"seen": batch.labels}
-        return super().loss(state, batch, phase, round_number)
-
-
-@pytest.mark.parametrize(
-    ("objective", "words"),
-    [
-        (ByAdam, "it trains with Adam"),
-        (ByShape, "its loss reads `prototypes`"),
-        (ByNumbers, "its objective keeps values of its own (own)"),
-        (Changing, "its loss changes tensors of a client's state"),
-        (Setting, "its loss changes `kept`"),
-        (None, RANDOM),
-    ],
-)
-def test_what_cannot_be_stacked_trains_alone_to_the_bit_and_it_is_said(objective, words):
-    def make():
-        jobs = [job_of(client) for client in range(3)]
-        for number, job in enumerate(jobs):
-            job.state.kept = {"seen": torch.zeros(1)}
-            job.state.prototypes = PrototypeSet(torch.arange(number + 1), torch.zeros(number + 1, DIM))
-            if objective is None:
-                job.state.module.extractor.append(nn.Dropout(0.1))
-        if objective is None:
-            return jobs
-        own = [objective(job.objective.settings, job.objective.options, CLASSES) for job in jobs]
-        for job, each in zip(jobs, own, strict=True):
-            each.receive(job.state, None, 1)
-        return [replace(job, objective=each) for job, each in zip(jobs, own, strict=True)]
-
-    reasons, together, alone, apart = trained(make)
-    assert [model for model, _ in reasons] == ["tiny_perceptron"]
-    assert reasons[0][1].startswith(words)
-    assert apart == 0
-    assert [replace(each, seconds=0) for each in together] == [replace(each, seconds=0) for each in alone]
 
 
 # --- whole runs ---------------------------------------------------------------------------------------------------

@@ -318,4 +318,4 @@ def test_a_client_tells_the_norm_of_what_it_uploads_and_no_other(run):
     assert len(heard) == 4
     for records in heard:
         norms = np.linalg.norm(records["payload"]["vectors"].numpy().astype(np.float64), axis=1)
-        assert records["training"]["figures"][2] == pytest.approx(norms.mean(), rel=1e-12)
+        assert records["training"]["figures"][3] == pytest.approx(norms.mean(), rel=1e-12)

@@ -8,6 +8,7 @@ import pytest
 from experiments.compare.cells import cells
 from experiments.compare.folder import FORMAT, ComparisonFolder
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
+from federation.homes import token_digest
 from federation.settings import SettingError
 
 LOCAL = Entry("Local", {"strategy": "local"})
@@ -43,7 +44,10 @@ def finish(folder, cell, home, name="20260101-000000-local-digits", **changes):
     run.mkdir(parents=True)
     (run / "settings.json").write_text(json.dumps(cell.settings | {"resume": "", "results-dir": "/x"} | changes))
     (run / "summary.json").write_text(json.dumps({"status": "completed"}))
-    (home / "clients" / name / "0").mkdir(parents=True)
+    (run / "token").write_text("secret")
+    store = home / "clients" / name / "0"
+    store.mkdir(parents=True)
+    (store / "client.json").write_text(json.dumps({"token": token_digest("secret")}))
     return run
 
 
@@ -134,9 +138,13 @@ def test_a_run_of_another_comparison_is_refused(folder, made, home):
 def test_what_an_unfinished_cell_left_is_taken_away(folder, made, home):
     run = finish(folder, made[0], home)
     other = finish(folder, made[1], home, "20260101-000001-local-digits")
+    # of another machine's run, which began in the same second
+    foreign = home / "clients" / run.name / "1"
+    foreign.mkdir()
+    (foreign / "client.json").write_text(json.dumps({"token": token_digest("another")}))
     folder.discard_models(made[0])
     assert run.exists()
-    assert not (home / "clients" / run.name).exists()
+    assert list((home / "clients" / run.name).iterdir()) == [foreign]
     folder.discard(made[0])
     assert not folder.of(made[0]).exists()
     assert other.exists()

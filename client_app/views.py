@@ -1,0 +1,48 @@
+"""What a method and a model see of a client while its cohort is one: what a stack cannot give is refused, not wrong."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from strategies.contract import Phase
+
+
+class UnstackableError(Exception):
+    """Why clients cannot be trained in one step."""
+
+
+class StateInStack:
+    """What a loss reads of a state, while the clients of a stack are one."""
+
+    def __init__(self, module: nn.Module, constants: Mapping[str, float], given: Mapping[str, Any]):
+        self.__dict__.update(given, module=module, constants=constants)
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnstackableError(f"its loss reads `{name}` of a client's state, which clients do not have in one shape")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise UnstackableError(f"its loss changes `{name}` of a client's state")
+
+
+class PhaseInStack:
+    """What a loss reads of a phase: parameters and rows are one client's."""
+
+    def __init__(self, phase: Phase):
+        self.__dict__.update(name=phase.name, epochs=phase.epochs, fresh=phase.fresh, rate=phase.rate)
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnstackableError(f"its loss reads `{name}` of a phase, which is one client's")
+
+
+def plain_tensors(module: nn.Module) -> list[str]:
+    """Names of a module's tensors that are neither parameters nor buffers."""
+    return [name for name, value in vars(module).items() if isinstance(value, Tensor)]
+
+
+def drawn() -> tuple[Any, ...]:
+    """How far the process's generators are that vmap does not know."""
+    kept: Any = np.random.get_state(legacy=True)
+    return random.getstate(), kept[1].tobytes(), *kept[2:]

@@ -1,0 +1,67 @@
+"""Clients made for a cohort, and what becomes of them together and alone."""
+
+import torch
+from torch import nn
+from torchvision.ops import StochasticDepth
+
+from client_app.cohort import Cohorts
+from client_app.evaluation import DivergenceError
+from client_app.state import lay_out, new_state
+from client_app.trainer import Job
+from data.client_data import ClientData, InputTransform, Rows
+from federation.seeds import seed_process
+from prototypes.prototype_set import PrototypeSet
+from strategies import read_settings
+
+CLASSES, DIM = 4, 6
+
+
+class Double(InputTransform):
+    """To float64."""
+
+    def __call__(self, inputs):
+        return super().__call__(inputs).double()
+
+
+def job_of(client, rows=16, model="tiny_perceptron", shape=(5,), targets=True, **settings):
+    """A client in float64 with a model, and rows, of its own."""
+    own = {"strategy": "fedproto", "models": model, "feature-dim": DIM, "batch-size": 4, "shared-init": False}
+    run = read_settings(own | {"momentum": 0.9, "weight-decay": 0.01, "optimizer-state": "persistent"} | settings)
+    objective = run.method.objective(run.settings, run.options, CLASSES)
+    random = torch.Generator().manual_seed(client)
+    data = Rows(torch.randn(rows, *shape, generator=random), torch.randint(CLASSES, (rows,), generator=random))
+    transform = Double(1.0, (0.0,) * shape[0], (1.0,) * shape[0], shape)
+    state = new_state(objective, model, shape, client, torch.device("cpu"))
+    state.module.double().eval()  # as an evaluation on arrival leaves it
+    for layer in state.module.modules():
+        if isinstance(layer, nn.Dropout | StochasticDepth):
+            layer.p = 0.0
+    if targets:
+        vectors = torch.randn(CLASSES - 1, DIM, generator=random, dtype=torch.float64)
+        lay_out(objective, state, PrototypeSet(torch.arange(CLASSES - 1), vectors), torch.device("cpu"))
+    stream = (0, "client", client, "round", 2)
+    return Job(objective, state, ClientData(data, data, data, tuple("abcd"), transform), stream, 2, model)
+
+
+def trained(make):
+    """Reasons why the jobs that `make` makes were not trained together; how each ended, together and alone; the largest
+    difference of any tensor of theirs."""
+    jobs, copies, reasons = make(), make(), []
+    alone = []
+    for job in copies:
+        seed_process(*job.stream, "process")
+        try:
+            alone.append(job.alone())
+        except DivergenceError as error:
+            alone.append(error)
+    found = {id(job): outcome for job, outcome in Cohorts(lambda *reason: reasons.append(reason))(jobs)}
+    together = [found[id(job)] for job in jobs]
+    apart = 0.0
+    for one, other, outcome in zip(jobs, copies, together, strict=True):
+        if isinstance(outcome, Exception):
+            continue
+        ours, theirs = ({**job.state.module.state_dict(), **job.state.optimiser} for job in (one, other))
+        assert ours.keys() == theirs.keys()
+        assert one.state.module.training == other.state.module.training
+        apart = max([apart, *(float((ours[name] - theirs[name]).abs().max()) for name in ours if ours[name].numel())])
+    return reasons, together, alone, apart
