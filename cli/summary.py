@@ -19,7 +19,8 @@ def print_summary(folder: Path) -> None:
     """Print the headline figures by prediction rule, the floor, bytes, seconds, and where all of it is."""
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     console = Console(highlight=False)
-    console.print(_table(summary))
+    if summary["rules"]:
+        console.print(_table(summary))
     for line in _lines(summary):
         typer.echo(line)
     if (folder / "report.html").exists():
@@ -49,12 +50,17 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
     headline, sizes = summary["headline"], summary["bytes"]
     floor = summary["floor"]["majority-class"]
     where = f" (round {headline['of_round']}, {headline['clients']} clients)" if headline.get("clients") else ""
+    told = (
+        f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %; "
+        f"always answering a client's majority class: {_percent(floor)} %"
+    )
+    if summary["settings"].get("privacy") == "release" and not summary["rules"]:
+        told = "accuracy: kept by the clients (`privacy`); `protosphere report --state` prints it where one is"
     payload, wire = (sizes[f"{name}_up"] + sizes[f"{name}_down"] for name in ("payload", "wire"))
     above = wire - sizes["evaluation_wire_up"] - payload
     return [
         *([f"every figure is with {summary['companion']}"] if "companion" in summary else []),
-        f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %; "
-        f"always answering a client's majority class: {_percent(floor)} %",
+        told,
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
         f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, of which "
         f"{readable_size(above)} around the payload and {readable_size(sizes['evaluation_wire_up'])} for evaluation",

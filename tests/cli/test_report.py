@@ -6,7 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
+from cli.summary import print_summary
 from tests.reports.fabricated import fabricate
+from tests.strategies.watched import start
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,3 +65,14 @@ def test_a_client_has_figures_of_its_own(tmp_path):
     for arguments in (("--state", tmp_path), ("--state", tmp_path / "gone"), (), ("latest", "--state", tmp_path)):
         result = report(*arguments)
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+
+
+def test_what_clients_keep_to_themselves_is_said_in_place_of_a_table(home, capsys):
+    settings = {"strategy": "fedproto", "rounds": 1, "privacy": "release", "privacy-encoder": "random"}
+    folder = start(settings)
+    print_summary(folder)
+    told = capsys.readouterr().out
+    assert told.startswith("accuracy: kept by the clients (`privacy`)")
+    assert "prediction rule" not in told
+    state = home / "clients" / folder.name / "0"
+    assert report("--state", state).stdout.startswith("round 1: classifier ")
