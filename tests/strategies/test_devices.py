@@ -67,10 +67,10 @@ def test_clients_of_every_method_train_on_an_accelerator(kind, method, more, wai
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["problems"] for line in lines] == [{}] * 3
     assert lines[1]["training"]["valid"] == 2
-    # beside the first batch's gradient ratio, which is one of float64
-    late = waited if kind == "cuda" else [each for each in waited if each != 2]
     assert len(waited) >= 12
-    assert set(late) == {0}
+    assert set(waited) <= ({0} if kind == "cuda" else {0, 2})
+    # where there is no float64 the gradient ratio of a training's first batch waits for its two
+    assert waited.count(2) <= 2 * len(lines[:2])
 
 
 def _moved(tensors, device):
