@@ -9,8 +9,10 @@ import typer
 
 from cli.compare import compare
 from cli.data import data
+from cli.doctor import doctor
 from cli.export import export
 from cli.help import Command, Group
+from cli.lists import methods, models, presets, settings
 from cli.predict import predict
 from cli.privacy import privacy
 from cli.report import report
@@ -92,6 +94,11 @@ app.command(
         protosphere privacy --renew
     """,
 )(privacy)
+app.command("methods", cls=Command, epilog="    protosphere methods --search generator")(methods)
+app.command("models", cls=Command, epilog="    protosphere models")(models)
+app.command("presets", cls=Command, epilog="    protosphere presets --search cifar")(presets)
+app.command("settings", cls=Command, epilog="    protosphere settings --search privacy")(settings)
+app.command("doctor", cls=Command, epilog="    protosphere doctor")(doctor)
 
 
 def _version(asked: bool) -> None:

@@ -1,0 +1,84 @@
+"""`protosphere doctor`: what this machine has, for a report of a bug or before a deployment."""
+
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import typer
+
+PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "datasets", "transformers", "safetensors", "pydantic")
+PORTS = {9092: "the SuperNodes'", 9093: "`flwr run`'s"}  # of a SuperLink, unless it is told others
+LEAST_DISK, LEAST_MEMORY = 10, 2  # GB
+PROBLEM = 1
+
+
+def doctor() -> None:
+    """Check what this machine has, for a report of a bug.
+
+    Versions, devices, Flower's commands and ports, disk, shared memory. Nothing is sent anywhere.
+
+    Exits 0, or 1 where something would keep a run from working.
+    """
+    problems = 0
+    for good, what, words in _looked():
+        problems += not good
+        typer.echo(f"{'ok ' if good else '!! '} {what:<16} {words}")
+    if problems:
+        raise typer.Exit(PROBLEM)
+
+
+def _looked() -> Iterator[tuple[bool, str, str]]:
+    from federation.settings import home
+    from federation.words import own_version
+
+    yield True, "protosphere", own_version()
+    yield True, "system", f"{platform.platform()}, {os.cpu_count()} cores"
+    yield sys.version_info >= (3, 11), "Python", f"{platform.python_version()}, {sys.executable}"
+    for name in PACKAGES:
+        try:
+            yield True, name, version(name)
+        except PackageNotFoundError:
+            # what a client without texts, or a machine without simulation, can do without
+            yield name in ("ray", "transformers"), name, "not installed"
+    yield from _devices()
+    for name in ("flwr", "flower-superlink", "flower-supernode"):
+        beside = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+        yield bool(beside), name, beside or "neither beside this Python nor on PATH; install Protosphere with pip"
+    for port, whose in PORTS.items():
+        taken = _taken(port)
+        yield True, f"port {port}", f"{whose}: " + ("something answers there" if taken else "free")
+    yield _room("home", home(), LEAST_DISK)
+    if Path("/dev/shm").is_dir():
+        # Ray keeps its objects there, and falls back to a disk where it is small
+        yield _room("shared memory", Path("/dev/shm"), LEAST_MEMORY)
+
+
+def _devices() -> Iterator[tuple[bool, str, str]]:
+    import torch
+
+    for kind in ("cuda", "mps", "xpu"):
+        backend = getattr(torch, kind, None)
+        found = backend is not None and backend.is_available()
+        names = ""
+        if found and kind == "cuda":
+            names = ": " + ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
+        yield True, kind, f"there{names}" if found else "none"
+
+
+def _taken(port: int) -> bool:
+    with socket.socket() as asked:
+        asked.settimeout(1.0)
+        return asked.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _room(what: str, folder: Path, least: int) -> tuple[bool, str, str]:
+    there = next(place for place in (folder, *folder.parents) if place.is_dir())
+    free = shutil.disk_usage(there).free / 1e9
+    writable = os.access(there, os.W_OK)
+    words = f"{folder}: {free:.0f} GB free" + ("" if writable else ", and it cannot be written")
+    return writable and free >= least, what, words + (f"; {least} GB are advised" if free < least else "")

@@ -1,0 +1,70 @@
+"""`protosphere methods`, `models`, `presets`, `settings`: what there is to choose from."""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import typer
+
+Search = Annotated[
+    str, typer.Option(help="Only what has this word somewhere, in any case.", metavar="WORD", show_default=False)
+]
+
+
+def methods(search: Search = "") -> None:
+    """List the methods that `strategy` names.
+
+    What goes up and comes down is that of the defaults; `any` architecture may take part, all of them together, or
+    only those of one exchange with each other.
+
+    Exits 0.
+    """
+    from experiments.listing import methods as rows
+
+    _print(("strategy", "what it is", "up", "down", "architectures"), rows(), search)
+
+
+def models(search: Search = "") -> None:
+    """List the models that `models` names.
+
+    Exits 0.
+    """
+    from experiments.listing import models as rows
+
+    _print(("family", "models"), rows(), search)
+
+
+def presets(search: Search = "") -> None:
+    """List the presets, settings of the papers' experiments.
+
+    Exits 0.
+    """
+    from experiments.listing import presets as rows
+
+    _print(("for", "--preset", "what it is"), rows(), search)
+
+
+def settings(search: Search = "") -> None:
+    """List the settings, with defaults and what is allowed.
+
+    Exits 0; 1 where no setting has the word.
+    """
+    from experiments.listing import settings as rows
+
+    _print(("setting", "default", "allowed", "meaning"), rows(), search)
+
+
+def _print(head: Sequence[str], rows: Iterable[Sequence[str]], search: str) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, name in enumerate(head):
+        table.add_column(name, no_wrap=place == 0, overflow="fold")
+    for row in rows:
+        if search.lower() in " ".join(row).lower():
+            table.add_row(*row)
+    if not table.row_count:
+        typer.echo(f"nothing here has {search!r} in it.", err=True)
+        raise typer.Exit(1)
+    Console(highlight=False, markup=False).print(table)

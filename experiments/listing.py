@@ -1,0 +1,74 @@
+"""What there is to choose from: methods, models, presets, settings. Each is a row of words."""
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from inspect import cleandoc
+from pathlib import Path
+
+from experiments.settings_tables import ROOT, all_settings
+from models import FAMILIES
+from models.small import SMALL
+from strategies import METHODS, load_method, read_settings
+
+PRESETS = Path(__file__).parent / "presets"
+# a row of the README's: name, default, allowed, meaning
+ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `([^`]*)` \| (.+?) \| (.+) \|")
+
+
+def methods() -> Iterator[tuple[str, str, str, str, str]]:
+    """Name, what it is, the parts that go up and come down with its defaults, and whether architectures may differ."""
+    for name, place in METHODS.items():
+        about = cleandoc(import_module(place.partition(":")[0]).__doc__ or "").split("\n\n")[0]
+        exchange = read_settings({"strategy": name}).exchange
+        up, down = (", ".join(spec.name for spec in specs) or "-" for specs in (exchange.up, exchange.down))
+        mixed = "one a run" if getattr(load_method(name).server, "one_architecture", False) else "any"
+        weights = any(spec.kind == "weights" for spec in exchange.up)
+        if mixed == "any" and weights and "companion" not in up and up != "head":
+            mixed = "by groups of one"
+        yield name, " ".join(about.split()), up, down, mixed
+
+
+def models() -> Iterator[tuple[str, str]]:
+    """Family or way of naming, and its members."""
+    for family, members in FAMILIES.items():
+        yield family, ", ".join(members)
+    yield "ours, by name", ", ".join(SMALL)
+    yield "torchvision's", "any of its classifiers by name: resnet18, mobilenet_v3_small, vit_b_16, ..."
+    yield "hub", "hf:<id or path>: an encoder of texts, `?trainable=N` for its last N layers"
+    yield "your own", "package.module:callable, ./file.py or ./file.py:NAME (docs/adding-a-model.md)"
+
+
+def presets() -> Iterator[tuple[str, str, str]]:
+    """The command that takes it, its name, and the first sentence of its file."""
+    for command, folder in (("run", PRESETS), ("compare", PRESETS / "compare")):
+        for path in sorted(folder.glob("*.toml")):
+            lines = []
+            for line in path.read_text("utf-8").splitlines():
+                if not line.startswith("#"):
+                    break
+                lines.append(line.removeprefix("#").strip())
+            yield command, path.stem, _sentence(" ".join(lines))
+
+
+def settings(search: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """Name, default, allowed values and meaning of the settings that have the word in one of these."""
+    readme = ROOT / "README.md"
+    # an installed package has no README, and then the classes alone
+    told = {row[1]: (row[3], row[4]) for row in ROW.finditer(readme.read_text("utf-8"))} if readme.is_file() else {}
+    for own in all_settings().values():
+        for each in own:
+            allowed, meaning = told.get(each.name, (each.allowed, each.meaning))
+            row = each.name, each.value, allowed.replace("`", ""), meaning.replace("`", "")
+            if search.lower() in " ".join(row).lower():
+                yield row
+
+
+def _sentence(text: str) -> str:
+    """The first, up to a full stop or a colon that stands in no brackets and ends no `al.`."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if letter in ".:" and depth == 0 and text[place + 1 : place + 2] in ("", " ") and text[:place][-2:] != "al":
+            return text[:place]
+    return text
