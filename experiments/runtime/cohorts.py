@@ -42,24 +42,27 @@ class CohortGrid(LocalGrid):
         super().__init__(run_config, nodes)
         self.size = size
         self.cohorts = Cohorts(self._say, graphs, MOST_WORK)
+        self._models = {number: self._model(node) for number, node in self.nodes.items()}
         self._said: set[tuple[str, str]] = set()
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies to the first message that waits, and to those that go with it."""
-        waiting = [message_id for message_id in message_ids if message_id in self._pending]
-        if not waiting:
+        asked = list(message_ids)
+        waiting = next((message_id for message_id in asked if message_id in self._pending), None)
+        if waiting is None:
             return []
-        first = self._model_of(self._pending[waiting[0]])
+        first = self._model_of(self._pending[waiting])
         if first is None:
-            return super().pull_messages(waiting[:1])
-        alike = [message_id for message_id in waiting if self._model_of(self._pending[message_id]) == first]
+            return super().pull_messages([waiting])
+        alike = [i for i in asked if i in self._pending and self._model_of(self._pending[i]) == first]
         taken = [self._pending.pop(message_id) for message_id in alike[: self.size]]
         return train_together([(message, self._context(message)) for message in taken], self.cohorts)
 
     def _model_of(self, message: Message) -> str | None:
         """Of the client that is to train; None for another message."""
-        node = self.nodes.get(message.metadata.dst_node_id)
-        return None if node is None or message.metadata.message_type != MessageType.TRAIN else self._model(node)
+        if message.metadata.message_type != MessageType.TRAIN:
+            return None
+        return self._models.get(message.metadata.dst_node_id)
 
     def _model(self, node: NodeConfig) -> str:
         return str(node.get("model", "")) or model_for(str(self.run_config["models"]), int(node["partition-id"]))
