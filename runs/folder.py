@@ -254,7 +254,8 @@ class RunFolder:
         return [self._whole(line) for line in self._lines()]
 
     def _whole(self, line: dict[str, Any]) -> dict[str, Any]:
-        if columns.NAMED not in line:
+        # what is no line at all is its reader's to refuse
+        if not isinstance(line, dict) or columns.NAMED not in line:
             return line
         path = self.path / str(line[columns.NAMED])
         try:

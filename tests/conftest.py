@@ -113,10 +113,11 @@ class CutError(RuntimeError):
 
 @pytest.fixture
 def cut(run, monkeypatch):
-    """cut(settings, method, when): a run that ends when the strategy enters `method` and `when(its arguments)`."""
+    """cut(settings, method, when): a run that ends when the strategy, or what `of` names, enters `method` and
+    `when(its arguments)`."""
 
-    def start(settings, method, when):
-        whole = getattr(PrototypeStrategy, method)
+    def start(settings, method, when, of=PrototypeStrategy):
+        whole = getattr(of, method)
 
         def entered(*arguments):
             if when(*arguments):
@@ -124,7 +125,7 @@ def cut(run, monkeypatch):
             return whole(*arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(PrototypeStrategy, method, entered)
+            patch.setattr(of, method, entered)
             with pytest.raises(CutError):
                 run(settings)
 

@@ -16,6 +16,7 @@ from data.client_data import Rows
 from federation.settings import RULES
 from runs.round import RunError
 from strategies import load_method
+from strategies.rounds import flower
 
 # Methods of the sphere start with all features close together and are slower to tell classes apart, and GFPL and PFPL
 # predict with their classifiers, which are slower than nearest prototypes, too. Seen: 0.80 to 0.93 after these rounds,
@@ -91,7 +92,7 @@ def test_a_finished_run_may_grow(run, metrics):
 
 def test_a_line_that_the_checkpoint_does_not_know_is_written_again(run, metrics, cut):
     whole = run({"rounds": 3})
-    cut({"rounds": 3}, "_checkpoint", lambda strategy: strategy.last_round == 2)
+    cut({"rounds": 3}, "save", lambda strategy: strategy.last_round == 2, of=flower)
     (folder,) = set(whole.parent.iterdir()) - {whole}
     assert len(metrics(folder)) == 2
     assert run({"rounds": 3, "resume": "latest"}) == folder
