@@ -54,7 +54,7 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
         f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %; "
         f"always answering a client's majority class: {_percent(floor)} %"
     )
-    if summary["settings"].get("privacy") == "release" and not summary["rules"]:
+    if summary.get("settings", {}).get("privacy") == "release" and not summary["rules"]:
         told = "accuracy: kept by the clients (`privacy`); `protosphere report --state` prints it where one is"
     payload, wire = (sizes[f"{name}_up"] + sizes[f"{name}_down"] for name in ("payload", "wire"))
     above = wire - sizes["evaluation_wire_up"] - payload
