@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from statistics import median
 
 import torch
@@ -52,6 +53,18 @@ def seconds(act: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
     return clock() - began
+
+
+def one_by_one(jobs: list[Job]) -> None:
+    """The loop."""
+    for job in jobs:
+        job.alone()
+
+
+def together(cohorts: Cohorts, jobs: list[Job]) -> None:
+    """The cohort."""
+    for _ in cohorts(jobs):
+        pass
 
 
 def refused(model: str, reason: str) -> None:
@@ -97,10 +110,9 @@ def row(
         for way in found:
             fresh = [replace(job, state=deepcopy(job.state)) for job in jobs]
             if way == "loop":
-                taken = seconds(lambda fresh=fresh: [job.alone() for job in fresh], device)  # type: ignore[misc]
+                taken = seconds(partial(one_by_one, fresh), device)
             else:
-                cohorts = Cohorts(refused, ways[way])
-                taken = seconds(lambda fresh=fresh, cohorts=cohorts: list(cohorts(fresh)), device)  # type: ignore[misc]
+                taken = seconds(partial(together, Cohorts(refused, ways[way]), fresh), device)
             # the first warms up
             if repeat:
                 found[way].append(taken)

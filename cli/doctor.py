@@ -33,6 +33,7 @@ def doctor() -> None:
 
 
 def _looked() -> Iterator[tuple[bool, str, str]]:
+    from experiments.runtime.connection import FlowerError, find_executable
     from federation.settings import home
     from federation.words import own_version
 
@@ -47,8 +48,10 @@ def _looked() -> Iterator[tuple[bool, str, str]]:
             yield name in ("ray", "transformers"), name, "not installed"
     yield from _devices()
     for name in ("flwr", "flower-superlink", "flower-supernode"):
-        beside = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
-        yield bool(beside), name, beside or "neither beside this Python nor on PATH; install Protosphere with pip"
+        try:
+            yield True, name, find_executable(name)
+        except FlowerError as error:
+            yield False, name, str(error)
     for port, whose in PORTS.items():
         taken = _taken(port)
         yield True, f"port {port}", f"{whose}: " + ("something answers there" if taken else "free")

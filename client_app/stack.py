@@ -16,7 +16,7 @@ from torch.optim.sgd import sgd
 from client_app.evaluation import DivergenceError, autocast
 from client_app.trainer import Job, batches, optimiser_of, stop_if_not_finite, stop_if_spoilt
 from client_app.trees import filled, structure, tensors_in
-from client_app.views import PhaseInStack, StateInStack, UnstackableError, drawn, plain_tensors
+from client_app.views import PhaseInStack, StateInStack, UnstackableError, generator_states, plain_tensors
 from federation.devices import exact
 from federation.seeds import generator
 from models.optim import EagerSGD
@@ -137,12 +137,12 @@ class Stack:
     def train(self) -> None:
         """All phases; the clients' modules and optimisers get what came of it at the end."""
         kept: list[list[Tensors]] = []
-        before, draws = self._versions(), drawn()
+        before, draws = self._versions(), generator_states()
         for number in range(len(self.members[0].phases)):
             kept.append(self._phase(number))
         if before != self._versions():
             raise UnstackableError("its loss changes tensors of a client's state")
-        if draws != drawn():
+        if draws != generator_states():
             raise UnstackableError("its training draws from `random` or NumPy, of which a process has one stream")
         with torch.no_grad():
             for name, tensor in self.tensors.items():

@@ -42,7 +42,7 @@ def plain_tensors(module: nn.Module) -> list[str]:
     return [name for name, value in vars(module).items() if isinstance(value, Tensor)]
 
 
-def drawn() -> tuple[Any, ...]:
+def generator_states() -> tuple[Any, ...]:
     """How far the process's generators are that vmap does not know."""
     kept: Any = np.random.get_state(legacy=True)
     return random.getstate(), kept[1].tobytes(), *kept[2:]

@@ -1,19 +1,16 @@
 """What there is to choose from: methods, models, presets, settings. Each is a row of words."""
 
-import re
 from collections.abc import Iterator
 from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
 
-from experiments.settings_tables import ROOT, all_settings
+from experiments.settings_tables import ROOT, ROW, all_settings
 from models import FAMILIES
 from models.small import SMALL
 from strategies import METHODS, load_method, read_settings
 
 PRESETS = Path(__file__).parent / "presets"
-# a row of the README's: name, default, allowed, meaning
-ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `([^`]*)` \| (.+?) \| (.+) \|")
 
 
 def methods() -> Iterator[tuple[str, str, str, str, str]]:
@@ -55,7 +52,10 @@ def settings(search: str = "") -> Iterator[tuple[str, str, str, str]]:
     """Name, default, allowed values and meaning of the settings that have the word in one of these."""
     readme = ROOT / "README.md"
     # an installed package has no README, and then the classes alone
-    told = {row[1]: (row[3], row[4]) for row in ROW.finditer(readme.read_text("utf-8"))} if readme.is_file() else {}
+    lines = readme.read_text("utf-8").splitlines() if readme.is_file() else []
+    told = {
+        start[1]: line[start.end() :].removesuffix(" |").split(" | ", 1) for line in lines if (start := ROW.match(line))
+    }
     for own in all_settings().values():
         for each in own:
             allowed, meaning = told.get(each.name, (each.allowed, each.meaning))

@@ -17,6 +17,8 @@ from strategies import METHODS, load_method
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = "tool.flwr.app.config"
+# a row of the README's, up to the default; what is allowed and the meaning follow
+ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `([^`]*)` \| ")
 LIMITS = {"ge": "≥", "gt": "> ", "le": "≤", "lt": "<"}
 
 
@@ -122,7 +124,7 @@ def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
     known = {each.name: each for own in settings.values() for each in own}
     kept = []
     for line in text.split("\n"):
-        found = re.match(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `([^`]*)` \| ", line)
+        found = ROW.match(line)
         if not found:
             kept.append(line)
         elif found[1] in known:

@@ -12,7 +12,7 @@ from torch import nn
 
 from models import plugins
 from models.small import SMALL
-from models.split import ModelError, SplitModel, check_activation, probe, split
+from models.split import ModelError, SplitModel, check_activation, probe, split, words_of
 from models.text import encoder_name, reads_text, same_inputs, seed_name, text_backbone, told_name
 
 __all__ = [
@@ -125,7 +125,7 @@ def build(
             else:
                 _check_widths(network, input_shape, feature_dim, num_classes)
         except Exception as error:
-            words = " ".join(str(error).split()).rstrip(".!")
+            words = words_of(error)
             reason = f"{words}." if isinstance(error, ModelError) else f"{words}; {_remedy(name)}"
             told = f": {error.told}" if isinstance(error, ModelError) and error.told else ""
             raise ModelError(

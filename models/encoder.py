@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from models import plugins
 from models.seeded import drawn
-from models.split import ModelError, probe
+from models.split import ModelError, probe, words_of
 from models.text import encoder_name, reads_text, seed_name, text_backbone
 
 RANDOM = "random"
@@ -155,7 +155,7 @@ def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder
     except ModelError:
         raise
     except Exception as error:
-        words = " ".join(str(error).split()).rstrip(".!")
+        words = words_of(error)
         raise ModelError(
             f"the encoder {name!r} does not fit inputs of shape {input_shape}: {words}; give another encoder.",
             told=f"the encoder does not fit inputs of shape {input_shape}",

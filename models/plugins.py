@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from models.split import ModelError
+from models.split import ModelError, words_of
 
 MISSING = "a file that it names is not to be had here, or cannot be loaded"
 
@@ -76,7 +76,7 @@ def load(name: str, usual: str) -> object:
     except ModelError:
         raise
     except Exception as error:
-        words = " ".join(str(error).split()).rstrip(".!") or type(error).__name__
+        words = words_of(error) or type(error).__name__
         how = f"cannot be loaded: {type(error).__name__}: {words}" if is_file(name) else f"cannot be imported: {words}"
         if is_file(name) and isinstance(error, AttributeError):
             how = f"holds no {attribute or usual}: name what it holds after a colon, as in {path}:NAME ({words})"

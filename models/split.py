@@ -11,6 +11,11 @@ log = logging.getLogger("protosphere")
 ACTIVATIONS = ("linear", "relu")
 
 
+def words_of(error: Exception) -> str:
+    """What it says, to stand within a sentence."""
+    return " ".join(str(error).split()).rstrip(".!")
+
+
 class ModelError(ValueError):
     """A model that cannot be had as asked; the message says why and what to do.
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from models.plugins import placeless
-from models.split import ModelError
+from models.split import ModelError, words_of
 
 PREFIX = "hf:"
 PADDING = -1  # no token's id, so that no tokenizer need have a padding token
@@ -347,7 +347,7 @@ def _loading(what: str, asked: EncoderName) -> Iterator[Any]:
     try:
         yield transformers
     except Exception as error:
-        words = " ".join(str(error).split()).rstrip(".!")
+        words = words_of(error)
         raise ModelError(
             f"the {what} of {asked.place!r} cannot be loaded: {words}; {_remedy(what, asked)}",
             told=f"its {what} cannot be loaded",

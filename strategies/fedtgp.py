@@ -23,16 +23,7 @@ from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
 from prototypes.trainable import TrainablePrototypes, adaptive_margin, collapsed_loss, train_prototypes
 from runs.round import RunError
-from strategies.contract import (
-    EVERYONE,
-    Figure,
-    Method,
-    Outcome,
-    PullObjective,
-    ServerHalf,
-    State,
-    method_settings,
-)
+from strategies.contract import EVERYONE, Figure, Method, Outcome, PullObjective, ServerHalf, State, method_settings
 from strategies.release import any_options
 
 

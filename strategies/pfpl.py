@@ -26,16 +26,7 @@ from pydantic import Field
 from prototypes.aggregation import aggregate
 from prototypes.personalisation import personalise, weight_within
 from prototypes.prototype_set import PrototypeSet
-from strategies.contract import (
-    EVERYONE,
-    Figure,
-    Method,
-    Outcome,
-    PullObjective,
-    ServerHalf,
-    State,
-    method_settings,
-)
+from strategies.contract import EVERYONE, Figure, Method, Outcome, PullObjective, ServerHalf, State, method_settings
 from strategies.release import any_options
 
 

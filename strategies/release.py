@@ -20,6 +20,7 @@ from models import ModelError
 from models.encoder import check_encoder
 from prototypes.aggregation import aggregate
 from prototypes.prototype_set import PrototypeSet
+from prototypes.weights import Weights
 from strategies.contract import Exchange, Method, Options, Spec
 
 RULE = "encoder"
@@ -76,7 +77,10 @@ def parted(payload: Payload | None) -> tuple[Payload | None, PrototypeSet | None
     assert isinstance(means, PrototypeSet)
     rest = {name: part for name, part in payload.parts.items() if name != MEANS.name}
     first = next(iter(rest.values()))
-    return (first if [*rest] == [kind_of(first)] else Parts(rest)), means  # type: ignore[return-value]
+    # one that stands for itself
+    if not isinstance(first, Weights) and [*rest] == [kind_of(first)]:
+        return first, means
+    return Parts(rest), means
 
 
 def with_classes(uploads: Mapping[int, Payload]) -> dict[int, Payload]:
