@@ -77,8 +77,7 @@ def share(
         SettingError: this machine lacks what was asked for.
     """
     check_resources(cpus_per_client, gpus_per_client)
-    if jobs is not None and jobs < 1:
-        raise SettingError(f"--jobs is {jobs}, but one must run at least.")
+    _refuse_none(jobs)
     cores = os.cpu_count() or 1
     if in_process:
         wanted, on_gpu = _wanted(cells)
@@ -107,13 +106,18 @@ def cluster_share(
     Raises:
         SettingError: none of its nodes has what was asked for.
     """
-    if jobs is not None and jobs < 1:
-        raise SettingError(f"--jobs is {jobs}, but one must run at least.")
+    _refuse_none(jobs)
     threads, on_gpu = _wanted(cells)
     cpus = threads if cpus is None else cpus
     gpus = float(on_gpu and any(node.gpus >= 1 for node in cluster.nodes)) if gpus is None else gpus
-    number = min(jobs or cluster.holds(cpus, gpus), cluster.holds(cpus, gpus), len(cells) or 1)
+    most = cluster.holds(cpus, gpus)
+    number = min(jobs or most, most, len(cells) or 1)
     return Share(number, cpus, (), cpus, gpus, in_process=True, ray=cluster.address, place=str(cluster))
+
+
+def _refuse_none(jobs: int | None) -> None:
+    if jobs is not None and jobs < 1:
+        raise SettingError(f"--jobs is {jobs}, but one must run at least.")
 
 
 def _wanted(cells: Sequence[Cell]) -> tuple[int, bool]:

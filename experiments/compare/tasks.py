@@ -6,7 +6,6 @@ PROTOSPHERE_HOME, and the models go when the cell has ended.
 
 import hashlib
 import os
-import shutil
 import socket
 import time
 import traceback
@@ -20,10 +19,12 @@ from experiments.compare.cells import Cell
 from experiments.compare.folder import FILE, ComparisonFolder
 from experiments.compare.jobs import OUTPUT, PATIENCE, Job
 from experiments.compare.machine import Share
-from experiments.runtime.cluster import ROOT, join
+from experiments.runtime.cluster import join
 from experiments.runtime.grid import run_in_process
 from experiments.runtime.launch import KeptLines
-from federation.homes import stores
+from experiments.runtime.processes import import_path
+from federation.homes import discard_stores
+from runs.folder import RunFolder
 from server_app.app import USER_ERRORS
 
 
@@ -79,8 +80,8 @@ def perform(task: Task) -> str:
             reason = f"an error of the program on {socket.gethostname()}: {type(error).__name__}: {error}"
             lines.hear(traceback.format_exc())
         lines.save()
-    if lines.opened is not None and not task.keep_models:
-        shutil.rmtree(stores(lines.opened.name), ignore_errors=True)
+    if lines.folder is not None and not task.keep_models:
+        discard_stores(lines.folder.name, RunFolder(lines.folder).token)
     return reason
 
 
@@ -150,8 +151,7 @@ class Tasks:
 @contextmanager
 def tasks(folder: ComparisonFolder, share: Share, keep_models: bool) -> Iterator[Tasks]:
     """Join the cluster while cells run. It ends all tasks of a process that leaves it, however that ended."""
-    paths = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH", ""))))
-    ray = join(share.ray, runtime_env={"env_vars": {"PYTHONPATH": paths}})
+    ray = join(share.ray, runtime_env={"env_vars": {"PYTHONPATH": import_path()}})
     try:
         yield Tasks(folder, ray, share, keep_models)
     finally:

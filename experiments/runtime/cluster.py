@@ -11,12 +11,11 @@ import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from experiments.runtime.processes import import_path
 from federation.settings import SettingError
 
-ROOT = str(Path(__file__).resolve().parents[2])
 KNOCK = 5.0  # seconds until a port that says nothing counts as closed
 PATIENCE = 60.0  # seconds for Ray to join, which may take as long to see that it cannot
 
@@ -86,8 +85,7 @@ def cluster_at(address: str) -> Cluster:
             f"cluster with `ray start --head --port {port}`, or give the address of one."
         ) from None
     command = [sys.executable, "-m", "experiments.runtime.cluster", address]
-    paths = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH", ""))))
-    environment = os.environ | {"PYTHONPATH": paths}
+    environment = os.environ | {"PYTHONPATH": import_path()}
     try:
         joined = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         last = joined.stderr.strip().rpartition("\n")[2] or f"exit code {joined.returncode}"

@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from experiments.runtime.processes import Family
+from experiments.runtime.processes import Family, import_path
 from experiments.runtime.reachable import connections, flower_home, obstacle, renewal
 from federation.settings import Scalar, nearest
 
-ROOT = str(Path(__file__).resolve().parents[2])
 STARTED = re.compile(r"Successfully started run (\d+)")
 QUIET = 120.0  # seconds without a line of the stream until we ask whether the run is over
 ANSWER_PATIENCE = 30.0  # seconds, here and below
@@ -245,8 +244,7 @@ def quiet() -> dict[str, str]:
         "COLUMNS": "500",
         "PYTHONUNBUFFERED": "1",
         "PYTHONIOENCODING": "utf-8",
-        # a user's own folders of our packages' names must not come before ours
-        "PYTHONPATH": os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH", "")))),
+        "PYTHONPATH": import_path(),
     }
 
 

@@ -25,6 +25,12 @@ class Interrupted(KeyboardInterrupt):
         return signal.Signals(self.number).name
 
 
+def import_path() -> str:
+    """PYTHONPATH of processes of ours: a user's own folders of our packages' names must not come before ours."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+
+
 @contextmanager
 def interruptible() -> Iterator[Callable[[], None]]:
     """Let SIGINT, SIGTERM and SIGHUP raise `Interrupted` inside, once.
