@@ -86,6 +86,11 @@ def _own_columns(node: NodeConfig, settings: Settings) -> Columns | None:
 
 
 def whole_number(node: NodeConfig, name: str) -> int:
+    """An entry that counts from 0.
+
+    Raises:
+        SettingError: it is missing, or none.
+    """
     value = node.get(name)
     if type(value) is not int or value < 0:
         raise SettingError(
@@ -97,7 +102,11 @@ def whole_number(node: NodeConfig, name: str) -> int:
 
 
 def device_for(of_node: Any, of_run: str) -> torch.device:
-    """What the node config says goes before the run's setting: machines differ."""
+    """What the node config says goes before the run's setting: machines differ.
+
+    Raises:
+        SettingError: no such device, or it is not there.
+    """
     own = of_node != ""
     try:
         if own:

@@ -15,6 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     import datasets
 
+# Pillow's modes of more than 8 bits a channel
 TOO_DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data import DataError
+from data.alone import TOO_DEEP
 from data.sources import Source
 
 if TYPE_CHECKING:
     from PIL import Image
 
 _GREY = ("1", "L", "LA", "La")
-_TOO_DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 _BATCH = 1000
 
 
@@ -39,7 +39,7 @@ def decode_images(source: Source, target: Path, image_size: int = 0, colour: boo
     rows = 0
     for where, image in _images(source):
         rows += 1
-        if image.mode in _TOO_DEEP:
+        if image.mode in TOO_DEEP:
             raise DataError(
                 f"{where} has pixels of mode {image.mode}, but images must have 8 bits a channel: convert it first.",
                 told=f"{where.row} has more than 8 bits a channel",
