@@ -59,6 +59,14 @@ def compare(
         float | None,
         typer.Option(help="An accuracy such as 0.8: bytes are counted up to it.", metavar="SHARE", show_default=False),
     ] = None,
+    baseline: Annotated[
+        str,
+        typer.Option(
+            help="The method that the others are held against (default: `local`, else the first).",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = "",
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", "-c", help="Settings for all cells, as `run` takes them.", metavar="SETTINGS"),
@@ -133,6 +141,7 @@ def compare(
     from models import ModelError
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
+    narrowing |= {"baseline": baseline}
     if ray and flower:
         end("--ray runs each cell in one process of a cluster; it goes without --flower.", BAD_INPUT)
     if not flower and not ray and (cpus_per_client is not None or gpus_per_client is not None):

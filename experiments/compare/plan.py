@@ -16,7 +16,9 @@ PRESETS = Path(__file__).parents[1] / "presets" / "compare"
 FIGURES = ("headline", "selected", "best", "client-best", "last-5", "final", "all-classes")
 ENSEMBLE = "ensemble"
 ENSEMBLE_FIGURES = ("best", "last-5", "final")
-KEYS = ("title", "note", "methods", "datasets", "partitions", "seeds", "metric", "target", "settings", "paper")
+KEYS = (
+    "title", "note", "methods", "datasets", "partitions", "seeds", "metric", "target", "baseline", "settings", "paper",
+)  # fmt: skip
 # of a cell, or of where it runs; never of a row or a method
 NOT_HERE = {
     "seed": "seeds",
@@ -92,6 +94,7 @@ class Comparison:
     Attributes:
         name: short, for folders.
         target: the accuracy in (0, 1] to which bytes are counted; None for none.
+        baseline: label of the method that the others are held against; empty for the usual one, see `beside`.
         settings: common to all.
     """
 
@@ -106,6 +109,14 @@ class Comparison:
     paper: tuple[Printed, ...] = ()
     title: str = ""
     note: str = ""
+    baseline: str = ""
+
+    @property
+    def beside(self) -> str:
+        """Label of the method that the others are held against: `baseline`, else that which trains alone, else the
+        first."""
+        alone = (entry.label for entry in self.methods if entry.settings.get("strategy") == "local")
+        return self.baseline or next(alone, self.methods[0].label)
 
     @property
     def rows(self) -> list[Row]:
@@ -236,7 +247,8 @@ def _comparison(name: str, table: Mapping[str, Any]) -> Comparison:
         title=str(table.get("title", "")),
         note=str(table.get("note", "")),
     )
-    return replace(found, paper=tuple(_printed(table.get("paper", []), found)))
+    baseline = pick(str(table["baseline"]), found.methods, "`baseline`", _labels).label if "baseline" in table else ""
+    return replace(found, paper=tuple(_printed(table.get("paper", []), found)), baseline=baseline)
 
 
 def _entries(items: Any, key: str) -> tuple[Entry, ...]:
