@@ -67,6 +67,14 @@ def compare(
             show_default=False,
         ),
     ] = "",
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Values of a method's setting to choose from, on validation rows: 'protonorm.gamma=3,10,30'; may be "
+            "repeated, for all combinations.",
+            metavar="SETTING=VALUES",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", "-c", help="Settings for all cells, as `run` takes them.", metavar="SETTINGS"),
@@ -149,10 +157,12 @@ def compare(
     try:
         cluster = cluster_at(ray) if ray else None
         if resume:
-            refused = any((file, preset, *narrowing.values(), target is not None, settings, data, scale != 1.0))
+            refused = any((file, preset, *narrowing.values(), target is not None, sweep, settings, data, scale != 1.0))
             comparison, cells, folder = _resumed(resume, results, refused)
         else:
-            comparison, cells = _resolved(file, preset, narrowing, target, settings or [], data or [], scale)
+            comparison, cells = _resolved(
+                file, preset, narrowing, target, sweep or [], settings or [], data or [], scale
+            )
             folder = None
         if cluster:
             machine = cluster_share(cells, cluster, jobs=jobs, cpus=cpus_per_client, gpus=gpus_per_client)
@@ -178,6 +188,7 @@ def _resolved(
     preset: str,
     narrowing: dict[str, str],
     target: float | None,
+    sweep: Sequence[str],
     settings: Sequence[str],
     data: Sequence[str],
     scale: float,
@@ -185,6 +196,7 @@ def _resolved(
     from experiments.compare.cells import cells
     from experiments.compare.choice import chosen, named
     from experiments.compare.plan import load
+    from experiments.compare.sweep import swept
     from experiments.runtime.run_config import RunConfig, read_assignments
     from federation.settings import SettingError
 
@@ -198,7 +210,7 @@ def _resolved(
         if not name or not sign or not place:
             raise SettingError(f"--data is {text!r}, but it is a name and a place, as in cifar10=/data/cifar10.")
         places[name] = place
-    comparison = named(comparison, overrides)
+    comparison = swept(named(comparison, overrides), sweep)
     return comparison, cells(comparison, overrides, places, scale)
 
 

@@ -49,6 +49,7 @@ class Result:
     Attributes:
         run: its run's folder.
         values: one for each metric of the comparison, None where the run has no such figure.
+        validation: mean accuracy on validation rows by the first metric's rule, see `validation_of`.
         floor: accuracy of always answering each client's majority class.
         payload, wire: bytes of the whole run's training, both directions; wire without evaluations.
         reached: None when the target never was, or there is none.
@@ -58,6 +59,7 @@ class Result:
     cell: Cell
     run: Path
     values: tuple[float | None, ...]
+    validation: float | None
     floor: float | None
     payload: int
     wire: int
@@ -95,7 +97,8 @@ def result(cell: Cell, run: Path, comparison: Comparison) -> Result:
     summary = json.loads((run / "summary.json").read_text("utf-8"))
     headline = summary["headline"]
     metric = comparison.metrics[0]
-    curve = curve_of(RunFolder(run).lines(), metric.rule or headline["rule"])
+    lines = RunFolder(run).lines()
+    curve = curve_of(lines, metric.rule or headline["rule"])
     target = comparison.target
     passed = next((point for point in curve if target is not None and point.accuracy >= target), None)
     sizes = summary["bytes"]
@@ -103,6 +106,7 @@ def result(cell: Cell, run: Path, comparison: Comparison) -> Result:
         cell,
         run,
         tuple(value_of(summary, each) for each in comparison.metrics),
+        validation_of(lines, metric, headline["rule"]),
         summary["floor"][MAJORITY],
         sizes["payload_up"] + sizes["payload_down"],
         sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"],
@@ -122,6 +126,28 @@ def value_of(summary: Mapping[str, Any], metric: Metric) -> float | None:
     figure = summary["headline"]["figure"] if metric.figure == "headline" else metric.figure
     values: Mapping[str, float | None] = summary["rules"].get(rule, {})
     return values.get(figure)
+
+
+def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str) -> float | None:
+    """What a metric's figure is on validation rows: of the last evaluation or the last five of trained models where the
+    metric is that, else the highest. None where there are no such rows.
+
+    Args:
+        rule: the run's own, where the metric has none or asks the ensemble, which no validation row is put to.
+    """
+    rule = rule if metric.rule in ("", ENSEMBLE) else metric.rule
+    evaluations = [line["evaluation"] for line in lines if "evaluation" in line]
+    means = [
+        (each["of_round"], each["rules"][rule]["validation"]["mean"])
+        for each in evaluations
+        if each.get("rules", {}).get(rule, {}).get("validation")
+    ]
+    if metric.figure == "last-5":
+        trained = [mean for of_round, mean in means if of_round > 0][-5:]
+        return statistics.fmean(trained) if trained else None
+    if metric.figure in ("final", "all-classes"):
+        return means[-1][1] if means else None
+    return max((mean for _, mean in means), default=None)
 
 
 def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> tuple[Point, ...]:

@@ -9,6 +9,7 @@ from experiments.compare.cells import Cell, not_default, scaled_words
 from experiments.compare.figures import Result, Spread, as_csv, by_method, differences_csv, results, spread
 from experiments.compare.folder import ComparisonFolder
 from experiments.compare.plan import Comparison
+from experiments.compare.sweep import tuned
 from experiments.compare.tables import Grid, floor, grids, latex, markdown
 from federation.words import own_version
 from reports import canvas
@@ -47,11 +48,12 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
         OSError: the folder cannot be written.
     """
     found = results(folder, comparison, cells)
-    made = grids(comparison, scaled_words(cells), found)
-    pictures = _pictures(folder, comparison, found)
+    once, chosen, choices = tuned(comparison, found)
+    made = grids(once, scaled_words(cells), chosen, choices)
+    pictures = _pictures(folder, once, chosen)
     contents = {
         CSV: as_csv(comparison, cells, found, folder.path),
-        DIFFERENCES: differences_csv(comparison, found),
+        DIFFERENCES: differences_csv(once, chosen),
         MARKDOWN: markdown(made),
         LATEX: latex(made),
         REPORT: _page(folder, comparison, cells, found, made, pictures),

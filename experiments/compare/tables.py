@@ -19,6 +19,7 @@ from experiments.compare.figures import (
 )
 from experiments.compare.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
 from experiments.compare.plan import Comparison
+from experiments.compare.sweep import Choice
 from runs.lines import readable_size
 
 FLOOR = "majority class"
@@ -59,17 +60,21 @@ class Grid:
     notes: Sequence[str] = ()
 
 
-def grids(comparison: Comparison, scaled: Sequence[str], found: Sequence[Result]) -> list[Grid]:
-    """The accuracies, the differences to the baseline where there is another method, the bytes.
+def grids(
+    comparison: Comparison, scaled: Sequence[str], found: Sequence[Result], choices: Sequence[Choice] = ()
+) -> list[Grid]:
+    """The accuracies, the differences to the baseline where there is another method, what a sweep has tried, the bytes.
 
     Args:
         scaled: what was made smaller, in words; shown under every table.
+        choices: what was chosen of methods that were swept; comparison and found have these once, see `tuned`.
     """
     beside = [(each.cell, each.summary["companion"]) for each in found if "companion" in each.summary]
     told = dict.fromkeys(f"{cell.row}, {cell.method}: with {companion}" for cell, companion in beside)
-    notes = [*scaled, *told, *([comparison.note] if comparison.note else [])]
+    notes = [*scaled, *told, *map(_chosen, choices), *([comparison.note] if comparison.note else [])]
     apart = [_differences(comparison, notes, found)] if len(comparison.methods) > 1 else []
-    return [_accuracies(comparison, notes, found), *apart, _bytes(comparison, notes, found)]
+    tried = [_tried(comparison, scaled, choices)] if choices else []
+    return [_accuracies(comparison, notes, found), *apart, *tried, _bytes(comparison, notes, found)]
 
 
 def console(grid: Grid) -> Table:
@@ -172,6 +177,27 @@ def _differences(comparison: Comparison, notes: Sequence[str], found: Sequence[R
     )
     methods = [method.label for method in comparison.methods if method.label != comparison.beside]
     return _laid_out(title, columns, methods, [*notes, *told])
+
+
+def _chosen(choice: Choice) -> str:
+    where = f"{choice.row}, {choice.method}"
+    if not choice.chosen:
+        return f"{where}: nothing is chosen while runs of its sweep are missing"
+    values, others = choice.chosen.removeprefix(f"{choice.method}, "), len(choice.tried) - 1
+    return f"{where}: {values}, chosen on validation rows among {others + 1}"
+
+
+def _tried(comparison: Comparison, scaled: Sequence[str], choices: Sequence[Choice]) -> Grid:
+    seeds = len(comparison.seeds)
+    columns: dict[str, Column] = {}
+    for choice in choices:
+        cells = {label: Shown(accuracy(each, seeds), label == choice.chosen) for label, each in choice.tried.items()}
+        before = columns.get(choice.row, Column({}))
+        columns[choice.row] = Column({**before.cells, **cells})
+    names = list(dict.fromkeys(label for choice in choices for label in choice.tried))
+    title = f"{comparison.title or comparison.name}: the sweep's accuracy on validation rows in %"
+    told = "bold: chosen, in each row for itself; the test rows played no part"
+    return _laid_out(title, columns, names, [*scaled, told])
 
 
 def _apart(each: Difference | None) -> Shown:

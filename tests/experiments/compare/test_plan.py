@@ -231,5 +231,5 @@ def test_the_baseline_is_the_one_named_else_local_else_the_first():
     assert found.beside == "local"
     assert chosen(load(), methods="fedproto,protonorm").beside == "fedproto"
     assert chosen(load(), methods="fedproto,local", baseline="FEDPROTO").beside == "fedproto"
-    with pytest.raises(SettingError, match="--baseline .*`fedproto`"):
+    with pytest.raises(SettingError, match=r"--baseline .*`fedproto`"):
         chosen(load(), methods="fedproto,local", baseline="fedprot")
