@@ -95,7 +95,7 @@ app.command(
         protosphere privacy --renew
     """,
 )(privacy)
-app.add_typer(runs, name="runs")
+app.add_typer(runs, name="runs", epilog="    protosphere runs --results /srv/results")
 app.command("methods", cls=Command, epilog="    protosphere methods --search generator")(methods)
 app.command("models", cls=Command, epilog="    protosphere models")(models)
 app.command("presets", cls=Command, epilog="    protosphere presets --search cifar")(presets)

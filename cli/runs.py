@@ -57,7 +57,8 @@ def compare(
 ) -> None:
     """Put runs beside each other: settings, figures.
 
-    Settings are those in which they differ. Where two have the same clients with the same rows, it is said how the second's clients fare against the first's.
+    Settings are those in which they differ. Where two have the same clients with the same rows, it is said how the
+    second's clients fare against the first's.
 
     Exits 0; 2 where a name is no run.
     """
