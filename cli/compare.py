@@ -129,6 +129,9 @@ def compare(
             show_default=False,
         ),
     ] = "",
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Take finished runs of the same settings from the results folder.")
+    ] = False,
     keep_models: Annotated[
         bool, typer.Option("--keep-models", help="Keep the clients' models of finished cells, for `predict`.")
     ] = False,
@@ -174,6 +177,8 @@ def compare(
 
             folder = ComparisonFolder.create(comparison, cells, results)
         with folder.held():
+            if reuse:
+                _reuse(folder, cells)
             failed = _run(folder, comparison, cells, machine, keep_models)
     except (SettingError, DataError, ModelError) as error:
         end(str(error), BAD_INPUT)
@@ -256,6 +261,15 @@ def _run(
     if failed:
         typer.echo(f"{len(failed)} of {len(cells)} cells failed; --resume {folder.path} runs them again.", err=True)
     return bool(failed)
+
+
+def _reuse(folder: "ComparisonFolder", cells: "Sequence[Cell]") -> None:
+    from experiments.compare.reuse import reuse
+
+    found = reuse(folder, cells)
+    for cell in cells:
+        if cell.name in found:
+            typer.echo(f"taken: {cell.title}, from {_short(found[cell.name])}")
 
 
 def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]") -> None:
