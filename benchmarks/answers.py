@@ -1,0 +1,244 @@
+"""From the figures under benchmarks/results to the pages and pictures of docs/answers: no figure is typed.
+
+    protosphere compare benchmarks/questions/own_classes.toml --data usps=../usps
+    python -m benchmarks.answers keep own_classes FOLDER --command 'protosphere compare ...'
+    python -m benchmarks.answers    # all pages and pictures anew
+
+A question is a comparison file, benchmarks/questions/NAME.toml, whose first comment is the question; NAME.md beside it
+says in words what came out, and goes into the page as it stands. `keep` leaves every cell's figures in
+benchmarks/results/NAME.csv, and where they were measured in NAME.json.
+"""
+
+import argparse
+import csv
+import itertools
+import json
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from benchmarks.common import ROOT, where
+from experiments.compare.figures import Spread, percent, spread
+from experiments.compare.folder import ComparisonFolder
+from experiments.compare.paired import Difference, ahead, difference
+from experiments.compare.plan import Comparison, read
+from reports import canvas
+
+QUESTIONS, RESULTS, PAGES = (
+    ROOT / "benchmarks" / "questions",
+    ROOT / "benchmarks" / "results",
+    ROOT / "docs" / "answers",
+)
+METRIC = "metric: "
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question, as asked, and every cell that was measured for it."""
+
+    name: str
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """As its file has it."""
+        return read(QUESTIONS / f"{self.name}.toml")
+
+    @cached_property
+    def question(self) -> str:
+        """The file's first comment."""
+        lines = (QUESTIONS / f"{self.name}.toml").read_text("utf-8").splitlines()
+        head = itertools.takewhile(lambda line: line.startswith("#"), lines)
+        return " ".join(line.removeprefix("#").strip() for line in head)
+
+    @cached_property
+    def cells(self) -> list[dict[str, str]]:
+        """Of the CSV, those that are finished."""
+        with (RESULTS / f"{self.name}.csv").open(newline="", encoding="utf-8") as file:
+            return [cell for cell in csv.DictReader(file) if cell["status"] == "completed"]
+
+    @cached_property
+    def measured(self) -> dict[str, str]:
+        """Where and how: command, commit, machine."""
+        found: dict[str, str] = json.loads((RESULTS / f"{self.name}.json").read_text("utf-8"))
+        return found
+
+    @property
+    def rows(self) -> list[str]:
+        """Rows with a finished cell, in order."""
+        return list(dict.fromkeys(cell["row"] for cell in self.cells))
+
+    @property
+    def methods(self) -> list[str]:
+        """The same of methods."""
+        return list(dict.fromkeys(cell["method"] for cell in self.cells))
+
+    @property
+    def metrics(self) -> list[str]:
+        """By their names in the comparison."""
+        return [str(metric) for metric in self.comparison.metrics]
+
+    def of(self, row: str, method: str, metric: str) -> dict[int, float | None]:
+        """Seed -> figure."""
+        return {
+            int(cell["seed"]): float(value) if (value := cell[METRIC + metric]) else None
+            for cell in self.cells
+            if (cell["row"], cell["method"]) == (row, method)
+        }
+
+    def against(self, row: str, method: str, metric: str) -> Difference | None:
+        """To the baseline, seed by seed."""
+        return difference(self.of(row, method, metric), self.of(row, self.comparison.beside, metric))
+
+    def kilobytes(self, row: str, method: str) -> float:
+        """Of payload a round, both ways and all clients, over the seeds."""
+        own = [cell for cell in self.cells if (cell["row"], cell["method"]) == (row, method)]
+        each = [int(cell["payload_bytes"]) / int(cell["rounds"]) / 1e3 for cell in own]
+        return sum(each) / len(each) if each else 0.0
+
+
+def page(answer: Answer) -> str:
+    """The page, as Markdown."""
+    title, mark, rest = answer.question.partition("?")
+    words = QUESTIONS / f"{answer.name}.md"
+    told = answer.measured
+    lines = [f"# {title}{mark}", "", rest.strip(), ""]
+    lines += [words.read_text("utf-8").strip(), ""] if words.exists() else []
+    lines += [f"![Differences to {answer.comparison.beside}, by method and row]({answer.name}.svg)", ""]
+    lines += [
+        f"*Difference to `{answer.comparison.beside}` in points of test accuracy, seed by seed: mean and 95 % interval "
+        "(Student's t). One panel a table.*",
+        "",
+    ]
+    for row in answer.rows:
+        lines += [f"## {row}", "", *_table(answer, row), ""]
+    seeds = ", ".join(map(str, sorted({int(cell["seed"]) for cell in answer.cells})))
+    lines += [
+        "## How it was measured",
+        "",
+        f"`{told['command']}`, commit {told['commit']}, seeds {seeds}, {told['machine']}. Every cell's figures are in "
+        f"`benchmarks/results/{answer.name}.csv`; this page and its picture are made of them by "
+        "`python -m benchmarks.answers`. The accuracy is that of the metric at the head of each column, mean ± sample "
+        "standard deviation over seeds in %; in brackets the 95 % interval of the difference to "
+        f"`{answer.comparison.beside}`, bold where it leaves zero out. Intervals are not corrected for the number of "
+        "methods: of twenty that do nothing one is expected in bold.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(answer: Answer, row: str) -> Iterator[str]:
+    base = answer.comparison.beside
+    head = ["method", *(part for metric in answer.metrics for part in (metric, f"less `{base}`")), "kB a round"]
+    yield f"| {' | '.join(head)} |"
+    yield "|---" + "|---:" * (len(head) - 1) + "|"
+    best = {metric: ahead({name: answer.of(row, name, metric) for name in answer.methods}) for metric in answer.metrics}
+    for method in answer.methods:
+        cells = [f"`{method}`"]
+        for metric in answer.metrics:
+            value = _accuracy(spread(list(answer.of(row, method, metric).values())))
+            cells.append(f"**{value}**" if method == best[metric] else value)
+            cells.append("" if method == base else _difference(answer.against(row, method, metric)))
+        yield f"| {' | '.join([*cells, f'{answer.kilobytes(row, method):,.1f}'])} |"
+
+
+def _accuracy(found: Spread | None) -> str:
+    if found is None:
+        return "-"
+    return percent(found.mean) + (f" ± {percent(found.std)}" if found.std is not None else "")
+
+
+def _difference(each: Difference | None) -> str:
+    if each is None:
+        return "-"
+    mean = f"{100 * each.mean:+.1f}"
+    if each.low is None or each.high is None:
+        return mean
+    words = f"{mean} [{100 * each.low:+.1f}, {100 * each.high:+.1f}]"
+    return f"**{words}**" if each.apart else words
+
+
+def picture(answer: Answer) -> str:
+    """Every method's difference to the baseline with its interval, as SVG: a panel a row, a colour a metric."""
+    methods = [method for method in answer.methods if method != answer.comparison.beside]
+    many = len(answer.rows)
+    with canvas.figure((2.2 + 2.6 * many, 1.1 + 0.3 * len(methods))) as drawing:
+        panels = drawing.subplots(1, many, sharey=True, squeeze=False)[0]
+        for axes, row in zip(panels, answer.rows, strict=True):
+            axes.axvline(0, color=canvas.SOFT, linewidth=1)
+            for place, metric in enumerate(answer.metrics):
+                _intervals(axes, answer, row, metric, methods, place)
+            axes.set_title(row)
+            axes.set_xlabel("points")
+        panels[0].set_yticks(range(len(methods)), methods)
+        panels[0].invert_yaxis()
+        drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(answer.metrics))
+        return canvas.svg(drawing)
+
+
+def _intervals(axes, answer: Answer, row: str, metric: str, methods: Sequence[str], place: int) -> None:  # type: ignore[no-untyped-def]
+    found = [answer.against(row, method, metric) for method in methods]
+    known = [(number, each) for number, each in enumerate(found) if each is not None]
+    across = [100 * each.mean for _, each in known]
+    heights = [number + 0.22 * (place - (len(answer.metrics) - 1) / 2) for number, _ in known]
+    ends = [
+        [100 * (each.mean - (each.mean if each.low is None else each.low)) for _, each in known],
+        [100 * ((each.mean if each.high is None else each.high) - each.mean) for _, each in known],
+    ]
+    axes.errorbar(
+        across,
+        heights,
+        xerr=ends,
+        fmt=canvas.MARKERS[place],
+        color=canvas.COLOURS[place],
+        markersize=4,
+        linewidth=1.3,
+        label=metric,
+    )
+
+
+def keep(name: str, folder: Path, command: str) -> None:
+    """A comparison's figures, and where they were measured, under benchmarks/results."""
+    comparison, _ = ComparisonFolder(folder).read()
+    assert comparison.name == name, f"{folder} is the comparison {comparison.name}"
+    RESULTS.mkdir(exist_ok=True)
+    shutil.copyfile(folder / "table.csv", RESULTS / f"{name}.csv")
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    about = {
+        "command": command,
+        "commit": commit.stdout.strip(),
+        "machine": where(),
+        "python": platform.python_version(),
+    }
+    (RESULTS / f"{name}.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
+
+
+def answers() -> list[Answer]:
+    """All for which something was measured."""
+    return [Answer(path.stem) for path in sorted(RESULTS.glob("*.csv"))]
+
+
+def main() -> None:
+    """Keep a comparison, or write all pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="what")
+    kept = commands.add_parser("keep")
+    kept.add_argument("name")
+    kept.add_argument("folder", type=Path)
+    kept.add_argument("--command", required=True, help="by which it was measured")
+    options = parser.parse_args()
+    if options.what == "keep":
+        keep(options.name, options.folder, options.command)
+    PAGES.mkdir(exist_ok=True)
+    for answer in answers():
+        (PAGES / f"{answer.name}.md").write_text(page(answer), "utf-8")
+        (PAGES / f"{answer.name}.svg").write_text(picture(answer), "utf-8")
+        print(PAGES / f"{answer.name}.md")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The pages of measured answers: made of the figures that are kept, to the letter."""
+
+import csv
+import json
+import re
+
+import pytest
+
+from benchmarks import answers
+from benchmarks.answers import Answer, page, picture
+from experiments.compare.paired import difference
+
+HEAD = ["row", "method", "strategy", "seed", "status", "metric: headline", "metric: classifier final"]
+HEAD += ["payload_bytes", "rounds"]
+QUESTION = """# Is it better? Two methods, nothing tuned.
+seeds = [0, 1, 2]
+metric = ["headline", "classifier final"]
+baseline = "local"
+methods = ["local", "protonorm"]
+datasets = ["digits"]
+"""
+FIGURES = {"local": (0.5, 0.6, 0.7), "protonorm": (0.6, 0.7, 0.81)}
+
+
+@pytest.fixture
+def answer(tmp_path, monkeypatch):
+    """A question with its figures; one cell is not finished."""
+    monkeypatch.setattr(answers, "QUESTIONS", tmp_path)
+    monkeypatch.setattr(answers, "RESULTS", tmp_path)
+    (tmp_path / "better.toml").write_text(QUESTION)
+    (tmp_path / "better.md").write_text("It is.\n")
+    about = {"command": "protosphere compare better.toml", "commit": "abc", "machine": "a machine"}
+    (tmp_path / "better.json").write_text(json.dumps(about))
+    with (tmp_path / "better.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(HEAD)
+        for method, values in FIGURES.items():
+            for seed, value in enumerate(values):
+                writer.writerow(["digits", method, method, seed, "completed", value, "", 4000 * seed, 2])
+        writer.writerow(["digits", "protonorm", "protonorm", 3, "missing", *[""] * 4])
+    return Answer("better")
+
+
+def test_a_page_has_the_question_what_came_out_and_the_figures(answer):
+    text = page(answer)
+    assert text.startswith("# Is it better?\n\nTwo methods, nothing tuned.\n\nIt is.\n")
+    found = difference(dict(enumerate(FIGURES["protonorm"])), dict(enumerate(FIGURES["local"])))
+    low, high = 100 * found.low, 100 * found.high
+    assert f"| `protonorm` | **70.33 ± 10.50** | **+10.3 [{low:+.1f}, {high:+.1f}]** | - | - | 2.0 |" in text
+    assert "| `local` | 60.00 ± 10.00 |  | - |  | 2.0 |" in text
+    assert "`protosphere compare better.toml`, commit abc, seeds 0, 1, 2, a machine" in text
+
+
+def test_its_picture_has_each_method_but_the_baseline(answer):
+    drawn = picture(answer)
+    assert "protonorm" in drawn
+    assert not re.search(r">\s*local\s*<", drawn)
+    assert picture(answer) == drawn
+
+
+@pytest.mark.parametrize("name", [each.name for each in answers.answers()])
+def test_a_page_is_what_the_script_makes_of_the_kept_figures(name):
+    assert (answers.PAGES / f"{name}.md").read_text("utf-8") == page(Answer(name))
+    assert (answers.PAGES / f"{name}.svg").exists()
