@@ -25,7 +25,7 @@ from strategies import known_settings
 FORMAT = 1
 FILE = "comparison.json"
 # where and how patiently a run ran is no matter of what it computed
-INDIFFERENT = (MAY_DIFFER_ON_RESUME | set(PLACES)) - {"rounds"}
+INDIFFERENT = (MAY_DIFFER_ON_RESUME | set(PLACES)) - {"rounds", "stop-patience", "stop-min-delta"}
 
 
 class ComparisonFolder:
