@@ -7,7 +7,7 @@ SETTINGS ?=
 CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_golden.py tests/prototypes/test_mixture.py \
 	tests/prototypes/test_masks.py
 
-.PHONY: demo deploy-demo docker-demo test integration cuda-check ray-check soak mutants settings lint bench clean help
+.PHONY: demo deploy-demo docker-demo test integration cuda-check ray-check soak mutants settings api-docs lint bench clean help
 
 help:
 	@echo "make demo    install what is needed, train ten different clients on real digits, and compare with no exchange"
@@ -20,6 +20,7 @@ help:
 	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
 	@echo "make mutants 47 small wrongs in the code, each of which its tests must notice (ten minutes)"
 	@echo "make settings  bring the defaults in pyproject.toml and README.md up to date with the code"
+	@echo "make api-docs  write docs/api.md anew from the docstrings of the Python API"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   the figures of the README, printed (half an hour)"
 
@@ -77,6 +78,9 @@ mutants: $(READY)
 
 settings: $(READY)
 	$(BIN)/python -m experiments.settings_tables
+
+api-docs: $(READY)
+	$(BIN)/python -m protosphere.api_docs
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.alignment

@@ -9,6 +9,8 @@ What stands in `__all__` is public and stays; docs/api.md describes it. A name's
 so that the import itself takes no time.
 """
 
+import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from protosphere.running import run as run
 
 # in the order of docs/api.md
-_PLACES = {
+PLACES = {
     "protosphere.running": ("run",),
     "protosphere.results": ("load", "Run", "Client", "Predictions", "Prototypes", "Report"),
     "protosphere.comparing": ("compare", "Comparison"),
@@ -63,10 +65,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    for place, names in _PLACES.items():
+    for place, names in PLACES.items():
         if name in names:
             refuse_strangers()
-            with ours_first():
+            with ours_first(), warnings.catch_warnings():
+                if "ipykernel" in sys.modules:
+                    # it complains of a notebook without ipywidgets, which we need not
+                    warnings.filterwarnings("ignore", message="IProgress not found")
+                    import_module("tqdm.auto")
                 found = getattr(import_module(place), name)
             globals()[name] = found
             return found

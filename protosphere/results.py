@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = np.ndarray[Any, np.dtype[Any]]
-LATEST = "latest"
 
 
-def load(run: str | os.PathLike[str] = LATEST, results: str | os.PathLike[str] = "") -> "Run":
+def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str] = "") -> "Run":
     """A run that was started here or elsewhere, finished or not.
 
     >>> protosphere.load(run.folder).summary["rounds"]
@@ -58,8 +57,8 @@ def load(run: str | os.PathLike[str] = LATEST, results: str | os.PathLike[str] =
             raise SettingError(f"{place} is a comparison; protosphere.Comparison reads it.") from None
         newest = f"; the newest there is {known[-1]}" if known else ""
         raise SettingError(
-            f"run is {shown(os.fspath(run))}, but no run is there or in {results_root(os.fspath(results))}{newest}; give "
-            f'a run\'s folder, its name, or "{LATEST}".'
+            f"run is {shown(os.fspath(run))}, but no run is there or in {results_root(os.fspath(results))}{newest}; "
+            'give a run\'s folder, its name, or "latest".'
         ) from None
 
 
@@ -170,7 +169,8 @@ class Run:
             )
         if round is not None and round != about["round"]:
             raise SettingError(
-                f"round is {shown(round)}, but of its prototypes {self.folder} keeps those of round {about['round']} alone."
+                f"round is {shown(round)}, but of its prototypes {self.folder} keeps those of round {about['round']} "
+                "alone."
             )
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         nothing = np.zeros(0, dtype=np.int64)
@@ -253,10 +253,10 @@ class Run:
         return found
 
     def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r})"
+        return f"Run({self.name!r})"
 
     def _repr_html_(self) -> str:
-        rows = {"folder": str(self.folder)}
+        rows = {"run": self.name}
         try:
             found = self.summary
         except SettingError as error:
@@ -395,13 +395,13 @@ class Client:
         # of an image whose channels were scaled to 1 everything would be black
         if len(shape) == 3 and rows.is_floating_point():
             raise DataError(
-                f"x holds {rows.dtype}, but images are stored as whole numbers of their full scale, which the client scales "
-                "itself; give them as they were before scaling."
+                f"x holds {rows.dtype}, but images are stored as whole numbers of their full scale, which the client "
+                "scales itself; give them as they were before scaling."
             )
         return rows if len(shape) == 3 or self._trained.tokens is not None else rows.to(torch.float32)
 
     def __repr__(self) -> str:
-        return f"Client({str(self.folder)!r})"
+        return f"Client({self.folder.name} of {self.folder.parent.name!r})"
 
 
 @dataclass(frozen=True)
