@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 import protosphere
+from cli.summary import print_summary
 from data.client_data import client_data
 from federation.data_spec import data_spec
 from federation.settings import home as home_of
@@ -122,7 +123,7 @@ def test_rounds_and_clients_are_the_lines_with_each_evaluation_at_the_round_that
             )
 
 
-def test_whoever_hears_of_rounds_hears_the_figures_of_the_table_and_may_end_the_run():
+def test_whoever_hears_of_rounds_hears_the_figures_of_the_table_and_may_end_the_run(capsys):
     heard = []
 
     def on_round(figures):
@@ -136,6 +137,9 @@ def test_whoever_hears_of_rounds_hears_the_figures_of_the_table_and_may_end_the_
         assert figures["accuracy"] == table.loc[figures["of_round"], "accuracy"]
         assert figures["loss"] == table.loc[figures["round"], "loss"]
     assert (run.summary["stopped"], run.summary["rounds"], run.status["state"]) == ("on-round", 3, "completed")
+    assert "ended by on-round after 3 rounds" in run.report().path.read_text()
+    print_summary(run.folder)
+    assert "ended by on-round after round 3" in capsys.readouterr().out
     # it may go on, and is then the run that nobody ended
     longer, whole = protosphere.run(resume=run.folder, quiet=True), start(strategy="protonorm", rounds=9)
     timeless = [name for name in whole.rounds.columns if name != "seconds" and not name.startswith("wire")]
