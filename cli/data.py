@@ -34,7 +34,7 @@ def data(
         typer.Option(
             "--set",
             "-c",
-            help="Settings: 'dataset=\"../cifar10\" alpha=0.5', or a TOML file. Later ones win; README.md lists all.",
+            help="'dataset=\"../cifar10\" alpha=0.5', or a TOML file; later ones win (`protosphere settings`).",
             metavar="SETTINGS",
         ),
     ] = None,

@@ -17,6 +17,7 @@ from cli.predict import predict
 from cli.privacy import privacy
 from cli.report import report
 from cli.run import run
+from cli.runs import app as runs
 
 app = typer.Typer(
     cls=Group,
@@ -94,6 +95,7 @@ app.command(
         protosphere privacy --renew
     """,
 )(privacy)
+app.add_typer(runs, name="runs", epilog="    protosphere runs --results /srv/results")
 app.command("methods", cls=Command, epilog="    protosphere methods --search generator")(methods)
 app.command("models", cls=Command, epilog="    protosphere models")(models)
 app.command("presets", cls=Command, epilog="    protosphere presets --search cifar")(presets)

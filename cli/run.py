@@ -88,7 +88,7 @@ def run(
         typer.Option(
             "--set",
             "-c",
-            help="Settings: 'rounds=5 strategy=\"fedproto\"', or a TOML file. Later ones win; README.md lists all.",
+            help="'rounds=5 strategy=\"fedproto\"', or a TOML file; later ones win (`protosphere settings`).",
             metavar="SETTINGS",
         ),
     ] = None,

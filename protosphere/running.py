@@ -43,8 +43,8 @@ def run(
     >>> run.summary["rounds"]
     3
 
-    A setting is given by its name in the README, with `_` for `-`; one of a method's own with `__` for the dot. In a
-    mapping it may keep its name:
+    A setting is given by its name in docs/settings.md, with `_` for `-`; one of a method's own with `__` for the dot.
+    In a mapping it may keep its name:
 
     >>> again = protosphere.run("protonorm", "spiral", clients=4, rounds=1, models="tiny_perceptron",
     ...                         spiral_points=50, protonorm__gamma=5, settings={"protonorm.alignment": "thomson"})

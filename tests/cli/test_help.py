@@ -14,7 +14,7 @@ from cli.main import app
 
 GROUP = typer.main.get_command(app)
 COMMANDS = ["run", "compare", "data", "report", "predict", "export", "privacy"]
-COMMANDS += ["methods", "models", "presets", "settings", "doctor"]
+COMMANDS += ["methods", "models", "presets", "settings", "doctor", "runs"]
 
 
 def helped(*arguments):
