@@ -248,9 +248,11 @@ class Settings(BaseModel):
             )
 
 
+# When a run ends.
+ENDS = frozenset({"rounds", "stop-patience", "stop-min-delta"})
 # What a resumed run may change: where, how long and how patiently it runs, never what it computes.
 MAY_DIFFER_ON_RESUME = frozenset(
-    {"rounds", "stop-patience", "stop-min-delta"}
+    ENDS
     | {"start-timeout", "query-timeout", "round-timeout", "device", "state-memory", "results-dir", "resume"}
     | {"tensorboard", "wandb", "mlflow"}
 )
