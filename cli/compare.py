@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli import complete
 from cli.options import end
 
 if TYPE_CHECKING:
@@ -34,10 +35,22 @@ KILLED = 128  # plus the signal's number, as shells count
 def compare(
     file: Annotated[str, typer.Argument(help="A comparison, as a TOML file.", show_default=False)] = "",
     preset: Annotated[
-        str, typer.Option(help=f"A table of the papers: {', '.join(PRESETS)}.", metavar="NAME", show_default=False)
+        str,
+        typer.Option(
+            help=f"A table of the papers: {', '.join(PRESETS)}.",
+            metavar="NAME",
+            show_default=False,
+            autocompletion=complete.comparisons,
+        ),
     ] = "",
     methods: Annotated[
-        str, typer.Option(help="Some of the methods, or others: a,b.", metavar="NAMES", show_default=False)
+        str,
+        typer.Option(
+            help="Some of the methods, or others: a,b.",
+            metavar="NAMES",
+            show_default=False,
+            autocompletion=complete.methods,
+        ),
     ] = "",
     datasets: Annotated[
         str, typer.Option(help="Some of the data sets: a,b.", metavar="NAMES", show_default=False)
@@ -77,7 +90,13 @@ def compare(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", "-c", help="Settings for all cells, as `run` takes them.", metavar="SETTINGS"),
+        typer.Option(
+            "--set",
+            "-c",
+            help="Settings for all cells, as `run` takes them.",
+            metavar="SETTINGS",
+            autocompletion=complete.settings,
+        ),
     ] = None,
     data: Annotated[
         list[str] | None,

@@ -22,7 +22,7 @@ from cli.runs import app as runs
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     epilog="""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli import complete
 from cli.display import Display
 from cli.options import Preset, end
 
@@ -90,6 +91,7 @@ def run(
             "-c",
             help="'rounds=5 strategy=\"fedproto\"', or a TOML file; later ones win (`protosphere settings`).",
             metavar="SETTINGS",
+            autocompletion=complete.settings,
         ),
     ] = None,
     preset: Preset = "",

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from cli import complete
 from cli.help import Command, Group
 from cli.options import end
 
@@ -51,7 +52,10 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
 
 def compare(
     names: Annotated[
-        list[str], typer.Argument(help="Two runs or more: names, folders, or `latest`.", metavar="RUN...")
+        list[str],
+        typer.Argument(
+            help="Two runs or more: names, folders, or `latest`.", metavar="RUN...", autocompletion=complete.runs
+        ),
     ],
     results: Annotated[str, RESULTS] = "",
 ) -> None:
@@ -104,7 +108,9 @@ def compare(
 
 
 def delete(
-    names: Annotated[list[str], typer.Argument(help="Names or folders.", metavar="RUN...")],
+    names: Annotated[
+        list[str], typer.Argument(help="Names or folders.", metavar="RUN...", autocompletion=complete.runs)
+    ],
     results: Annotated[str, RESULTS] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
