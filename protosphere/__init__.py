@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from protosphere.start import ours_first, refuse_strangers
 
 if TYPE_CHECKING:
+    from protosphere.clients import Client as Client
+    from protosphere.clients import Predictions as Predictions
     from protosphere.comparing import Comparison as Comparison
     from protosphere.comparing import compare as compare
     from protosphere.errors import DataError as DataError
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
     from protosphere.errors import RunError as RunError
     from protosphere.errors import SettingError as SettingError
     from protosphere.errors import StoreError as StoreError
-    from protosphere.results import Client as Client
-    from protosphere.results import Predictions as Predictions
     from protosphere.results import Prototypes as Prototypes
     from protosphere.results import Report as Report
     from protosphere.results import Run as Run
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 # in the order of docs/api.md
 PLACES = {
     "protosphere.running": ("run",),
-    "protosphere.results": ("load", "Run", "Client", "Predictions", "Prototypes", "Report"),
+    "protosphere.results": ("load", "Run", "Prototypes", "Report"),
+    "protosphere.clients": ("Client", "Predictions"),
     "protosphere.comparing": ("compare", "Comparison"),
     "protosphere.errors": (
         *("Error", "SettingError", "DataError", "ModelError", "RosterError", "RunError", "StoreError"),
