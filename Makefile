@@ -7,7 +7,7 @@ SETTINGS ?=
 CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_golden.py tests/prototypes/test_mixture.py \
 	tests/prototypes/test_masks.py
 
-.PHONY: demo deploy-demo docker-demo test integration cuda-check ray-check soak mutants settings docs lint bench clean help
+.PHONY: demo deploy-demo docker-demo test integration cuda-check ray-check soak mutants settings api-docs docs lint bench clean help
 
 help:
 	@echo "make demo    install what is needed, train ten different clients on real digits, and compare with no exchange"
@@ -18,8 +18,9 @@ help:
 	@echo "make cuda-check  on a machine with a GPU: every method there, against the figures of a CPU"
 	@echo "make ray-check  runs and comparisons over two Ray nodes on this machine, one of which is killed (seven minutes)"
 	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
-	@echo "make mutants 47 small wrongs in the code, each of which its tests must notice (ten minutes)"
+	@echo "make mutants 63 small wrongs in the code, each of which its tests must notice (ten minutes)"
 	@echo "make settings  bring the defaults in pyproject.toml and docs/settings.md up to date with the code"
+	@echo "make api-docs  write docs/api.md anew from the docstrings of the Python API"
 	@echo "make docs    the pages of docs/ as a site to open from disk: docs/_build/index.html"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   the figures of the pages, printed (half an hour)"
@@ -67,6 +68,9 @@ ray-check: $(READY)
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak -s tests/soak
+
+api-docs: $(READY)
+	$(BIN)/python -m protosphere.api_docs
 
 # every warning is an error; what it makes needs no server and is searched without a network
 docs: $(READY)

@@ -61,6 +61,7 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
     return [
         *([f"every figure is with {summary['companion']}"] if "companion" in summary else []),
         told,
+        *([f"ended by {summary['stopped']} after round {summary['rounds']}"] if "stopped" in summary else []),
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
         f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, of which "
         f"{readable_size(above)} around the payload and {readable_size(sizes['evaluation_wire_up'])} for evaluation",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.compare.plan import OF_A_ROW
-from federation.settings import MAY_DIFFER_ON_RESUME
+from federation.settings import ENDS, MAY_DIFFER_ON_RESUME
 from reports.results import Line, Results
 from runs.lines import readable_size
 
@@ -37,7 +37,7 @@ def differing_settings(runs: Sequence[Results]) -> Iterator[tuple[str, list[str]
     names = dict.fromkeys(name for run in runs for name in run.settings)
     for name in names:
         values = [run.settings.get(name, "-") for run in runs]
-        if name not in MAY_DIFFER_ON_RESUME - {"rounds"} and len(set(map(repr, values))) > 1:
+        if name not in MAY_DIFFER_ON_RESUME - ENDS and len(set(map(repr, values))) > 1:
             yield name, [str(value) for value in values]
 
 

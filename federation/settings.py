@@ -143,6 +143,8 @@ class Settings(BaseModel):
     shared_test_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     shared_test_path: str = ""
     disclose_class_counts: bool = False
+    stop_patience: Count = 0
+    stop_min_delta: NotNegative = 0.0
 
     privacy: Literal["none", "release"] = "none"
     privacy_epsilon: Positive = 3.0
@@ -212,6 +214,16 @@ class Settings(BaseModel):
             )
         if self.precision == "bf16" and not self.device.startswith(("auto", "cuda")):
             raise ValueError(f'`precision` "bf16" is autocast on CUDA; with `device` "{self.device}" use "float32"')
+        if self.stop_patience and not self.validation_share:
+            raise ValueError(
+                f"`stop-patience` is {self.stop_patience}, but `validation-share` is 0, which leaves no row by "
+                "which to tell; raise it, or set `stop-patience` to 0"
+            )
+        if self.stop_min_delta and not self.stop_patience:
+            raise ValueError(
+                f"`stop-min-delta` is {self.stop_min_delta}, but `stop-patience` is 0, so nothing stops; raise that, "
+                "or take it out"
+            )
         if self.privacy != "none":
             self._agree_on_privacy()
         elif self.privacy_measure:
@@ -224,6 +236,11 @@ class Settings(BaseModel):
                 f"`ensemble-every` is {self.ensemble_every}: answers are made of private models; under `privacy` it "
                 "must be 0"
             )
+        if self.stop_patience:
+            raise ValueError(
+                f"`stop-patience` is {self.stop_patience}: validation accuracy is of private rows, and under `privacy` "
+                "clients keep it; set it to 0"
+            )
         if self.disclose_class_counts:
             raise ValueError(
                 "`disclose-class-counts` is true: under `privacy` the only counts that leave are those of a noisy "
@@ -231,9 +248,12 @@ class Settings(BaseModel):
             )
 
 
-# What a resumed run may change: where and how patiently it runs, never what it computes.
+# When a run ends.
+ENDS = frozenset({"rounds", "stop-patience", "stop-min-delta"})
+# What a resumed run may change: where, how long and how patiently it runs, never what it computes.
 MAY_DIFFER_ON_RESUME = frozenset(
-    {"rounds", "start-timeout", "query-timeout", "round-timeout", "device", "state-memory", "results-dir", "resume"}
+    ENDS
+    | {"start-timeout", "query-timeout", "round-timeout", "device", "state-memory", "results-dir", "resume"}
     | {"tensorboard", "wandb", "mlflow"}
 )
 

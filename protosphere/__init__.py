@@ -1,1 +1,84 @@
-"""Protosphere: prototype-based federated learning on Flower."""
+"""Protosphere: prototype-based federated learning on Flower.
+
+    import protosphere
+
+    run = protosphere.run("protonorm", "digits", clients=10, rounds=20)
+    run.rounds["accuracy"].plot()
+
+What stands in `__all__` is public and stays; docs/api.md describes it. A name's module is loaded when it is first used,
+so that the import itself takes no time.
+"""
+
+import sys
+import warnings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from protosphere.start import ours_first, refuse_strangers
+
+if TYPE_CHECKING:
+    from protosphere.clients import Client as Client
+    from protosphere.clients import Predictions as Predictions
+    from protosphere.comparing import Comparison as Comparison
+    from protosphere.comparing import compare as compare
+    from protosphere.errors import DataError as DataError
+    from protosphere.errors import Error as Error
+    from protosphere.errors import ModelError as ModelError
+    from protosphere.errors import RosterError as RosterError
+    from protosphere.errors import RunError as RunError
+    from protosphere.errors import SettingError as SettingError
+    from protosphere.errors import StoreError as StoreError
+    from protosphere.results import Prototypes as Prototypes
+    from protosphere.results import Report as Report
+    from protosphere.results import Run as Run
+    from protosphere.results import load as load
+    from protosphere.running import run as run
+
+# in the order of docs/api.md
+PLACES = {
+    "protosphere.running": ("run",),
+    "protosphere.results": ("load", "Run", "Prototypes", "Report"),
+    "protosphere.clients": ("Client", "Predictions"),
+    "protosphere.comparing": ("compare", "Comparison"),
+    "protosphere.errors": (
+        *("Error", "SettingError", "DataError", "ModelError", "RosterError", "RunError", "StoreError"),
+    ),
+}
+
+__all__ = [
+    "Client",
+    "Comparison",
+    "DataError",
+    "Error",
+    "ModelError",
+    "Predictions",
+    "Prototypes",
+    "Report",
+    "RosterError",
+    "Run",
+    "RunError",
+    "SettingError",
+    "StoreError",
+    "compare",
+    "load",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for place, names in PLACES.items():
+        if name in names:
+            refuse_strangers()
+            with ours_first(), warnings.catch_warnings():
+                if "ipykernel" in sys.modules:
+                    # it complains of a notebook without ipywidgets, which we need not
+                    warnings.filterwarnings("ignore", message="IProgress not found")
+                    import_module("tqdm.auto")
+                found = getattr(import_module(place), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module 'protosphere' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

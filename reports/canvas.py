@@ -80,8 +80,8 @@ STYLE: dict[Any, Any] = {
 
 
 @contextmanager
-def figure(size: tuple[float, float] = HALF) -> "Iterator[Figure]":
-    """An empty figure of so many inches in the page's style, which holds while inside."""
+def figure(size: tuple[float, float] = HALF, kind: "type[Figure] | None" = None) -> "Iterator[Figure]":
+    """An empty figure of so many inches, of `kind` if one is given, in the page's style, which holds while inside."""
     # matplotlib takes a second to import and, once a machine, several to look for fonts, which it says on the log
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib import rc_context
@@ -90,7 +90,7 @@ def figure(size: tuple[float, float] = HALF) -> "Iterator[Figure]":
     with rc_context(STYLE), warnings.catch_warnings():
         # names may be in letters that only the browser's fonts have
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        yield Figure(figsize=size, layout="constrained")
+        yield (kind or Figure)(figsize=size, layout="constrained")
 
 
 def svg(drawn: "Figure") -> str:

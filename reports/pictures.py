@@ -13,6 +13,7 @@ from runs.lines import readable_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FEW_POINTS = 30  # up to which a curve shows its points
 FEW_ROUNDS = 60  # up to which rounds are columns
@@ -41,28 +42,41 @@ def accuracy_over_rounds(results: Results) -> Picture | str:
     means = results.of_rule("mean")
     if not means:
         return f"Accuracy over rounds: no evaluation by the rule {results.rule} came in."
-    rounds, mean = _columns(means)
-    std, worst = _columns(results.of_rule("std"))[1], _columns(results.of_rule("worst"))[1]
     with canvas.figure() as drawn:
-        axes = drawn.add_subplot()
-        low, high = ([min(100.0, max(0.0, m + sign * s)) for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
-        axes.fill_between(rounds, low, high, color=COLOURS[0], alpha=0.18, linewidth=0, label="± 1 std over clients")
-        axes.plot(rounds, mean, color=COLOURS[0], marker=dots(rounds), markersize=3.5, label="mean of all rows")
-        axes.plot(rounds, worst, color=COLOURS[1], linewidth=1.3, linestyle=(0, (4, 1.5)), label="worst client")
-        if results.floor:
-            axes.plot(*_columns(results.floor), color=SOFT, linewidth=1.3, linestyle=":", label="majority class")
-        _draw_ensemble(axes, results)
-        chosen = _draw_selected(axes, results, dict(means))
-        axes.set(xlabel="round", ylabel="test accuracy (%)")
-        whole_rounds(axes)
-        drawn.legend(loc="outside lower center", ncols=3)
+        chosen = draw_accuracy(drawn, results)
         svg = canvas.svg(drawn)
+    rounds, mean = _columns(means)
+    worst = _columns(results.of_rule("worst"))[1]
     alt = (
         f"Test accuracy by {results.rule} over rounds {rounds[0]} to {rounds[-1]}: mean from {mean[0]:.1f} % to "
         f"{mean[-1]:.1f} %, worst client {worst[-1]:.1f} % at the end{chosen}."
     )
     caption = f"Test accuracy by {results.rule}, of the models that each round left (0: untrained ones)."
     return Picture("accuracy-rounds", svg, alt, caption)
+
+
+def draw_accuracy(drawn: "Figure", results: Results) -> str:
+    """Fill a figure with the primary rule's accuracy over rounds; inside `canvas.figure`. Some of it must be there.
+
+    Returns:
+        Which round validation selected, in words; "" for none.
+    """
+    means = results.of_rule("mean")
+    rounds, mean = _columns(means)
+    std, worst = _columns(results.of_rule("std"))[1], _columns(results.of_rule("worst"))[1]
+    axes = drawn.add_subplot()
+    low, high = ([min(100.0, max(0.0, m + sign * s)) for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
+    axes.fill_between(rounds, low, high, color=COLOURS[0], alpha=0.18, linewidth=0, label="± 1 std over clients")
+    axes.plot(rounds, mean, color=COLOURS[0], marker=dots(rounds), markersize=3.5, label="mean of all rows")
+    axes.plot(rounds, worst, color=COLOURS[1], linewidth=1.3, linestyle=(0, (4, 1.5)), label="worst client")
+    if results.floor:
+        axes.plot(*_columns(results.floor), color=SOFT, linewidth=1.3, linestyle=":", label="majority class")
+    _draw_ensemble(axes, results)
+    chosen = _draw_selected(axes, results, dict(means))
+    axes.set(xlabel="round", ylabel="test accuracy (%)")
+    whole_rounds(axes)
+    drawn.legend(loc="outside lower center", ncols=3)
+    return chosen
 
 
 def _draw_ensemble(axes: "Axes", results: Results) -> None:

@@ -112,6 +112,8 @@ def _page(results: Results, held: Holdings, drawn: Mapping[str, Sequence[Picture
     if not results.finished:
         rounds = summary["rounds"]
         parts.insert(0, paragraph(f"This run has not come to its end: all here is of its first {rounds} rounds."))
+    elif by := summary.get("stopped"):
+        parts.insert(0, paragraph(f"This run was ended by {one_line(str(by), 40)} after {summary['rounds']} rounds."))
     parts += [
         section(title, *_gallery(pictures, beside.get(title, [])), *below.get(title, []))
         for title, pictures in drawn.items()

@@ -209,9 +209,10 @@ class RunFolder:
                 f"setting `rounds` is {rounds}, but {self.path} has finished {finished}; resume with that many or more."
             )
 
-    def set_rounds(self, rounds: int) -> None:
-        """Remember that the run now goes on to `rounds`, so that a later resume need not be told again."""
-        self._write_json("settings.json", self.settings() | {"rounds": rounds})
+    def set_end(self, rounds: int, settings: Settings) -> None:
+        """Remember when the run is now to end, so that a later resume need not be told again."""
+        stop = {"stop-patience": settings.stop_patience, "stop-min-delta": settings.stop_min_delta}
+        self._write_json("settings.json", self.settings() | stop | {"rounds": rounds})
 
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
         """Who took part, and what each discloses."""

@@ -171,12 +171,13 @@ def summarise(
     lines: Sequence[Line],
     clients: int,
     companion: str = "",
+    stopped: str = "",
 ) -> Line:
     """The run's outcome, from its lines alone, so that a resumed run has the same.
 
     Args:
         rule: the primary prediction rule. written: the settings as the run's folder holds them. companion: by
-            `companions`: no figure is one of the client's models alone.
+            `companions`: no figure is one of the client's models alone. stopped: what ended it before its last round.
     """
     rules = figures.headlines(lines)
     primary = rules.get(rule, {})
@@ -201,6 +202,7 @@ def summarise(
         "clients": clients,
         **({"companion": companion} if companion else {}),
         "rounds": sum(not line.get("final", False) for line in lines),
+        **({"stopped": stopped} if stopped else {}),
         "headline": {
             "rule": rule,
             "figure": figure,

@@ -17,6 +17,7 @@ from runs.round import RunError
 from runs.status import status
 from strategies import open_folder, read_settings, refuse_foreign
 from strategies.rounds.flower import PrototypeStrategy
+from strategies.rounds.stopping import OnRound
 
 USER_ERRORS = (SettingError, RosterError, RunError)
 # what marks our lines in Flower's stream, and among them why a run failed
@@ -74,24 +75,30 @@ def main(grid: Grid, context: Context) -> None:
     run(grid, context)
 
 
-def run(grid: Grid, context: Context, opened: Callable[[Path], None] = lambda folder: None) -> Path:
+def run(
+    grid: Grid,
+    context: Context,
+    opened: Callable[[Path], None] = lambda folder: None,
+    on_round: OnRound | None = None,
+) -> Path:
     """`main`, for whoever calls it in one process.
 
     Args:
         opened: told the run's folder as soon as there is one.
+        on_round: told the line of every round when its checkpoint is written; False ends the run.
 
     Returns:
         The run's folder.
     """
     with said():
         try:
-            return _run(grid, context, opened)
+            return _run(grid, context, opened, on_round)
         except USER_ERRORS as error:
             log.error("%s", error)
             raise
 
 
-def _run(grid: Grid, context: Context, opened: Callable[[Path], None]) -> Path:
+def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round: OnRound | None) -> Path:
     refuse_foreign(context.run_config)
     run = read_settings(context.run_config)
     refuse_relative_paths(run.settings)
@@ -102,7 +109,7 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None]) -> Path:
         opened(folder.path)
         try:
             with live(run.settings, folder), status(run.settings, run.inference, folder, context.run_id):
-                PrototypeStrategy(run, folder).start(grid)
+                PrototypeStrategy(run, folder, on_round).start(grid)
         except (SettingError, RosterError):
             folder.discard_unless_begun()
             raise

@@ -179,6 +179,22 @@ def predict(trained: Trained, rule: str, files: Sequence[Path], texts: Sequence[
     return chain.from_iterable(_answers(trained, rule, sources[start : start + ROWS_AT_ONCE]) for start in starts)
 
 
+def inputs_of(trained: Trained, sources: Sequence[Path | str]) -> Tensor:
+    """Image files, or texts and files of them, as `Trained.scores` takes inputs: (n, ...).
+
+    Raises:
+        SettingError: the client's model takes no such thing.
+        DataError: the first that cannot be read.
+    """
+    files = [source for source in sources if isinstance(source, Path)]
+    _refuse_unfit(trained, files, [source for source in sources if isinstance(source, str)])
+    return torch.stack([_read(trained, source) for source in sources])
+
+
+def _read(trained: Trained, source: Path | str) -> Tensor:
+    return _tokens(trained.tokens, source) if trained.tokens else _image(trained.transform, source)
+
+
 def _refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str]) -> None:
     shape = trained.transform.shape
     if trained.tokens is None and len(shape) == 1:
@@ -196,7 +212,7 @@ def _answers(trained: Trained, rule: str, sources: Sequence[Path | str]) -> Iter
     read: list[Tensor | str] = []
     for source in sources:
         try:
-            read.append(_tokens(trained.tokens, source) if trained.tokens else _image(trained.transform, source))
+            read.append(_read(trained, source))
         except DataError as error:
             read.append(str(error))
     inputs = [each for each in read if isinstance(each, Tensor)]

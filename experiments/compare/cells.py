@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -285,10 +284,7 @@ def _checked(cell: Cell) -> Cell:
     """The cell with all that `protosphere run` would make of its settings: absolute paths, floats for ints."""
     asked = {name: value for name, value in cell.settings.items() if name not in PLACES}
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "settings.toml"
-            file.write_text(toml(asked), "utf-8")
-            planned = plan([str(file)])
+        planned = plan(more=asked)
     except (SettingError, DataError, ModelError) as error:
         raise type(error)(f"{cell.title}: {error}") from None
     settings = {name: value for name, value in planned.run_config.items() if name not in PLACES}

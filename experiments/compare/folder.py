@@ -16,7 +16,7 @@ from data.files import replacing
 from experiments.compare.cells import PLACES, Cell
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
 from federation.homes import discard_stores
-from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, is_run_name, plain_name, shown
+from federation.settings import ENDS, MAY_DIFFER_ON_RESUME, SettingError, is_run_name, plain_name, shown
 from federation.words import own_version
 from runs.folder import RunFolder
 from runs.places import results_root
@@ -25,7 +25,7 @@ from strategies import known_settings
 FORMAT = 1
 FILE = "comparison.json"
 # where and how patiently a run ran is no matter of what it computed
-INDIFFERENT = (MAY_DIFFER_ON_RESUME | set(PLACES)) - {"rounds"}
+INDIFFERENT = (MAY_DIFFER_ON_RESUME | set(PLACES)) - ENDS
 
 
 class ComparisonFolder:

@@ -169,14 +169,8 @@ def read(path: Path) -> Comparison:
         raise SettingError(f"the comparison file {path} cannot be read ({reason}).") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"the comparison file {path} is not valid TOML ({error}).") from None
-    for key in table:
-        if key not in KEYS:
-            raise SettingError(
-                f"{path.name}: unknown key `{key}`{nearest(key, KEYS)}; a comparison has {', '.join(KEYS)}, and "
-                "settings for all of it stand in [settings]."
-            )
     try:
-        return _comparison(path.stem, table)
+        return from_table(path.stem, table)
     except SettingError as error:
         raise SettingError(f"{path.name}: {error}") from None
 
@@ -226,7 +220,21 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
     return found
 
 
-def _comparison(name: str, table: Mapping[str, Any]) -> Comparison:
+def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
+    """A comparison from what its file holds.
+
+    Args:
+        name: short, for folders. table: by the keys of `KEYS`.
+
+    Raises:
+        SettingError: one sentence on the first thing in it that cannot be.
+    """
+    for key in table:
+        if key not in KEYS:
+            raise SettingError(
+                f"unknown key `{key}`{nearest(key, KEYS)}; a comparison has {', '.join(KEYS)}, and "
+                "settings for all of it stand in [settings]."
+            )
     parts = {key: _entries(table.get(key, []), key) for key in ("methods", "datasets", "partitions")}
     for key in ("methods", "datasets"):
         if not parts[key]:

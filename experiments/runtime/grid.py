@@ -27,6 +27,7 @@ from client_app.app import app as client_app
 from client_app.told import simulate
 from server_app.app import run, said
 from strategies import known_settings
+from strategies.rounds.stopping import OnRound
 
 DIED, RAISED, UNAVAILABLE = 0, 2, 5  # Flower's error codes: the worker is gone; the ClientApp raised; no such node
 SERVER = 1  # Flower's node id of the ServerApp
@@ -158,6 +159,7 @@ def run_in_process(
     show: Callable[[str], None] = print,
     opened: Callable[[Path], None] = lambda folder: None,
     grid_of: Callable[..., LocalGrid] = LocalGrid,
+    on_round: OnRound | None = None,
 ) -> Path:
     """A whole run in this process, as `flwr run` would do it.
 
@@ -166,6 +168,7 @@ def run_in_process(
         show: gets each line that the run says.
         opened: told the run's folder as soon as there is one.
         grid_of: what makes the grid of (configuration, nodes, workers), such as `CohortGrid`.
+        on_round: told the line of every round when its checkpoint is written; False ends the run.
 
     Returns:
         The run's folder.
@@ -178,7 +181,7 @@ def run_in_process(
     grid = grid_of(config, nodes, workers)
     try:
         with said(show):
-            return run(grid, Context(grid.run_id, SERVER, {}, RecordDict(), config), opened)
+            return run(grid, Context(grid.run_id, SERVER, {}, RecordDict(), config), opened, on_round)
     finally:
         grid.close()
 

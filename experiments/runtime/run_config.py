@@ -45,6 +45,7 @@ def plan(
     clients: int | None = None,
     remote: bool = False,
     trains: bool = True,
+    more: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Merge defaults, the preset (or the settings of the run to resume), `assignments` in order, and the rest.
 
@@ -60,6 +61,7 @@ def plan(
         clients: None for the setting `clients`, and for 10 where that is 0.
         remote: the run is for a SuperLink with nodes of its own: paths are those of other machines, and what only
             they can know is not checked here. 0 clients are then as many as the first that answers says.
+        more: settings by name, above `assignments`.
         trains: false where only the data are asked for: neither they nor models or folders are looked at here.
 
     Raises:
@@ -68,6 +70,7 @@ def plan(
     given: RunConfig = {}
     for text in assignments:
         given |= read_assignments(text)
+    given |= {name: _scalar(name, value) for name, value in (more or {}).items()}
     if not remote:
         given |= {name: _absolute(name, given[name]) for name in ("strategy",) if name in given}
     known = known_settings(given.get("strategy", ""))

@@ -1,4 +1,5 @@
-"""What a strategy keeps of a finished round, so that a resumed run goes on as if it had never been cut."""
+"""What a strategy keeps of a finished round, so that a resumed run goes on as if it had never been cut; and of a run
+that has come to its end."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from federation.wire.payloads import Payload, from_tensors, to_tensors
 from prototypes.prototype_set import PrototypeSet
+from runs.lines import companions, summarise
 from runs.snapshot import snapshot
 from strategies.contract import State
 from strategies.rounds.outliers import Outliers
@@ -75,3 +77,22 @@ def unpack(tensors: Mapping[str, Tensor]) -> tuple[State, dict[int, Payload]]:
             key, _, part = rest.partition("/")
             parts.setdefault(int(key), {})[part] = tensor
     return state, {key: from_tensors(found) for key, found in parts.items()}
+
+
+def leave_summary(strategy: "PrototypeStrategy", rounds: int) -> None:
+    """Write the outcome of a run that has come to its end, be it before its last round.
+
+    Args:
+        rounds: those that it was asked for.
+    """
+    identities = strategy.roster.identities.values()
+    summary = summarise(
+        strategy.settings,
+        strategy.run.inference,
+        strategy.folder.settings(),
+        strategy.folder.lines(),
+        len(strategy.roster.nodes),
+        companions(identity.companion for identity in identities),
+        strategy.stopping.by if strategy.last_round < rounds else "",
+    )
+    strategy.folder.write_summary(summary)

@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from data.shared_set import SharedLabels
+from data.way_shot import WAY_SHOT
 from federation.roster import (
     Roster,
     agreed_encoder,
@@ -38,11 +39,9 @@ from runs import figures
 from runs.folder import RunFolder
 from runs.lines import (
     add_evaluation,
-    companions,
     console_line,
     evaluations,
     final_line,
-    summarise,
     times,
     training_line,
 )
@@ -51,12 +50,13 @@ from runs.snapshot import separation_of
 from strategies import Run
 from strategies.contract import ServerHalf, State, mean_norm
 from strategies.release import encoder_means, joined, with_classes
-from strategies.rounds.checkpoint import restore, save
+from strategies.rounds.checkpoint import leave_summary, restore, save
 from strategies.rounds.ensemble import score, shared_test_set
 from strategies.rounds.exchange import LATE, aggregated, collected, encoded, exchange
 from strategies.rounds.opening import opening_lines
 from strategies.rounds.outliers import Outliers, without_heavy
 from strategies.rounds.sampling import sampled
+from strategies.rounds.stopping import OnRound, Stopping, refuse_unmeasured
 from strategies.rounds.waiting import Scratch, Waiting
 from strategies.rounds.watch import (
     collapse,
@@ -77,7 +77,7 @@ class PrototypeStrategy(Strategy):
     then uploads. Clients that are not sampled evaluate only (`evaluate-clients = "all"`).
     """
 
-    def __init__(self, run: Run, folder: RunFolder):
+    def __init__(self, run: Run, folder: RunFolder, on_round: OnRound | None = None):
         self.run = run
         self.settings = run.settings
         self.half: ServerHalf = run.method.server(run.settings, run.options)
@@ -93,7 +93,8 @@ class PrototypeStrategy(Strategy):
         self.outliers = Outliers()
         self.token = ""  # the run's, read when it starts
         self.timeout = run.settings.round_timeout
-        self._rounds = run.settings.rounds
+        self._end = run.settings.rounds + 1  # the number of the evaluation that ends the run
+        self.stopping = Stopping(run.settings, run.inference, on_round)
         self._scratch = Scratch(folder.path)
         self._silent: set[int] = set()
         self.trained: dict[int, int] = {}
@@ -126,7 +127,8 @@ class PrototypeStrategy(Strategy):
         """
         if initial_arrays or train_config or evaluate_config or evaluate_fn:
             raise ValueError("a prototype strategy has no global weights and reads its settings from the run")
-        rounds = self._rounds = num_rounds or self.settings.rounds
+        rounds = num_rounds or self.settings.rounds
+        self._end = rounds + 1
         refuse_other_rounds(self.run, self.folder, rounds)
         self.timeout = timeout or self.settings.round_timeout
         result = Result()
@@ -140,27 +142,17 @@ class PrototypeStrategy(Strategy):
             restore(self, rounds)
         self.roster.gather(grid)
         self._meet()
-        self.folder.set_rounds(rounds)
+        self.folder.set_end(rounds, self.settings)
         self.summary()
         # all of it: the first small sum after a change of the number costs tens of milliseconds
         with limited_threads(self.settings.server_threads):
-            for server_round in range(self.last_round + 1, rounds + 1):
-                self._round(grid, server_round, rounds, result)
+            while self.last_round < rounds and not self.stopping.by:
+                self.stopping.hear(self._round(grid, self.last_round + 1, rounds, result))
             self._final_evaluation(grid, rounds, result)
-        lines = self.folder.lines()
-        self.folder.write_summary(
-            summarise(
-                self.settings,
-                self.run.inference,
-                self.folder.settings(),
-                lines,
-                len(self.roster.nodes),
-                companions(identity.companion for identity in self.roster.identities.values()),
-            )
-        )
+        leave_summary(self, rounds)
         return result
 
-    def _round(self, grid: Grid, server_round: int, rounds: int, result: Result) -> None:
+    def _round(self, grid: Grid, server_round: int, rounds: int, result: Result) -> dict[str, Any]:
         began = time.monotonic()
         self._scratch.clear()
         self.roster.refresh(grid)
@@ -187,20 +179,24 @@ class PrototypeStrategy(Strategy):
         self.last_round = server_round
         save(self)
         refuse_more_failures(self.failed_in_a_row, self.settings.max_failed_rounds, line["problems"])
+        return line
 
     def _final_evaluation(self, grid: Grid, rounds: int, result: Result) -> None:
-        began = time.monotonic()
+        began, last = time.monotonic(), self.last_round
+        if last < rounds:
+            log.info("stopped after round %d by %s", last, self.stopping.by)
+            # as a run of so many rounds; but by the number alone clients know when to read the rows of all classes
+            self._end = last + 1 if self.settings.partition != WAY_SHOT else rounds + 1
         self.roster.refresh(grid)
         everyone = self.settings.evaluate_clients == "all"
-        asked = sorted(self.roster.nodes) if everyone else self.sample(rounds)
-        messages = self._messages(asked, MessageType.EVALUATE, rounds + 1, True)
-        if self._ensemble_due(rounds + 1):
+        asked = sorted(self.roster.nodes) if everyone else self.sample(last)
+        messages = self._messages(asked, MessageType.EVALUATE, self._end, True)
+        if self._ensemble_due(self._end):
             rest = [partition for partition in sorted(self.roster.nodes) if partition not in asked]
-            messages += self._messages(rest, MessageType.EVALUATE, rounds + 1, False)
-        replies = self._exchange(grid, messages, rounds + 1)
-        warn_of_problems(replies, rounds + 1)
-        line = final_line(rounds + 1, replies, self._sent)
-        self._close(line, replies, rounds, rounds, began, result)
+            messages += self._messages(rest, MessageType.EVALUATE, self._end, False)
+        replies = self._exchange(grid, messages, self._end)
+        warn_of_problems(replies, last + 1)
+        self._close(final_line(last + 1, replies, self._sent), replies, last, rounds, began, result)
 
     def _close(
         self,
@@ -246,7 +242,7 @@ class PrototypeStrategy(Strategy):
     def _ensemble_due(self, server_round: int) -> bool:
         """In every n-th round from the first on, and after the last."""
         every = self.settings.ensemble_every
-        return every > 0 and ((server_round - 1) % every == 0 or server_round == self._rounds + 1)
+        return every > 0 and ((server_round - 1) % every == 0 or server_round == self._end)
 
     def sample(self, server_round: int) -> list[int]:
         """Partition ids that train in this round."""
@@ -385,6 +381,7 @@ class PrototypeStrategy(Strategy):
         refuse_other_codecs(self.roster.identities, self.codec)
         refuse_other_methods(self.roster.identities, plugins.digest(self.settings.strategy))
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
+        refuse_unmeasured(self.settings, self.roster.identities)
         refuse_other_parts(self.roster.identities, self.run.exchange, self.settings.strategy)
         self.half.meet(self.codec, self.roster.identities)
         self._units = {partition: self.half.unit(partition) for partition in self.roster.identities}
@@ -392,6 +389,7 @@ class PrototypeStrategy(Strategy):
         if self.settings.resume:
             refuse_changes(self.folder.roster(), self.roster.as_json())
             self.folder.truncate(self.last_round)
+            self.stopping.recall(self.folder.lines())
             log.info("resuming after round %d", self.last_round)
         else:
             self.half.constants = self.half.derive_constants()

@@ -32,12 +32,12 @@ AT_LEAST_ONE = (
 )
 COUNTS = (
     *("clients", "ways-spread", "shots", "shots-spread", "max-samples", "ensemble-every", "min-replies"),
-    "state-memory",
+    *("state-memory", "stop-patience"),
 )
 POSITIVE = (
     *("alpha", "learning-rate", "start-timeout", "query-timeout", "round-timeout", "privacy-epsilon", "privacy-scale"),
 )
-NOT_NEGATIVE = ("spiral-noise", "weight-decay", "prototype-weight")
+NOT_NEGATIVE = ("spiral-noise", "weight-decay", "prototype-weight", "stop-min-delta")
 # setting -> (values that are just allowed, values that are just not)
 RANGES = {
     **dict.fromkeys(AT_LEAST_ONE, ([1, MOST], [0, -1, MOST + 1])),
@@ -78,7 +78,8 @@ COLUMNS = {"text-column", "label-column", "group-column"}
 PATHS = {"privacy-encoder", "results-dir", "resume", "shared-test-path", "partition-table"}
 OPEN = {"own-settings", "strategy", "dataset", "models", "inference"} | PATHS | COLUMNS
 FLAGS = {"shared-init", "disclose-class-counts", "privacy-measure", "tensorboard", "wandb"}
-NEEDS = {"privacy-measure": {"privacy": "release"}}  # of a flag that means nothing alone
+# of a setting that means nothing alone
+NEEDS = {"privacy-measure": {"privacy": "release"}, "stop-min-delta": {"stop-patience": 1}}
 EITHER = {"mlflow"}  # a flag or a place
 
 
@@ -129,7 +130,7 @@ def test_the_tables_of_this_test_cover_every_setting():
 def test_a_number_may_lie_at_the_ends_of_its_range_and_not_beyond(name):
     allowed, refused = RANGES[name]
     for value in allowed:
-        assert held(name, value) == value
+        assert held(name, value, NEEDS.get(name)) == value
     for value in refused:
         assert f"`{name}` is {json.dumps(value)}," in refusal({name: value})
 
@@ -188,7 +189,8 @@ def test_where_mlflow_is(place):
 )  # no integer is within theirs
 def test_an_int_is_taken_for_a_float(name):
     integer = 0 if name in ("validation-share", "momentum") else 2 if name == "max-norm-ratio" else 1
-    assert (type(held(name, integer)), held(name, integer)) == (float, integer)
+    found = held(name, integer, NEEDS.get(name))
+    assert (type(found), found) == (float, integer)
     assert f"`{name}` is 1" in refusal({name: 10**400})
 
 
@@ -207,6 +209,9 @@ def test_an_int_is_taken_for_a_float(name):
         ({"shared-test-path": "a/b c"}, ['`shared-test-path` "a/b c"']),
         ({"privacy": "release", "ensemble-every": 5}, ["`ensemble-every` is 5", "`privacy`"]),
         ({"privacy": "release", "disclose-class-counts": True}, ["`disclose-class-counts` is true", "`privacy`"]),
+        ({"privacy": "release", "stop-patience": 3}, ["`stop-patience` is 3", "`privacy`"]),
+        ({"stop-patience": 3, "validation-share": 0.0}, ["`stop-patience` is 3", "`validation-share` is 0"]),
+        ({"stop-min-delta": 0.25}, ["`stop-min-delta` is 0.25", "`stop-patience` is 0"]),
         ({"privacy-measure": True}, ["`privacy-measure` is true", '`privacy` is "none"']),
     ],
 )
@@ -318,7 +323,8 @@ def test_home_is_the_variable_or_a_folder_of_the_user(monkeypatch):
 def test_a_resumed_run_may_change_where_and_how_patiently_it_runs_and_nothing_else():
     timeouts = {name for name in DEFAULTS if name.endswith("-timeout")}
     live = {"tensorboard", "wandb", "mlflow"}
-    assert timeouts | live | {"rounds", "device", "state-memory", "results-dir", "resume"} == MAY_DIFFER_ON_RESUME
+    ends = {"rounds", "stop-patience", "stop-min-delta"}
+    assert timeouts | live | ends | {"device", "state-memory", "results-dir", "resume"} == MAY_DIFFER_ON_RESUME
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from experiments.runtime.grid import run_in_process
+
 WAY_SHOT = {"partition": "way-shot", "split": "official", "max-samples": 0, "validation-share": 0.0}
 
 
@@ -51,3 +53,18 @@ def test_clients_train_on_their_shots_and_are_tested_on_all_rows_of_their_classe
     assert summary["rules"]["local-prototypes"]["all-classes"] == every["mean"]
     # the quarters are easy to tell apart
     assert last["evaluation"]["rules"]["local-prototypes"]["test"]["worst"] > 0.8
+
+
+def test_a_run_that_is_ended_early_is_tested_on_all_classes_too(run, metrics, folder):
+    asked = WAY_SHOT | {"dataset": str(folder), "ways": 2, "ways-spread": 1, "shots": 6, "strategy": "fedproto"}
+    asked |= {"ensemble-every": 3, "shared-test-share": 0.2, "models": "tiny_perceptron", "device": "cpu"}
+    asked |= {"feature-dim": 12}
+    ended = run_in_process(
+        asked | {"rounds": 5}, clients=4, show=lambda line: None, on_round=lambda line: line["round"] < 2
+    )
+    whole, short = metrics(run(asked | {"rounds": 2})), metrics(ended)
+    # the message that ends it has another number, which may be a byte longer
+    for line in (whole[-1], short[-1]):
+        assert "all-classes" in line["evaluation"]["rules"]["classifier"]
+        line.pop("bytes")
+    assert short == whole

@@ -227,6 +227,15 @@ MUTANTS = {
     "failures are not counted": Mutant(
         R + "flower.py", "else self.failed_in_a_row + 1", "else 0", S + "rounds/test_failures.py -k row"
     ),
+    "patience that an equal mean restores": Mutant(
+        R + "stopping.py",
+        'found["mean"] > self._best + self._least',
+        'found["mean"] >= self._best + self._least',
+        S + "rounds/test_stopping.py",
+    ),
+    "a resume that has all its patience again": Mutant(
+        R + "flower.py", "self.stopping.recall(self.folder.lines())", "pass", S + "rounds/test_stopping.py"
+    ),
     "prototypes of the round before": Mutant(
         C + "trainer.py",
         "objective.settings, round_number):\n        measure(objective, state, data)\n",

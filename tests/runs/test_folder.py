@@ -164,8 +164,9 @@ def test_where_and_how_patiently_it_runs_may_change_and_a_longer_run_remembers_i
     assert resume(folder, changes | {"results-dir": str(results)}).path == folder.path
     # the settings that it was started with stay
     assert folder.settings() == CONFIG
-    folder.set_rounds(50)
-    assert folder.settings() == CONFIG | {"rounds": 50}
+    stop = {"stop-patience": 3, "stop-min-delta": 0.5}
+    folder.set_end(50, check(Settings, stop))
+    assert folder.settings() == CONFIG | stop | {"rounds": 50}
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ class Federation:
             if identity.codec == before:
                 self.identities[partition] = replace(identity, codec=self.codec.fingerprint)
 
-    def start(self, settings=None, **arguments):
+    def start(self, settings=None, on_round=None, **arguments):
         """A run with these clients; gives the strategy (`.result` is Flower's) or raises what it raises."""
         config = known_settings() | {
             "strategy": "fedproto",
@@ -206,7 +206,7 @@ class Federation:
         run = read_settings(config)
         self._agree(run.exchange.added)
         opened = RunFolder.resume if run.settings.resume else RunFolder.create
-        self.strategy = PrototypeStrategy(run, opened(run.settings, config))
+        self.strategy = PrototypeStrategy(run, opened(run.settings, config), on_round)
         self.strategy.result = self.strategy.start(self.grid, **arguments)
         return self.strategy
 

@@ -1,0 +1,208 @@
+"""A comparison: methods by data sets by partitions by seeds."""
+
+import html
+import io
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+
+from cli.compare_bar import Bar
+from experiments.compare.cells import cells
+from experiments.compare.engine import run_cells
+from experiments.compare.figures import as_csv, results, spread
+from experiments.compare.folder import ComparisonFolder
+from experiments.compare.machine import share
+from experiments.compare.plan import from_table
+from experiments.compare.report import REPORT, write_all
+from federation.settings import SettingError
+from protosphere.names import Value, plain, settings_of
+from protosphere.results import Report, Run
+from protosphere.start import ours_first
+from runs.round import RunError
+
+Entry = str | Mapping[str, Value]
+LABELS = ("label", "base", "missing")
+
+
+def compare(
+    methods: Sequence[Entry],
+    datasets: Sequence[Entry] = ("digits",),
+    partitions: Sequence[Mapping[str, Value]] = (),
+    seeds: Sequence[int] = (0, 1, 2),
+    *,
+    metric: str | Sequence[str] = "headline",
+    target: float | None = None,
+    jobs: int | None = None,
+    keep_models: bool = False,
+    results_dir: str | os.PathLike[str] = "",
+    quiet: bool = False,
+    settings: Mapping[str, Value] | None = None,
+    **more: Value,
+) -> "Comparison":
+    """Run every method on every data set and partition with every seed, each run in a process of its own, as
+    `protosphere compare` does. All methods of a row get the same rows of data, initial models and samples of clients.
+
+    >>> found = protosphere.compare(["local", {"strategy": "protonorm", "protonorm__gamma": 5}], ["spiral"], seeds=[0],
+    ...                             clients=2, rounds=1, models="tiny_perceptron", spiral_points=50, quiet=True)
+    >>> found.table()["method"].tolist()
+    ['local', 'protonorm, gamma 5']
+
+    Args:
+        methods: names, or mappings of `strategy`, perhaps a `label`, and settings of that method, named as in `run`.
+        datasets: names, ids or paths, or mappings of `dataset` and settings.
+        partitions: mappings of the settings that decide who holds which rows, perhaps with a `label`; none for the
+            settings' own.
+        seeds: different whole numbers from 0 on.
+        metric: what is compared: `headline`, `selected`, `best`, `client-best`, `last-5` or `final`, perhaps after a
+            rule (`classifier last-5`); the first of several makes the curves.
+        target: an accuracy in (0, 1] up to which bytes are counted.
+        jobs: runs at a time; None for what the machine holds.
+        keep_models: keep the clients' models, for `Run.client`; they take much room.
+        results_dir: the results folder; "" for that in PROTOSPHERE_HOME.
+        quiet: no progress.
+        settings, more: settings of all runs, as those of `run`.
+
+    Returns:
+        The comparison, with all that was finished; of runs that failed a warning says why.
+
+    Raises:
+        SettingError, DataError, ModelError: before anything starts, what cannot work.
+        RunError: every run failed.
+    """
+    table: dict[str, Any] = {
+        "methods": [_labelled(each) for each in methods],
+        "datasets": [_entry(each) for each in datasets],
+        "partitions": [_labelled(each) for each in partitions],
+        "seeds": [plain(seed) for seed in seeds],
+        "metric": metric if isinstance(metric, str) else list(metric),
+        "settings": settings_of(settings, more),
+    }
+    if target is not None:
+        table["target"] = target
+    with ours_first():
+        asked = from_table("comparison", table)
+        asked = replace(asked, name="-".join(entry.label for entry in asked.datasets))
+        planned = cells(asked, {}, {})
+        machine = share(planned, jobs=jobs, in_process=True)
+        folder = ComparisonFolder.create(asked, planned, os.fspath(results_dir))
+        with folder.held():
+            with nullcontext() if quiet else Bar(Console(highlight=False, force_jupyter=False)) as bar:
+                tell = bar.update if bar is not None else lambda state: None
+                ended = run_cells(folder, planned, machine, tell, keep_models)
+            failed = [f"{each.cell.title}: {each.reason}" for each in ended if each.reason]
+            if len(failed) == len(planned):
+                raise RunError(f"every run of {folder.path} failed, the first with: {failed[0]}")
+            write_all(folder, asked, planned)
+    for words in failed:
+        warnings.warn(words, stacklevel=2)
+    return Comparison(folder.path)
+
+
+class Comparison:
+    """A comparison's results, read from its folder.
+
+    Attributes:
+        folder: where it lies.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        self.folder = Path(folder).expanduser().resolve()
+        self._kept = ComparisonFolder(self.folder)
+        self._asked, self._cells = self._kept.read()
+
+    def table(self) -> pd.DataFrame:
+        """A row for each method, row of the comparison and metric, in their order: `row`, `method`, `metric`, `mean`
+        and `std` over seeds (shares of 1; the standard deviation of a sample, not a number for a single seed), `seeds`
+        that are finished, `payload` and `wire` (mean bytes of training, both ways), `seconds`.
+
+        >>> list(found.table().columns[:6])
+        ['row', 'method', 'metric', 'mean', 'std', 'seeds']
+        """
+        found = results(self._kept, self._asked, self._cells)
+        rows = []
+        for row in self._asked.rows:
+            for method in self._asked.methods:
+                own = [each for each in found if (each.cell.row, each.cell.method) == (row.label, method.label)]
+                sizes = {name: spread([getattr(each, name) for each in own]) for name in ("payload", "wire", "seconds")}
+                for place, metric in enumerate(self._asked.metrics):
+                    over = spread([each.values[place] for each in own])
+                    told: dict[str, Any] = {"row": row.label, "method": method.label, "metric": str(metric)}
+                    told |= {"mean": over and over.mean, "std": over and over.std, "seeds": over.seeds if over else 0}
+                    rows.append(told | {name: size and size.mean for name, size in sizes.items()})
+        frame = pd.DataFrame(rows)
+        return frame.astype(dict.fromkeys(("mean", "std", "payload", "wire", "seconds"), float))
+
+    def cells(self) -> pd.DataFrame:
+        """A row for each run with every figure, as in table.csv: `row`, `method`, `strategy`, `seed`, `status`,
+        accuracies as shares of 1, bytes, `seconds`, `run`.
+
+        >>> found.cells()["status"].tolist()
+        ['completed', 'completed']
+        """
+        done = results(self._kept, self._asked, self._cells)
+        return pd.read_csv(io.StringIO(as_csv(self._asked, self._cells, done, self.folder)))
+
+    def run(self, method: str, seed: int = 0, row: str = "") -> Run:
+        """The run of a cell.
+
+        >>> found.run("local").summary["strategy"]
+        'local'
+
+        Args:
+            method: its label. row: "" for the first.
+
+        Raises:
+            SettingError: there is none such that is finished.
+        """
+        for cell in self._cells:
+            if (
+                (cell.method, cell.seed) == (method, seed)
+                and row in ("", cell.row)
+                and (run := self._kept.run_of(cell))
+            ):
+                return Run(run)
+        there = "; ".join(cell.title for cell in self._cells)
+        raise SettingError(f"no finished run of {method}, seed {seed} is in {self.folder}; it has {there}.")
+
+    def report(self) -> Report:
+        """Write tables, pictures and `report.html` anew, and give that; a notebook shows it.
+
+        >>> found.report().path.name
+        'report.html'
+        """
+        write_all(self._kept, self._asked, self._cells)
+        return Report(self.folder / REPORT)
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.folder.name!r})"
+
+    def _repr_html_(self) -> str:
+        words: str = self.table().to_html(index=False, float_format=lambda value: f"{value:.4g}", na_rep="")
+        return f"{words}<p>{html.escape(self.folder.name)}</p>"
+
+
+def _entry(item: Entry) -> Any:
+    """As a comparison's file would have it."""
+    if not isinstance(item, Mapping):
+        return plain(item)
+    own = {name: value for name, value in item.items() if name in LABELS}
+    return own | settings_of(None, {name: value for name, value in item.items() if name not in LABELS})
+
+
+def _labelled(item: Entry) -> Any:
+    """With a label of its settings: the same method may stand there twice, and a partition has no other name."""
+    entry = _entry(item)
+    if not isinstance(entry, dict) or "label" in entry:
+        return entry
+    first = [str(entry[name]) for name in ("strategy", "partition") if name in entry]
+    rest = [
+        f"{name.rpartition('.')[2]} {value}" for name, value in entry.items() if name not in ("strategy", "partition")
+    ]
+    return entry | {"label": ", ".join([*first, *rest])}

@@ -1,0 +1,131 @@
+"""From the lines of a run's metrics.jsonl to tables of flat names."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from runs.figures import MAJORITY, MEANS, SPLITS
+
+Figures = dict[str, Any]
+UNKNOWN = float("nan")  # of what was not measured: no comparison with it is true
+TEST, VALIDATION, ALL = SPLITS
+
+
+def of_line(line: Mapping[str, Any], rule: str) -> Figures:
+    """A line's figures for `on_round`: of the round's training, and of the models that the round before left."""
+    found = line.get("evaluation") or line.get("ensemble") or {}
+    return {
+        "round": line["round"],
+        "of_round": found.get("of_round"),
+        "accuracy": UNKNOWN,
+        "validation": UNKNOWN,
+        **_evaluated(line, rule),
+        **_trained(line),
+    }
+
+
+def over_rounds(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
+    """A row for each round, with the evaluation of the models that it left; round 0 is before any training."""
+    rows: dict[int, Figures] = {}
+    for line in lines:
+        if not line.get("final"):
+            rows.setdefault(line["round"], {}).update(_trained(line))
+        for part in ("evaluation", "ensemble"):
+            if part in line:
+                own = {part: line[part]}
+                rows.setdefault(line[part]["of_round"], {}).update(_evaluated(own, rule))
+    order = sorted(rows)
+    frame = pd.DataFrame([rows[r] for r in order], index=pd.Index(order, name="round", dtype="int64"))
+    return _ordered(frame, ["accuracy", "validation"])
+
+
+def over_clients(lines: Sequence[Mapping[str, Any]], roster: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
+    """A row for each client and round, as `over_rounds`."""
+    rows: dict[tuple[int, int], Figures] = {}
+    models = {entry["partition"]: entry["model"] for entry in roster}
+    for line in lines:
+        seconds = line.get("time", {}).get("train", {})
+        for partition, client in line["clients"].items():
+            own = int(partition)
+            if "training" in client:
+                told = {"seconds": seconds.get(partition), **_training(client["training"])}
+                rows.setdefault((line["round"], own), {}).update(told)
+            if "evaluation" in client:
+                of_round = line["evaluation"]["of_round"]
+                rows.setdefault((of_round, own), {}).update(_own_evaluation(client["evaluation"], rule))
+        for partition, words in line["problems"].items():
+            if not line.get("final"):
+                rows.setdefault((line["round"], int(partition)), {})["problem"] = words
+    found = [
+        {"round": of_round, "client": own, "model": models.get(own, ""), **rows[of_round, own]}
+        for of_round, own in sorted(rows)
+    ]
+    return _ordered(pd.DataFrame(found), ["round", "client", "model", "accuracy", "validation"])
+
+
+def _ordered(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
+    """With these columns before the others, whether there are such figures or not."""
+    return frame.reindex(columns=[*first, *(name for name in frame.columns if name not in first)])
+
+
+def _trained(line: Mapping[str, Any]) -> Figures:
+    training = line.get("training", {})
+    counts = {f"clients_{name}": training[name] for name in ("asked", "valid", "dropped") if name in training}
+    sizes = {name: size for name, size in line.get("bytes", {}).items() if name.startswith(("payload", "wire"))}
+    # of the server a length that clients have, too, and what the method tells
+    server = {f"server/{name}": value for name, value in _numbers(line.get("server", {}))}
+    seconds = line.get("time", {}).get("round")
+    return {**counts, **_training(training), **server, **sizes, "seconds": seconds}
+
+
+def _training(found: Mapping[str, Any]) -> Figures:
+    parts = found.get("loss", {})
+    losses = {name if name == "loss" else f"loss/{name}": value for name, value in parts.items()}
+    plain = {name: found[name] for name in (*MEANS, "rows", "steps") if found.get(name) is not None}
+    return losses | ({"train_rows": plain.pop("rows")} if "rows" in plain else {}) | plain
+
+
+def _evaluated(line: Mapping[str, Any], rule: str) -> Figures:
+    rules = line.get("evaluation", {}).get("rules", {})
+    found: Figures = {}
+    own = rules.get(rule, {})
+    if TEST in own:
+        found |= {"accuracy": own[TEST]["mean"], "std": own[TEST]["std"], "worst": own[TEST]["worst"]}
+    if VALIDATION in own:
+        found["validation"] = own[VALIDATION]["mean"]
+    if TEST in rules.get(MAJORITY, {}):
+        found["majority-class"] = rules[MAJORITY][TEST]["mean"]
+    for name, splits in rules.items():
+        if name != MAJORITY:
+            found |= {f"{words}/{name}": splits[split]["mean"] for split, words in _NAMED.items() if split in splits}
+    if "ensemble" in line:
+        found["ensemble"] = line["ensemble"]["accuracy"]
+    return found
+
+
+_NAMED = {TEST: "accuracy", VALIDATION: "validation", ALL: "all-classes"}
+
+
+def _own_evaluation(found: Mapping[str, Any], rule: str) -> Figures:
+    figures: Figures = {}
+    for name, values in found.items():
+        if name == "rows":
+            figures |= {f"{split}_rows": count for split, count in zip(("test", "validation"), values, strict=False)}
+        elif name == MAJORITY:
+            figures[MAJORITY] = values[0]
+        else:
+            for split, value in zip(SPLITS, values, strict=False):
+                figures[f"{_NAMED[split]}/{name}"] = value
+                if name == rule and split != ALL:
+                    figures[_NAMED[split]] = value
+    return figures
+
+
+def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers in nested mappings, each by its path."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _numbers(part, f"{path}/{name}" if path else str(name))
+    elif isinstance(value, int | float):
+        yield path, value

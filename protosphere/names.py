@@ -1,0 +1,35 @@
+"""Settings as Python writes them, `protonorm__gamma=10`, to settings as everything else does: `protonorm.gamma`."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from federation.settings import Scalar
+
+Value = Scalar | os.PathLike[str] | Sequence[str]
+
+
+def settings_of(mapping: Mapping[str, Value] | None, keywords: Mapping[str, Value]) -> dict[str, Any]:
+    """Settings by name.
+
+    Args:
+        mapping: with their own names, or with those of keywords.
+        keywords: `__` stands for a dot and `_` for a dash; they go before the mapping's.
+    """
+    return {setting(name): plain(value) for each in (mapping or {}, keywords) for name, value in each.items()}
+
+
+def setting(name: str) -> str:
+    """`protonorm__gamma` to `protonorm.gamma`, `feature_dim` to `feature-dim`."""
+    return name.replace("__", ".").replace("_", "-")
+
+
+def plain(value: Any) -> Any:
+    """A path as text, absolute; names as a list with commas; a number of numpy's as Python's. What else it is, is for
+    others to refuse."""
+    if isinstance(value, os.PathLike):
+        return os.path.abspath(Path(value).expanduser())
+    if isinstance(value, list | tuple) and value and all(isinstance(item, str | os.PathLike) for item in value):
+        return ",".join(map(plain, value))
+    return value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value

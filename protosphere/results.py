@@ -1,0 +1,318 @@
+"""What a run left, read from its folder."""
+
+import html
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from federation.homes import stores
+from federation.settings import SettingError, shown
+from protosphere import frames
+from protosphere.clients import Array, Client
+from reports import canvas
+from reports.pictures import draw_accuracy
+from reports.report import write_report
+from reports.results import Results, read_results
+from runs.folder import RunFolder
+from runs.places import find_run, results_root
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str] = "") -> "Run":
+    """A run that was started here or elsewhere, finished or not.
+
+    >>> protosphere.load(run.folder).summary["rounds"]
+    2
+    >>> protosphere.load("latest").name == run.name
+    True
+
+    Args:
+        run: its folder, its name in the results folder, its number in `flwr ls`, or `latest`: the newest run of which a
+            round was finished.
+        results: the results folder; "" for that in PROTOSPHERE_HOME.
+
+    Raises:
+        SettingError: there is no such run.
+    """
+    place = Path(run).expanduser()
+    if (place / "settings.json").exists():
+        return Run(place)
+    try:
+        return Run(find_run(os.fspath(run), os.fspath(results)))
+    except SettingError:
+        known = sorted(path.parent.name for path in results_root(os.fspath(results)).glob("*/settings.json"))
+        if (place / "comparison.json").exists():
+            raise SettingError(f"{place} is a comparison; protosphere.Comparison reads it.") from None
+        newest = f"; the newest there is {known[-1]}" if known else ""
+        raise SettingError(
+            f"run is {shown(os.fspath(run))}, but no run is there or in {results_root(os.fspath(results))}{newest}; "
+            'give a run\'s folder, its name, or "latest".'
+        ) from None
+
+
+class Run:
+    """A run's results. All of it comes from the run's folder; of a run that is on, what is there at that moment.
+
+    Attributes:
+        folder: where it lies.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]):
+        # a link has another name than the run, under which clients keep their models
+        self.folder = Path(folder).expanduser().resolve()
+        self._whole: Results | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its folder: `<time>-<strategy>-<dataset>`."""
+        return self.folder.name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every setting by its full name, as the run was started with it.
+
+        >>> run.settings["strategy"], run.settings["learning-rate"]
+        ('local', 0.01)
+        """
+        return RunFolder(self.folder).settings()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """How far it is: `state` (`starting`, `running`, `completed`, `failed`, `stopped`), `round` of `rounds`, the
+        newest `headline`, `seconds`, `problem`.
+
+        >>> run.status["state"]
+        'completed'
+        """
+        return RunFolder(self.folder).status()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The outcome as in summary.json: `headline`, `rules`, `floor`, `bytes` sent, `seconds`, `versions`, and
+        `stopped` where something ended the run before its last round. Accuracies are shares of 1. Of a run that has not
+        ended, the same of its finished rounds, and its `status` is `not finished`.
+
+        >>> sorted(run.summary["headline"])
+        ['accuracy', 'clients', 'figure', 'of_round', 'rows', 'rule']
+
+        Raises:
+            SettingError: no round is finished, or another version wrote the folder.
+        """
+        return dict(self._results.summary)
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        """A row a round, by its number; row r has what round r's training came to, and the accuracy of the models that
+        it left. Row 0 is of untrained ones.
+
+        >>> run.rounds.index.tolist()
+        [0, 1, 2]
+        >>> bool(run.rounds["accuracy"].between(0, 1).all())
+        True
+
+        Columns: `accuracy`, `std` and `worst` (test rows, by the run's rule: the mean over all rows, the standard
+        deviation over clients, the worst client), `validation`, `majority-class` (the floor); `accuracy/<rule>` and
+        `validation/<rule>` by every rule; `loss` and its parts `loss/<part>`, `gradient_ratio`, `target_norm`,
+        `prototype_norm` (means over clients), `server/<figure>`; `payload_up`, `payload_down`, `wire_up`, `wire_down`
+        (bytes), `seconds`. Accuracies are shares of 1; what was not measured is not a number.
+
+        Raises:
+            SettingError: as `summary`.
+        """
+        return frames.over_rounds(self._results.lines, self._results.rule)
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """A row a round and client: `round`, `client`, `model`, then as in `rounds`, of this client alone; `test_rows`,
+        `validation_rows`, `train_rows`, `steps`, `seconds` of training, and `problem`, in words, where it did not
+        answer as asked.
+
+        >>> run.clients.pivot(index="round", columns="client", values="accuracy").shape
+        (3, 2)
+
+        Under `privacy` clients keep their accuracies, and there are none here.
+
+        Raises:
+            SettingError: as `summary`.
+        """
+        found = self._results
+        return frames.over_clients(found.lines, found.roster, found.rule)
+
+    def prototypes(self, round: int | None = None) -> "Prototypes":
+        """The prototypes that went up and down in the newest round that had any. A run keeps those of one round alone.
+
+        >>> protosphere.load(again.folder).prototypes().vectors.shape
+        (6, 64)
+
+        Args:
+            round: which round's; None for whichever is kept.
+
+        Raises:
+            SettingError: the method exchanges none, or those of that round are not kept.
+        """
+        tensors, about = RunFolder(self.folder).prototypes()
+        if not tensors:
+            raise SettingError(
+                f"{self.folder} keeps no prototypes: its method exchanges none, or no round is finished."
+            )
+        if round is not None and round != about["round"]:
+            raise SettingError(
+                f"round is {shown(round)}, but of its prototypes {self.folder} keeps those of round {about['round']} "
+                "alone."
+            )
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        nothing = np.zeros(0, dtype=np.int64)
+        width = next(array.shape[1] for name, array in arrays.items() if name.endswith("vectors"))
+        empty = np.zeros((0, width), dtype=np.float32)
+        return Prototypes(
+            round=about["round"],
+            labels=arrays.get("global/labels", nothing),
+            vectors=arrays.get("global/vectors", empty),
+            clients=arrays.get("local/clients", nothing),
+            client_labels=arrays.get("local/labels", nothing),
+            client_vectors=arrays.get("local/vectors", empty),
+        )
+
+    def client(self, number: int) -> Client:
+        """A client with its trained model, as it is kept on this machine.
+
+        >>> run.client(0).model
+        'tiny_perceptron'
+
+        Args:
+            number: from 0 on.
+
+        Raises:
+            SettingError: the run has no such client, or it keeps its model on another machine.
+            StoreError: its model cannot be read.
+        """
+        known = [entry["partition"] for entry in RunFolder(self.folder).roster()]
+        if number not in known:
+            raise SettingError(f"client is {shown(number)}, but {self.name} has {', '.join(map(str, known))}.")
+        folder = stores(self.name) / str(number)
+        if not folder.is_dir():
+            raise SettingError(
+                f"client {number} of {self.name} keeps no model in {folder}: it ran on another machine or with another "
+                "PROTOSPHERE_HOME, or its models were taken away, as a comparison does."
+            )
+        return Client(folder)
+
+    def report(self) -> "Report":
+        """Write `report.html` anew, and give it; a notebook shows it.
+
+        >>> run.report().path.name
+        'report.html'
+
+        Raises:
+            SettingError: as `summary`.
+            OSError: the folder cannot be written.
+        """
+        return Report(write_report(self.folder))
+
+    def plot_accuracy(self) -> "Figure":
+        """Test accuracy over rounds by the run's rule: mean, spread and worst client, the floor, the selected round.
+
+        >>> run.plot_accuracy().axes[0].get_xlabel()
+        'round'
+
+        Returns:
+            A matplotlib figure of its own, for `savefig`; a notebook shows it.
+
+        Raises:
+            SettingError: as `summary`, or there is no accuracy to draw.
+        """
+        from protosphere.drawing import Drawing
+
+        found = self._results
+        if not found.of_rule("mean"):
+            raise SettingError(f"{self.folder} has no accuracy by the rule {found.rule} that could be drawn.")
+        with canvas.figure(kind=Drawing) as drawn:
+            drawn.set_facecolor(canvas.GROUND)
+            draw_accuracy(drawn, found)
+            return drawn
+
+    @property
+    def _results(self) -> Results:
+        if self._whole is not None:
+            return self._whole
+        found = read_results(self.folder)
+        if found.finished:
+            self._whole = found
+        return found
+
+    def __repr__(self) -> str:
+        return f"Run({self.name!r})"
+
+    def _repr_html_(self) -> str:
+        rows = {"run": self.name}
+        try:
+            found = self.summary
+        except SettingError as error:
+            return _table("a run", rows | {"results": str(error)})
+        headline, sizes = found["headline"], found["bytes"]
+        accuracy = headline["accuracy"]
+        rows = {
+            "clients": found["clients"],
+            "rounds": f"{found['rounds']} of {self.settings['rounds']}",
+            "test accuracy": "-" if accuracy is None else f"{100 * accuracy:.1f} % by {headline['rule']}",
+            "payload": f"{(sizes['payload_up'] + sizes['payload_down']) / 1e3:.1f} kB",
+            **rows,
+        }
+        return _table(f"{found['strategy']} on {found['dataset']}", rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Prototypes:
+    """A round's prototypes.
+
+    Attributes:
+        round: which.
+        labels, vectors: (k,) and (k, d) float32, the global ones as targets, scaled as clients get them; none where
+            clients get prototypes of their own.
+        clients, client_labels, client_vectors: (n,), (n,), (n, d): who sent what, of which class.
+    """
+
+    round: int
+    labels: Array
+    vectors: Array
+    clients: Array
+    client_labels: Array
+    client_vectors: Array
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report: one file that needs no other and no network. A notebook shows it.
+
+    Attributes:
+        path: of the file.
+    """
+
+    path: Path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.path.read_text("utf-8"), quote=True)
+        return f'<iframe srcdoc="{page}" style="width:100%;height:40em;border:0"></iframe>'
+
+
+def _table(title: str, rows: Mapping[str, object]) -> str:
+    """For a notebook."""
+    cells = "".join(
+        f'<tr><th style="text-align:left">{html.escape(name)}</th>'
+        f'<td style="text-align:left">{html.escape(str(value))}</td></tr>'
+        for name, value in rows.items()
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{cells}</table>"

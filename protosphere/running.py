@@ -1,0 +1,139 @@
+"""A run in this process."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from experiments.runtime.afterwards import left_of
+from experiments.runtime.cohorts import CohortGrid
+from experiments.runtime.grid import LocalGrid, run_in_process
+from experiments.runtime.run_config import plan
+from federation.devices import device_of
+from federation.settings import SettingError, shown
+from protosphere.frames import of_line
+from protosphere.names import Value, settings_of
+from protosphere.progress import Progress
+from protosphere.results import Run
+from protosphere.start import ours_first
+from strategies import read_settings
+
+Engine = Literal["loop", "cohort"]
+GRIDS: Mapping[str, Callable[..., LocalGrid]] = {"loop": LocalGrid, "cohort": CohortGrid}
+
+
+def run(
+    strategy: str = "",
+    dataset: Value = "",
+    *,
+    clients: int | None = None,
+    workers: int = 1,
+    engine: Engine = "loop",
+    preset: str = "",
+    resume: str | os.PathLike[str] = "",
+    on_round: Callable[[Mapping[str, Any]], object] | None = None,
+    quiet: bool = False,
+    settings: Mapping[str, Value] | None = None,
+    **more: Value,
+) -> Run:
+    """Train clients together in this process, as `protosphere run` does, and give what came out.
+
+    >>> import protosphere
+    >>> run = protosphere.run("protonorm", "spiral", clients=4, rounds=3, models="tiny_perceptron", spiral_points=50)
+    >>> run.summary["rounds"]
+    3
+
+    A setting is given by its name in docs/settings.md, with `_` for `-`; one of a method's own with `__` for the dot.
+    In a mapping it may keep its name:
+
+    >>> again = protosphere.run("protonorm", "spiral", clients=4, rounds=1, models="tiny_perceptron",
+    ...                         spiral_points=50, protonorm__gamma=5, settings={"protonorm.alignment": "thomson"})
+    >>> again.settings["protonorm.gamma"], again.settings["protonorm.alignment"]
+    (5, 'thomson')
+
+    Whoever is told of rounds can end the run, which then is evaluated as if it had been asked for so many:
+
+    >>> def twice(figures):
+    ...     return figures["round"] < 2
+    >>> run = protosphere.run("local", "spiral", clients=2, rounds=9, models="tiny_perceptron", spiral_points=50,
+    ...                       on_round=twice)
+    >>> run.summary["stopped"], len(run.rounds)
+    ('on-round', 3)
+
+    Args:
+        strategy: the method: a name, `./file.py`, or `package.module:NAME`; "" for the setting's default.
+        dataset: a name, a hub id, or a path; a list of them are domains of one task.
+        clients: how many are simulated; None for the setting `clients`, or 10.
+        workers: processes that clients share; 1 is this one. With more, a script needs `if __name__ == "__main__":`.
+        engine: `loop` trains one client after the other, `cohort` those of one architecture together, by one worker.
+        preset: settings of a paper's experiment, by the name of a preset.
+        resume: go on with a run: its folder, its name, or `latest`. It keeps its settings, but may get more `rounds`.
+        on_round: called after every round, when its checkpoint is written, with figures by the names of the columns of
+            `Run.rounds`, and `of_round`: the accuracies are those of the models that the round before left. Returning
+            False ends the run. What is not measured in a round is missing, or not a number.
+        quiet: no progress, and no warnings either.
+        settings: more settings, by their names.
+        more: settings as keywords, above those.
+
+    Returns:
+        The run. If it is interrupted or fails, `load` gives what there is of it.
+
+    Raises:
+        SettingError: a setting that cannot be used, before anything starts.
+        DataError: no such data, or they cannot be read.
+        ModelError: no such model, or it does not fit the data.
+        RosterError: the clients do not fit together.
+        RunError: the run cannot go on; its last finished round can be resumed.
+    """
+    asked = settings_of(settings, more)
+    named = {"strategy": strategy, "dataset": dataset}
+    asked |= settings_of(None, {name: value for name, value in named.items() if value})
+    _refuse_engine(engine, workers)
+    folders: list[Path] = []
+    with ours_first(), Progress(quiet) as progress:
+        wanted = plan(preset=preset, resume=os.fspath(resume), clients=clients, more=asked)
+        device_of(str(wanted.run_config["device"]), "setting `device` is")
+        rounds, rule = int(wanted.run_config["rounds"]), read_settings(wanted.run_config).inference
+
+        def opened(folder: Path) -> None:
+            folders.append(folder)
+            progress.opened(folder)
+
+        def hear(line: Mapping[str, Any]) -> object:
+            figures = of_line(line, rule)
+            progress.round(figures, rounds)
+            return on_round(figures) if on_round is not None else None
+
+        try:
+            return Run(
+                run_in_process(
+                    wanted.run_config,
+                    clients=wanted.clients,
+                    workers=workers,
+                    show=progress.line,
+                    opened=opened,
+                    grid_of=GRIDS[engine],
+                    on_round=hear,
+                )
+            )
+        except BaseException as error:
+            _after(error, folders)
+            raise
+
+
+def _refuse_engine(engine: str, workers: int) -> None:
+    if engine not in GRIDS:
+        raise SettingError(f"engine is {shown(engine)}, but it is loop or cohort.")
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise SettingError(f"workers is {shown(workers)}, but a run needs at least 1.")
+    if engine == "cohort" and workers != 1:
+        raise SettingError(f"workers is {workers}, but engine cohort trains clients in one process; leave it out.")
+
+
+def _after(error: BaseException, folders: list[Path]) -> None:
+    """Say with the error where the run lies; of one that was interrupted leave a report and the state `stopped`."""
+    for folder in folders:
+        if isinstance(error, KeyboardInterrupt):
+            left_of(folder, cut=True)
+        if folder.is_dir():
+            error.add_note(f'what there is of the run: protosphere.load("{folder}")')

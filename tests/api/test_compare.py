@@ -1,0 +1,95 @@
+"""A comparison from Python: what it takes, and its tables against the runs that they are of."""
+
+import statistics
+
+import pytest
+
+import protosphere
+
+QUICK = {"clients": 3, "rounds": 2, "models": "tiny_perceptron", "spiral_points": 60, "device": "cpu", "quiet": True}
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "named"),
+    [
+        ({"methods": []}, "SettingError", "`methods`"),
+        ({"methods": ["protonrom"]}, "SettingError", "protonrom"),
+        ({"methods": ["local", "local"]}, "SettingError", "local"),
+        ({"methods": [{"strategy": "protonorm", "clients": 4}]}, "SettingError", "`clients`"),
+        ({"methods": [{"strategy": "protonorm", "protonorm__gamma": -1}]}, "SettingError", "`protonorm.gamma` is -1"),
+        ({"datasets": []}, "SettingError", "`datasets`"),
+        ({"datasets": ["/nowhere"]}, "SettingError", "/nowhere"),
+        ({"seeds": [0, 0]}, "SettingError", "0"),
+        ({"metric": "slowest"}, "SettingError", "slowest"),
+        ({"target": 2.0}, "SettingError", "2"),
+        ({"jobs": 0}, "SettingError", "0"),
+        ({"seed": 1}, "SettingError", "`seed`"),
+        ({"gamma": 1}, "SettingError", "`gamma`"),
+    ],
+)
+def test_refusals_come_before_anything_starts(asked, kind, named, home):
+    with pytest.raises(protosphere.Error) as caught:
+        protosphere.compare(**({"methods": ["local"], "datasets": ["spiral"], **QUICK} | asked))
+    assert type(caught.value) is getattr(protosphere, kind)
+    assert named in str(caught.value)
+    assert not list((home / "results").glob("*")) if (home / "results").exists() else True
+
+
+@pytest.mark.integration
+def test_its_table_is_of_its_runs():
+    found = protosphere.compare(
+        ["local", {"strategy": "protonorm", "protonorm.gamma": 5}, {"strategy": "protonorm", "label": "usual"}],
+        ["spiral"],
+        [{"partition": "iid"}, {"alpha": 0.5, "label": "skewed"}],
+        seeds=[3, 4],
+        metric=["classifier final", "headline"],
+        **QUICK,
+    )
+    table = found.table()
+    rows, methods = ["spiral, iid", "spiral, skewed"], ["local", "protonorm, gamma 5", "usual"]
+    wanted = [
+        (row, method, metric) for row in rows for method in methods for metric in ("classifier final", "headline")
+    ]
+    assert list(table[["row", "method", "metric"]].itertuples(index=False, name=None)) == wanted
+    for _, line in table.iterrows():
+        runs = [found.run(line["method"], seed, line["row"]) for seed in (3, 4)]
+        every = [
+            run.summary["rules"]["classifier"]["final"]
+            if line["metric"] != "headline"
+            else run.summary["headline"]["accuracy"]
+            for run in runs
+        ]
+        assert line["mean"] == pytest.approx(statistics.mean(every))
+        assert line["std"] == pytest.approx(statistics.stdev(every))
+        assert line["payload"] == sum(sum(run.rounds[["payload_up", "payload_down"]].sum()) for run in runs) / 2
+        assert [run.settings["seed"] for run in runs] == [3, 4]
+        gammas = {run.settings["protonorm.gamma"] for run in runs}
+        assert gammas == {5 if "5" in line["method"] else 10.0}
+    cells = found.cells()
+    assert len(cells) == 12
+    assert set(cells["status"]) == {"completed"}
+    # it is in its folder, whoever reads it
+    assert protosphere.Comparison(found.folder).table().equals(table)
+    assert found.report().path.exists()
+    assert "protonorm, gamma 5" in found._repr_html_()
+    with pytest.raises(protosphere.SettingError, match="nothing"):
+        found.run("nothing", 3)
+    with pytest.raises(protosphere.SettingError, match="Comparison"):
+        protosphere.load(found.folder)
+    assert table["seeds"].tolist() == [2] * 12
+
+
+@pytest.mark.integration
+def test_of_runs_that_fail_a_warning_says_why(tmp_path):
+    (tmp_path / "broken.py").write_text(
+        "from dataclasses import replace\nfrom strategies.local import METHOD as LOCAL\n"
+        "class Broken(LOCAL.objective):\n    def loss(self, *everything):\n        raise ArithmeticError('wrong')\n"
+        "METHOD = replace(LOCAL, objective=Broken)\n"
+    )
+    broken = {"strategy": str(tmp_path / "broken.py"), "label": "broken"}
+    with pytest.warns(UserWarning, match="broken"):
+        found = protosphere.compare(["local", broken], ["spiral"], seeds=[0], max_failed_rounds=1, **QUICK)
+    assert found.table()["seeds"].tolist() == [1, 0]
+    assert found.cells()["status"].tolist() == ["completed", "missing"]
+    with pytest.raises(protosphere.RunError, match="broken"):
+        protosphere.compare([broken], ["spiral"], seeds=[0], max_failed_rounds=1, **QUICK)

@@ -1,0 +1,298 @@
+"""A run from Python: the same as the command's, and what it leaves as tables, vectors, predictions and pictures."""
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import protosphere
+from cli.summary import print_summary
+from data.client_data import client_data
+from federation.data_spec import data_spec
+from federation.settings import home as home_of
+from protosphere.names import settings_of
+from strategies import read_settings
+
+SPIRAL = {"dataset": "spiral", "clients": 3, "models": "tiny_perceptron", "spiral_points": 60, "device": "cpu"}
+ROOT = Path(protosphere.__file__).resolve().parents[1]
+
+
+def start(**asked):
+    return protosphere.run(**(SPIRAL | {"quiet": True, "rounds": 3} | asked))
+
+
+def test_it_is_the_run_of_the_command(run, metrics, home):
+    asked = {"dataset": "spiral", "spiral-points": 60, "strategy": "protonorm", "protonorm.gamma": 5.0, "rounds": 3}
+    whole = run(asked | {"feature-dim": 64, "max-samples": 0}, clients=3)
+    assert metrics(start(strategy="protonorm", protonorm__gamma=5.0).folder) == metrics(whole)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "keywords", "settings"),
+    [
+        (None, {"feature_dim": 8, "fraug__lambda_g": 3}, {"feature-dim": 8, "fraug.lambda-g": 3}),
+        ({"feature-dim": 8, "fraug.lambda-g": 3}, {}, {"feature-dim": 8, "fraug.lambda-g": 3}),
+        ({"feature-dim": 9, "seed": 1}, {"feature_dim": 8}, {"feature-dim": 8, "seed": 1}),
+    ],
+)
+def test_names_of_settings(mapping, keywords, settings):
+    assert settings_of(mapping, keywords) == settings
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (["tiny_mlp", "tiny_cnn"], "tiny_mlp,tiny_cnn"),
+        (Path("/data/x"), "/data/x"),
+        (np.int64(3), 3),
+        (np.float32(0.5), 0.5),
+        (True, True),
+        ("./mine.py", "./mine.py"),
+    ],
+)
+def test_values_of_settings(value, plain):
+    found = settings_of(None, {"x": value})["x"]
+    assert (type(found), found) == (type(plain), plain)
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "named"),
+    [
+        ({"strategy": "protonrom"}, "SettingError", "protonrom"),
+        ({"gamma": 3}, "SettingError", "`gamma`"),
+        ({"rounds": 0}, "SettingError", "`rounds` is 0"),
+        ({"models": [1]}, "SettingError", "`models` is [1]"),
+        ({"models": "tiny_nothing"}, "ModelError", "tiny_nothing"),
+        ({"dataset": "/nowhere"}, "DataError", "/nowhere"),
+        ({"strategy": "local", "protonorm__gamma": 3}, "SettingError", "`protonorm.gamma`"),
+        ({"preset": "nothing"}, "SettingError", "`nothing`"),
+        ({"resume": "nothing"}, "SettingError", "nothing"),
+        ({"engine": "fast"}, "SettingError", '"fast"'),
+        ({"workers": 0}, "SettingError", "workers is 0"),
+        ({"workers": 2, "engine": "cohort"}, "SettingError", "workers is 2"),
+    ],
+)
+def test_refusals_come_before_anything_starts(asked, kind, named, home):
+    with pytest.raises(protosphere.Error) as caught:
+        start(**asked)
+    assert type(caught.value) is getattr(protosphere, kind)
+    assert named in str(caught.value)
+    assert not (home / "results").exists()
+
+
+def test_rounds_and_clients_are_the_lines_with_each_evaluation_at_the_round_that_it_is_of():
+    run = start(strategy="protonorm", evaluate_every=2, rounds=4)
+    rule = run.summary["headline"]["rule"]
+    rounds, clients = run.rounds, run.clients.set_index(["round", "client"])
+    assert rounds.index.tolist() == [0, 1, 2, 3, 4]
+    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    evaluated = {line["evaluation"]["of_round"]: line for line in lines if "evaluation" in line}
+    assert list(evaluated) == [0, 2, 4]
+    for number, row in rounds.iterrows():
+        if number not in evaluated:
+            assert math.isnan(row["accuracy"])
+            continue
+        rules = evaluated[number]["evaluation"]["rules"]
+        assert (row["accuracy"], row["worst"]) == (rules[rule]["test"]["mean"], rules[rule]["test"]["worst"])
+        assert row["validation"] == rules[rule]["validation"]["mean"]
+        assert row["majority-class"] == rules["majority-class"]["test"]["mean"]
+        assert row["accuracy/classifier"] == rules["classifier"]["test"]["mean"]
+        for partition, client in evaluated[number]["clients"].items():
+            found = clients.loc[(number, int(partition))]
+            assert (found["accuracy"], found["validation"]) == tuple(client["evaluation"][rule])
+            assert (found["test_rows"], found["validation_rows"]) == tuple(client["evaluation"]["rows"])
+    for line in lines[:-1]:
+        row = rounds.loc[line["round"]]
+        assert row["loss"] == line["training"]["loss"]["loss"]
+        assert row["loss/cross-entropy"] == line["training"]["loss"]["cross-entropy"]
+        assert (row["payload_up"], row["wire_down"]) == (line["bytes"]["payload_up"], line["bytes"]["wire_down"])
+        for partition, client in line["clients"].items():
+            found = clients.loc[(line["round"], int(partition))]
+            assert (found["loss"], found["train_rows"]) == (
+                client["training"]["loss"]["loss"],
+                client["training"]["rows"],
+            )
+
+
+def test_whoever_hears_of_rounds_hears_the_figures_of_the_table_and_may_end_the_run(capsys):
+    heard = []
+
+    def on_round(figures):
+        heard.append(figures)
+        return figures["round"] < 3
+
+    run = start(strategy="protonorm", rounds=9, on_round=on_round)
+    assert [(f["round"], f["of_round"]) for f in heard] == [(1, 0), (2, 1), (3, 2)]
+    table = run.rounds
+    for figures in heard:
+        assert figures["accuracy"] == table.loc[figures["of_round"], "accuracy"]
+        assert figures["loss"] == table.loc[figures["round"], "loss"]
+    assert (run.summary["stopped"], run.summary["rounds"], run.status["state"]) == ("on-round", 3, "completed")
+    assert "ended by on-round after 3 rounds" in run.report().path.read_text()
+    print_summary(run.folder)
+    assert "ended by on-round after round 3" in capsys.readouterr().out
+    # it may go on, and is then the run that nobody ended
+    longer, whole = protosphere.run(resume=run.folder, quiet=True), start(strategy="protonorm", rounds=9)
+    timeless = [name for name in whole.rounds.columns if name != "seconds" and not name.startswith("wire")]
+    assert longer.rounds[timeless].equals(whole.rounds[timeless])
+    assert "stopped" not in longer.summary
+
+
+@pytest.mark.parametrize(("error", "state"), [(ZeroDivisionError, "failed"), (KeyboardInterrupt, "stopped")])
+def test_a_run_that_is_cut_can_be_loaded_and_resumed(error, state):
+    def on_round(figures):
+        if figures["round"] == 2:
+            raise error
+
+    with pytest.raises(error) as caught:
+        start(strategy="fedproto", rounds=4, on_round=on_round)
+    run = protosphere.load()
+    assert any(str(run.folder) in note for note in caught.value.__notes__)
+    assert (run.status["state"], run.summary["status"], run.rounds.index.tolist()) == (state, "not finished", [0, 1, 2])
+    assert (run.folder / "report.html").exists() == (state == "stopped")
+    whole = start(strategy="fedproto", rounds=4)
+    assert protosphere.run(resume=run.name, quiet=True).rounds["accuracy"].equals(whole.rounds["accuracy"])
+
+
+def test_load_finds_a_run_by_every_name(tmp_path, monkeypatch):
+    first = start(strategy="local", rounds=1)
+    run = start(strategy="local", rounds=1)
+    monkeypatch.chdir(run.folder.parent)
+    for name in ("latest", run.name, run.folder, str(run.folder), f"./{run.name}"):
+        assert protosphere.load(name).folder == run.folder
+    assert protosphere.load(first.name).folder == first.folder
+    copied = shutil.copytree(run.folder, tmp_path / "copied")
+    assert protosphere.load(copied).summary == run.summary
+    with pytest.raises(protosphere.SettingError, match='"nothing"'):
+        protosphere.load("nothing")
+
+
+def test_prototypes_are_those_of_the_newest_round_alone():
+    found = start(strategy="protonorm", protonorm__gamma=5.0).prototypes(3)
+    assert found.round == 3
+    # ProtoNorm's targets: of length gamma, as far apart as six can be
+    assert np.allclose(np.linalg.norm(found.vectors, axis=1), 5.0, atol=1e-4)
+    gram = found.vectors @ found.vectors.T / 25
+    assert np.allclose(gram[~np.eye(len(gram), dtype=bool)], -1 / (len(gram) - 1), atol=1e-3)
+    assert len(found.clients) == len(found.client_labels) == len(found.client_vectors)
+    assert set(found.clients.tolist()) == {0, 1, 2}
+    with pytest.raises(protosphere.SettingError, match="round 3"):
+        protosphere.load().prototypes(2)
+    with pytest.raises(protosphere.SettingError):
+        start(strategy="local").prototypes()
+
+
+@pytest.mark.parametrize("asked", [SPIRAL, {"dataset": "digits", "max_samples": 300, "models": "tiny_cnn"}])
+def test_a_client_predicts_its_own_test_rows_as_the_run_says(asked):
+    run = start(strategy="protonorm", inference="classifier", **asked)
+    settings = read_settings(run.settings).settings
+    last = run.clients[run.clients["round"] == 3].set_index("client")
+    for number in range(3):
+        client, test = run.client(number), client_data(data_spec(settings, 3), number, home_of() / "cache").test
+        for rule in client.rules:
+            for rows in (test.inputs, test.inputs.numpy()):
+                found = client.predict(rows, rule)
+                right = float((found.labels == test.labels.numpy()).mean())
+                assert right == pytest.approx(last.loc[number, f"accuracy/{rule}"])
+            assert found.names == tuple(client.class_names[label] for label in found.labels)
+            assert (found.probabilities is not None) == (rule in ("classifier", "discriminant"))
+        shares = client.predict(test.inputs).probabilities
+        assert np.allclose(shares.sum(axis=1), 1)
+        assert (shares.argmax(axis=1) == client.predict(test.inputs, "classifier").labels).all()
+
+
+def test_files_are_read_as_the_rows_that_they_hold_and_what_fits_nothing_is_refused(tmp_path):
+    run = start(dataset="digits", max_samples=300, models="tiny_cnn", strategy="local")
+    client = run.client(1)
+    levels = np.random.default_rng(0).integers(0, 17, (4, 1, 8, 8), dtype=np.uint8)
+    files = []
+    for number, image in enumerate(levels):
+        files.append(tmp_path / f"{number}.png")
+        # sixteen levels at full scale
+        Image.fromarray(np.rint(image[0] * (255 / 16)).astype(np.uint8)).save(files[-1])
+    of_rows = client.predict(levels, "classifier").scores
+    for given in (files, [str(file) for file in files]):
+        assert np.array_equal(client.predict(given, "classifier").scores, of_rows)
+    # one alone adds up in another order
+    assert np.allclose(client.predict(files[0], "classifier").scores, of_rows[:1], atol=1e-5)
+    for x, rule, kind in (
+        (levels / 16, "", protosphere.DataError),
+        (levels[0], "", protosphere.DataError),
+        (torch.zeros(2, 64), "", protosphere.DataError),
+        ([tmp_path / "none.png"], "", protosphere.DataError),
+        ([], "", protosphere.SettingError),
+        (levels, "nearest", protosphere.SettingError),
+    ):
+        with pytest.raises(kind):
+            client.predict(x, rule)
+    with pytest.raises(protosphere.SettingError, match="client is 3"):
+        run.client(3)
+    shutil.rmtree(client.folder)
+    with pytest.raises(protosphere.SettingError, match="client 1"):
+        run.client(1)
+
+
+def test_report_plot_and_what_a_notebook_shows():
+    run = start(strategy="protonorm")
+    report = run.report()
+    assert report.path == run.folder / "report.html" == Path(report)
+    shown = re.search(r'srcdoc="([^"]*)"', report._repr_html_())
+    assert "&lt;html" in shown[1]
+    drawn = run.plot_accuracy()
+    mean = next(line for line in drawn.axes[0].lines if line.get_label() == "mean of all rows")
+    assert np.allclose(mean.get_ydata(), 100 * run.rounds["accuracy"])
+    assert drawn._repr_png_().startswith(b"\x89PNG")
+    assert f"{100 * run.summary['headline']['accuracy']:.1f} %" in run._repr_html_()
+    assert run.name in repr(run)
+
+
+def test_warnings_reach_whoever_called_unless_it_is_to_be_quiet(capsys):
+    alone = {"partition": "pathological", "classes_per_client": 1, "rounds": 1, "strategy": "local", "clients": 6}
+    with pytest.warns(UserWarning, match="class"):
+        start(**alone, quiet=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        start(**alone)
+    # no terminal, no progress
+    assert capsys.readouterr().out == ""
+
+
+SCRIPT = """
+import protosphere
+
+if __name__ == "__main__":
+    run = protosphere.run("fedproto", "spiral", clients=3, rounds=2, workers=2, models="tiny_perceptron",
+                          spiral_points=60, device="cpu", quiet=True)
+    import data
+    print(run.folder, data.__file__)
+"""
+
+
+@pytest.mark.integration
+def test_beside_folders_of_our_names_with_workers(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "__init__.py").write_text("raise RuntimeError('theirs')")
+    (tmp_path / "mine.py").write_text(SCRIPT)
+    ran = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    folder, ours = ran.stdout.split()
+    assert Path(ours).is_relative_to(ROOT)
+    one = start(strategy="fedproto", rounds=2)
+    assert protosphere.load(folder).rounds["accuracy"].equals(one.rounds["accuracy"])
+
+
+def test_the_import_alone_loads_nothing_and_a_stranger_is_named(tmp_path):
+    (tmp_path / "data.py").write_text("")
+    words = "import sys, protosphere; assert 'torch' not in sys.modules; import data; protosphere.run"
+    ran = subprocess.run([sys.executable, "-c", words], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "ImportError" in ran.stderr
+    assert "`data`" in ran.stderr

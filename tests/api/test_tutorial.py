@@ -1,0 +1,43 @@
+"""docs/tutorial.ipynb runs from its first cell to its last. `python -m tests.api.test_tutorial` renews the outputs
+that it holds."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parents[2]
+TUTORIAL = ROOT / "docs" / "tutorial.ipynb"
+
+
+def executed(place, home):
+    """The notebook with new outputs, run in the folder `place`."""
+    notebook = nbformat.read(TUTORIAL, as_version=4)
+    client = NotebookClient(notebook, timeout=300, record_timing=False, resources={"metadata": {"path": str(place)}})
+    variables = {"PROTOSPHERE_HOME": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    client.execute(env=os.environ | variables)
+    return notebook
+
+
+def test_it_holds_outputs_and_no_error_or_place_of_a_machine():
+    text = TUTORIAL.read_text()
+    cells = [cell for cell in nbformat.read(TUTORIAL, as_version=4).cells if cell.cell_type == "code"]
+    assert all(cell.outputs for cell in cells)
+    assert not any(output.output_type == "error" for cell in cells for output in cell.outputs)
+    assert not any(place in text for place in ("/home/", "/tmp/", "/work/", "/Users/"))
+    assert len(text) < 200_000
+
+
+@pytest.mark.integration
+def test_it_runs(tmp_path, home):
+    cells = [cell for cell in executed(tmp_path, home).cells if cell.cell_type == "code"]
+    # an error would have been raised; this says that each came to its end
+    assert all(cell.outputs for cell in cells)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        nbformat.write(executed(scratch, Path(scratch) / "home"), TUTORIAL)

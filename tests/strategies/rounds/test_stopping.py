@@ -1,0 +1,111 @@
+"""A run that ends before its last round: when, how it ends, and what a resume makes of it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from federation.settings import SettingError
+from federation.wire.payloads import Evaluation
+
+ROWS = 20  # of validation, of one client
+
+
+def summary(strategy):
+    return json.loads((strategy.folder.path / "summary.json").read_text())
+
+
+def rising(means):
+    """Clients whose validation mean after round r is `means[r]` of ROWS, the last one for good."""
+
+    def answer(partition, round_number, kind, report):
+        if report.evaluation is None:
+            return report
+        right = means[min(round_number - 1, len(means) - 1)]
+        found = Evaluation((6, ROWS), {"local-prototypes": (3, right), "classifier": (3, ROWS)}, 0.1)
+        return replace(report, evaluation=found)
+
+    return answer
+
+
+def told(strategy):
+    """The lines but for the times, and the summary but for these and what a resume is told."""
+    lines = [{name: value for name, value in line.items() if name != "time"} for line in strategy.folder.lines()]
+    kept = {name: value for name, value in summary(strategy).items() if name not in ("seconds", "settings", "stopped")}
+    return lines, kept
+
+
+# means by round from 0 on, of 20 rows; a round's evaluation comes with the next round
+@pytest.mark.parametrize(
+    ("settings", "means", "rounds"),
+    [
+        ({"stop-patience": 2}, [1, 5, 4, 5, 9], 4),  # equal is not better
+        ({"stop-patience": 2}, [1, 5, 4, 6, 6, 6], 6),
+        ({"stop-patience": 1, "stop-min-delta": 0.06}, [1, 3, 4, 9], 3),  # 0.05 more
+        ({"stop-patience": 1, "stop-min-delta": 0.04}, [1, 3, 4, 4], 4),
+        ({"stop-patience": 1, "evaluate-every": 3}, [1, 9, 9, 1], 4),  # patience counts evaluations
+        ({"stop-patience": 8}, [1], 8),  # too late by one round
+        ({}, [1], 8),
+    ],
+)
+def test_it_ends_when_the_validation_mean_no_longer_rises(federation, settings, means, rounds):
+    rows = dict.fromkeys(range(2), (20, ROWS, 6))
+    group = federation(2, tamper=rising(means), rows=rows)
+    stopped = group.start({"rounds": 8, **settings})
+    found = summary(stopped)
+    assert (found["rounds"], found.get("stopped")) == (rounds, "stop-patience" if rounds < 8 else None)
+    assert [line["round"] for line in stopped.folder.lines()] == list(range(1, rounds + 2))
+    # exactly the run that was asked for so many rounds
+    every = {name: value for name, value in settings.items() if name == "evaluate-every"}
+    short = federation(2, tamper=rising(means), rows=rows)
+    assert told(short.start({"rounds": rounds, **every})) == told(stopped)
+
+
+def test_a_cut_run_ends_where_the_whole_one_does_and_goes_on_with_more_patience(federation):
+    means, rows = [1, 5, 4, 5, 9, 3], dict.fromkeys(range(2), (20, ROWS, 6))
+    settings = {"rounds": 8, "stop-patience": 2}
+    whole = federation(2, tamper=rising(means), rows=rows).start(settings)
+
+    class Cut(BaseException):
+        pass
+
+    def cut(partition, round_number, kind, report):
+        if round_number == 4:
+            raise Cut
+        return rising(means)(partition, round_number, kind, report)
+
+    with pytest.raises(Cut):
+        federation(2, tamper=cut, rows=rows).start(settings)
+    again = federation(2, tamper=rising(means), rows=rows).start(settings | {"resume": "latest"})
+    assert told(again) == told(whole)
+    # what stopped of itself stays so, until it is told otherwise
+    resumed = federation(2, tamper=rising(means), rows=rows)
+    assert told(resumed.start(settings | {"resume": "latest"})) == told(whole)
+    assert {round_number for _, round_number, *_ in resumed.asked} == {5}
+    longer = federation(2, tamper=rising(means), rows=rows)
+    patient = settings | {"stop-patience": 3, "resume": "latest"}
+    assert summary(longer.start(patient))["rounds"] == 8
+    assert longer.strategy.folder.settings()["stop-patience"] == 3
+
+
+def test_without_a_validation_row_nothing_begins(federation):
+    group = federation(2, rows=dict.fromkeys(range(2), (20, 0, 6)))
+    with pytest.raises(SettingError, match="`stop-patience` is 2"):
+        group.start({"stop-patience": 2})
+    assert not group.asked
+
+
+@pytest.mark.parametrize(("answer", "stops"), [(False, True), (None, False), (True, False), (0, False)])
+def test_somebody_who_is_told_of_rounds_ends_the_run_by_false_alone(federation, answer, stops):
+    group, heard = federation(2), []
+
+    def on_round(line):
+        # it is on the disk by then
+        assert group.strategy.folder.load_checkpoint()[1]["round"] == line["round"]
+        heard.append(line["round"])
+        return answer if line["round"] == 2 else None
+
+    strategy = group.start({"rounds": 4}, on_round)
+    assert heard == ([1, 2] if stops else [1, 2, 3, 4])
+    assert summary(strategy).get("stopped") == ("on-round" if stops else None)
+    assert federation(2).start({"rounds": 4, "resume": "latest"}).last_round == 4
