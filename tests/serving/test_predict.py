@@ -18,11 +18,12 @@ from models import ModelError
 from runs.folder import RunFolder
 from serving.predict import open_trained, predict
 from strategies import METHODS, load_method
+from tests.strategies.needs import ASKED
 
 CLIENTS = 2
 EVERY_ROUND = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
 VARIANTS = [
-    *({"strategy": name} | (EVERY_ROUND if name == "gfpl" else {}) for name in METHODS),
+    *(ASKED[name] | (EVERY_ROUND if name == "gfpl" else {}) for name in METHODS),
     {"strategy": "gfpl", "inference": "etf", "alpha": 1.0} | EVERY_ROUND,
     {"strategy": "gfpl", "gfpl.dual-classifier": False},
     {"strategy": "tinyproto-fp", "sparsity-dim": 6, "inference": "global-prototypes", "feature-activation": "relu"},
