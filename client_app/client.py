@@ -95,10 +95,9 @@ class Client:
             self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
             self._refuse_companion(self.objective.companion)
         folder, site = (lambda run: self._store(run).folder), (bool(self.own_data), simulated())
-        encoded = encoded_of(self.run, node, self.data, load, simulated())
-        self.guard = guard_of(self.run, node, self.partition, self.objective, self.data, encoded, folder, *site)
-        self.encoded = encoded if self.guard is None else None  # under `privacy` the guard alone reads through it
-        self.codec = replace(self.codec, encoder=encoded.encoder.fingerprint if encoded else "")
+        self.encoded = encoded_of(self.run, node, self.data, load, simulated())
+        self.codec = replace(self.codec, encoder=self.encoded.encoder.fingerprint if self.encoded else "")
+        self.guard = guard_of(self.run, node, self.partition, self.objective, self.data, self.encoded, folder, *site)
 
     def _refuse_companion(self, name: str) -> None:
         if plugins.is_file(name) and not simulated():
@@ -348,7 +347,8 @@ class Client:
         return new_state(self.objective, self.model, self.data.transform.shape, self.partition, self.device)
 
     def _description(self) -> dict[str, Any]:
-        return describe(self.run, self.partition, self.model, self.data.class_names, self.data.transform)
+        about = describe(self.run, self.partition, self.model, self.data.class_names, self.data.transform)
+        return about if self.encoded is None else about | self.encoded.description
 
 
 def run_of(context: Context) -> Run:

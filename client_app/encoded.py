@@ -1,4 +1,4 @@
-"""A client's rows as a public encoder sees them: what releases, and methods in a space that clients share, are made of."""
+"""A client's rows as a public encoder sees them: for releases, and for methods in a space that clients share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,6 +20,7 @@ from strategies import Run
 from strategies.release import RULE
 
 ROWS_AT_ONCE = 256  # that are prepared; the encoder takes one at a time
+ENCODER = "encoder"  # in client.json
 Load = Callable[[Tokens], ClientData]
 
 _directions: WeakKeyDictionary[Rows, tuple[str, Tensor]] = WeakKeyDictionary()
@@ -31,10 +32,17 @@ class Encoded:
 
     Attributes:
         data: the rows as the encoder takes them.
+        place: the encoder's name, as the run or the site says it.
     """
 
     encoder: Encoder
     data: ClientData
+    place: str
+
+    @property
+    def description(self) -> dict[str, object]:
+        """Of client.json: what prediction needs to find the encoder again, and to know it."""
+        return {ENCODER: {"name": self.place, "fingerprint": self.encoder.fingerprint}}
 
     def training(self) -> tuple[Tensor, Tensor]:
         """u (n, d) and labels (n,) of the training rows, on the CPU."""
@@ -96,7 +104,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: Load, simulat
         )
     if reads_text(name) and len(data.transform.shape) == 1:
         data = load(Tokens(name.partition("?")[0], settings.max_tokens))
-    return Encoded(loaded(name, tuple(data.transform.shape), settings.feature_dim), data)
+    return Encoded(loaded(name, tuple(data.transform.shape), settings.feature_dim), data, name)
 
 
 @lru_cache(maxsize=2)

@@ -8,15 +8,16 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from client_app.encoded import Encoded
 from client_app.ledger import Asked, Ledger, Limit
 from client_app.site import NodeConfig, text
+from client_app.store import Store
 from client_app.trainer import Stages
 from data.assignment import DataSpec
 from data.client_data import ClientData
@@ -164,6 +165,7 @@ class Guard:
         constant = Report(self.partition, instruction.round, payload=payload)
         try:
             if report is not None and means is not None:
+                Store(self.store(instruction.run)).save_encoder_means(means)
                 report = self._judged(report, means)
             if report is not None:
                 self._note(instruction, report)
@@ -210,13 +212,8 @@ class Guard:
         """The evaluation with the rule `encoder`, which knows classes that the client lacks."""
         if report.evaluation is None or not len(means) or self.encoded is None:
             return report
-        local = means.to("cpu")
-        return replace(
-            report,
-            evaluation=self.encoded.judged(
-                report.evaluation, lambda found: encoder_scores(found, local, self.data.num_classes)
-            ),
-        )
+        scores = partial(encoder_scores, means=means.to("cpu"), num_classes=self.data.num_classes)
+        return replace(report, evaluation=self.encoded.judged(report.evaluation, scores))
 
     def _note(self, instruction: Instruction, report: Report) -> None:
         evaluation, training = report.evaluation, report.training

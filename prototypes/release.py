@@ -109,7 +109,7 @@ def class_sums(features: Tensor, labels: Tensor, shape: Shape, groups: Tensor | 
 
 
 def second_moment(features: Tensor) -> Tensor:
-    """The sum of a a^T / B^2 over all rows: (n, d) to (d, d) float64. As exact as the class sums, and without an order."""
+    """The sum of a a^T / B^2 over all rows: (n, d) to (d, d) float64, exact and without an order as the class sums."""
     whole = contributions(features)[:, :-1].double()  # products of whole numbers up to B, whose sums it holds
     return whole.T @ whole / B**2
 

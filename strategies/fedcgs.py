@@ -7,12 +7,12 @@
     predict  `encoder`: argmax_j z^ w_j + b_j, over the classes of all clients
 
 All that crosses are sums, so that it does not matter how rows are dealt among clients; and classes that a client lacks
-it has from the others. `fedcgs.covariance` identity is FedNCM (Legate et al., NeurIPS 2023): argmax_j z^ mu_j / ||mu_j||, for
-which no M crosses. Beside it every client trains a private model of any architecture, alone, as `local` does.
+it has from the others. `fedcgs.covariance` identity is FedNCM (Legate et al., NeurIPS 2023), argmax_j z^ mu_j / ||mu_j||,
+for which no M crosses. Beside it every client trains a private model of any architecture, alone, as `local` does.
 
-Departures. Directions z^ are the statistics' features, cut to 1/4096, as a private release's are, so that sums are exact;
-Sigma is shrunk towards a sphere (`fedcgs.shrinkage`), without which few rows a dimension have none. The personalised
-half of the paper, which pulls private models to the means, is not built: their features lie in other spaces.
+Departures. The features are directions z^, cut to 1/4096, as a private release's are: so sums are exact. Sigma is shrunk
+towards a sphere (`fedcgs.shrinkage`), since few rows a dimension have no inverse. The personalised half of the paper,
+which pulls private models to the means, is not built: their features lie in other spaces.
 """
 
 from collections.abc import Mapping

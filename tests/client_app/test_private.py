@@ -159,7 +159,7 @@ def test_what_a_trained_model_has_made_is_refused(name):
 
 
 def test_of_a_space_that_clients_share_class_means_alone_are_released():
-    with pytest.raises(SettingError, match="`fedcgs.covariance` is pooled"):
+    with pytest.raises(SettingError, match=r"`fedcgs\.covariance` is pooled"):
         read_settings({"strategy": "fedcgs", **PRIVATE})
 
 

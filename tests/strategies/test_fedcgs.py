@@ -1,4 +1,4 @@
-"""FedCGS: its discriminant against scikit-learn's on all rows together, however they are dealt; FedNCM; what is refused."""
+"""FedCGS: its discriminant is scikit-learn's on all rows together, however they are dealt; FedNCM; what is refused."""
 
 import numpy as np
 import pytest
