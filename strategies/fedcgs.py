@@ -2,17 +2,17 @@
 
     client   z^ = u / ||u||, u the encoder's features; once, in the first round, it sends of its training rows
              s_ij / n_ij (the class means) and n_ij, and M_i / n_i,  M_i = sum of z^ z^^T
-    server   mu_j = sum_i s_ij / sum_i n_ij,  Sigma of sum_i M_i and the class sums  (prototypes/discriminant.py)
+    server   mu_j = sum_i s_ij / sum_i n_ij,  Sigma of sum_i M_i and the class sums (prototypes/discriminant.py)
              w_j = Sigma^-1 mu_j,  b_j = log(n_j / n) - mu_j^T w_j / 2
     predict  `encoder`: argmax_j z^ w_j + b_j, over the classes of all clients
 
 All that crosses are sums, so that it does not matter how rows are dealt among clients; and classes that a client lacks
-it has from the others. `fedcgs.covariance` identity is FedNCM (Legate et al., NeurIPS 2023), argmax_j z^ mu_j / ||mu_j||,
+it has from the others. `fedcgs.covariance` identity is FedNCM (Legate et al., 2023), the nearest mean by cosine,
 for which no M crosses. Beside it every client trains a private model of any architecture, alone, as `local` does.
 
-Departures. The features are directions z^, cut to 1/4096, as a private release's are: so sums are exact. Sigma is shrunk
-towards a sphere (`fedcgs.shrinkage`), since few rows a dimension have no inverse. The personalised half of the paper,
-which pulls private models to the means, is not built: their features lie in other spaces.
+Departures. The features are directions z^, cut to 1/4096, as a private release's are: so sums are exact. Sigma is
+shrunk towards a sphere (`fedcgs.shrinkage`), since few rows a dimension have no inverse. The personalised half of the
+paper, which pulls private models to the means, is not built: their features lie in other spaces.
 """
 
 from collections.abc import Mapping
