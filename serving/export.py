@@ -50,8 +50,8 @@ class Program(nn.Module):
         self.scale, self.pixels = transform.scale, len(transform.shape) == 3
         self.network = trained.state.module
         self._objective, self._state = trained.objective, trained.state
-        self.judge = Public(trained) if rule == RULE else None
-        self.head = None if rule == RULE else _head(trained, rule)
+        self.public = rule == RULE
+        self.head = Public(trained) if self.public else _head(trained, rule)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and features of a batch."""
@@ -59,8 +59,7 @@ class Program(nn.Module):
         stored = torch.round(inputs * (self.scale / PIXEL)) if self.pixels else inputs
         prepared = (stored / self.scale - self.mean) / self.std
         z = self._objective.features(self._state, prepared).float()
-        scores = self.head(z) if self.judge is None else self.judge(prepared)
-        return scores.float(), z
+        return self.head(prepared if self.public else z).float(), z
 
 
 class Nearest(nn.Module):
