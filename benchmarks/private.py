@@ -4,8 +4,9 @@
     python -m benchmarks.public_encoder ../usps usps      # a better encoder than `random`, trained on other data
     python -m benchmarks.private --dataset ../mnist --encoder usps/encoder.py --shots 20 50 200 --dims 64
 
-Ten clients, Dirichlet 0.1; with `--shots` each has so many rows of each of two to four classes, and accuracy on the test
-rows of its own classes stands before that on all classes. Figures of private rows leave in the clear here (`privacy-measure`): the data are public.
+Ten clients, Dirichlet 0.1; with `--shots` each has so many rows of each of two to four classes, and accuracy on the
+test rows of its own classes stands before that on all classes. Figures of private rows leave in the clear here
+(`privacy-measure`): the data are public.
 The encoder `random` is no good one; a better one decides the rule `encoder`, which knows classes that a client lacks.
 """
 
@@ -87,15 +88,20 @@ def main() -> None:
     parser.add_argument("--encoder", default="random")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--methods", nargs="+", default=["fedproto", "protonorm"])
+    parser.add_argument("--methods", nargs="+", default=["fedproto", "protonorm"], help="of which releases are made")
+    parser.add_argument("--plain", nargs="+", default=["fedproto", "protonorm"], help="methods without privacy")
     parser.add_argument("--shots", type=int, nargs="+", default=[], help="rows a class; the data are a folder then")
     parser.add_argument(
-        "--dims", type=int, nargs="+", default=[], help="d; of others than the first, the first of --shots alone"
+        "--dims",
+        type=int,
+        nargs="+",
+        default=[],
+        help="d; others than the first with the first --shots alone, and of what an encoder makes",
     )
     parser.add_argument("-c", "--set", action="append", default=[], help="settings, as `protosphere run` takes them")
     asked = parser.parse_args()
     release = f'privacy="release" privacy-measure=true privacy-encoder="{asked.encoder}"'
-    rows = {name: f'strategy="{name}"' for name in ("local", "frame", *asked.methods)}
+    rows = {name: f'strategy="{name}"' for name in ("local", "frame", *asked.plain)}
     encoded = {
         f"{name}, release ε {epsilon:g}": f'strategy="{name}" {release} privacy-epsilon={epsilon}'
         for name in asked.methods
@@ -109,10 +115,12 @@ def main() -> None:
         table(rows | encoded, [TASK, f'dataset="{asked.dataset}"', *asked.set], asked.clients, asked.seeds)
     with tempfile.TemporaryDirectory() as folder:
         data = with_fewer_tests(asked.dataset, Path(folder)) if asked.shots else asked.dataset
-        for dim in asked.dims or [64]:
-            for shots in asked.shots if dim == (asked.dims or [64])[0] else asked.shots[:1]:
-                settings = [WAYS, f'dataset="{data}" shots={shots} feature-dim={dim}', *asked.set]
-                table(rows | encoded, settings, asked.clients, asked.seeds)
+        first, *others = asked.dims or [64]
+        tables = [(first, shots, rows | encoded) for shots in asked.shots]
+        tables += [(dim, shots, encoded) for dim in others for shots in asked.shots[:1]]
+        for dim, shots, wanted in tables:
+            settings = [WAYS, f'dataset="{data}" shots={shots} feature-dim={dim}', *asked.set]
+            table(wanted, settings, asked.clients, asked.seeds)
     seconds()
 
 

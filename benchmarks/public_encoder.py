@@ -16,7 +16,7 @@ from federation.settings import home
 from models import build
 
 MODEL, WIDTH, SIZE, BATCH = "tiny_cnn", 64, 28, 32
-FILE = '''"""The extractor of a {model} that learnt {classes} classes of other data; pictures of any size are made {size}x{size}."""
+FILE = '''"""The extractor of a {model} that learnt {classes} classes of other data, at {size}x{size} pixels."""
 
 from pathlib import Path
 
