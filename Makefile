@@ -7,7 +7,7 @@ SETTINGS ?=
 CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_golden.py tests/prototypes/test_mixture.py \
 	tests/prototypes/test_masks.py
 
-.PHONY: demo deploy-demo docker-demo test integration cuda-check ray-check soak mutants settings lint bench clean help
+.PHONY: demo deploy-demo docker-demo test integration cuda-check ray-check soak mutants settings docs lint bench clean help
 
 help:
 	@echo "make demo    install what is needed, train ten different clients on real digits, and compare with no exchange"
@@ -19,9 +19,10 @@ help:
 	@echo "make ray-check  runs and comparisons over two Ray nodes on this machine, one of which is killed (seven minutes)"
 	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
 	@echo "make mutants 47 small wrongs in the code, each of which its tests must notice (ten minutes)"
-	@echo "make settings  bring the defaults in pyproject.toml and README.md up to date with the code"
+	@echo "make settings  bring the defaults in pyproject.toml and docs/settings.md up to date with the code"
+	@echo "make docs    the pages of docs/ as a site to open from disk: docs/_build/index.html"
 	@echo "make lint    ruff and mypy"
-	@echo "make bench   the figures of the README, printed (half an hour)"
+	@echo "make bench   the figures of the pages, printed (half an hour)"
 
 # Flower's children find their programs through PATH as well
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -67,6 +68,11 @@ ray-check: $(READY)
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak -s tests/soak
 
+# every warning is an error; what it makes needs no server and is searched without a network
+docs: $(READY)
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet docs docs/_build
+	@echo "docs/_build/index.html"
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -90,4 +96,4 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.rules_table
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache

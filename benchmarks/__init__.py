@@ -1,1 +1,1 @@
-"""Where the figures of the README and docs/results.md come from; each prints its own."""
+"""Where the figures of docs/results.md and the other pages come from; each prints its own."""

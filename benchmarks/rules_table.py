@@ -1,4 +1,4 @@
-"""Local, FedProto, ProtoNorm and its control `frame` by all four prediction rules: the README's table on the demo,
+"""Local, FedProto, ProtoNorm and its control `frame` by all four prediction rules: the demo, as docs/running.md has it,
 or any other run.
 
     python -m benchmarks.rules_table

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli import complete
 from cli.options import end
 
 if TYPE_CHECKING:
@@ -34,10 +35,22 @@ KILLED = 128  # plus the signal's number, as shells count
 def compare(
     file: Annotated[str, typer.Argument(help="A comparison, as a TOML file.", show_default=False)] = "",
     preset: Annotated[
-        str, typer.Option(help=f"A table of the papers: {', '.join(PRESETS)}.", metavar="NAME", show_default=False)
+        str,
+        typer.Option(
+            help=f"A table of the papers: {', '.join(PRESETS)}.",
+            metavar="NAME",
+            show_default=False,
+            autocompletion=complete.comparisons,
+        ),
     ] = "",
     methods: Annotated[
-        str, typer.Option(help="Some of the methods, or others: a,b.", metavar="NAMES", show_default=False)
+        str,
+        typer.Option(
+            help="Some of the methods, or others: a,b.",
+            metavar="NAMES",
+            show_default=False,
+            autocompletion=complete.methods,
+        ),
     ] = "",
     datasets: Annotated[
         str, typer.Option(help="Some of the data sets: a,b.", metavar="NAMES", show_default=False)
@@ -59,9 +72,31 @@ def compare(
         float | None,
         typer.Option(help="An accuracy such as 0.8: bytes are counted up to it.", metavar="SHARE", show_default=False),
     ] = None,
+    baseline: Annotated[
+        str,
+        typer.Option(
+            help="The method that the others are held against (default: `local`, else the first).",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = "",
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Values of a method's setting to choose from, on validation rows: 'protonorm.gamma=3,10,30'; may be "
+            "repeated, for all combinations.",
+            metavar="SETTING=VALUES",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", "-c", help="Settings for all cells, as `run` takes them.", metavar="SETTINGS"),
+        typer.Option(
+            "--set",
+            "-c",
+            help="Settings for all cells, as `run` takes them.",
+            metavar="SETTINGS",
+            autocompletion=complete.settings,
+        ),
     ] = None,
     data: Annotated[
         list[str] | None,
@@ -113,6 +148,9 @@ def compare(
             show_default=False,
         ),
     ] = "",
+    reuse: Annotated[
+        bool, typer.Option("--reuse", help="Take finished runs of the same settings from the results folder.")
+    ] = False,
     keep_models: Annotated[
         bool, typer.Option("--keep-models", help="Keep the clients' models of finished cells, for `predict`.")
     ] = False,
@@ -133,6 +171,7 @@ def compare(
     from models import ModelError
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
+    narrowing |= {"baseline": baseline}
     if ray and flower:
         end("--ray runs each cell in one process of a cluster; it goes without --flower.", BAD_INPUT)
     if not flower and not ray and (cpus_per_client is not None or gpus_per_client is not None):
@@ -140,10 +179,12 @@ def compare(
     try:
         cluster = cluster_at(ray) if ray else None
         if resume:
-            refused = any((file, preset, *narrowing.values(), target is not None, settings, data, scale != 1.0))
+            refused = any((file, preset, *narrowing.values(), target is not None, sweep, settings, data, scale != 1.0))
             comparison, cells, folder = _resumed(resume, results, refused)
         else:
-            comparison, cells = _resolved(file, preset, narrowing, target, settings or [], data or [], scale)
+            comparison, cells = _resolved(
+                file, preset, narrowing, target, sweep or [], settings or [], data or [], scale
+            )
             folder = None
         if cluster:
             machine = cluster_share(cells, cluster, jobs=jobs, cpus=cpus_per_client, gpus=gpus_per_client)
@@ -155,6 +196,8 @@ def compare(
 
             folder = ComparisonFolder.create(comparison, cells, results)
         with folder.held():
+            if reuse:
+                _reuse(folder, cells)
             failed = _run(folder, comparison, cells, machine, keep_models)
     except (SettingError, DataError, ModelError) as error:
         end(str(error), BAD_INPUT)
@@ -169,6 +212,7 @@ def _resolved(
     preset: str,
     narrowing: dict[str, str],
     target: float | None,
+    sweep: Sequence[str],
     settings: Sequence[str],
     data: Sequence[str],
     scale: float,
@@ -176,6 +220,7 @@ def _resolved(
     from experiments.compare.cells import cells
     from experiments.compare.choice import chosen, named
     from experiments.compare.plan import load
+    from experiments.compare.sweep import swept
     from experiments.runtime.run_config import RunConfig, read_assignments
     from federation.settings import SettingError
 
@@ -189,7 +234,7 @@ def _resolved(
         if not name or not sign or not place:
             raise SettingError(f"--data is {text!r}, but it is a name and a place, as in cifar10=/data/cifar10.")
         places[name] = place
-    comparison = named(comparison, overrides)
+    comparison = swept(named(comparison, overrides), sweep)
     return comparison, cells(comparison, overrides, places, scale)
 
 
@@ -235,6 +280,15 @@ def _run(
     if failed:
         typer.echo(f"{len(failed)} of {len(cells)} cells failed; --resume {folder.path} runs them again.", err=True)
     return bool(failed)
+
+
+def _reuse(folder: "ComparisonFolder", cells: "Sequence[Cell]") -> None:
+    from experiments.compare.reuse import reuse
+
+    found = reuse(folder, cells)
+    for cell in cells:
+        if cell.name in found:
+            typer.echo(f"taken: {cell.title}, from {_short(found[cell.name])}")
 
 
 def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]") -> None:

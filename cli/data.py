@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli import complete
 from cli.options import Preset
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ def data(
         typer.Option(
             "--set",
             "-c",
-            help="Settings: 'dataset=\"../cifar10\" alpha=0.5', or a TOML file. Later ones win; README.md lists all.",
+            help="'dataset=\"../cifar10\" alpha=0.5', or a TOML file; later ones win (`protosphere settings`).",
             metavar="SETTINGS",
+            autocompletion=complete.settings,
         ),
     ] = None,
     preset: Preset = "",

@@ -17,11 +17,12 @@ from cli.predict import predict
 from cli.privacy import privacy
 from cli.report import report
 from cli.run import run
+from cli.runs import app as runs
 
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     epilog="""
@@ -94,6 +95,7 @@ app.command(
         protosphere privacy --renew
     """,
 )(privacy)
+app.add_typer(runs, name="runs", epilog="    protosphere runs --results /srv/results")
 app.command("methods", cls=Command, epilog="    protosphere methods --search generator")(methods)
 app.command("models", cls=Command, epilog="    protosphere models")(models)
 app.command("presets", cls=Command, epilog="    protosphere presets --search cifar")(presets)

@@ -4,9 +4,16 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from cli import complete
+
 Preset = Annotated[
     str,
-    typer.Option(help="A paper's settings by name; an unknown one lists all.", metavar="NAME", show_default=False),
+    typer.Option(
+        help="A paper's settings by name; an unknown one lists all.",
+        metavar="NAME",
+        show_default=False,
+        autocompletion=complete.presets,
+    ),
 ]
 
 

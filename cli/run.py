@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli import complete
 from cli.display import Display
 from cli.options import Preset, end
 
@@ -88,8 +89,9 @@ def run(
         typer.Option(
             "--set",
             "-c",
-            help="Settings: 'rounds=5 strategy=\"fedproto\"', or a TOML file. Later ones win; README.md lists all.",
+            help="'rounds=5 strategy=\"fedproto\"', or a TOML file; later ones win (`protosphere settings`).",
             metavar="SETTINGS",
+            autocompletion=complete.settings,
         ),
     ] = None,
     preset: Preset = "",

@@ -5,7 +5,7 @@ from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
 
-from experiments.settings_tables import ROOT, ROW, all_settings
+from experiments.settings_tables import PAGE, ROOT, ROW, all_settings
 from models import FAMILIES
 from models.small import SMALL
 from strategies import METHODS, load_method
@@ -51,9 +51,9 @@ def presets() -> Iterator[tuple[str, str, str]]:
 
 def settings(search: str = "") -> Iterator[tuple[str, str, str, str]]:
     """Name, default, allowed values and meaning of the settings that have the word in one of these."""
-    readme = ROOT / "README.md"
-    # an installed package has no README, and then the classes alone
-    lines = readme.read_text("utf-8").splitlines() if readme.is_file() else []
+    page = ROOT / PAGE
+    # an installed package has no docs/, and then the classes alone
+    lines = page.read_text("utf-8").splitlines() if page.is_file() else []
     told = {
         start[1]: line[start.end() :].removesuffix(" |").split(" | ", 1) for line in lines if (start := ROW.match(line))
     }

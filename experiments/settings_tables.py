@@ -1,4 +1,4 @@
-"""`make settings`: the defaults in pyproject.toml and the README's tables, made to agree with the classes behind them.
+"""`make settings`: the defaults in pyproject.toml and the tables of docs/settings.md, made to agree with the classes.
 
 A default is written once, in its class. Here lines and rows are brought up to date; comments, order and words that
 somebody wrote stay. What is new gets a row from its class: the values that its type allows, and its line of the class's
@@ -16,8 +16,9 @@ from federation.settings import Settings
 from strategies import METHODS, load_method
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = "docs/settings.md"
 TABLE = "tool.flwr.app.config"
-# a row of the README's, up to the default; what is allowed and the meaning follow
+# a row of the page, up to the default; what is allowed and the meaning follow
 ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `([^`]*)` \| ")
 LIMITS = {"ge": "≥", "gt": "> ", "le": "≤", "lt": "<"}
 
@@ -64,7 +65,7 @@ def _unwrapped(kind: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _allowed(kind: Any, metadata: Any) -> str:
-    """Values that a type allows, in the README's words."""
+    """Values that a type allows, in the page's words."""
     if get_origin(kind) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(kind))
     if kind is bool:
@@ -120,7 +121,7 @@ def _same(written: str, default: Any) -> bool:
 
 
 def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
-    """A README with a row for each setting, at the end of its prefix's table where it is new."""
+    """A settings.md with a row for each setting, at the end of its prefix's table where it is new."""
     known = {each.name: each for own in settings.values() for each in own}
     kept = []
     for line in text.split("\n"):
@@ -134,21 +135,20 @@ def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
     for each in known.values():
         prefix = each.name.partition(".")[0] if "." in each.name else ""
         row = f"| `{each.name}` | `{each.value}` | {each.allowed} | {each.meaning} |\n"
-        # `fedtgp` may be read by others, too, and its title says so
-        after = rf"^\*\*`{prefix}`\*\*.*\n\n(?:\|.*\n)+" if prefix else r"^\| `resume`.*\n"
+        # words may stand before the table
+        after = rf"^## `{prefix}`\n(?:(?!#).*\n)*?(?:\|.*\n)+" if prefix else r"^\| `resume`.*\n"
         title = re.search(after, text, re.MULTILINE)
         if title:
             text = text[: title.end()] + row + text[title.end() :]
         else:
-            table = f"**`{prefix}`**\n\n| setting | default | allowed | meaning |\n|---|---|---|---|\n{row}\n"
-            text = text.replace("## Limits", f"{table}## Limits", 1)
+            text += f"\n## `{prefix}`\n\n| setting | default | allowed | meaning |\n|---|---|---|---|\n{row}"
     return text
 
 
 def main() -> None:
     """Write both files anew where they differ."""
     settings = all_settings()
-    for name, change in (("pyproject.toml", with_defaults), ("README.md", with_rows)):
+    for name, change in (("pyproject.toml", with_defaults), (PAGE, with_rows)):
         path = ROOT / name
         before = path.read_text("utf-8")
         after = change(before, settings)

@@ -271,7 +271,7 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             raise SettingError(
-                f"unknown setting `{shown(name)[1:-1]}`{nearest(name, known)}; README.md lists them all."
+                f"unknown setting `{shown(name)[1:-1]}`{nearest(name, known)}; `protosphere settings` lists them all."
             )
 
 

@@ -1,7 +1,9 @@
-"""The README's tables against the code."""
+"""The tables of the README and of docs/ against the code, and the pages as a site."""
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -10,18 +12,36 @@ from strategies import METHODS, known_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+SETTINGS = (ROOT / "docs" / "settings.md").read_text()
+METHODS_PAGE = (ROOT / "docs" / "methods.md").read_text()
 
 
 def test_every_setting_is_listed_once_with_its_default() -> None:
-    rows = re.findall(r"^\| `([a-z0-9.-]+)` \| `([^`]*)` \|", README, flags=re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z0-9.-]+)` \| `([^`]*)` \|", SETTINGS, flags=re.MULTILINE)
     names = [name for name, _ in rows]
     assert sorted(names) == sorted(known_settings())
     assert {name: json.loads(default) for name, default in rows} == known_settings()
 
 
-def test_every_method_has_a_row() -> None:
-    table = README.split("## Methods")[1].split("## Settings")[0]
-    assert sorted(re.findall(r"^\| `([a-z-]+)` \|", table, flags=re.MULTILINE)) == sorted(METHODS)
+def test_every_method_has_a_row_and_a_family() -> None:
+    assert sorted(re.findall(r"^\| `([a-z-]+)` \|", METHODS_PAGE, flags=re.MULTILINE)) == sorted(METHODS)
+    families = README.split("## Methods")[1].split("\n##")[0]
+    rows = [line.split("|")[2] for line in families.splitlines() if line.startswith("|")]
+    assert sorted(re.findall(r"`([a-z-]+)`", " ".join(rows))) == sorted(METHODS)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+def test_the_site_has_every_page_and_no_broken_link(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
+    done = subprocess.run([*build, ROOT / "docs", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")}
+    assert pages <= {page.stem for page in tmp_path.glob("*.html")}
+    # what searches needs no server
+    assert (tmp_path / "searchindex.js").exists()
 
 
 def test_every_linked_file_exists() -> None:
@@ -34,15 +54,19 @@ def test_every_linked_file_exists() -> None:
 def test_make_settings_finds_nothing_to_do_and_mends_what_is_off() -> None:
     settings = all_settings()
     project = (ROOT / "pyproject.toml").read_text()
-    assert with_rows(README, settings) == README
+    assert with_rows(SETTINGS, settings) == SETTINGS
     assert with_defaults(project, settings) == project
     off = project.replace("gamma = 10.0\nalignment", "gamma = 9.0\nalignment").replace("epsilon = 1e-4\n", "")
     assert tomllib.loads(with_defaults(off, settings)) == tomllib.loads(project)
     # a row that is gone, a setting that nobody knows, another default
-    row = next(line for line in README.splitlines() if line.startswith("| `protonorm.stop` |"))
-    less = README.replace(row + "\n", "").replace("| `rounds` | `20` |", "| `rounds` | `21` |")
-    less = less.replace("**`protonorm`**", "| `none.such` | `1` | a | b |\n\n**`protonorm`**")
+    row = next(line for line in SETTINGS.splitlines() if line.startswith("| `protonorm.stop` |"))
+    less = SETTINGS.replace(row + "\n", "").replace("| `rounds` | `20` |", "| `rounds` | `21` |")
+    less = less.replace("## `protonorm`", "| `none.such` | `1` | a | b |\n\n## `protonorm`")
     again = with_rows(less, settings)
     assert '| `protonorm.stop` | `"none"` | `none`, `force`, `tangential` | when `thomson` may stop earlier' in again
     assert "| `rounds` | `20` |" in again
     assert "none.such" not in again
+    # a method's settings that the page has never had
+    head, _, rest = SETTINGS.partition("## `fraug`")
+    gone = head + rest[rest.find("\n## ") + 1 :] if "\n## " in rest else head.rstrip() + "\n"
+    assert "## `fraug`\n\n| setting | default" in with_rows(gone, settings)

@@ -90,7 +90,15 @@ def cells(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise SettingError(f"two cells would have the folder {twice}: give rows and methods labels that differ more.")
-    return [_checked(cell) for cell in made]
+    checked = [_checked(cell) for cell in made]
+    swept = {entry.label for entry in comparison.methods if entry.of}
+    for cell in checked:
+        if cell.method in swept and not float(cell.settings["validation-share"]) > 0:
+            raise SettingError(
+                f"{cell.title}: a sweep is decided on validation rows, and setting `validation-share` is 0; give it a "
+                "share, such as 0.1."
+            )
+    return checked
 
 
 def settings_of(

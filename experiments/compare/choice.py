@@ -35,6 +35,7 @@ def chosen(
     seeds: str = "",
     metric: str = "",
     target: float | None = None,
+    baseline: str = "",
     own_data: bool = False,
 ) -> Comparison:
     """A part of a comparison, or it with other seeds, metric or target. Lists are comma-separated.
@@ -71,6 +72,11 @@ def chosen(
     narrowed = replace(comparison, **changes)
     for entries in (narrowed.methods, narrowed.datasets, narrowed.partitions):
         refuse_twice([entry.label for entry in entries])
+    if baseline:
+        return replace(narrowed, baseline=pick(baseline, narrowed.methods, "--baseline", _names_of_method).label)
+    if narrowed.baseline not in ("", *(entry.label for entry in narrowed.methods)):
+        # --methods leaves the file's out
+        return replace(narrowed, baseline="")
     return narrowed
 
 
@@ -134,6 +140,10 @@ def _method(name: str, comparison: Comparison) -> Entry:
         return entry_of(name, "methods")
     known = list(dict.fromkeys([*(entry.label for entry in comparison.methods), *METHODS]))
     raise SettingError(f"--methods has {shown(name)}{nearest(name, known)}; one of {', '.join(known)} is allowed.")
+
+
+def _names_of_method(entry: Entry) -> list[str]:
+    return list(dict.fromkeys([entry.label, str(entry.settings["strategy"])]))
 
 
 def _listed(text: str) -> list[str]:

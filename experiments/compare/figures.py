@@ -7,17 +7,18 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.compare.cells import Cell
 from experiments.compare.folder import ComparisonFolder
+from experiments.compare.paired import Difference, difference
 from experiments.compare.plan import ENSEMBLE, Comparison, Metric
 from runs.figures import MAJORITY
 from runs.folder import RunFolder
 
 # of a rule in summary.json; a round's number is no figure
 NO_FIGURES = ("selected_round",)
-DIGITS = 2  # of a percentage; means that are shown alike are equally good
+DIGITS = 2  # of a percentage
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,17 @@ class Reached:
     wire: int
 
 
+class Point(NamedTuple):
+    """One evaluation: of which round's models, their mean accuracy, and what it took up to that round: bytes of
+    prototypes and of training messages in both directions, and seconds."""
+
+    of_round: int
+    accuracy: float
+    payload: int
+    wire: int
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Result:
     """One finished cell.
@@ -37,21 +49,23 @@ class Result:
     Attributes:
         run: its run's folder.
         values: one for each metric of the comparison, None where the run has no such figure.
+        validation: mean accuracy on validation rows by the first metric's rule, see `validation_of`.
         floor: accuracy of always answering each client's majority class.
         payload, wire: bytes of the whole run's training, both directions; wire without evaluations.
         reached: None when the target never was, or there is none.
-        curve: (round, mean accuracy, payload so far, wire so far) of every evaluation by the first metric's rule.
+        curve: of every evaluation by the first metric's rule.
     """
 
     cell: Cell
     run: Path
     values: tuple[float | None, ...]
+    validation: float | None
     floor: float | None
     payload: int
     wire: int
     seconds: float
     reached: Reached | None
-    curve: tuple[tuple[int, float, int, int], ...]
+    curve: tuple["Point", ...]
     summary: Mapping[str, Any] = field(repr=False)
 
 
@@ -83,19 +97,21 @@ def result(cell: Cell, run: Path, comparison: Comparison) -> Result:
     summary = json.loads((run / "summary.json").read_text("utf-8"))
     headline = summary["headline"]
     metric = comparison.metrics[0]
-    curve = curve_of(RunFolder(run).lines(), metric.rule or headline["rule"])
+    lines = RunFolder(run).lines()
+    curve = curve_of(lines, metric.rule or headline["rule"])
     target = comparison.target
-    passed = next((point for point in curve if target is not None and point[1] >= target), None)
+    passed = next((point for point in curve if target is not None and point.accuracy >= target), None)
     sizes = summary["bytes"]
     return Result(
         cell,
         run,
         tuple(value_of(summary, each) for each in comparison.metrics),
+        validation_of(lines, metric, headline["rule"]),
         summary["floor"][MAJORITY],
         sizes["payload_up"] + sizes["payload_down"],
         sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"],
         summary["seconds"],
-        Reached(passed[0], passed[2], passed[3]) if passed else None,
+        Reached(passed.of_round, passed.payload, passed.wire) if passed else None,
         curve,
         summary,
     )
@@ -112,17 +128,40 @@ def value_of(summary: Mapping[str, Any], metric: Metric) -> float | None:
     return values.get(figure)
 
 
-def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> tuple[tuple[int, float, int, int], ...]:
-    """(round, accuracy, payload, wire) of every evaluation; the bytes are those of the rounds up to it.
+def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str) -> float | None:
+    """What a metric's figure is on validation rows: of the last evaluation or the last five of trained models where the
+    metric is that, else the highest. None where there are no such rows.
+
+    Args:
+        rule: the run's own, where the metric has none or asks the ensemble, which no validation row is put to.
+    """
+    rule = rule if metric.rule in ("", ENSEMBLE) else metric.rule
+    evaluations = [line["evaluation"] for line in lines if "evaluation" in line]
+    means = [
+        (each["of_round"], each["rules"][rule]["validation"]["mean"])
+        for each in evaluations
+        if each.get("rules", {}).get(rule, {}).get("validation")
+    ]
+    if metric.figure == "last-5":
+        trained = [mean for of_round, mean in means if of_round > 0][-5:]
+        return statistics.fmean(trained) if trained else None
+    if metric.figure in ("final", "all-classes"):
+        return means[-1][1] if means else None
+    return max((mean for _, mean in means), default=None)
+
+
+def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> tuple[Point, ...]:
+    """Every evaluation; bytes and seconds are those of the rounds up to it.
 
     Args:
         lines: of metrics.jsonl. rule: a prediction rule, or `ensemble`.
     """
-    payload, wire = [0], [0]
+    payload, wire, seconds = [0], [0], [0.0]
     for line in lines:
         sizes = line["bytes"]
         payload.append(payload[-1] + sizes["payload_up"] + sizes["payload_down"])
         wire.append(wire[-1] + sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"])
+        seconds.append(seconds[-1] + line["time"]["round"])
     points = []
     for line in lines:
         if rule == ENSEMBLE:
@@ -132,7 +171,7 @@ def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> tuple[tuple[int, 
             accuracy = (measured or {}).get("rules", {}).get(rule, {}).get("test", {}).get("mean")
         if measured and accuracy is not None:
             after = measured["of_round"]
-            points.append((after, accuracy, payload[after], wire[after]))
+            points.append(Point(after, accuracy, payload[after], wire[after], seconds[after]))
     return tuple(points)
 
 
@@ -149,10 +188,39 @@ def percent(share: float) -> str:
     return f"{100 * share:.{DIGITS}f}"
 
 
-def best_of(spreads: Mapping[str, Spread | None]) -> set[str]:
-    """The methods with the highest mean as it is shown, several where they tie."""
-    shown = {name: round(100 * each.mean, DIGITS) for name, each in spreads.items() if each}
-    return {name for name, value in shown.items() if value == max(shown.values())}
+def differences(found: Sequence[Result], row: str, metric: int, comparison: Comparison) -> dict[str, Difference | None]:
+    """Every method of a row but the baseline, held against it seed by seed.
+
+    Args:
+        metric: the place of the comparison's.
+    """
+    figures = by_seed(found, row, metric, comparison)
+    base = figures[comparison.beside]
+    return {method: difference(own, base) for method, own in figures.items() if method != comparison.beside}
+
+
+def by_seed(
+    found: Sequence[Result], row: str, metric: int, comparison: Comparison
+) -> dict[str, dict[int, float | None]]:
+    """One metric of a row: method -> seed -> its value."""
+    return {
+        method: {each.cell.seed: each.values[metric] for each in runs}
+        for method, runs in by_method(found, row, comparison).items()
+    }
+
+
+def differences_csv(comparison: Comparison, found: Sequence[Result]) -> str:
+    """A line for each row, metric and method but the baseline; as shares of 1."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "seeds_needed"])
+    for row in comparison.rows:
+        for index, metric in enumerate(comparison.metrics):
+            for method, each in differences(found, row.label, index, comparison).items():
+                told = (each.seeds, each.mean, each.low, each.high, each.needed) if each else (0, *[None] * 4)
+                words = [row.label, metric, method, comparison.beside]
+                writer.writerow([*words, *("" if value is None else value for value in told)])
+    return text.getvalue()
 
 
 def as_csv(comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result], folder: Path) -> str:

@@ -16,7 +16,10 @@ PRESETS = Path(__file__).parents[1] / "presets" / "compare"
 FIGURES = ("headline", "selected", "best", "client-best", "last-5", "final", "all-classes")
 ENSEMBLE = "ensemble"
 ENSEMBLE_FIGURES = ("best", "last-5", "final")
-KEYS = ("title", "note", "methods", "datasets", "partitions", "seeds", "metric", "target", "settings", "paper")
+KEYS = (
+    *("title", "note", "methods", "datasets", "partitions", "seeds"),
+    *("metric", "target", "baseline", "sweep", "settings", "paper"),
+)
 # of a cell, or of where it runs; never of a row or a method
 NOT_HERE = {
     "seed": "seeds",
@@ -54,12 +57,14 @@ class Entry:
     """One method, data set or partition of a comparison: its label in the tables, and the settings that make it.
 
     `base` is a preset of `protosphere run` that a data set starts from; `missing` says what to do without its data.
+    `of` is the label of the method that this is a variant of, see sweep.py.
     """
 
     label: str
     settings: RunConfig = field(default_factory=dict)
     base: str = ""
     missing: str = ""
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,9 @@ class Comparison:
     Attributes:
         name: short, for folders.
         target: the accuracy in (0, 1] to which bytes are counted; None for none.
+        baseline: label of the method that the others are held against; empty for the usual one, see `beside`.
         settings: common to all.
+        sweep: as its file has it, see sweep.py.
     """
 
     name: str
@@ -106,6 +113,15 @@ class Comparison:
     paper: tuple[Printed, ...] = ()
     title: str = ""
     note: str = ""
+    baseline: str = ""
+    sweep: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def beside(self) -> str:
+        """Label of the method that the others are held against: `baseline`, else that which trains alone, else the
+        first."""
+        alone = (entry.label for entry in self.methods if entry.settings.get("strategy") == "local")
+        return self.baseline or next(alone, self.methods[0].label)
 
     @property
     def rows(self) -> list[Row]:
@@ -235,8 +251,10 @@ def _comparison(name: str, table: Mapping[str, Any]) -> Comparison:
         settings=common,
         title=str(table.get("title", "")),
         note=str(table.get("note", "")),
+        sweep=table.get("sweep", {}),
     )
-    return replace(found, paper=tuple(_printed(table.get("paper", []), found)))
+    baseline = pick(str(table["baseline"]), found.methods, "`baseline`", _labels).label if "baseline" in table else ""
+    return replace(found, paper=tuple(_printed(table.get("paper", []), found)), baseline=baseline)
 
 
 def _entries(items: Any, key: str) -> tuple[Entry, ...]:

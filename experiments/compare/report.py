@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.compare.cells import Cell, not_default, scaled_words
-from experiments.compare.figures import Result, Spread, as_csv, by_method, results, spread
+from experiments.compare.figures import Result, Spread, as_csv, by_method, differences_csv, results, spread
 from experiments.compare.folder import ComparisonFolder
 from experiments.compare.plan import Comparison
+from experiments.compare.sweep import tuned
 from experiments.compare.tables import Grid, floor, grids, latex, markdown
 from federation.words import own_version
 from reports import canvas
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 STYLES = ("-", "--", ":")
 CSV, MARKDOWN, LATEX, REPORT = "table.csv", "table.md", "table.tex", "report.html"
+DIFFERENCES = "differences.csv"
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,12 @@ class Written:
 
 @dataclass(frozen=True)
 class Curve:
-    """A method's accuracy at each evaluation that all its seeds have: mean, spread, and mean bytes so far."""
+    """A method's accuracy at each evaluation of all its seeds: mean and spread; mean bytes and seconds so far."""
 
     rounds: Sequence[int]
     accuracies: Sequence[Spread]
     wire: Sequence[float]
+    seconds: Sequence[float]
 
 
 def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell]) -> Written:
@@ -45,10 +48,12 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
         OSError: the folder cannot be written.
     """
     found = results(folder, comparison, cells)
-    made = grids(comparison, scaled_words(cells), found)
-    pictures = _pictures(folder, comparison, found)
+    once, chosen, choices = tuned(comparison, found)
+    made = grids(once, scaled_words(cells), chosen, choices)
+    pictures = _pictures(folder, once, chosen)
     contents = {
         CSV: as_csv(comparison, cells, found, folder.path),
+        DIFFERENCES: differences_csv(once, chosen),
         MARKDOWN: markdown(made),
         LATEX: latex(made),
         REPORT: _page(folder, comparison, cells, found, made, pictures),
@@ -58,11 +63,14 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
 
 def curves(runs: Sequence[Result]) -> Curve:
     """The curve of one method's runs; evaluations that some seed lacks are left out."""
-    by_round = [{of_round: rest for of_round, *rest in each.curve} for each in runs]
+    by_round = [{point.of_round: point for point in each.curve} for each in runs]
     common = sorted(set.intersection(*map(set, by_round))) if by_round else []
-    accuracies = [spread([each[r][0] for each in by_round]) for r in common]
-    wire = [sum(each[r][2] for each in by_round) / len(by_round) for r in common]
-    return Curve(common, [each for each in accuracies if each], wire)
+    accuracies = [spread([each[r].accuracy for each in by_round]) for r in common]
+    wire, seconds = (
+        [sum(getattr(each[r], name) for each in by_round) / len(by_round) for r in common]
+        for name in ("wire", "seconds")
+    )
+    return Curve(common, [each for each in accuracies if each], wire, seconds)
 
 
 def _pictures(
@@ -82,6 +90,7 @@ def _pictures(
         captions = {
             "rounds": "Over rounds: mean of the clients' accuracy, band: standard deviation over seeds.",
             "bytes": "Over the training messages' bytes so far, both directions.",
+            "seconds": "Over the seconds so far, evaluations among them, of this machine as busy as it was.",
         }
         for kind, caption in captions.items():
             svg = _draw(own, kind, lowest.mean if lowest else None)
@@ -96,12 +105,13 @@ def _draw(own: Mapping[str, Curve], kind: str, lowest: float | None) -> str:
     with canvas.figure() as drawing:
         axes = drawing.add_subplot()
         size, unit = (1e6, "MB") if any(curve.wire[-1] >= 1e6 for curve in own.values() if curve.wire) else (1e3, "kB")
+        labels = {"rounds": "round", "bytes": f"training messages so far, {unit}", "seconds": "seconds so far"}
         for number, curve in enumerate(own.values()):
-            across = curve.rounds if kind == "rounds" else [each / size for each in curve.wire]
-            _line(axes, number, curve, across)
+            places = {"rounds": curve.rounds, "bytes": [each / size for each in curve.wire], "seconds": curve.seconds}
+            _line(axes, number, curve, places[kind])
         if lowest is not None:
             axes.axhline(100 * lowest, color=canvas.SOFT, linewidth=1, linestyle=(0, (1, 2)))
-        axes.set_xlabel("round" if kind == "rounds" else f"training messages so far, {unit}")
+        axes.set_xlabel(labels[kind])
         axes.locator_params(axis="x", integer=kind == "rounds")
         axes.set_ylabel("test accuracy, %")
         # by pairs: a label that begins with "_" would be left out
@@ -138,12 +148,13 @@ def _page(
         f"{len(found)} of {len(cells)} cells finished: {len(comparison.rows)} rows × {len(comparison.methods)} methods "
         f"× seeds {seeds}. Every method of a row has the same partition, initial models and samples of clients."
     )
-    parts = [section("Accuracy", _table(made[0])), section("Bytes", _table(made[1]))]
+    *measured, sizes = made
+    parts = [section("Accuracy", *map(_table, measured)), section("Bytes", _table(sizes))]
     for row, drawn in pictures.items():
         parts.append(section(row, gallery(*(picture(*each) for each in drawn))))
     parts.append(section("Runs", _runs(folder, comparison, cells, found)))
     parts.append(section("Settings", *_settings(comparison, cells)))
-    foot = f"Protosphere {own_version()}; the numbers of every cell are in {CSV}."
+    foot = f"Protosphere {own_version()}; the numbers of every cell are in {CSV}, of the differences in {DIFFERENCES}."
     return page(title, parts, lead, foot)
 
 

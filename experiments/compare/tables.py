@@ -7,8 +7,19 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments.compare.figures import DIGITS, Result, Spread, best_of, by_method, percent, spread
+from experiments.compare.figures import (
+    DIGITS,
+    Result,
+    Spread,
+    by_method,
+    by_seed,
+    differences,
+    percent,
+    spread,
+)
+from experiments.compare.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
 from experiments.compare.plan import Comparison
+from experiments.compare.sweep import Choice
 from runs.lines import readable_size
 
 FLOOR = "majority class"
@@ -25,7 +36,7 @@ TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
 
 @dataclass(frozen=True)
 class Shown:
-    """One cell of a table."""
+    """One cell of a table; `best` where it stands out."""
 
     text: str
     best: bool = False
@@ -49,16 +60,21 @@ class Grid:
     notes: Sequence[str] = ()
 
 
-def grids(comparison: Comparison, scaled: Sequence[str], found: Sequence[Result]) -> list[Grid]:
-    """The accuracies, then the bytes.
+def grids(
+    comparison: Comparison, scaled: Sequence[str], found: Sequence[Result], choices: Sequence[Choice] = ()
+) -> list[Grid]:
+    """The accuracies, the differences to the baseline where there is another method, what a sweep has tried, the bytes.
 
     Args:
         scaled: what was made smaller, in words; shown under every table.
+        choices: what was chosen of methods that were swept; comparison and found have these once, see `tuned`.
     """
     beside = [(each.cell, each.summary["companion"]) for each in found if "companion" in each.summary]
     told = dict.fromkeys(f"{cell.row}, {cell.method}: with {companion}" for cell, companion in beside)
-    notes = [*scaled, *told, *([comparison.note] if comparison.note else [])]
-    return [_accuracies(comparison, notes, found), _bytes(comparison, notes, found)]
+    notes = [*scaled, *told, *map(_chosen, choices), *([comparison.note] if comparison.note else [])]
+    apart = [_differences(comparison, notes, found)] if len(comparison.methods) > 1 else []
+    tried = [_tried(comparison, scaled, choices)] if choices else []
+    return [_accuracies(comparison, notes, found), *apart, *tried, _bytes(comparison, notes, found)]
 
 
 def console(grid: Grid) -> Table:
@@ -72,7 +88,7 @@ def console(grid: Grid) -> Table:
 
 
 def markdown(grids: Sequence[Grid]) -> str:
-    """GitHub's tables, the best in bold."""
+    """GitHub's tables, what stands out in bold."""
 
     def cell(shown: Shown) -> str:
         text = shown.text.replace("|", "\\|")
@@ -88,7 +104,7 @@ def markdown(grids: Sequence[Grid]) -> str:
 
 
 def latex(grids: Sequence[Grid]) -> str:
-    """Tables for `booktabs`, the best in \\textbf."""
+    """Tables for `booktabs`, what stands out in \\textbf."""
     parts = ["% \\usepackage{booktabs}"]
     for grid in grids:
         rows = [" & ".join(_tex(cell) for cell in line) + r" \\" for line in grid.lines]
@@ -121,8 +137,8 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], found: Sequence[Re
         runs = by_method(found, row.label, comparison)
         for index, metric in enumerate(comparison.metrics):
             spreads = {method: spread([each.values[index] for each in own]) for method, own in runs.items()}
-            best = best_of(spreads)
-            cells = {method: Shown(accuracy(value, seeds), method in best) for method, value in spreads.items()}
+            best = ahead(by_seed(found, row.label, index, comparison))
+            cells = {method: Shown(accuracy(value, seeds), method == best) for method, value in spreads.items()}
             cells[FLOOR] = Shown(accuracy(floor(found, row.label), seeds))
             printed = {
                 each.method: f"{each.accuracy:.{DIGITS}f}"
@@ -134,9 +150,70 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], found: Sequence[Re
     if any(column.printed for column in columns.values()):
         notes = [*notes, "paper: what the paper's table prints, not measured here"]
     over = f"mean ± sample standard deviation (ddof 1) over {seeds} seeds" if seeds > 1 else "one seed"
+    if seeds > 1 and len(comparison.methods) > 1:
+        notes = [*notes, "bold: apart from every other method seed by seed, as the next table counts it"]
     metrics = ", ".join(map(str, comparison.metrics))
     title = f"{comparison.title or comparison.name}: accuracy in % ({metrics}), {over}"
     return _laid_out(title, columns, [*(method.label for method in comparison.methods), FLOOR], notes)
+
+
+def _differences(comparison: Comparison, notes: Sequence[str], found: Sequence[Result]) -> Grid:
+    columns = {}
+    for row in comparison.rows:
+        for index, metric in enumerate(comparison.metrics):
+            own = differences(found, row.label, index, comparison)
+            name = f"{row.label} ({metric})" if len(comparison.metrics) > 1 else row.label
+            columns[name] = Column({method: _apart(each) for method, each in own.items()})
+    if len(comparison.seeds) > 1:
+        told = [
+            f"in brackets: the {100 * CONFIDENCE:g} % interval over seeds by Student's t; bold where it leaves zero "
+            "out, else with how many seeds it would, if mean and spread stayed as they are"
+        ]
+    else:
+        told = ["of one seed there is no interval: what differs may be chance"]
+    title = (
+        f"{comparison.title or comparison.name}: difference to {comparison.beside} in points of accuracy "
+        f"({', '.join(map(str, comparison.metrics))}), seed by seed"
+    )
+    methods = [method.label for method in comparison.methods if method.label != comparison.beside]
+    return _laid_out(title, columns, methods, [*notes, *told])
+
+
+def _chosen(choice: Choice) -> str:
+    where = f"{choice.row}, {choice.method}"
+    if not choice.chosen:
+        return f"{where}: nothing is chosen while runs of its sweep are missing"
+    values, others = choice.chosen.removeprefix(f"{choice.method}, "), len(choice.tried) - 1
+    return f"{where}: {values}, chosen on validation rows among {others + 1}"
+
+
+def _tried(comparison: Comparison, scaled: Sequence[str], choices: Sequence[Choice]) -> Grid:
+    seeds = len(comparison.seeds)
+    columns: dict[str, Column] = {}
+    for choice in choices:
+        cells = {label: Shown(accuracy(each, seeds), label == choice.chosen) for label, each in choice.tried.items()}
+        before = columns.get(choice.row, Column({}))
+        columns[choice.row] = Column({**before.cells, **cells})
+    names = list(dict.fromkeys(label for choice in choices for label in choice.tried))
+    title = f"{comparison.title or comparison.name}: the sweep's accuracy on validation rows in %"
+    told = "bold: chosen, in each row for itself; the test rows played no part"
+    return _laid_out(title, columns, names, [*scaled, told])
+
+
+def _apart(each: Difference | None) -> Shown:
+    """`+1.20 [+0.40, +2.00]`, or `+0.10 [-0.80, +1.00], 41 seeds`."""
+    if each is None:
+        return Shown(NONE)
+    if each.low is None or each.high is None:
+        return Shown(_points(each.mean))
+    words = f"{_points(each.mean)} [{_points(each.low)}, {_points(each.high)}]"
+    if each.apart:
+        return Shown(words, best=True)
+    return Shown(f"{words}, {f'{each.needed} seeds' if each.needed else f'> {MOST_SEEDS} seeds'}")
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.{DIGITS}f}"
 
 
 def _bytes(comparison: Comparison, notes: Sequence[str], found: Sequence[Result]) -> Grid:

@@ -95,7 +95,7 @@ def test_choices_become_cells_and_their_tables_are_printed_and_written(invoke, r
     for words in ("accuracy in % (final), mean ±", "81.25 ± 0.00", "majority class", "digits, to 50 %"):
         assert words in result.stdout
     written = re.findall(r"^written: .*/(\S+)$", result.stdout, flags=re.MULTILINE)
-    assert written == ["table.csv", "table.md", "table.tex", "report.html"]
+    assert written == ["table.csv", "differences.csv", "table.md", "table.tex", "report.html"]
 
 
 def test_a_file_and_its_scale(invoke, ran, tmp_path):

@@ -14,7 +14,7 @@ from cli.main import app
 
 GROUP = typer.main.get_command(app)
 COMMANDS = ["run", "compare", "data", "report", "predict", "export", "privacy"]
-COMMANDS += ["methods", "models", "presets", "settings", "doctor"]
+COMMANDS += ["methods", "models", "presets", "settings", "doctor", "runs"]
 
 
 def helped(*arguments):
@@ -107,3 +107,21 @@ def test_a_letter_that_the_terminal_lacks_is_no_crash(home, monkeypatch):
     GROUP.main(["data", "--clients", "2"], standalone_mode=False)
     sys.stdout.flush()
     assert b"1 ? 8 ? 8" in raw.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("protosphere dat", ["data"]),
+        ("protosphere run --preset gfpl-m", ["gfpl-mnist"]),
+        ("protosphere compare --preset protonorm-table", [f"protonorm-table{n}" for n in (1, 2, 3)]),
+        ("protosphere compare --methods local,fedt", ["local,fedtgp"]),
+        ("protosphere run -c protonorm.ga", ["protonorm.gamma="]),
+        ("protosphere run -c 'rounds=3 see", ["rounds=3 seed="]),
+        ("protosphere runs delete lat", ["latest"]),
+    ],
+)
+def test_a_shell_completes_what_there_is(typed, found, home):
+    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ", 3)) - 1 if "'" in typed else typed.count(" "))}
+    told = CliRunner().invoke(app, prog_name="protosphere", env=asked | {"_PROTOSPHERE_COMPLETE": "complete_bash"})
+    assert told.stdout.splitlines() == found

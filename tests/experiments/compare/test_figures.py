@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from experiments.compare.cells import Cell
-from experiments.compare.figures import Spread, as_csv, best_of, curve_of, result, results, spread, value_of
+from experiments.compare.figures import Spread, as_csv, curve_of, differences_csv, result, results, spread, value_of
 from experiments.compare.folder import ComparisonFolder
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
 from experiments.compare.report import curves, write_all
@@ -47,7 +47,7 @@ def line(number, accuracy, final=False):
             "rules": {"local-prototypes": {"test": {"mean": accuracy}}, "classifier": {"test": {"mean": accuracy / 2}}},
         },
     }
-    return found | ({"final": True} if final else {})
+    return found | {"time": {"round": 2.5}} | ({"final": True} if final else {})
 
 
 def write_run(folder, settings, accuracy, floor=0.5):
@@ -137,13 +137,6 @@ def test_one_value_has_no_spread_and_none_has_nothing():
     assert spread([]) is None
 
 
-def test_the_best_is_the_highest_mean_as_shown_and_ties_are_all_best():
-    spreads = {"a": Spread(0.81234, 0.1, 3), "b": Spread(0.81231, 0.0, 3), "c": Spread(0.8, None, 1), "d": None}
-    assert best_of(spreads) == {"a", "b"}
-    assert best_of({"c": Spread(0.8, None, 1), "d": None}) == {"c"}
-    assert best_of({"d": None}) == set()
-
-
 def test_a_metric_is_a_rule_and_a_figure_of_the_summary(folder):
     made = comparison()
     found = results(folder(made), made, cells_of(made))[0]
@@ -159,18 +152,18 @@ def test_a_metric_is_a_rule_and_a_figure_of_the_summary(folder):
     assert value_of({}, Metric("ensemble", "best")) is None
 
 
-def test_bytes_to_an_accuracy_are_those_before_its_evaluation():
+def test_bytes_and_seconds_to_an_accuracy_are_those_before_its_evaluation():
     """An evaluation is of the models that a round left: that round's messages are paid, the next one's are not yet."""
     lines = [line(1, 0.3), line(2, 0.5), line(3, 0.4), line(4, 0.6, final=True)]
-    expected = [(0, 0.3, 0, 0), (1, 0.5, 200, 300), (2, 0.4, 400, 600), (3, 0.6, 600, 900)]
+    expected = [(0, 0.3, 0, 0, 0), (1, 0.5, 200, 300, 2.5), (2, 0.4, 400, 600, 5), (3, 0.6, 600, 900, 7.5)]
     assert list(curve_of(lines, "local-prototypes")) == expected
-    assert [accuracy for _, accuracy, _, _ in curve_of(lines, "classifier")] == [0.15, 0.25, 0.2, 0.3]
+    assert [point.accuracy for point in curve_of(lines, "classifier")] == [0.15, 0.25, 0.2, 0.3]
     assert curve_of(lines, "discriminant") == ()
     # evaluated every other round, and the ensemble on its own rounds
-    sparse = [line(1, 0.3), {"round": 2, "bytes": lines[1]["bytes"]}, line(3, 0.5, final=True)]
+    sparse = [line(1, 0.3), {"round": 2, "bytes": lines[1]["bytes"], "time": {"round": 1.0}}, line(3, 0.5, final=True)]
     sparse[2]["ensemble"] = {"of_round": 2, "accuracy": 0.7}
-    assert curve_of(sparse, "local-prototypes") == ((0, 0.3, 0, 0), (2, 0.5, 400, 600))
-    assert curve_of(sparse, "ensemble") == ((2, 0.7, 400, 600),)
+    assert curve_of(sparse, "local-prototypes") == ((0, 0.3, 0, 0, 0), (2, 0.5, 400, 600, 3.5))
+    assert curve_of(sparse, "ensemble") == ((2, 0.7, 400, 600, 3.5),)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +186,7 @@ def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(folder):
     assert [each.mean for each in curve.accuracies] == pytest.approx([0.1, 0.4, 0.8])
     assert curve.accuracies[2].std == pytest.approx(np.std([0.8, 0.7, 0.9], ddof=1))
     assert curve.wire == [0, 300, 600]
+    assert curve.seconds == [0, 2.5, 5]
     assert curves([]).rounds == []
 
 
@@ -201,7 +195,7 @@ def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(folder):
 
 def test_the_table_of_accuracies(folder):
     made = comparison(seeds=SEEDS)
-    accuracies, sizes = tables(folder(made), made)
+    accuracies, _, sizes = tables(folder(made), made)
     # two rows, two methods and the floor: methods go down where they are more
     assert accuracies.head == ["", "CIFAR-10", "paper", "MNIST"]
     text = [[cell.text for cell in each] for each in accuracies.lines]
@@ -210,10 +204,10 @@ def test_the_table_of_accuracies(folder):
         ["Proto_Norm", "82.00 ± 2.65", "", "-"],
         ["majority class", "60.00 ± 10.00", "", "-"],
     ]
-    best = [[cell.text for cell in each if cell.best] for each in accuracies.lines]
-    assert best == [[], ["82.00 ± 2.65"], []]
+    # two points ahead in the mean, and behind on a seed
+    assert not any(cell.best for each in accuracies.lines for cell in each)
     assert "mean ± sample standard deviation (ddof 1) over 3 seeds" in accuracies.title
-    assert accuracies.notes == ["paper: what the paper's table prints, not measured here"]
+    assert accuracies.notes[0] == "paper: what the paper's table prints, not measured here"
     assert sizes.head == ["", "FedProto", "Proto_Norm"]
     assert [cell.text for cell in sizes.lines[0]] == ["CIFAR-10, whole run", "0.4 kB / 0.6 kB", "0.4 kB / 0.6 kB"]
     # 400 bytes are 100 values, of two rounds
@@ -241,7 +235,7 @@ def test_rows_go_down_where_they_are_more(folder):
 
 def test_bytes_to_the_target_with_the_seeds_that_reached_it(folder):
     made = comparison(target=0.8)
-    sizes = tables(folder(made), made)[1]
+    sizes = tables(folder(made), made)[-1]
     text = {each[0].text: [cell.text for cell in each[1:]] for each in _by_row(sizes)}
     assert text["CIFAR-10, to 80 %"] == ["0.4 kB / 0.6 kB, round 2 (2 of 3 seeds)", "0.4 kB / 0.6 kB, round 2"]
     assert text["MNIST, to 80 %"] == ["-", "-"]
@@ -255,23 +249,41 @@ def _by_row(grid):
     return list(turned)[1:]
 
 
-def test_markdown_latex_and_the_console_show_the_same_with_the_best_in_bold(folder):
+def test_markdown_latex_and_the_console_show_the_same_with_what_is_apart_in_bold(folder, monkeypatch):
+    monkeypatch.setitem(ACCURACIES, "FedProto", (0.80, 0.75, 0.75))
     made = comparison()
     found = tables(folder(made), made)
     text = markdown(found)
     assert "|  | CIFAR-10 | paper | MNIST |\n|---|---:|---:|---:|\n" in text
+    assert "| CIFAR-10 | **+5.33 [+3.90, +6.77]** |" in text
     assert "| Proto_Norm | **82.00 ± 2.65** |  | - |" in text
     text = latex(found)
     assert r"Proto\_Norm & \textbf{82.00 $\pm$ 2.65} &  & - \\" in text
     assert r"\begin{tabular}{lrrr}" in text
-    assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\end{table}")] == [2, 2, 2, 2]
+    assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\end{table}")] == [3, 3, 3, 3]
     assert "accuracy in \\% (final)" in text
     terminal = Console(width=100, record=True, color_system="standard", file=io.StringIO())
     terminal.print(console(found[0]))
     text = terminal.export_text(styles=True)
     assert re.search(r"\x1b\[1m *82\.00 ± 2\.65", text)
-    assert not re.search(r"\x1b\[1m *80\.00", text)
-    assert "80.00 ± 10.00" in text
+    assert not re.search(r"\x1b\[1m *76\.67", text)
+    assert "76.67 ± 2.89" in text
+
+
+def test_differences_are_to_the_baseline_seed_by_seed(folder):
+    made = comparison(paper=(), baseline="Proto_Norm")
+    apart = tables(folder(made, {("FedProto", 2)}), made)[1]
+    assert "difference to Proto_Norm" in apart.title
+    # -5 and -10 points; t(0.975, 1) = 12.706
+    assert [cell.text for cell in apart.lines[0]] == ["CIFAR-10", "-7.50 [-39.27, +24.27], 4 seeds"]
+    rows = list(csv.DictReader(differences_csv(made, results(folder(made), made, cells_of(made))).splitlines()))
+    assert [(row["row"], row["method"], row["seeds"]) for row in rows] == [
+        ("CIFAR-10", "FedProto", "3"),
+        ("MNIST", "FedProto", "0"),
+    ]
+    assert float(rows[0]["difference"]) == pytest.approx(-0.02)
+    single = comparison(paper=(), seeds=(1,))
+    assert [cell.text for cell in tables(folder(single), single)[1].lines[0]] == ["CIFAR-10", "+10.00"]
 
 
 # --- files --------------------------------------------------------------------------------------------------
@@ -300,13 +312,23 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     place = folder(made)
     (place.of(cells_of(made)[0]) / "run" / "report.html").write_text("")
     written = write_all(place, made, cells_of(made))
-    assert [path.name for path in written.paths] == ["table.csv", "table.md", "table.tex", "report.html"]
+    assert [path.name for path in written.paths] == [
+        "table.csv",
+        "differences.csv",
+        "table.md",
+        "table.tex",
+        "report.html",
+    ]
     page = (place.path / "report.html").read_text()
     assert "A &lt;b&gt; &amp; c" in page
     assert 'href="cells/cifar-10-fedproto-0/run/report.html"' in page
-    assert page.count("<figure>") == 2, "two pictures of the row that has runs"
+    assert page.count("<figure>") == 3, "of the row that has runs"
     assert "<script" not in page
     assert "http://" not in page.replace("http://www.w3.org", "")
-    assert sorted(path.name for path in (place.path / "pictures").iterdir()) == ["row1-bytes.svg", "row1-rounds.svg"]
+    assert sorted(path.name for path in (place.path / "pictures").iterdir()) == [
+        "row1-bytes.svg",
+        "row1-rounds.svg",
+        "row1-seconds.svg",
+    ]
     before = {path: path.read_bytes() for path in written.paths}
     assert {path: path.read_bytes() for path in write_all(place, made, cells_of(made)).paths} == before

@@ -224,3 +224,12 @@ def test_a_metric_is_written_as_it_is_read_and_no_other_is_one():
     for text in ("", "a b c", 3, "classifier headline"):
         with pytest.raises(SettingError, match="metric is"):
             parse_metric(text)
+
+
+def test_the_baseline_is_the_one_named_else_local_else_the_first():
+    found = chosen(load(), methods="fedproto,local,protonorm")
+    assert found.beside == "local"
+    assert chosen(load(), methods="fedproto,protonorm").beside == "fedproto"
+    assert chosen(load(), methods="fedproto,local", baseline="FEDPROTO").beside == "fedproto"
+    with pytest.raises(SettingError, match=r"--baseline .*`fedproto`"):
+        chosen(load(), methods="fedproto,local", baseline="fedprot")

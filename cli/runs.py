@@ -1,0 +1,146 @@
+"""`protosphere runs`: what there is, runs beside each other, and away with some."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cli import complete
+from cli.help import Command, Group
+from cli.options import end
+
+BAD_INPUT = 2
+RESULTS = typer.Option("--results", help="The results folder.", metavar="DIR", show_default=False)
+
+app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None, invoke_without_command=True)
+
+
+@app.callback()
+def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
+    """List runs and comparisons; compare or delete some.
+
+    State `cut`: it did not come to its end, and `--resume` goes on with it; beside the state stand finished rounds, or
+    cells. `%` is the headline's accuracy. The size counts the clients' models that lie in this home.
+
+    Exits 0.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from experiments.kept import kept
+    from runs.lines import readable_size
+    from runs.places import results_root
+
+    found = kept(results)
+    if not found:
+        typer.echo(f"{results_root(results)} holds no run; `protosphere run` makes one.")
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for place, name in enumerate(("name", "method", "data", "state", "%", "size")):
+        # method and data may be paths
+        table.add_column(name, no_wrap=place not in (1, 2), overflow="fold", justify="right" if place > 3 else "left")
+    for each in found:
+        headline = "-" if each.headline is None else f"{100 * each.headline:.2f}"
+        row = [each.name, each.what, each.dataset, f"{each.state} {each.rounds}", headline, readable_size(each.size)]
+        table.add_row(*row)
+    Console(highlight=False, markup=False).print(table)
+    typer.echo(f"in {results_root(results)}: {readable_size(sum(each.size for each in found))}")
+
+
+def compare(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Two runs or more: names, folders, or `latest`.", metavar="RUN...", autocompletion=complete.runs
+        ),
+    ],
+    results: Annotated[str, RESULTS] = "",
+) -> None:
+    """Put runs beside each other: settings, figures.
+
+    Settings are those in which they differ. Where two have the same clients with the same rows, it is said how the
+    second's clients fare against the first's.
+
+    Exits 0; 2 where a name is no run.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from experiments.kept import find
+    from experiments.side_by_side import differing_settings, figures, gain
+    from federation.settings import SettingError
+    from reports.results import read_results
+
+    try:
+        found = [read_results(find(name, results)) for name in names]
+    except SettingError as error:
+        end(str(error), BAD_INPUT)
+    if len(found) < 2:
+        end("a run is compared with another: give two or more.", BAD_INPUT)
+    console = Console(highlight=False, markup=False)
+    for title, rows in (("setting", differing_settings(found)), ("figure", figures(found))):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column(title, no_wrap=True)
+        for run in found:
+            table.add_column(run.folder.name, justify="right", overflow="fold")
+        for name, values in rows:
+            table.add_row(name, *values)
+        if table.row_count:
+            console.print(table)
+        else:
+            typer.echo("they differ in no setting")
+    first, *others = found
+    for other in others:
+        told = gain(first, other)
+        names_of = f"{other.folder.name} against {first.folder.name}"
+        if isinstance(told, str):
+            typer.echo(f"{names_of}: {told}")
+            continue
+        low, high = 100 * told.low, 100 * told.high
+        typer.echo(
+            f"{names_of}: {100 * told.mean:+.2f} points [{low:+.2f}, {high:+.2f}], a 95 % interval over clients "
+            f"(bootstrap); {told.better} clients better, {told.worse} worse"
+        )
+
+
+def delete(
+    names: Annotated[
+        list[str], typer.Argument(help="Names or folders.", metavar="RUN...", autocompletion=complete.runs)
+    ],
+    results: Annotated[str, RESULTS] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete runs and their clients' models.
+
+    Of comparisons all runs go; models lie in this home.
+
+    Exits 0; 1 where nobody said yes; 2 where a name is no run, or one is being written: then nothing is deleted.
+    """
+    from experiments.kept import delete as away
+    from experiments.kept import find
+    from federation.settings import SettingError
+
+    try:
+        folders = [find(name, results) for name in dict.fromkeys(names)]
+        for folder in folders:
+            typer.echo(f"{folder}")
+        if not yes:
+            if not sys.stdin.isatty():
+                end("nobody can be asked here: give --yes to delete them.", BAD_INPUT)
+            if not typer.confirm(f"Delete {'it' if len(folders) == 1 else 'them'}, with the clients' models?"):
+                raise typer.Exit(1)
+        away(folders)
+    except SettingError as error:
+        end(str(error), BAD_INPUT)
+    except OSError as error:
+        end(f"{error.filename or 'a folder'} cannot be deleted ({error.strerror}).", 1)
+
+
+app.command("compare", cls=Command, epilog="    protosphere runs compare 20260101-120000-protonorm-digits latest")(
+    compare
+)
+app.command("delete", cls=Command, epilog="    protosphere runs delete 20260101-120000-protonorm-digits --yes")(delete)

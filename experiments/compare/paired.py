@@ -1,0 +1,82 @@
+"""Methods against each other, seed by seed.
+
+Methods of a row have the same partition, initial models and samples of clients for a seed, so the difference of two of
+them varies far less over seeds than either does. Its 95 % interval is Student's: mean ± t(0.975, n - 1) · s / √n of the
+n differences, s their sample standard deviation (ddof 1).
+"""
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+CONFIDENCE = 0.95
+MOST_SEEDS = 1000  # beyond that a difference is none that seeds would show
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One method less another.
+
+    Attributes:
+        mean: of the differences, as the figures are (shares of 1).
+        low, high: ends of the interval; None of fewer than two seeds.
+        seeds: how many both have.
+        needed: with how many seeds the interval would leave zero out, if mean and spread stayed as they are; None
+            where it does already, where one seed says nothing of the spread, or beyond `MOST_SEEDS`.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: int
+    needed: int | None = None
+
+    @property
+    def apart(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+
+def difference(own: Mapping[int, float | None], other: Mapping[int, float | None]) -> Difference | None:
+    """`own` less `other` over the seeds that both have; None where there is none.
+
+    Args:
+        own, other: seed -> figure.
+    """
+    pairs = [(value, other.get(seed)) for seed, value in own.items()]
+    found = [value - beside for value, beside in pairs if value is not None and beside is not None]
+    if not found:
+        return None
+    mean = statistics.fmean(found)
+    if len(found) == 1:
+        return Difference(mean, None, None, 1)
+    std = statistics.stdev(found)
+    half = _half_width(std, len(found))
+    known = Difference(mean, mean - half, mean + half, len(found))
+    if known.apart:
+        return known
+    needed = next((n for n in range(len(found) + 1, MOST_SEEDS + 1) if _half_width(std, n) < abs(mean)), None)
+    return Difference(mean, known.low, known.high, len(found), needed)
+
+
+def ahead(figures: Mapping[str, Mapping[int, float | None]]) -> str | None:
+    """The method whose mean is highest and apart from that of every other one, seed by seed; None where there is none.
+
+    Args:
+        figures: method -> seed -> figure.
+    """
+    known = {name: [value for value in own.values() if value is not None] for name, own in figures.items()}
+    means = {name: statistics.fmean(values) for name, values in known.items() if values}
+    if len(means) < 2:
+        return None
+    best = max(means, key=lambda name: means[name])
+    against = [difference(figures[best], figures[name]) for name in means if name != best]
+    return best if all(each is not None and each.apart and each.mean > 0 for each in against) else None
+
+
+def _half_width(std: float, seeds: int) -> float:
+    # SciPy's distributions take half a second to load
+    from scipy.special import stdtrit
+
+    return float(stdtrit(seeds - 1, (1 + CONFIDENCE) / 2)) * std / math.sqrt(seeds)

@@ -1,0 +1,65 @@
+"""Runs that there are already enter a comparison: of the same settings, to the last one, and the same versions."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from experiments.compare.cells import Cell
+from experiments.compare.folder import INDIFFERENT, ComparisonFolder
+from federation.words import own_version
+from models import plugins
+
+# of the run alone: with its token the comparison could take its clients' models away
+NOT_COPIED = ("token", "checkpoint.safetensors", ".lock", "status.json")
+
+
+def reuse(folder: ComparisonFolder, cells: Sequence[Cell]) -> dict[str, Path]:
+    """Copy finished runs beside the comparison into the cells that lack one: cell's name -> the run.
+
+    A method or model of the user's own may have changed since, and is run anew.
+
+    Raises:
+        OSError: a run cannot be copied.
+    """
+    there: dict[str, Path] = {}
+    for run, settings in _finished(folder.path.parent, folder.path):
+        there.setdefault(_key(settings), run)
+    found = {}
+    for cell in cells:
+        same = there.get(_key(cell.settings))
+        if same is None or folder.run_of(cell) or _own_code(cell.settings):
+            continue
+        folder.discard(cell)
+        shutil.copytree(same, folder.of(cell) / same.name, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        found[cell.name] = same
+    return found
+
+
+def _finished(root: Path, own: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Runs of these versions that came to their last round, the newest first."""
+    ours = {"protosphere": own_version()} | {name: version(name) for name in ("torch", "numpy")}
+    for file in sorted([*root.glob("*/summary.json"), *root.glob("*/cells/*/*/summary.json")], reverse=True):
+        run = file.parent
+        if own in run.parents:
+            continue
+        try:
+            summary = json.loads(file.read_text("utf-8"))
+            settings = json.loads((run / "settings.json").read_text("utf-8"))
+            whole = summary["status"] == "completed" and summary["rounds"] == settings["rounds"]
+            same = all(summary["versions"].get(name) == number for name, number in ours.items())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        if whole and same:
+            yield run, settings
+
+
+def _key(settings: Mapping[str, Any]) -> str:
+    return json.dumps({name: value for name, value in settings.items() if name not in INDIFFERENT}, sort_keys=True)
+
+
+def _own_code(settings: Mapping[str, Any]) -> bool:
+    words = [str(settings["strategy"]), *str(settings["models"]).split(",")]
+    return any(plugins.is_plugin(word.strip()) for word in words)

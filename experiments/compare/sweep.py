@@ -1,0 +1,147 @@
+"""Settings of methods that are tried out, and chosen on validation rows: the test rows say only what came of it.
+
+A method that is swept stands in the plan as one method a value (`Entry.of` names it), and all of them are run. In the
+tables it stands once, in each row with the values whose mean validation accuracy over the seeds is highest.
+"""
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from experiments.compare.figures import Result, Spread, by_method, spread
+from experiments.compare.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, refuse_twice
+from federation.settings import Scalar, SettingError, nearest, shown
+from strategies import known_settings, load_method
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen of one method in one row.
+
+    Attributes:
+        tried: label of each variant -> its validation accuracy over the seeds.
+        chosen: the label; empty while a run of them is missing.
+    """
+
+    row: str
+    method: str
+    tried: Mapping[str, Spread | None]
+    chosen: str
+
+
+def swept(comparison: Comparison, asked: Sequence[str] = ()) -> Comparison:
+    """The comparison with each method that reads a swept setting as one method for every choice of values.
+
+    Args:
+        asked: such as `protonorm.gamma=3,10,30`; with them those of the comparison's file, which they replace by name.
+
+    Raises:
+        SettingError: a sweep is none, no method reads its setting, or the methods of a row share it.
+    """
+    sweeps = dict(_of_file(comparison.sweep)) | dict(map(_of_words, asked))
+    if not sweeps:
+        return comparison
+    for name in sweeps:
+        if name in OF_A_ROW or name in NOT_HERE or name == "strategy":
+            raise SettingError(
+                f"--sweep {name}: the methods of a row share it, or it makes no run of its own; make [[partitions]] or "
+                "rows of its values instead."
+            )
+    methods: list[Entry] = []
+    read: set[str] = set()
+    for entry in comparison.methods:
+        own = {name: values for name, values in sweeps.items() if name in _read(entry) and name not in entry.settings}
+        read |= own.keys()
+        methods += _variants(entry, own) if own else [entry]
+    if idle := sorted(sweeps.keys() - read):
+        known = sorted({name for entry in comparison.methods for name in _read(entry)})
+        raise SettingError(
+            f"--sweep {idle[0]}{nearest(idle[0], known)}: no method of this comparison reads it, or each has its own."
+        )
+    refuse_twice([entry.label for entry in methods])
+    # by the method's own name, which none of its variants has
+    return replace(comparison, methods=tuple(methods), baseline=comparison.beside)
+
+
+def tuned(comparison: Comparison, found: Sequence[Result]) -> tuple[Comparison, list[Result], list[Choice]]:
+    """The comparison with each swept method once, its finished runs with those of what was chosen under its name, and
+    what was chosen."""
+    groups = {
+        entry.of: [each.label for each in comparison.methods if each.of == entry.of] for entry in comparison.methods
+    }
+    groups.pop("", None)
+    if not groups:
+        return comparison, list(found), []
+    choices = [_choice(comparison, found, row.label, of, groups[of]) for row in comparison.rows for of in groups]
+    of_label = {entry.label: entry.of for entry in comparison.methods}
+    chosen = {(each.row, each.chosen) for each in choices}
+    kept = [
+        replace(each, cell=replace(each.cell, method=of)) if of else each
+        for each in found
+        if not (of := of_label[each.cell.method]) or (each.cell.row, each.cell.method) in chosen
+    ]
+    once = dict.fromkeys(entry.of or entry.label for entry in comparison.methods)
+    plain = {
+        entry.of or entry.label: replace(entry, label=entry.of or entry.label, of="") for entry in comparison.methods
+    }
+    return replace(comparison, methods=tuple(plain[label] for label in once)), kept, choices
+
+
+def _of_words(text: str) -> tuple[str, list[Scalar]]:
+    name, sign, values = text.partition("=")
+    try:
+        listed: Any = tomllib.loads(f"values = [{values}]")["values"]
+    except tomllib.TOMLDecodeError:
+        listed = None
+    return _sweep(name.strip() if sign else "", listed, f"--sweep is {text!r}")
+
+
+def _of_file(table: Any, prefix: str = "") -> Iterator[tuple[str, list[Scalar]]]:
+    if not isinstance(table, dict):
+        raise SettingError("`sweep` is a table: write [sweep] and a setting and the list of its values a line.")
+    for name, values in table.items():
+        if isinstance(values, dict):
+            yield from _of_file(values, f"{prefix}{name}.")
+        else:
+            yield _sweep(prefix + name, values, f"`{prefix}{name}` in [sweep] is {shown(values)}")
+
+
+def _sweep(name: str, values: Any, told: str) -> tuple[str, list[Scalar]]:
+    if not name or not isinstance(values, list) or len(values) < 2:
+        raise SettingError(
+            f"{told}, but it is a setting and two values or more, strings in double quotes, as in "
+            "'protonorm.gamma=3,10,30'."
+        )
+    if any(not isinstance(value, bool | int | float | str) for value in values):
+        raise SettingError(f"{told}, but a value is a number, true, false or a string.")
+    refuse_twice([shown(value) for value in values])
+    return name, values
+
+
+def _read(entry: Entry) -> set[str]:
+    """The settings that a method reads."""
+    strategy = str(entry.settings["strategy"])
+    own = load_method(strategy).settings
+    return {name for name in known_settings(strategy) if "." not in name or name.rpartition(".")[0] in own}
+
+
+def _variants(entry: Entry, own: Mapping[str, Sequence[Scalar]]) -> list[Entry]:
+    made = []
+    for values in itertools.product(*own.values()):
+        settings = dict(zip(own, values, strict=True))
+        words = ", ".join(f"{name.rpartition('.')[2]} = {value}" for name, value in settings.items())
+        made.append(replace(entry, label=f"{entry.label}, {words}", settings=entry.settings | settings, of=entry.label))
+    return made
+
+
+def _choice(comparison: Comparison, found: Sequence[Result], row: str, of: str, labels: Sequence[str]) -> Choice:
+    runs = by_method(found, row, comparison)
+    tried = {label: spread([each.validation for each in runs[label]]) for label in labels}
+    whole = [each for each in tried.values() if each and each.seeds == len(comparison.seeds)]
+    # of equal ones the first
+    best = (
+        max(labels, key=lambda label: each.mean if (each := tried[label]) else 0.0) if len(whole) == len(labels) else ""
+    )
+    return Choice(row, of, tried, best)

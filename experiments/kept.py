@@ -1,0 +1,166 @@
+"""What the results folder holds: runs and comparisons, how far they are, what they take on the disk; and away with
+them."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from experiments.compare.folder import FILE as COMPARISON
+from federation.homes import discard_stores, stores
+from federation.settings import SettingError, is_run_name, nearest, shown
+from runs.folder import RunFolder
+from runs.places import results_root
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A run, or a comparison with all its runs.
+
+    Attributes:
+        what: its method; of a comparison how many cells it has.
+        state: as status.json says; `cut` where it says that it runs and no process holds it; of a comparison how many
+            cells are finished.
+        headline: the primary rule's accuracy, None before the first evaluation.
+        size: bytes in the results folder and of its clients' models in this home.
+        changed: seconds since the epoch.
+    """
+
+    path: Path
+    what: str
+    dataset: str
+    state: str
+    rounds: str
+    headline: float | None
+    size: int
+    changed: float
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return self.path.name
+
+    @property
+    def comparison(self) -> bool:
+        """Whether it is one."""
+        return (self.path / COMPARISON).exists()
+
+
+def kept(results: str = "") -> list[Kept]:
+    """All that the results folder holds, the newest last."""
+    root = results_root(results)
+    folders = {file.parent for name in ("settings.json", COMPARISON) for file in root.glob(f"*/{name}")}
+    found = [_comparison(folder) if (folder / COMPARISON).exists() else _run(folder) for folder in folders]
+    return sorted(found, key=lambda each: (each.changed, each.name))
+
+
+def find(name: str, results: str = "") -> Path:
+    """The folder of a run or comparison: a path, a name in the results folder, or `latest`.
+
+    Raises:
+        SettingError: there is none.
+    """
+    root = results_root(results)
+    there = kept(results)
+    if name == "latest" and there:
+        return there[-1].path
+    for path in (Path(os.path.expanduser(name)), root / name):
+        if any((path / file).exists() for file in ("settings.json", COMPARISON)):
+            return path.resolve()
+    raise SettingError(
+        f"no run and no comparison is called {shown(name)}{nearest(name, [each.name for each in there])}; `protosphere "
+        f"runs` lists those in {root}."
+    )
+
+
+def delete(folders: Sequence[Path]) -> None:
+    """Take runs and comparisons away, with their clients' models in this home.
+
+    Raises:
+        SettingError: one is being written; then nothing is taken away.
+        OSError: one cannot be taken away.
+    """
+    locks = [FileLock(folder / ".lock", timeout=0) for folder in folders]
+    try:
+        for folder, lock in zip(folders, locks, strict=True):
+            try:
+                lock.acquire()
+            except Timeout:
+                raise SettingError(f"{folder} is being written; wait for its end, or stop it first.") from None
+        for folder in folders:
+            for run in _runs_of(folder):
+                with suppress(SettingError):
+                    # without its token nobody can tell whose the stores are, and they stay
+                    discard_stores(run.name, run.token)
+            shutil.rmtree(folder)
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+def _runs_of(folder: Path) -> Iterator[RunFolder]:
+    """The run in a folder, or those of a comparison's cells."""
+    for file in (*folder.glob("settings.json"), *folder.glob("cells/*/*/settings.json")):
+        if is_run_name(file.parent.name):
+            yield RunFolder(file.parent)
+
+
+def _run(folder: Path) -> Kept:
+    settings, status, summary = (_read(folder / f"{name}.json") for name in ("settings", "status", "summary"))
+    state = str(status.get("state") or ("completed" if summary else "cut"))
+    if state in ("starting", "running") and not _held(folder):
+        state = "cut"
+    headline = (summary.get("headline") or status.get("headline") or {}).get("accuracy")
+    rounds = f"{status.get('round', summary.get('rounds', '?'))}/{status.get('rounds', settings.get('rounds', '?'))}"
+    words = str(settings.get("strategy", "?")), str(settings.get("dataset", "?"))
+    return Kept(folder, *words, state, rounds, headline, _size(folder), _changed(folder))
+
+
+def _comparison(folder: Path) -> Kept:
+    cells = _read(folder / COMPARISON).get("cells", [])
+    datasets = dict.fromkeys(str(cell["settings"].get("dataset", "?")) for cell in cells)
+    done = sum(any(folder.glob(f"cells/{cell['name']}/*/summary.json")) for cell in cells)
+    state = "completed" if done == len(cells) else "running" if _held(folder) else "cut"
+    words = f"{len(cells)} cells", ", ".join(datasets)
+    return Kept(folder, *words, state, f"{done}/{len(cells)}", None, _size(folder), _changed(folder))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A JSON file; empty where it is missing or broken, since a list must show what is broken, too."""
+    with suppress(OSError, ValueError):
+        found = json.loads(path.read_text("utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _held(folder: Path) -> bool:
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        # a folder without a lock is not to get one by being looked at
+        if not (folder / ".lock").exists():
+            return False
+        lock.acquire()
+    except (Timeout, OSError):
+        return True
+    lock.release()
+    return False
+
+
+def _size(folder: Path) -> int:
+    places = [folder, *(stores(run.name) for run in _runs_of(folder))]
+    total = 0
+    for path in (file for place in places for file in place.rglob("*")):
+        with suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
+def _changed(folder: Path) -> float:
+    files = [folder / name for name in ("summary.json", "status.json", "settings.json", COMPARISON)]
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)

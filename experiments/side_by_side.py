@@ -1,0 +1,106 @@
+"""Runs beside each other: in which settings they differ, what each of them reached, and whether the clients of one are
+better off than those of another."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.compare.plan import OF_A_ROW
+from federation.settings import MAY_DIFFER_ON_RESUME
+from reports.results import Line, Results
+from runs.lines import readable_size
+
+RESAMPLES = 10_000
+# runs that differ in none of these have the same clients with the same rows
+OF_CLIENTS = (OF_A_ROW | {"seed"}) - {"models", "feature-dim", "shared-init", "fraction-train", "min-train-clients"}
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Accuracy of one run's clients less that of another's, row by row of the table that they share.
+
+    Attributes:
+        mean: over all test rows. low, high: ends of its 95 % bootstrap interval over clients.
+        better, worse: how many clients have more, and less.
+    """
+
+    mean: float
+    low: float
+    high: float
+    better: int
+    worse: int
+
+
+def differing_settings(runs: Sequence[Results]) -> Iterator[tuple[str, list[str]]]:
+    """Setting -> its value in each run, of those in which they differ."""
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    for name in names:
+        values = [run.settings.get(name, "-") for run in runs]
+        if name not in MAY_DIFFER_ON_RESUME - {"rounds"} and len(set(map(repr, values))) > 1:
+            yield name, [str(value) for value in values]
+
+
+def figures(runs: Sequence[Results]) -> Iterator[tuple[str, list[str]]]:
+    """What is measured -> its value in each run, `-` where it has none."""
+    yield "state", ["completed" if run.finished else "not finished" for run in runs]
+    yield "rounds", [str(run.summary["rounds"]) for run in runs]
+    yield "headline, %", [_percent(run.summary["headline"]["accuracy"]) for run in runs]
+    yield "of", [f"{run.summary['headline']['rule']}, {run.summary['headline']['figure']}" for run in runs]
+    rules = dict.fromkeys(rule for run in runs for rule in run.summary["rules"])
+    for rule in rules:
+        for figure in ("selected", "final"):
+            values = [run.summary["rules"].get(rule, {}).get(figure) for run in runs]
+            if any(value is not None for value in values):
+                yield f"{rule}, {figure}, %", [_percent(value) for value in values]
+    yield "majority class, %", [_percent(next(iter(run.summary["floor"].values()), None)) for run in runs]
+    sizes = [run.summary["bytes"] for run in runs]
+    yield "payload", [readable_size(each["payload_up"] + each["payload_down"]) for each in sizes]
+    yield "wire", [readable_size(each["wire_up"] + each["wire_down"]) for each in sizes]
+    yield "seconds", [f"{run.summary['seconds']:.0f}" for run in runs]
+
+
+def gain(first: Results, other: Results, seed: int = 0) -> Gain | str:
+    """How the clients of `other` fare against their own selves in `first`, each by its run's rule, after the last
+    evaluation; a sentence where they are not the same clients with the same test rows.
+
+    The interval is of 10,000 draws of as many clients, with repeats, each with all its rows: the 2.5th and 97.5th
+    percentiles of the difference over all rows. It speaks of other clients like these, and not of other seeds.
+    """
+    for name in sorted(OF_CLIENTS):
+        if first.settings.get(name) != other.settings.get(name):
+            return f"their clients are not the same: setting `{name}` differs"
+    correct, rows = [], []
+    before, after = _by_client(first), _by_client(other)
+    for client in sorted(before.keys() & after.keys()):
+        (old, count), (new, others) = before[client], after[client]
+        if count != others:
+            return (
+                f"their clients are not the same: client {client} has {count} test rows in one, {others} in the other"
+            )
+        correct.append((new - old) * count)
+        rows.append(count)
+    if len(rows) < 2:
+        return "fewer than two clients were evaluated in both"
+    gained, weight = np.array(correct), np.array(rows, dtype=np.float64)
+    draws = np.random.default_rng(seed).integers(len(rows), size=(RESAMPLES, len(rows)))
+    low, high = np.percentile(gained[draws].sum(axis=1) / weight[draws].sum(axis=1), [2.5, 97.5])
+    mean = float(gained.sum() / weight.sum())
+    return Gain(mean, float(low), float(high), int((gained > 1e-9).sum()), int((gained < -1e-9).sum()))
+
+
+def _by_client(run: Results) -> dict[int, tuple[float, int]]:
+    """Partition -> accuracy and test rows at the last evaluation."""
+    none: Line = {"clients": {}}
+    last = next((line for line in reversed(run.lines) if line.get("evaluation")), none)
+    found = {}
+    for client, figures in last["clients"].items():
+        evaluation = figures.get("evaluation", {})
+        accuracy = evaluation.get(run.rule, [None])[0]
+        if accuracy is not None:
+            found[int(client)] = float(accuracy), int(evaluation["rows"][0])
+    return found
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"

@@ -1,0 +1,123 @@
+"""`protosphere runs`: what lies in the results folder, two runs beside each other, and away with some."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from filelock import FileLock
+from typer.testing import CliRunner
+
+from cli.main import app
+from experiments.kept import kept
+from experiments.side_by_side import Gain, figures, gain
+from federation.homes import stores
+from reports.results import read_results
+from runs.folder import RunFolder
+
+QUICK = {"rounds": 2, "max-samples": 300, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}
+
+
+def asked(*arguments, answer=None):
+    return CliRunner().invoke(app, ["runs", *arguments], input=answer, env={"COLUMNS": "200"})
+
+
+@pytest.fixture
+def three(run):
+    """Folders of a run, of one whose clients are the same, and of one with other clients."""
+    return [run(QUICK | own, clients=4) for own in ({}, {"strategy": "local"}, {"seed": 1})]
+
+
+def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):
+    first, other, cut = three
+    (cut / "summary.json").unlink()
+    status = json.loads((cut / "status.json").read_text())
+    (cut / "status.json").write_text(json.dumps(status | {"state": "running", "round": 1}))
+    found = {each.path: each for each in kept(str(first.parent))}
+    assert {path: each.state for path, each in found.items()} == {first: "completed", other: "completed", cut: "cut"}
+    sizes = [
+        path.stat().st_size for place in (first, stores(first.name)) for path in place.rglob("*") if path.is_file()
+    ]
+    assert found[first].size == sum(sizes)
+    assert stores(first.name).is_dir()
+    shown = asked("--results", str(first.parent)).stdout
+    headline = json.loads((first / "summary.json").read_text())["headline"]["accuracy"]
+    assert f"{100 * headline:.2f}" in next(line for line in shown.splitlines() if first.name in line)
+    assert "cut 1/2" in next(line for line in shown.splitlines() if cut.name in line)
+    with FileLock(cut / ".lock"):
+        assert next(each.state for each in kept(str(first.parent)) if each.path == cut) == "running"
+
+
+def test_what_is_broken_is_listed_too(three):
+    (three[0] / "settings.json").write_text("{")
+    (three[0] / "summary.json").unlink()
+    (three[0] / "status.json").unlink()
+    assert next(each for each in kept(str(three[0].parent)) if each.path == three[0]).what == "?"
+
+
+def test_deleted_runs_take_their_clients_models_along_and_nothing_else(three):
+    first, other, _ = three
+    results = ["--results", str(first.parent)]
+    assert asked("delete", first.name, *results).exit_code == 2, "nobody can be asked"
+    assert asked("delete", first.name, "nonesuch", "--yes", *results).exit_code == 2
+    with FileLock(other / ".lock"):
+        done = asked("delete", first.name, other.name, "--yes", *results)
+    assert (done.exit_code, "being written" in done.stderr) == (2, True)
+    assert all(path.is_dir() and stores(path.name).is_dir() for path in three)
+    assert asked("delete", first.name, str(other), "--yes", *results).exit_code == 0
+    assert [path.is_dir() for path in three] == [False, False, True]
+    assert [stores(path.name).is_dir() for path in three] == [False, False, True]
+
+
+def test_stores_of_another_run_of_that_name_stay(three):
+    first = three[0]
+    (first / "token").write_text("0" * 32 + "\n")
+    assert asked("delete", first.name, "--yes", "--results", str(first.parent)).exit_code == 0
+    assert list(stores(first.name).glob("*/client.json"))
+
+
+def test_runs_beside_each_other_show_what_differs_and_how_the_clients_fare(three):
+    first, other, _ = three
+    shown = asked("compare", *(path.name for path in three), "--results", str(first.parent))
+    assert shown.exit_code == 0, shown.output
+    settings, _, rest = shown.stdout.partition(" figure ")
+    assert {line.split()[0] for line in settings.splitlines()[3:] if line.strip()} == {"strategy", "seed"}
+    assert f"{other.name} against {first.name}: " in rest
+    assert "setting `seed` differs" in rest
+    assert asked("compare", first.name, "--results", str(first.parent)).exit_code == 2
+    assert asked("compare", first.name, "nonesuch", "--results", str(first.parent)).exit_code == 2
+
+
+def test_the_gain_is_over_all_rows_and_its_interval_over_clients(three):
+    first, other = (read_results(path) for path in three[:2])
+    found = gain(first, other)
+    assert isinstance(found, Gain)
+    values = dict(figures([first, other]))
+    before, after = (float(value) / 100 for value in values["local-prototypes, final, %"])
+    assert found.mean == pytest.approx(after - before, abs=1e-4)
+    assert found.low <= found.mean <= found.high
+    last = [run.lines[-1]["clients"] for run in (first, other)]
+    changes = [
+        last[1][i]["evaluation"]["local-prototypes"][0] - last[0][i]["evaluation"]["local-prototypes"][0]
+        for i in last[0]
+    ]
+    assert (found.better, found.worse) == (sum(c > 0 for c in changes), sum(c < 0 for c in changes))
+    rows = np.array([last[0][i]["evaluation"]["rows"][0] for i in last[0]])
+    draws = np.random.default_rng(7).integers(4, size=(4000, 4))
+    naive = [sum(rows[i] * changes[i] for i in draw) / sum(rows[i] for i in draw) for draw in draws]
+    assert (found.low, found.high) == pytest.approx(tuple(np.percentile(naive, [2.5, 97.5])), abs=0.01)
+    assert gain(first, first) == Gain(0.0, 0.0, 0.0, 0, 0)
+
+
+def test_a_comparison_is_one_entry_and_goes_as_one(three, tmp_path):
+    folder = tmp_path / "20260101-000000-compare-digits"
+    run = RunFolder(three[0])
+    inside = folder / "cells" / "a" / run.name
+    shutil.copytree(three[0], inside)
+    cell = {"name": "a", "settings": run.settings()}
+    (folder / "comparison.json").write_text(json.dumps({"cells": [cell, cell | {"name": "b"}]}))
+    (found,) = kept(str(tmp_path))
+    assert (found.comparison, found.state, found.rounds, found.what) == (True, "cut", "1/2", "2 cells")
+    assert asked("delete", folder.name, "--yes", "--results", str(tmp_path)).exit_code == 0
+    assert not folder.exists()
+    assert not stores(run.name).exists()

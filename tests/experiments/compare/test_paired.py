@@ -1,0 +1,56 @@
+"""Differences seed by seed, held against SciPy's paired t test."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from experiments.compare.paired import MOST_SEEDS, Difference, ahead, difference
+
+
+def over_seeds(values):
+    return dict(enumerate(values))
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 20])
+@pytest.mark.parametrize("shift", [0.0, 0.02, 0.5])
+def test_the_interval_is_that_of_a_paired_t_test(seeds, shift):
+    draw = np.random.default_rng(seeds)
+    own, other = draw.normal(0.7 + shift, 0.05, seeds), draw.normal(0.7, 0.05, seeds)
+    found = difference(over_seeds(own), over_seeds(other))
+    test = stats.ttest_rel(own, other)
+    expected = test.confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
+    assert found.mean == pytest.approx((own - other).mean(), rel=1e-12)
+    assert found.apart == (test.pvalue < 0.05)
+
+
+def test_the_seeds_needed_are_the_first_with_which_the_interval_leaves_zero_out():
+    own, other = over_seeds([0.70, 0.74, 0.71]), over_seeds([0.70, 0.71, 0.72])
+    found = difference(own, other)
+    std, mean = np.std([0.0, 0.03, -0.01], ddof=1), np.mean([0.0, 0.03, -0.01])
+    half = [stats.t.ppf(0.975, n - 1) * std / n**0.5 for n in range(2, 100)]
+    assert found.needed == 2 + next(index for index, each in enumerate(half) if each < mean)
+    assert not found.apart
+
+
+def test_what_cannot_be_said_is_not():
+    assert difference({0: 0.5}, {1: 0.5}) is None
+    assert difference({0: None}, {0: 0.5}) is None
+    assert difference({0: 0.5, 1: None}, {0: 0.25, 1: 0.1}) == Difference(0.25, None, None, 1)
+    # as far apart for each seed: no spread at all, and zero stays outside
+    assert difference({0: 0.5, 1: 0.25}, {0: 0.25, 1: 0.0}) == Difference(0.25, 0.25, 0.25, 2)
+    # the same figures: no number of seeds would tell them apart
+    same = difference({0: 0.5, 1: 0.25}, {0: 0.5, 1: 0.25})
+    assert (same.apart, same.needed) == (False, None)
+    tiny = difference({0: 0.5, 1: 0.4}, {0: 0.4 + 1e-6, 1: 0.5})
+    assert tiny.needed is None, f"more than {MOST_SEEDS}"
+
+
+def test_only_a_method_that_is_apart_from_every_other_is_ahead():
+    first, close, far = [0.80, 0.82, 0.81], [0.79, 0.825, 0.80], [0.70, 0.72, 0.70]
+    figures = {name: over_seeds(values) for name, values in {"a": first, "b": close, "c": far}.items()}
+    assert ahead(figures) is None
+    assert ahead({name: figures[name] for name in ("a", "c")}) == "a"
+    assert ahead({"a": figures["a"]}) is None
+    assert ahead({"a": {0: 0.9}, "c": {0: 0.1}}) is None, "of one seed"
+    assert ahead({"a": figures["a"], "c": {}}) is None

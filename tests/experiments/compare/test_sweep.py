@@ -1,0 +1,147 @@
+"""Values that are tried out: one method a value in the plan, one row in the tables, chosen on validation rows."""
+
+import json
+
+import pytest
+
+from experiments.compare.cells import Cell, cells
+from experiments.compare.choice import chosen
+from experiments.compare.figures import results, validation_of
+from experiments.compare.folder import ComparisonFolder
+from experiments.compare.plan import Comparison, Entry, Metric, load
+from experiments.compare.report import write_all
+from experiments.compare.sweep import swept, tuned
+from federation.settings import SettingError
+from strategies import known_settings
+from tests.experiments.compare.test_figures import line, write_run
+
+# test accuracy is best where validation accuracy is worst: whoever looked at the test rows would choose the other
+VALIDATION = {"3": (0.5, 0.6), "10": (0.9, 0.7), "30": (0.7, 0.7)}
+TEST = {"3": (0.9, 0.95), "10": (0.4, 0.5), "30": (0.6, 0.6)}
+
+
+def plan(*sweeps, methods=("local", "protonorm"), **changes):
+    entries = tuple(Entry(name, {"strategy": name}) for name in methods)
+    given = {"methods": entries, "datasets": (Entry("digits", {"dataset": "digits"}),), "seeds": (0, 1)} | changes
+    return swept(Comparison("test", **given), sweeps)
+
+
+def labels(comparison):
+    return [entry.label for entry in comparison.methods]
+
+
+def test_methods_that_read_a_setting_become_one_a_choice_of_values():
+    found = plan("protonorm.gamma=3,10.5", 'protonorm.alignment="simplex","none"', methods=("local", "protonorm"))
+    tried = [(3, "simplex"), (3, "none"), (10.5, "simplex"), (10.5, "none")]
+    assert labels(found) == ["local", *(f"protonorm, gamma = {g}, alignment = {a}" for g, a in tried)]
+    assert [tuple(entry.settings.values())[1:] for entry in found.methods[1:]] == tried
+    assert {entry.of for entry in found.methods[1:]} == {"protonorm"}
+    # what all methods read is swept for all: none may be tuned beside others that are not
+    assert labels(plan("learning-rate=0.01,0.1")) == [
+        f"{name}, learning-rate = {rate}" for name in ("local", "protonorm") for rate in (0.01, 0.1)
+    ]
+    # and the baseline is the method, whatever was chosen of it
+    assert plan("learning-rate=0.01,0.1").beside == "local"
+
+
+def test_a_file_s_sweep_is_replaced_by_the_command_line_s():
+    of_file = {"protonorm": {"gamma": [1, 2]}, "learning-rate": [0.1, 0.2]}
+    found = plan("protonorm.gamma=7,8", methods=("protonorm",), sweep=of_file)
+    assert [tuple(entry.settings.values())[1:] for entry in found.methods] == [(7, 0.1), (7, 0.2), (8, 0.1), (8, 0.2)]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "named"),
+    [
+        ("protonorm.gamma", "protonorm.gamma"),
+        ("protonorm.gamma=3", "protonorm.gamma"),
+        ("protonorm.gamma=3,3", "3"),
+        ("protonorm.gamma=a,b", "double quotes"),
+        ("protonorm.gamma=[1],[2]", "a number"),
+        ("=1,2", "=1,2"),
+        ("fedtgp.margin=1,2", "fedtgp.margin"),
+        ("protonorm.gama=1,2", "protonorm.gamma"),
+        ("alpha=0.1,1.0", "alpha"),
+        ("seed=0,1", "seed"),
+        ('strategy="local","frame"', "strategy"),
+    ],
+)
+def test_a_sweep_that_is_none_is_refused_by_name(sweep, named):
+    with pytest.raises(SettingError, match=named.replace(".", r"\.")):
+        plan(sweep)
+
+
+def test_without_validation_rows_nothing_can_be_chosen():
+    made = swept(chosen(load(), methods="protonorm", seeds="0"), ["protonorm.gamma=3,10"])
+    with pytest.raises(SettingError, match="validation-share"):
+        cells(made, {"validation-share": 0.0}, {})
+    assert [cell.settings["protonorm.gamma"] for cell in cells(made, {}, {})] == [3.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("figure", "expected"), [("selected", 0.9), ("headline", 0.9), ("final", 0.2), ("last-5", (0.9 + 0.5 + 0.2) / 3)]
+)
+def test_the_validation_figure_is_the_metric_s_own(figure, expected):
+    lines = [line(number, 0.1) for number in range(1, 5)]
+    for each, value in zip(lines, (0.3, 0.9, 0.5, 0.2), strict=True):
+        each["evaluation"]["rules"]["classifier"]["validation"] = {"mean": value}
+    assert validation_of(lines, Metric("classifier", figure), "local-prototypes") == pytest.approx(expected)
+    assert validation_of(lines, Metric("", figure), "local-prototypes") is None
+
+
+@pytest.fixture
+def run(tmp_path):
+    """run(comparison, missing): a folder with a run for every cell but one, and the cells."""
+
+    def make(made, missing=None):
+        known = {name: value for name, value in known_settings().items() if name not in ("results-dir", "resume")}
+        found = [
+            Cell(f"{number}-{seed}", "digits", entry.label, seed, known | dict(entry.settings) | {"seed": seed})
+            for number, entry in enumerate(made.methods)
+            for seed in made.seeds
+        ]
+        folder = ComparisonFolder.create(made, found, str(tmp_path / "results"))
+        for cell in found:
+            value = cell.method.rpartition(" = ")[2]
+            if (value, cell.seed) == missing:
+                continue
+            test = TEST.get(value, (0.3, 0.35))[cell.seed]
+            write_run(folder.of(cell) / "run", cell.settings, test)
+            path = folder.of(cell) / "run" / "metrics.jsonl"
+            lines = [json.loads(text) for text in path.read_text().splitlines()]
+            validation = VALIDATION.get(value, (0.3, 0.3))[cell.seed]
+            lines[-1]["evaluation"]["rules"]["local-prototypes"]["validation"] = {"mean": validation}
+            path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+        return folder, found
+
+    return make
+
+
+def test_what_stands_in_the_tables_was_chosen_on_validation_rows(run):
+    made = plan("protonorm.gamma=3,10,30")
+    folder, found = run(made)
+    once, kept, (choice,) = tuned(made, results(folder, made, found))
+    assert labels(once) == ["local", "protonorm"]
+    assert choice.chosen == "protonorm, gamma = 10"
+    assert {each.cell.seed: each.values[0] for each in kept if each.cell.method == "protonorm"} == {0: 0.4, 1: 0.5}
+    accuracies, apart, tried, _ = write_all(folder, made, found).grids
+    shown = {row[0].text: row[1].text for row in accuracies.lines}
+    assert shown["protonorm"] == "45.00 ± 7.07"
+    assert shown.keys() == {"local", "protonorm", "majority class"}
+    assert any("gamma = 10, chosen on validation rows among 3" in note for note in accuracies.notes)
+    assert apart.lines[0][0].text == "digits"
+    bold = [row[0].text for row in tried.lines if any(cell.best for cell in row)]
+    assert bold == ["protonorm, gamma = 10"]
+    assert "70.00 ± 0.00" in [cell.text for row in tried.lines for cell in row]
+    # every cell stays in the file of all figures
+    assert len((folder.path / "table.csv").read_text().splitlines()) == 1 + len(found)
+    # kept and read again it is the same plan, which is not expanded anew
+    assert ComparisonFolder(folder.path).read()[0] == made
+
+
+def test_while_a_run_is_missing_nothing_is_chosen(run):
+    made = plan("protonorm.gamma=3,10,30")
+    folder, found = run(made, missing=("30", 1))
+    accuracies = write_all(folder, made, found).grids[0]
+    assert {row[0].text: row[1].text for row in accuracies.lines}["protonorm"] == "-"
+    assert any("nothing is chosen" in note for note in accuracies.notes)
