@@ -264,7 +264,7 @@ CONTRADICTIONS = [
     ({"strategy": "fedgen", "fedgen.weighting": "samples"}, ["`disclose-class-counts` is false", "`fedgen`"]),
     # without pseudo-features nothing is uploaded, so there is nothing to allow
     ({"strategy": "gfpl", "gfpl.weighting": "samples", "gfpl.pseudo-features": 0}, None),
-    ({"strategy": "fedcgs"}, ["`fedcgs`", "a public encoder", "name it"]),
+    ({"strategy": "fedcgs"}, ["`privacy-encoder` is empty", "`fedcgs`"]),
     ({"strategy": "fedcgs", "privacy-encoder": "what"}, ["`privacy-encoder`", "'what' is none"]),
     ({"strategy": "fedcgs", "privacy-encoder": "random"}, ["`disclose-class-counts` is false", "`fedcgs`"]),
     ({"strategy": "gfpl", "sparsity-dim": 3}, ["`sparsity-dim` is 3", "`gfpl` sends mixtures"]),
