@@ -163,7 +163,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     if method.objective.encodes:
         check_public_encoder(
             settings,
-            f"setting `privacy-encoder` is empty, but `{settings.strategy}` works in the space of a public encoder, the "
+            f"setting `privacy-encoder` is empty, but `{settings.strategy}` works in the space of a public encoder, "
             'the same at all clients; name one ("random" is for trying)',
         )
     if method.exchange(options).counts and not settings.disclose_class_counts:
