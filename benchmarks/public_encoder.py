@@ -52,7 +52,7 @@ def grey(pixels: Tensor) -> Tensor:
 
 
 def write(dataset: str, folder: Path, epochs: int = 3) -> Path:
-    """Train on all training rows of a data set; the file to name, which may be moved with its folder."""
+    """Train on all rows of a data set; the file to name, which may be moved with its folder."""
     data = decoded(dataset, home() / "cache")
     inputs = grey(torch.from_numpy(data.inputs.copy()).float() / data.scale)
     labels, classes = torch.from_numpy(data.labels.copy()), len(data.class_names)
