@@ -225,11 +225,11 @@ def refuse_other_codecs(identities: Mapping[int, Identity], codec: Codec) -> Non
             )
 
 
-def agreed_encoder(identities: Mapping[int, Identity], private: bool) -> str:
+def agreed_encoder(identities: Mapping[int, Identity], private: bool, encodes: bool) -> str:
     """The fingerprint of the public encoder that all clients have; "" where they have none.
 
     Args:
-        private: whether the run is one under `privacy`.
+        private: whether the run is one under `privacy`. encodes: whether clients read rows through an encoder.
 
     Raises:
         RosterError: names the clients that have another than most, and the remedy; or one that tells its rows under
@@ -239,7 +239,7 @@ def agreed_encoder(identities: Mapping[int, Identity], private: bool) -> str:
         if identity.withheld != private:
             how = "tells its rows, but `privacy` is set" if private else "withholds its rows, but `privacy` is not set"
             raise RosterError(f"client {partition} {how}; give it the same version and settings.")
-    if not private:
+    if not encodes:
         return ""
     found = {partition: encoder_in(identity.codec) for partition, identity in sorted(identities.items())}
     usual = Counter(found.values()).most_common(1)[0][0]

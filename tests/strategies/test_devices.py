@@ -17,6 +17,7 @@ from tests.said import DeviceError, Said, Saying
 QUICK = 'dataset="spiral" spiral-points=20 rounds=2 batch-size=8 feature-dim=8 state-memory=0'
 IMAGES = 'dataset="digits" feature-dim=10 max-samples=200 models="tiny_cnn,tiny_resnet" batch-size=8'
 LACKING = {"cuda": (), "mps": (torch.float64,)}
+MORE = {"fedcgs": 'privacy-encoder="random" disclose-class-counts=true'}
 # of methods that compute in float64 beside the batches, each in its way
 ON_MPS = ("fedproto", "gfpl", "feddistill", "fedrod", "fednh")
 
@@ -47,7 +48,7 @@ def waited(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "method", "more"),
     [
-        *(("cuda", name, "") for name in METHODS),
+        *(("cuda", name, MORE.get(name, "")) for name in METHODS),
         *(("mps", name, "") for name in ON_MPS),
         ("mps", "fedproto", 'prototypes-from="training" optimizer-state="persistent" momentum=0.9'),
         *((kind, "fedproto", 'sparsity-dim=3 wire-dtype="int8" evaluate-every=2') for kind in LACKING),
