@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -125,7 +124,7 @@ class Comparison:
     """A comparison's results, read from its folder.
 
     Args:
-        folder: its folder, its name in the results folder, or `latest`; finished or not, also one of the command line's.
+        folder: its folder, its name in the results folder, or `latest`; finished or not.
         results: the results folder; "" for that in PROTOSPHERE_HOME.
 
     Attributes:
