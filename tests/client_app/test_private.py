@@ -21,7 +21,7 @@ from prototypes.release import HALF, B, Shape, class_sums
 from runs.folder import RunFolder
 from strategies import METHODS, load_method, read_settings
 from strategies.contract import NOTHING
-from tests.client_app.sites import folder, images_of, put, table
+from tests.client_app.sites import folder, images_of, picture, put, table
 from tests.strategies.needs import ASKED
 from tests.strategies.watched import without_time
 
@@ -292,6 +292,17 @@ def test_a_run_is_refused_before_anything_is_released(tmp_path, less, more, sett
     with pytest.raises((RosterError, SettingError), match=word):
         run(sites, {"strategy": "fedproto"} | settings)
     assert private.site_ledger().entries() == []
+
+
+def test_a_run_without_a_size_of_images_learns_none_of_a_site_s(tmp_path):
+    other = [*FULL, ("no/other.png", picture(0, 9))]
+    said = set()
+    for number, files in enumerate((FULL, other, BROKEN, folder(size=30))):
+        with pytest.raises(RosterError) as raised:
+            run([site(tmp_path / f"{number}-{each}", *files) for each in range(2)], {"image-size": 0})
+        said.add(str(raised.value).partition(": ")[2])
+    assert len(said) == 1
+    assert "`image-size` is 0" in said.pop()
 
 
 def test_a_site_that_requires_privacy_takes_part_in_what_releases_nothing(tmp_path):
