@@ -262,7 +262,8 @@ def guard_of(
         return None
     site = own or not simulated
     limit = _limit(node)
-    if encoded is not None and own and limit is None:
+    if encoded is not None and site and limit is None:
+        # what a run deals may lie on this machine, and be the site's
         raise SettingError.public("it states no limit: give its SuperNode privacy-epsilon and privacy-delta.")
 
     def ledger(run_name: str) -> Ledger:

@@ -10,7 +10,7 @@ import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 
 from client_app import client as client_module
-from client_app import private, trainer
+from client_app import private, told, trainer
 from client_app.ledger import Ledger
 from client_app.store import Store
 from experiments.runtime.grid import LocalGrid, run_in_process
@@ -292,6 +292,16 @@ def test_a_run_is_refused_before_anything_is_released(tmp_path, less, more, sett
     with pytest.raises((RosterError, SettingError), match=word):
         run(sites, {"strategy": "fedproto"} | settings)
     assert private.site_ledger().entries() == []
+
+
+def test_a_site_without_a_limit_releases_nothing_of_what_a_run_deals_either(monkeypatch, tmp_path):
+    monkeypatch.setattr(told, "_here", False)
+    put(tmp_path / "scans", *FULL, CLASSES)
+    dealt = {"strategy": "fedproto", "dataset": str(tmp_path / "scans"), "min-samples": 1}
+    with pytest.raises(SettingError, match="states no limit"):
+        one_client({"privacy": "required"}, dealt)
+    client = one_client({"privacy": "required"} | SITE, dealt)
+    assert client.guard.ledger("").limit.epsilon == 5
 
 
 def test_a_run_without_a_size_of_images_learns_none_of_a_site_s(tmp_path):
