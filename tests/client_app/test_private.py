@@ -223,6 +223,9 @@ def test_an_encoder_of_texts_has_tokens_of_its_own(tmp_path):
     text = {"models": f"hf:{tmp_path}/private?trainable=1", "privacy-encoder": f"hf:{tmp_path}/public"}
     client = one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text})
     assert client.guard.encoded.data.transform.tokenizer == str(tmp_path / "public")
+    # nothing is spent on rows that the encoder cannot read
+    with pytest.raises(SettingError, match="takes no token ids"):
+        one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text, **PRIVATE})
     sums = client.guard._sums()
     assert int(sums[:, -1].sum()) == HALF * len(client.data.train)
     assert bool((sums[:, :-1] != 0).any())
