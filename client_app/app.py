@@ -13,9 +13,11 @@ from client_app.told import over_ray, told, withheld
 from client_app.trainer import Job, Outcome, Stages, finished
 from federation.homes import OTHER_HOME, OtherHomeError, refuse_other
 from federation.seeds import limited_threads
+from federation.settings import SettingError
 from federation.wire.codec import CodecError
 from federation.wire.messages import decode_instruction, decode_question, encode_identity, encode_report
 from federation.wire.payloads import Identity, Instruction, Report
+from strategies import unpacked
 
 RAISED = 2  # Flower's code for a ClientApp that raised
 Answer = Callable[[Message, Context], Message]
@@ -137,9 +139,16 @@ def _reply(message: Message, context: Context, client: Client, report: Report, s
 
 def _problem(error: Exception, context: Context) -> str:
     partition = _partition(context)
-    private = context.run_config.get("privacy", "none") != "none"
-    words = withheld(error) if private else told(error, context.node_config)
+    words = withheld(error) if _private(context) else told(error, context.node_config)
     return f"client {'?' if partition < 0 else partition}: {words}"
+
+
+def _private(context: Context) -> bool:
+    """Whether the run is one under `privacy`; so is one whose settings cannot be read."""
+    try:
+        return unpacked(context.run_config).get("privacy", "none") != "none"
+    except SettingError:
+        return True
 
 
 def _partition(context: Context) -> int:

@@ -37,7 +37,7 @@ from models import ModelError, model_for, plugins, reads_text, same_inputs, told
 from models.text import Tokens
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Layout
-from strategies import Run, read_settings
+from strategies import Run, read_settings, unpacked
 from strategies.contract import ClientState
 
 USER_ERRORS = (DataError, LedgerError, ModelError, SettingError, StoreError)
@@ -357,7 +357,9 @@ def run_of(context: Context) -> Run:
     Raises:
         SettingError: its settings cannot be used.
     """
-    config = dict(context.run_config)
+    with _told_in_full():
+        # what is packed counts as what is not: it, too, may name a file
+        config = unpacked(context.run_config)
     asked, own = str(config.get("strategy", "")), text(context.node_config, "strategy-file")
     if plugins.is_file(asked) and not simulated():
         if not own:

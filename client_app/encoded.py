@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from client_app.site import NodeConfig, text
-from data.client_data import ClientData, Rows
-from federation.settings import SettingError
+from data.client_data import ClientData, Rows, TokenTransform
+from federation.settings import SettingError, shown
 from federation.wire.payloads import Evaluation
 from models import ModelError
 from models.encoder import Encoder, has_place, public_encoder
@@ -91,7 +91,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: Load, simulat
         load: the client's data by another tokenizer.
 
     Raises:
-        SettingError: the run names a file of this site. ModelError: no such encoder.
+        SettingError: the run names a file of this site, or what cannot take texts. ModelError: no such encoder.
     """
     if not run.encodes:
         return None
@@ -104,7 +104,17 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: Load, simulat
         )
     if reads_text(name) and len(data.transform.shape) == 1:
         data = load(Tokens(name.partition("?")[0], settings.max_tokens))
-    return Encoded(loaded(name, tuple(data.transform.shape), settings.feature_dim), data, name)
+    encoder = loaded(name, tuple(data.transform.shape), settings.feature_dim)
+    if isinstance(data.transform, TokenTransform) and not reads_text(name):
+        # of the first token alone; on no row of the client's
+        blank = torch.zeros(1, *data.transform.shape, dtype=torch.int64)
+        if bool(encoder(blank).isnan().any()):
+            raise SettingError(
+                f"setting `privacy-encoder` is {shown(name)}, which takes no token ids, and this client's rows are "
+                "texts; give an encoder of texts, as hf:<hub id or path>.",
+                told="setting `privacy-encoder` names one that takes no token ids, and its rows are texts",
+            )
+    return Encoded(encoder, data, name)
 
 
 @lru_cache(maxsize=2)

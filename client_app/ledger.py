@@ -92,6 +92,7 @@ class Ledger:
         self.limit = limit
         self._lines = folder / "ledger.jsonl"
         self._releases = folder / "releases"
+        self._site_key = folder / "site.key"
 
     def release(self, asked: Asked, sums: Callable[[], Tensor]) -> Tensor:
         """The stored release with that key, or a new one, which is paid for first: (K, w) int64.
@@ -128,11 +129,13 @@ class Ledger:
         """All lines, the oldest first.
 
         Raises:
-            LedgerError: the ledger cannot be read, or there are releases without one.
+            LedgerError: the ledger cannot be read, is gone, or lacks a release that is there.
         """
+        # first, since a line is older than its release
+        stored = sorted(path.stem for path in self._releases.glob("*.safetensors"))
         if not self._lines.exists():
-            if any(self._releases.glob("*.safetensors")):
-                raise self._unreadable("it is gone, though releases are there")
+            if stored or self._site_key.exists():
+                raise self._unreadable("it is gone")
             return []
         try:
             text = self._lines.read_text("utf-8")
@@ -141,6 +144,9 @@ class Ledger:
             raise self._unreadable(str(error)) from None
         if not text.endswith("\n") and text:
             raise self._unreadable("its last line was cut short")
+        paid = {entry.get("key") for entry in found}
+        if unpaid := [key for key in stored if key not in paid]:
+            raise self._unreadable(f"the release {unpaid[0]} is not in it")
         return found
 
     def spent(self) -> float:
@@ -175,10 +181,12 @@ class Ledger:
         Raises:
             LedgerError: it cannot be read or written.
         """
-        path = self.folder / "site.key"
+        path = self._site_key
         with self._held():
             try:
                 if not path.exists():
+                    # so that a ledger which is gone is missed
+                    self._lines.touch()
                     with replacing(path) as temporary:
                         place = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                         with os.fdopen(place, "wb") as file:
@@ -209,12 +217,10 @@ class Ledger:
             lock.release()
 
     def _stored(self, asked: Asked) -> Tensor | None:
-        entries = self.entries()
+        self.entries()
         path = self._path(asked)
         if not path.exists():
             return None
-        if not any(entry.get("key") == asked.key for entry in entries):
-            raise self._unreadable(f"the release {path.name} is not in it")
         try:
             found = load_file(path)["release"]
         except (OSError, KeyError, SafetensorError) as error:

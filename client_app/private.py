@@ -256,16 +256,14 @@ def guard_of(
         encoded: the rows as the encoder sees them. store: the client's folder in a run of that name.
 
     Raises:
-        SettingError: the site states no limit, or its images have no agreed size.
+        SettingError: the site states no limit.
     """
-    settings = run.settings
     if not run.private:
         return None
-    if own and len(data.transform.shape) == 3 and not settings.image_size:
-        raise SettingError.public("setting `image-size` is 0; under `privacy` a site's own images need one.")
     site = own or not simulated
     limit = _limit(node)
-    if encoded is not None and own and limit is None:
+    if encoded is not None and site and limit is None:
+        # what a run deals may lie on this machine, and be the site's
         raise SettingError.public("it states no limit: give its SuperNode privacy-epsilon and privacy-delta.")
 
     def ledger(run_name: str) -> Ledger:

@@ -9,7 +9,7 @@ from client_app.evaluation import DivergenceError
 from client_app.ledger import LedgerError
 from client_app.site import NodeConfig, has_own
 from client_app.store import StoreError
-from data import DataError
+from data import DataError, UnsizedError
 from federation.settings import SettingError
 from federation.wire.checks import MessageError
 from federation.wire.codec import CodecError
@@ -29,7 +29,7 @@ KINDS: dict[type[Exception], str] = {
 # What these quote is what the server itself has sent, or figures of prototypes.
 OPEN = (MessageError, CodecError)
 # Of these no row decides whether they are raised, nor on their words.
-PUBLIC = (SettingError, ModelError, LedgerError)
+PUBLIC = (SettingError, ModelError, LedgerError, UnsizedError)
 _here = False
 
 

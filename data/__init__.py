@@ -23,3 +23,7 @@ class ToldError(ValueError):
 
 class DataError(ToldError):
     """Data that cannot be used."""
+
+
+class UnsizedError(DataError):
+    """Images without a size that all have agreed on; raised before any is looked at."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from data import DataError
+from data import DataError, UnsizedError
 from data.columns import USUAL, Columns, column_values
 from data.folders import Folder, Listed, refuse_unlisted
 from data.images import decode_images, in_bytes, resized
@@ -235,6 +235,9 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
         seed=recipe.seed,
         alone=recipe.alone,
     )
+    if recipe.alone and source.kind == "image" and not recipe.image_size:
+        # before images are looked at, whose sizes nobody is told
+        raise UnsizedError.public("setting `image-size` is 0; under `privacy` a site's own images need one.")
     tables = [table for table in (source.train, source.test) if table is not None]
     labels = np.concatenate([column_values(table, "label").to_numpy() for table in tables]).astype(np.int64)
     if not labels.size and not recipe.alone:

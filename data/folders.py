@@ -1,6 +1,7 @@
 """What lies in a local folder: tables or images, for training and for test, and the classes' names."""
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,7 +32,16 @@ class Folder:
     def state(self) -> list[tuple[str, int, int]]:
         """Name, size in bytes and time of change in ns of every file that the data are read from."""
         files = [*self.train, *self.test, *[path for path in [self.root / "classes.txt"] if path.is_file()]]
-        return [(str(p.relative_to(self.root)), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+        return [(str(p.relative_to(self.root)), *_state(p)) for p in files]
+
+
+def _state(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        # a link to nowhere is for whoever reads it
+        return -1, -1
+    return found.st_size, found.st_mtime_ns
 
 
 def read_folder(root: Path) -> Folder:
@@ -186,4 +196,4 @@ def _images(root: Path) -> tuple[Path, ...]:
             told="an image of its data lies in no folder of a class",
         )
     # `max-samples` takes the first rows: in the order of the names they would all be of one class.
-    return tuple(sorted(files, key=lambda path: hashlib.sha256(str(path.relative_to(root)).encode()).digest()))
+    return tuple(sorted(files, key=lambda path: hashlib.sha256(os.fsencode(path.relative_to(root))).digest()))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -243,9 +243,23 @@ def _from_images(folder: Folder) -> dict[str, datasets.Dataset]:
         if name == "test" and not paths:
             continue
         labels = [label_of[path.relative_to(folder.root).parts[1 if split else 0]] for path in paths]
-        columns = {"image": [str(path) for path in paths], "label": labels}
+        columns = {"image": [_named(path) for path in paths], "label": labels}
         tables[name] = datasets.Dataset.from_dict(columns, features=features)
     return tables
+
+
+def _named(path: Path) -> dict[str, Any]:
+    """An image by its path, or, where that is no UTF-8, which Arrow would not take, by its bytes."""
+    try:
+        str(path).encode()
+        return {"bytes": None, "path": str(path)}
+    except UnicodeEncodeError:
+        pass
+    try:
+        return {"bytes": path.read_bytes(), "path": None}
+    except OSError:
+        # no image, as whoever opens it will find
+        return {"bytes": b"", "path": None}
 
 
 def _from_hub(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:

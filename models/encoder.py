@@ -15,6 +15,7 @@ c is R times the constant `centre` (w,) that a module of somebody's own may carr
 import hashlib
 import math
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -178,7 +179,8 @@ def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
                 told="the encoder cannot be called",
             )
         make: Callable[..., object] = found
-        return lambda: make(input_shape=input_shape)
+        # a copy: the callable may give the same network again, to a model that trains it on private rows
+        return lambda: deepcopy(make(input_shape=input_shape))
     return lambda: Vision(name, input_shape)
 
 

@@ -266,8 +266,11 @@ def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
     words = run_config.get("own-settings", "")
     try:
         own = json.loads(str(words)) if words else {}
-        return {**run_config, "own-settings": "", **own} if own else dict(run_config)
-    except (ValueError, TypeError):
+        if not all(isinstance(value, str | int | float) for value in own.values()):
+            raise TypeError
+        # nothing is packed twice
+        return {**run_config, **own, "own-settings": ""} if own else dict(run_config)
+    except (ValueError, TypeError, AttributeError):
         raise SettingError(
             f"setting `own-settings` is {shown(words)}, but it should be empty: give the settings of a method of your "
             "own by their names."

@@ -256,6 +256,28 @@ def test_a_ledger_that_cannot_be_trusted_releases_nothing(folder, what):
     assert str(folder) not in told.value.told
 
 
+@pytest.mark.parametrize("what", ["gone", "release that nobody paid", lambda text: text.splitlines(True)[0]])
+def test_nor_does_it_release_anything_else(folder, what):
+    ledger = Ledger(folder)
+    ledger.release(asked(), sums)
+    ledger.release(asked(2.0), sums)
+    spoil(folder, what)
+    with pytest.raises(LedgerError):
+        ledger.release(asked(3.0), sums)
+    with pytest.raises(LedgerError):
+        ledger.renew()
+
+
+def test_a_site_misses_its_ledger_when_no_release_is_stored(folder):
+    ledger = Ledger(folder)
+    ledger.site_key()
+    ledger.release(asked(), sums)
+    ledger.renew()
+    (folder / "ledger.jsonl").unlink()
+    with pytest.raises(LedgerError):
+        ledger.release(asked(), sums)
+
+
 # --- renewal and the site's key ---------------------------------------------------------------------------
 
 

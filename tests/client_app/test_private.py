@@ -10,7 +10,7 @@ import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 
 from client_app import client as client_module
-from client_app import private, trainer
+from client_app import private, told, trainer
 from client_app.ledger import Ledger
 from client_app.store import Store
 from experiments.runtime.grid import LocalGrid, run_in_process
@@ -21,7 +21,7 @@ from prototypes.release import HALF, B, Shape, class_sums
 from runs.folder import RunFolder
 from strategies import METHODS, load_method, read_settings
 from strategies.contract import NOTHING
-from tests.client_app.sites import folder, images_of, put, table
+from tests.client_app.sites import folder, images_of, picture, put, table
 from tests.strategies.needs import ASKED
 from tests.strategies.watched import without_time
 
@@ -223,6 +223,9 @@ def test_an_encoder_of_texts_has_tokens_of_its_own(tmp_path):
     text = {"models": f"hf:{tmp_path}/private?trainable=1", "privacy-encoder": f"hf:{tmp_path}/public"}
     client = one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text})
     assert client.guard.encoded.data.transform.tokenizer == str(tmp_path / "public")
+    # nothing is spent on rows that the encoder cannot read
+    with pytest.raises(SettingError, match="takes no token ids"):
+        one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text, **PRIVATE})
     sums = client.guard._sums()
     assert int(sums[:, -1].sum()) == HALF * len(client.data.train)
     assert bool((sums[:, :-1] != 0).any())
@@ -292,6 +295,27 @@ def test_a_run_is_refused_before_anything_is_released(tmp_path, less, more, sett
     with pytest.raises((RosterError, SettingError), match=word):
         run(sites, {"strategy": "fedproto"} | settings)
     assert private.site_ledger().entries() == []
+
+
+def test_a_site_without_a_limit_releases_nothing_of_what_a_run_deals_either(monkeypatch, tmp_path):
+    monkeypatch.setattr(told, "_here", False)
+    put(tmp_path / "scans", *FULL, CLASSES)
+    dealt = {"strategy": "fedproto", "dataset": str(tmp_path / "scans"), "min-samples": 1}
+    with pytest.raises(SettingError, match="states no limit"):
+        one_client({"privacy": "required"}, dealt)
+    client = one_client({"privacy": "required"} | SITE, dealt)
+    assert client.guard.ledger("").limit.epsilon == 5
+
+
+def test_a_run_without_a_size_of_images_learns_none_of_a_site_s(tmp_path):
+    other = [*FULL, ("no/other.png", picture(0, 9))]
+    said = set()
+    for number, files in enumerate((FULL, other, BROKEN, folder(size=30))):
+        with pytest.raises(RosterError) as raised:
+            run([site(tmp_path / f"{number}-{each}", *files) for each in range(2)], {"image-size": 0})
+        said.add(str(raised.value).partition(": ")[2])
+    assert len(said) == 1
+    assert "`image-size` is 0" in said.pop()
 
 
 def test_a_site_that_requires_privacy_takes_part_in_what_releases_nothing(tmp_path):

@@ -1,6 +1,7 @@
 """What a client's messages say when something is wrong: nothing of a site's rows, labels, files, folders or columns."""
 
 import ast
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -121,6 +122,7 @@ FLOORS = ("data", "models", "client_app")
 NAMES = {"ToldError", "DataError", "ModelError", "SettingError", "StoreError", "DivergenceError", "LedgerError"}
 NOT_HERE = {
     "client_app/client.py:_measure_late": "a model that is spoilt, but not for the rows that were looked at",
+    "client_app/encoded.py:encoded_of": "of the run's encoder; test_private.py has it",
     **dict.fromkeys(
         ("client_app/ledger.py:_unreadable", "client_app/ledger.py:_unwritable"), "test_ledger.py has all of them"
     ),
@@ -235,3 +237,19 @@ def test_the_same_broken_folder_is_the_users_own_in_a_simulation_and_a_site_s_wi
     assert all(site.told in words_of(reply) and b"canary" not in whole(reply) for reply in ask(site))
     replies = ask(Case("", named(TEXTS[0]), HERE))
     assert all("canary-data' holds texts, but a client's model takes images" in words_of(reply) for reply in replies)
+
+
+def test_what_a_run_packs_into_one_setting_counts_as_what_it_sets_openly(ask, tmp_path):
+    """`privacy`, whose errors quote no row, and a path, which no run has of this site."""
+    broken = own(("train-canary.csv", "text,label\na,no\nb,no,more\n"))
+    packed = {"own-settings": json.dumps({"privacy": "release", "privacy-encoder": "random"})}
+    said = {words_of(reply) for reply in ask(Case("", broken, packed))}
+    assert said == {"client 1: its data cannot be used; the log of its site says more"}
+    file = tmp_path / "somebody.py"
+    file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom strategies.local import METHOD\n")
+    for depth in (1, 2):
+        packed = {"strategy": str(file)}
+        for _ in range(depth):
+            packed = {"own-settings": json.dumps(packed)}
+        assert "" not in {words_of(reply) for reply in ask(Case("", broken, packed))}
+    assert not (tmp_path / "ran").exists()

@@ -1,6 +1,7 @@
 """Rows judged each by itself: what cannot be used is left out, and moves nothing else."""
 
 import io
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -69,6 +70,32 @@ def test_an_odd_row_changes_no_other(tmp_path, what):
 @pytest.mark.parametrize("rows", [[], [BAD["no image"]] * 3])
 def test_no_number_of_rows_is_refused(tmp_path, rows):
     assert held(tmp_path / "none", rows) == []
+
+
+FILES = {
+    "a link to nowhere": (lambda place: (place / "q.png").symlink_to("/nowhere"), 0),
+    "a folder": (lambda place: (place / "q.png").mkdir(), 0),
+    "a name that is no UTF-8": (lambda place: (place / os.fsdecode(b"\xff.png")).write_bytes(png(7)), 1),
+    "such a link": (lambda place: (place / os.fsdecode(b"\xff.png")).symlink_to("/nowhere"), 0),
+}
+
+
+@pytest.mark.parametrize("odd", FILES)
+def test_a_file_of_a_folder_of_images_moves_no_other(tmp_path, odd):
+    def held(name):
+        place = tmp_path / name
+        (place / "no").mkdir(parents=True)
+        (place / "classes.txt").write_text("no\nyes\n")
+        for row in range(6):
+            (place / "no" / f"{row}.png").write_bytes(png(10 * row))
+        if name == "odd":
+            FILES[odd][0](place / "no")
+        spec = DataSpec(str(place), 1, image_size=SIZE, listed="all", secret=SECRET)
+        return sorted(image.tobytes() for image in open_data(spec, tmp_path / "cache", str(place)).inputs)
+
+    whole, found = held("good"), held("odd")
+    assert set(whole) <= set(found)
+    assert len(found) == 6 + FILES[odd][1]
 
 
 LABELS = {"x": None, "": None, "2": None, "-1": None, "no": 0, " yes": 1, "1": 1}

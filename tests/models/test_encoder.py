@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from models.encoder import Encoder, check_encoder, has_place, public_encoder
+from models.plugins import load
 from models.split import ModelError
 
 IMAGE, FLAT, D = (3, 12, 12), (7,), 5
@@ -113,6 +114,20 @@ def test_a_row_that_it_fails_on_counts_without_a_direction_and_draws_are_the_sam
     found = encoder(rows)
     assert found[1].isnan().all()
     assert torch.equal(found[0], found[2])
+
+
+def test_a_model_that_trains_the_same_network_does_not_train_the_encoder(tmp_path):
+    file = tmp_path / "shared.py"
+    file.write_text(
+        "from torch import nn\nNETWORK = nn.Sequential(nn.Linear(7, 4), nn.BatchNorm1d(4))\n"
+        "def encoder(input_shape):\n    return NETWORK\n"
+    )
+    encoder, rows = public_encoder(str(file), FLAT, D), torch.randn(3, *FLAT)
+    before = encoder(rows)
+    network = load(str(file), "encoder")(FLAT)
+    assert all(parameter.requires_grad for parameter in network.parameters())
+    network.train()(torch.randn(32, *FLAT) * 9)
+    assert torch.equal(encoder(rows), before)
 
 
 @pytest.mark.parametrize("name", ["counting", "noisy", "words", "deep", "number", "missing"])

@@ -114,8 +114,9 @@ def test_its_settings_travel_through_flower_in_one_of_ours(project: Path) -> Non
     assert set(packed(config)) <= set(known_settings())
     assert unpacked(packed(config)) == config
     assert read_settings(packed(config)).options == read_settings(config).options
-    with pytest.raises(SettingError, match="`own-settings` is"):
-        unpacked({"own-settings": "{"})
+    for words in ("{", "[1]", '{"a": [1]}', '{"a": null}'):
+        with pytest.raises(SettingError, match="`own-settings` is"):
+            unpacked({"own-settings": words})
 
 
 @pytest.mark.integration
