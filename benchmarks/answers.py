@@ -1,7 +1,7 @@
 """From the figures under benchmarks/results to the pages and pictures of docs/answers: no figure is typed.
 
     protosphere compare benchmarks/questions/own_classes.toml --data usps=../usps
-    python -m benchmarks.answers keep own_classes FOLDER --command 'protosphere compare ...'
+    python -m benchmarks.answers keep own_classes FOLDER --command '...' --commit ...
     python -m benchmarks.answers    # all pages and pictures anew
 
 A question is a comparison file, benchmarks/questions/NAME.toml, whose first comment is the question; NAME.md beside it
@@ -13,9 +13,6 @@ import argparse
 import csv
 import itertools
 import json
-import platform
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +20,6 @@ from pathlib import Path
 
 from benchmarks.common import ROOT, where
 from experiments.compare.figures import Spread, percent, spread
-from experiments.compare.folder import ComparisonFolder
 from experiments.compare.paired import Difference, ahead, difference
 from experiments.compare.plan import Comparison, read
 from reports import canvas
@@ -34,6 +30,7 @@ QUESTIONS, RESULTS, PAGES = (
     ROOT / "docs" / "answers",
 )
 METRIC = "metric: "
+SILENT = ("local", "frame")  # train alone, and towards targets that come from the seed
 
 
 @dataclass(frozen=True)
@@ -89,9 +86,9 @@ class Answer:
             if (cell["row"], cell["method"]) == (row, method)
         }
 
-    def against(self, row: str, method: str, metric: str) -> Difference | None:
-        """To the baseline, seed by seed."""
-        return difference(self.of(row, method, metric), self.of(row, self.comparison.beside, metric))
+    def against(self, row: str, method: str, metric: str, base: str = "") -> Difference | None:
+        """To the baseline, or to another method, seed by seed."""
+        return difference(self.of(row, method, metric), self.of(row, base or self.comparison.beside, metric))
 
     def kilobytes(self, row: str, method: str) -> float:
         """Of payload a round, both ways and all clients, over the seeds."""
@@ -114,7 +111,7 @@ def page(answer: Answer) -> str:
         "",
     ]
     for row in answer.rows:
-        lines += [f"## {row}", "", *_table(answer, row), ""]
+        lines += [f"## {row}", "", *_table(answer, row), "", *_apart(answer, row), ""]
     seeds = ", ".join(map(str, sorted({int(cell["seed"]) for cell in answer.cells})))
     lines += [
         "## How it was measured",
@@ -142,6 +139,19 @@ def _table(answer: Answer, row: str) -> Iterator[str]:
             cells.append(f"**{value}**" if method == best[metric] else value)
             cells.append("" if method == base else _difference(answer.against(row, method, metric)))
         yield f"| {' | '.join([*cells, f'{answer.kilobytes(row, method):,.1f}'])} |"
+
+
+def _apart(answer: Answer, row: str) -> Iterator[str]:
+    """Who is above and below the methods that send nothing."""
+    for base in (each for each in SILENT if each in answer.methods):
+        for metric in answer.metrics:
+            found = {name: answer.against(row, name, metric, base) for name in answer.methods if name != base}
+            apart = {name: each.mean > 0 for name, each in found.items() if each and each.apart}
+            above, below = ([f"`{name}`" for name, up in apart.items() if up is kind] for kind in (True, False))
+            yield (
+                f"- {metric}, apart from `{base}`: above {', '.join(above) or 'none'}; below "
+                f"{', '.join(below) or 'none'}; neither {len(found) - len(apart)} of {len(found)}"
+            )
 
 
 def _accuracy(found: Spread | None) -> str:
@@ -199,21 +209,22 @@ def _intervals(axes, answer: Answer, row: str, metric: str, methods: Sequence[st
     )
 
 
-def keep(name: str, folder: Path, command: str) -> None:
-    """A comparison's figures, and where they were measured, under benchmarks/results."""
-    comparison, _ = ComparisonFolder(folder).read()
-    assert comparison.name == name, f"{folder} is the comparison {comparison.name}"
+def keep(name: str, folder: Path, command: str, commit: str) -> None:
+    """A comparison's figures, and where they were measured, under benchmarks/results. A row that is not finished is
+    left out: its methods would not have the same seeds."""
+    with (folder / "table.csv").open(newline="", encoding="utf-8") as file:
+        cells = list(csv.DictReader(file))
+    whole = [cell for cell in cells if all(o["status"] == "completed" for o in cells if o["row"] == cell["row"])]
+    if not whole:
+        raise SystemExit(f"{folder} has no finished row; protosphere compare --resume {folder} goes on with it.")
     RESULTS.mkdir(exist_ok=True)
-    shutil.copyfile(folder / "table.csv", RESULTS / f"{name}.csv")
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    about = {
-        "command": command,
-        "commit": commit.stdout.strip(),
-        "machine": where(),
-        "python": platform.python_version(),
-    }
+    with (RESULTS / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        # where a run lay on that machine is no figure
+        columns = [column for column in whole[0] if column != "run"]
+        writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(whole)
+    about = {"command": command, "commit": commit, "machine": where().partition(", ")[2]}
     (RESULTS / f"{name}.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
 
 
@@ -230,9 +241,10 @@ def main() -> None:
     kept.add_argument("name")
     kept.add_argument("folder", type=Path)
     kept.add_argument("--command", required=True, help="by which it was measured")
+    kept.add_argument("--commit", required=True, help="of the program that measured it")
     options = parser.parse_args()
     if options.what == "keep":
-        keep(options.name, options.folder, options.command)
+        keep(options.name, options.folder, options.command, options.commit)
     PAGES.mkdir(exist_ok=True)
     for answer in answers():
         (PAGES / f"{answer.name}.md").write_text(page(answer), "utf-8")
