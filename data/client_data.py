@@ -55,8 +55,8 @@ class Encode(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Inputs (n, C, H, W) uint8 or (n, F) float32 as stored, or token ids (n, L) int32; and labels (n,) int64. On the
-    client's device."""
+    """Inputs (n, C, H, W) or (n, ...), uint8 or float32 as stored, or token ids (n, L) int32; and labels (n,) int64.
+    On the client's device."""
 
     inputs: Tensor
     labels: Tensor
@@ -69,7 +69,8 @@ class Rows:
 class InputTransform:
     """Stored inputs to what a model sees: (inputs / scale − mean) / std, per channel (images) or feature.
 
-    `shape` is the shape of one input, (C, H, W) or (F,); `mean` and `std` have one entry per channel or feature. They
+    `shape` is the shape of one input, (C, H, W), (F,) or another; `mean` and `std` have one entry per channel or
+    feature, the first axis. They
     are constants, so that no client's data can be read from another's inputs.
     """
 
@@ -94,6 +95,11 @@ class InputTransform:
         std = _constant(self.std, inputs.device).view(-1, *trailing)
         seen = (inputs.to(torch.float32) / self.scale - mean) / std
         return seen.contiguous(memory_format=torch.channels_last) if len(self.shape) == 3 else seen
+
+    @property
+    def pixels(self) -> bool:
+        """Whether the inputs are images as files hold them, whole numbers of a full scale."""
+        return self.scale != 1 and len(self.shape) == 3
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, for JSON."""

@@ -15,6 +15,7 @@ import numpy as np
 from filelock import FileLock
 
 from data import DataError
+from data.arrays import Arrays, read_arrays
 from data.columns import USUAL, Columns, column_values
 from data.folders import Folder, Listed, refuse_unlisted
 from data.images import decode_images, in_bytes, resized
@@ -31,8 +32,8 @@ _log = logging.getLogger(__name__)
 class Decoded:
     """A decoded data set. The training rows come first.
 
-    `inputs` (n, C, H, W) uint8 or (n, F) float32, a read-only memory map, or n Texts; `labels` (n,) int64; `scale` the
-    value of a full-scale input; `key` changes whenever the data do; `groups` (n,) int64 is equal for rows that must
+    `inputs` (n, ...) uint8 or float32, of images (n, C, H, W), a read-only memory map, or n Texts; `labels` (n,)
+    int64; `scale` the value of a full-scale input; `key` changes whenever the data do; `groups` (n,) int64 is equal for rows that must
     stay together (`group` of the columns), None without such a column; `domains` (n,) int64 numbers the domain of each
     row in the order of `domain_names`, None where the data set is not of domains (domains.py).
     """
@@ -222,10 +223,16 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
     """Write the whole data set to the folder `partial`."""
     begin = time.perf_counter()
     dataset, columns = recipe.dataset, recipe.columns
+    place = locate(dataset)
+    if isinstance(place, Folder) and place.format == "arrays":
+        _write_arrays(
+            recipe, place.name, read_arrays(place.train[0], place.class_names, columns, recipe.alone), partial
+        )
+        return
     unpacked = partial / "unpacked"
     unpacked.mkdir()
     # What was downloaded is worth keeping; what `datasets` copies from a local folder is not.
-    keep = cache_dir if isinstance(locate(dataset), str) else unpacked
+    keep = cache_dir if isinstance(place, str) else unpacked
     source = load_source(
         dataset,
         keep,
@@ -252,17 +259,45 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
         inputs = np.concatenate([table.with_format("numpy")[:]["inputs"] for table in tables])
         # the format hands out int64 whatever the column holds
         inputs = inputs.astype(np.float32 if inputs.dtype.kind == "f" else np.uint8)
-        if recipe.image_size:
-            if inputs.ndim < 4:
-                _refuse_size(recipe, "numbers")
-            square = (recipe.image_size, recipe.image_size)
-            inputs, scale = np.stack([resized(image, *square) for image in in_bytes(inputs, scale)]), 255.0
+        inputs, scale = _sized(recipe, inputs, scale)
         np.save(partial / "inputs.npy", inputs)
     name, train_rows, class_names = source.name, len(source.train), source.class_names
     del source, tables
     shutil.rmtree(unpacked, ignore_errors=True)
     write_about(partial, name, train_rows, class_names, scale)
     _log.info("decoded %s: %d rows in %.1f s", dataset, labels.size, time.perf_counter() - begin)
+
+
+def _write_arrays(recipe: Recipe, name: str, arrays: Arrays, partial: Path) -> None:
+    """Write a data set that is arrays to the folder `partial`."""
+    if not arrays.labels.size and not recipe.alone:
+        raise DataError(f"data set {name!r} has no rows: give it at least one.", told="its data have no rows")
+    inputs, scale = _sized(recipe, arrays.inputs, arrays.scale)
+    np.save(partial / "inputs.npy", inputs)
+    np.save(partial / "labels.npy", arrays.labels)
+    if recipe.columns.group:
+        np.save(partial / "groups.npy", _by_first(arrays.extra[recipe.columns.group]))
+    write_about(partial, name, arrays.train_rows, arrays.class_names, scale)
+
+
+def _by_first(values: np.ndarray) -> np.ndarray:
+    """A number for each value, by its first row: (n,) int64."""
+    _, first, codes = np.unique(values, return_index=True, return_inverse=True)
+    numbers = np.empty(first.size, dtype=np.int64)
+    numbers[np.argsort(first)] = np.arange(first.size)
+    return numbers[codes]
+
+
+def _sized(recipe: Recipe, inputs: np.ndarray, scale: float) -> tuple[np.ndarray, float]:
+    """Images at the size that is asked for, and their full scale."""
+    if not recipe.image_size:
+        return inputs, scale
+    if inputs.ndim != 4 or inputs.dtype != np.uint8:
+        _refuse_size(recipe, "numbers")
+    square = (recipe.image_size, recipe.image_size)
+    if not len(inputs):
+        return np.empty((0, inputs.shape[1], *square), np.uint8), 255.0
+    return np.stack([resized(image, *square) for image in in_bytes(inputs, scale)]), 255.0
 
 
 def _refuse_size(recipe: Recipe, held: str) -> None:

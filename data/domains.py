@@ -277,8 +277,8 @@ def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
     with _naming(domain.name):
         # the key has asked for lists of classes, or there is one for all domains
         part = decode(replace(recipe, dataset=domain.dataset, listed=""), cache_dir)
-    if isinstance(part.inputs, Texts):
-        raise _no_images(domain.name, "texts")
+    if isinstance(part.inputs, Texts) or part.inputs.ndim != 4 or part.inputs.dtype != np.uint8:
+        raise _no_images(domain.name, "texts" if isinstance(part.inputs, Texts) else "numbers")
     if not part.train_rows:
         raise DataError(
             f"domain {domain.name!r} has no training row: give it some, or take it out of dataset.",

@@ -177,7 +177,10 @@ def _inputs(data: Decoded) -> str:
     if isinstance(data.inputs, Texts):
         return "texts"
     shape = " × ".join(map(str, data.inputs.shape[1:]))
-    return f"images, {shape} (channels × height × width)" if data.inputs.ndim == 4 else f"numbers, {shape} a row"
+    if data.inputs.ndim == 4:
+        values = "" if data.inputs.dtype == np.uint8 else ", float32 as they are"
+        return f"images, {shape} (channels × height × width){values}"
+    return f"numbers, {shape} a row" + (" (uint8, of full scale 255)" if data.inputs.dtype == np.uint8 else "")
 
 
 def _partition(settings: Settings, clients: int) -> dict[str, Any]:

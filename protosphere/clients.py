@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from data import DataError
+from data.client_data import InputTransform
 from protosphere.start import ours_first
 from serving.predict import WITH_PROBABILITIES, Trained, inputs_of, open_trained
 
@@ -83,9 +84,9 @@ class Client:
         ((2,), (2, 6))
 
         Args:
-            x: rows as the data set stores them, before any scaling: (n, C, H, W) whole numbers of images, (n, F)
-                numbers; or files of images or of texts; or, for a model that reads texts, texts as `str` (a file of
-                them is a Path).
+            x: rows as the data set stores them, before any scaling: (n, C, H, W) whole numbers of images, (n, F) or
+                other numbers; or files of images or of texts; or, for a model that reads texts, texts as `str` (a file
+                of them is a Path).
             rule: "" for the client's own.
 
         Raises:
@@ -117,12 +118,13 @@ class Client:
                 f"x has the shape {tuple(rows.shape)}, but this client's model takes (n, {', '.join(map(str, shape))})."
             )
         # of an image whose channels were scaled to 1 everything would be black
-        if len(shape) == 3 and rows.is_floating_point():
+        pixels = isinstance(self._trained.transform, InputTransform) and self._trained.transform.pixels
+        if pixels and rows.is_floating_point():
             raise DataError(
                 f"x holds {rows.dtype}, but images are stored as whole numbers of their full scale, which the client "
                 "scales itself; give them as they were before scaling."
             )
-        return rows if len(shape) == 3 or self._trained.tokens is not None else rows.to(torch.float32)
+        return rows if pixels or self._trained.tokens is not None else rows.to(torch.float32)
 
     def __repr__(self) -> str:
         return f"Client({self.folder.name} of {self.folder.parent.name!r})"

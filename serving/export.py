@@ -45,7 +45,7 @@ class Program(nn.Module):
         shape = (-1, *(1,) * (len(transform.shape) - 1))
         self.register_buffer("mean", torch.tensor(transform.mean).view(shape))
         self.register_buffer("std", torch.tensor(transform.std).view(shape))
-        self.scale, self.pixels = transform.scale, len(transform.shape) == 3
+        self.scale, self.pixels = transform.scale, transform.pixels
         self.network = trained.state.module
         self._objective, self._state = trained.objective, trained.state
         self.head = _head(trained, rule)
@@ -186,7 +186,7 @@ def _squares(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
-    image = len(trained.transform.shape) == 3
+    image = isinstance(trained.transform, InputTransform) and trained.transform.pixels
     return {
         "class_names": list(trained.class_names),
         "rule": rule,

@@ -11,6 +11,7 @@ from tests.client_app.sites import (
     PINS,
     TEXT_COLUMN,
     Case,
+    arrays,
     beside,
     changed,
     csv,
@@ -119,6 +120,14 @@ FOLDERS = [
     Case("its data cache cannot be written", file_at_home("cache/assignments", PIXELS)),
     Case("have no official test rows", PIXELS, OFFICIAL),
     Case("of both the train and the test table", own(*TEXTS, tested("1"), node=IN_GROUPS), OFFICIAL),
+]
+GOOD_X, GOOD_Y = np.zeros((12, 8, 8), np.uint8), np.arange(12) % 2
+ARRAYS = [
+    Case("its file of arrays cannot be read", arrays("canary")),
+    Case("its arrays lack x or y", arrays(canary=GOOD_X)),
+    Case("names a column, but its data are arrays", node(arrays(x=GOOD_X, y=GOOD_Y), label_column="canary")),
+    Case("its data are arrays without a classes.txt", node(named(("canary.npz", "")), data_path=AT + "/canary.npz")),
+    Case("its data have no rows", arrays(x=GOOD_X[:0], y=GOOD_Y[:0])),
 ]
 GONE = AT + ",{root}/canary-gone"
 WAY_SHOT = HERE | OFFICIAL | {"partition": "way-shot"}
@@ -229,7 +238,7 @@ NODES = [
     Case("lies in a file, and no run names files", LIMITED, PRIVATE | {"privacy-encoder": "/canary/mine.py"}),
     Case("the encoder's weights cannot be read", node(LIMITED, privacy_encoder="resnet18@/canary.pth"), PRIVATE),
 ]
-BROKEN_SITES = [*TABLES, *FILES, *FOLDERS, *RUNS, *SHARED, *MODELS_OF_SITES, *ROUNDS, *NODES]
+BROKEN_SITES = [*TABLES, *FILES, *FOLDERS, *ARRAYS, *RUNS, *SHARED, *MODELS_OF_SITES, *ROUNDS, *NODES]
 WELL = {
     "images": Case("", PIXELS),
     "a table of images": Case("", parquet(None, {LABEL_COLUMN: "canary"}, image=images_of(16), canary=[0, 1] * 8)),

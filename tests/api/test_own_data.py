@@ -1,0 +1,68 @@
+"""Runs on a user's own data, from the arrays to what a trained client says of them."""
+
+import numpy as np
+import pytest
+
+import protosphere
+from protosphere.arrays import data_of
+
+RNG = np.random.default_rng(3)
+Y = np.arange(120) % 3
+ROWS = (RNG.normal(size=(120, 5)) + Y[:, None]).astype(np.float32)
+AUDIO_MODEL = """
+from torch import nn
+
+def model(input_shape, **_):
+    return nn.Sequential(nn.Conv1d(input_shape[0], 8, 5), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+"""
+
+
+def start(strategy, dataset, **more):
+    return protosphere.run(strategy, dataset, **({"clients": 2, "quiet": True, "rounds": 1, "device": "cpu"} | more))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+def test_arrays_are_a_data_set_and_a_client_predicts_rows_like_them(home):
+    asked = {"rounds": 2, "models": "tiny_perceptron", "partition": "iid", "learning_rate": 0.1}
+    run = start("local", (ROWS, Y), **asked)
+    assert run.client(0).predict(ROWS, "classifier").labels.shape == (120,)
+    (file,) = (home / "arrays").iterdir()
+    np.savez("mine.npz", x=ROWS, y=Y)
+    again = start("local", "./mine.npz", **asked)
+    # the same rows, whatever file they come from
+    assert again.rounds["accuracy"].tolist() == run.rounds["accuracy"].tolist()
+    assert str(file) == run.settings["dataset"] == data_of([ROWS, Y])
+
+
+def test_tensors_of_any_shape_go_to_a_users_own_model():
+    sound = np.repeat(ROWS[:, :2, None], 40, axis=2)
+    with open("sound.py", "w") as file:
+        file.write(AUDIO_MODEL)
+    run = start("local", (sound, Y), models="./sound.py", partition="iid")
+    client = run.client(0)
+    assert client.input_shape == (2, 40)
+    assert client.predict(sound[:4], "classifier").labels.shape == (4,)
+    with pytest.raises(protosphere.Error, match="images"):
+        start("local", (sound, Y), models="tiny_cnn", partition="iid")
+
+
+def test_images_of_floats_stay_as_they_are():
+    images = np.repeat(np.repeat(ROWS[:, :1, None, None], 8, 2), 8, 3)
+    run = start("local", {"x": images, "y": Y, "classes": list("abc")}, models="tiny_cnn")
+    found = run.client(0).predict(images[:5], "classifier")
+    assert set(found.names) <= set("abc")
+    with pytest.raises(protosphere.SettingError, match="no image files"):
+        run.client(0).predict(["a.png"])
+
+
+@pytest.mark.parametrize("dataset", [(ROWS, Y, Y), {"x": ROWS}, (ROWS, Y[:3])])
+def test_arrays_that_are_no_data_set_are_refused_before_anything_starts(dataset, home):
+    with pytest.raises(protosphere.Error, match=r"arrays|array y|120 rows"):
+        start("local", dataset)
+    assert not (home / "results").exists()
