@@ -299,7 +299,8 @@ def guard_of(
         raise SettingError.public("setting `image-size` is 0; under `privacy` a site's own images need one.")
     site = own or not simulated
     limit = _limit(node)
-    encoder, inputs = None, data
+    # what is told of an encoder's features must not follow from rows in any other way
+    encoder, inputs = None, data if data.plain in (None, data.transform) else replace(data, transform=data.plain)
     if run.exchange.up:
         if own and limit is None:
             raise SettingError.public("it states no limit: give its SuperNode privacy-epsilon and privacy-delta.")

@@ -273,8 +273,12 @@ class _Step:
     def __init__(self, stack: Stack, phases: Sequence[Phase], update: _Update):
         self.stack, self.phase, self.update = stack, phases[0], update
         train = [member.job.data.train for member in stack.members]
-        own = [(t.inputs, t.labels) if p.rows is None else p.rows for t, p in zip(train, phases, strict=True)]
-        self.transform = stack.members[0].job.data.transform if self.phase.rows is None else None
+        transforms = [member.job.data.transform for member in stack.members]
+        alike = all(transform == transforms[0] for transform in transforms)
+        # clients with figures of their own: their rows as the model sees them
+        seen = [t.inputs if alike else of(t.inputs) for t, of in zip(train, transforms, strict=True)]
+        own = [(x, t.labels) if p.rows is None else p.rows for x, t, p in zip(seen, train, phases, strict=True)]
+        self.transform = transforms[0] if alike and self.phase.rows is None else None
         self.inputs, self.labels = (torch.cat(alike) for alike in zip(*own, strict=True))
         self.starts = [0, *accumulate(len(labels) for _, labels in own)]
         self.learnt = [name for name, p in stack.state.module.named_parameters() if p.requires_grad]

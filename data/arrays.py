@@ -30,7 +30,7 @@ class Arrays:
     Attributes:
         inputs: (n, C, H, W) or (n, ...), uint8 of full scale 255 or float32. labels: (n,) int64 in 0..K−1.
         train_rows: how many are for training. class_names: K names.
-        extra: further values of each row, (n,), by name.
+        extra: further values of each row, (n,), by name. columns: of a table (tabular.py).
     """
 
     inputs: np.ndarray
@@ -38,6 +38,7 @@ class Arrays:
     train_rows: int
     class_names: tuple[str, ...]
     extra: Mapping[str, np.ndarray]
+    columns: tuple[Any, ...] = ()
 
     @property
     def scale(self) -> float:

@@ -3,7 +3,7 @@
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from data.assignment import DataSpec, assignment, kept_assignment, open_data
 from data.decoded import Decoded
 from data.partitions import class_counts
 from data.recent import Recent
+from data.tabular import Column, columns_of, numeric
 from data.texts import Texts
 from data.way_shot import WAY_SHOT
 
@@ -71,13 +72,15 @@ class InputTransform:
 
     `shape` is the shape of one input, (C, H, W), (F,) or another; `mean` and `std` have one entry per channel or
     feature, the first axis. They
-    are constants, so that no client's data can be read from another's inputs.
+    are constants, or of this client's own training rows and stay with it, so that no client's data can be read from
+    another's inputs. `columns` are a table's, which make its features; where a number is missing stands the mean.
     """
 
     scale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
     shape: tuple[int, ...]
+    columns: tuple[Column, ...] = ()
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Inputs (n, *shape) of any number type to float32 of the same shape, on their device; images channels last in
@@ -94,7 +97,14 @@ class InputTransform:
         mean = _constant(self.mean, inputs.device).view(-1, *trailing)
         std = _constant(self.std, inputs.device).view(-1, *trailing)
         seen = (inputs.to(torch.float32) / self.scale - mean) / std
+        if self.columns:
+            seen = torch.where(seen.isnan(), torch.zeros_like(seen), seen)
         return seen.contiguous(memory_format=torch.channels_last) if len(self.shape) == 3 else seen
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What is the same for all clients of a data set, whatever their rows."""
+        return self.scale, self.shape, self.columns
 
     @property
     def pixels(self) -> bool:
@@ -103,12 +113,15 @@ class InputTransform:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, for JSON."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        plain = {name: getattr(self, name) for name in ("scale", "mean", "std", "shape")}
+        columns = {"columns": [column.as_json() for column in self.columns]} if self.columns else {}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()} | columns
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "InputTransform":
         """The inverse of to_dict."""
-        return cls(float(stored["scale"]), tuple(stored["mean"]), tuple(stored["std"]), tuple(stored["shape"]))
+        columns = columns_of(stored.get("columns", ()))
+        return cls(float(stored["scale"]), tuple(stored["mean"]), tuple(stored["std"]), tuple(stored["shape"]), columns)
 
 
 @dataclass(frozen=True)
@@ -120,6 +133,11 @@ class TokenTransform:
 
     tokenizer: str
     shape: tuple[int]
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """All of it: the same for all clients of one tokenizer."""
+        return self.tokenizer, self.shape
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """(n, L) of any integer type to int64."""
@@ -156,6 +174,7 @@ class ClientData:
     `unheld` is None where the partition does not ask what a client knows of classes that it lacks.
     `domain` is the name of the one domain that all its own rows come from, "" if there are no domains or several.
     `groups` (n,) int64 are those of the training rows, None where the data have none.
+    `plain` is the transform of constants alone, for whoever must learn nothing of these rows from it.
     """
 
     train: Rows
@@ -166,6 +185,7 @@ class ClientData:
     domain: str = ""
     unheld: Unheld | None = None
     groups: Tensor | None = None
+    plain: Transform | None = None
 
     @property
     def num_classes(self) -> int:
@@ -257,7 +277,8 @@ def _load(
         test=rows_of(data, who.test[client], device, encode),
         validation=rows_of(data, who.validation[client], device, encode),
         class_names=data.class_names,
-        transform=_transform(data, encode),
+        transform=_transform(data, encode, who.train[client]),
+        plain=_transform(data, encode),
         domain=_domain(data, who.held[client]),
         unheld=unheld,
         groups=None if data.groups is None else torch.from_numpy(data.groups[who.train[client]]),
@@ -298,14 +319,33 @@ def refuse_other_inputs(data: Decoded, texts: bool) -> None:
     )
 
 
-def _transform(data: Decoded, encode: Encode | None) -> Transform:
+def _transform(data: Decoded, encode: Encode | None, train: np.ndarray | None = None) -> Transform:
+    """Of constants; with the rows `train` of a client, what it makes of its table's numbers by those."""
     if isinstance(data.inputs, Texts) or encode is not None:
         assert encode is not None
         return TokenTransform(encode.encoder, (encode.max_tokens,))
     shape = tuple(int(size) for size in data.inputs.shape[1:])
     centre = 0.5 if data.inputs.dtype == np.uint8 else 0.0
     spread = 0.5 if data.inputs.dtype == np.uint8 else 1.0
-    return InputTransform(data.scale, (centre,) * shape[0], (spread,) * shape[0], shape)
+    plain = InputTransform(data.scale, (centre,) * shape[0], (spread,) * shape[0], shape, data.columns)
+    if train is None or not data.columns:
+        return plain
+    mean, std = np.zeros(shape[0]), np.ones(shape[0])
+    numbers = numeric(data.columns)
+    mean[numbers], std[numbers] = standard(data.inputs[train][:, numbers])
+    return replace(plain, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+
+
+def standard(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each column of (n, k), of what is no NaN; 0 and 1 where nothing is, and 1 for the
+    deviation of a constant."""
+    there = ~np.isnan(values)
+    count = np.maximum(there.sum(axis=0), 1)
+    exact = np.where(there, values, 0).astype(np.float64)
+    mean = exact.sum(axis=0) / count
+    std = np.sqrt((np.where(there, exact - mean, 0) ** 2).sum(axis=0) / count)
+    # of equal values, rounding alone
+    return mean, np.where(std > 1e-9 * np.maximum(np.abs(mean), 1e-30), std, 1.0)
 
 
 def partition_labels(spec: DataSpec, cache_dir: Path) -> np.ndarray:

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from filelock import FileLock
 from data import DataError
 from data.arrays import Arrays, read_arrays
 from data.columns import USUAL, Columns, column_values
-from data.folders import Folder, Listed, refuse_unlisted
+from data.folders import SCHEMA, Folder, Listed, refuse_unlisted
 from data.images import decode_images, in_bytes, resized
 from data.sources import Source, load_source, locate
+from data.tabular import Column, columns_of, is_numbers, read_table
 from data.texts import CONTENT, Texts, write_texts
 
 FORMAT = 3
@@ -33,9 +34,10 @@ class Decoded:
     """A decoded data set. The training rows come first.
 
     `inputs` (n, ...) uint8 or float32, of images (n, C, H, W), a read-only memory map, or n Texts; `labels` (n,)
-    int64; `scale` the value of a full-scale input; `key` changes whenever the data do; `groups` (n,) int64 is equal for rows that must
-    stay together (`group` of the columns), None without such a column; `domains` (n,) int64 numbers the domain of each
-    row in the order of `domain_names`, None where the data set is not of domains (domains.py).
+    int64; `scale` the value of a full-scale input; `key` changes whenever the data do; `groups` (n,) int64 is equal for
+    rows that must stay together (`group` of the columns), None without such a column; `domains` (n,) int64 numbers the
+    domain of each row in the order of `domain_names`, None where the data set is not of domains (domains.py); `columns`, of a table of
+    numbers, say what its features are (tabular.py).
     """
 
     key: str
@@ -48,6 +50,7 @@ class Decoded:
     groups: np.ndarray | None = None
     domains: np.ndarray | None = None
     domain_names: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ class Recipe:
             content = [str(place.root), place.class_names, place.state()]
         elif place == "spiral":
             content = [place, self.spiral_noise, self.spiral_points, self.seed]
-        return cache_key([content, asdict(self.columns), self.image_size, *(["alone"] if self.alone else [])])
+        columns = {name: value for name, value in asdict(self.columns).items() if value or name != "partition"}
+        return cache_key([content, columns, self.image_size, *(["alone"] if self.alone else [])])
 
 
 def decoded(
@@ -115,7 +119,16 @@ def decoded(
 
 def decode(recipe: Recipe, cache_dir: Path) -> Decoded:
     """What `decoded` does, of a recipe."""
-    return kept(cache_dir, recipe.key(), lambda partial: _decode(recipe, partial, cache_dir))
+    found = kept(cache_dir, recipe.key(), lambda partial: _decode(recipe, partial, cache_dir))
+    # an entry may have been made when nobody asked for a list
+    place = locate(recipe.dataset) if found.columns and recipe.listed else None
+    if isinstance(place, Folder) and not is_numbers(place, recipe.columns, site=True):
+        raise DataError(
+            f"{place.name!r} is a table of numbers without a {SCHEMA}: have `protosphere data --export-columns "
+            f"{SCHEMA}` write one of rows that may be told, and give all sites the same.",
+            told=f"its data are a table of numbers without a {SCHEMA}",
+        )
+    return found
 
 
 def cache_key(content: Any) -> str:
@@ -184,6 +197,7 @@ def write_about(
     class_names: tuple[str, ...],
     scale: float,
     domain_names: tuple[str, ...] = (),
+    columns: Sequence[Column] = (),
 ) -> None:
     """Make the folder `partial`, which holds the arrays, an entry: what is no array, and the size of every file."""
     about = {
@@ -192,6 +206,7 @@ def write_about(
         "class_names": class_names,
         "scale": scale,
         "domain_names": domain_names,
+        "columns": [column.as_json() for column in columns],
         "sizes": {path.name: path.stat().st_size for path in partial.iterdir() if path.is_file()},
     }
     (partial / "about.json").write_text(json.dumps(about), "utf-8")
@@ -214,6 +229,7 @@ def _open(folder: Path) -> Decoded | None:
             groups=np.load(folder / "groups.npy") if "groups.npy" in about["sizes"] else None,
             domains=np.load(folder / "domains.npy") if "domains.npy" in about["sizes"] else None,
             domain_names=tuple(about["domain_names"]),
+            columns=columns_of(about.get("columns", ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -225,10 +241,10 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
     dataset, columns = recipe.dataset, recipe.columns
     place = locate(dataset)
     if isinstance(place, Folder) and place.format == "arrays":
-        _write_arrays(
-            recipe, place.name, read_arrays(place.train[0], place.class_names, columns, recipe.alone), partial
-        )
-        return
+        found = read_arrays(place.train[0], place.class_names, columns, recipe.alone)
+        return _write_arrays(recipe, place.name, found, partial)
+    if isinstance(place, Folder) and is_numbers(place, columns, bool(recipe.listed)):
+        return _write_arrays(recipe, place.name, read_table(place, columns, recipe.alone), partial)
     unpacked = partial / "unpacked"
     unpacked.mkdir()
     # What was downloaded is worth keeping; what `datasets` copies from a local folder is not.
@@ -277,7 +293,7 @@ def _write_arrays(recipe: Recipe, name: str, arrays: Arrays, partial: Path) -> N
     np.save(partial / "labels.npy", arrays.labels)
     if recipe.columns.group:
         np.save(partial / "groups.npy", _by_first(arrays.extra[recipe.columns.group]))
-    write_about(partial, name, arrays.train_rows, arrays.class_names, scale)
+    write_about(partial, name, arrays.train_rows, arrays.class_names, scale, columns=arrays.columns)
 
 
 def _by_first(values: np.ndarray) -> np.ndarray:

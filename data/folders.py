@@ -15,7 +15,8 @@ FILE_SUFFIXES = {".npz": "arrays", **TABLE_SUFFIXES}
 Listed = Literal["", "tables", "all"]
 _HELD = {"images": ("images", "name of a folder"), "arrays": ("arrays", "label")}
 # What the Hugging Face hub puts beside the tables.
-_ABOUT = ("dataset_infos.json", "dataset_info.json")
+SCHEMA = "columns.json"  # of a table of numbers (tabular.py)
+_ABOUT = ("dataset_infos.json", "dataset_info.json", SCHEMA)
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
@@ -38,7 +39,8 @@ class Folder:
 
     def state(self) -> list[tuple[str, int, int]]:
         """Name, size in bytes and time of change in ns of every file that the data are read from."""
-        files = [*self.train, *self.test, *[path for path in [self.root / "classes.txt"] if path.is_file()]]
+        beside = [self.root / "classes.txt", *([self.root / SCHEMA] if self.format in ("csv", "parquet") else [])]
+        files = [*self.train, *self.test, *[path for path in beside if path.is_file()]]
         return [(str(p.relative_to(self.root)), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
 
 

@@ -54,7 +54,7 @@ say() {
 tables_in() {
     for file in "$1"/*.parquet "$1"/*.csv "$1"/*.json "$1"/*.jsonl; do
         case ${file##*/} in
-            __* | dataset_info.json | dataset_infos.json) ;;
+            __* | dataset_info.json | dataset_infos.json | columns.json) ;;
             *) [ ! -e "$file" ] || return 0 ;;
         esac
     done

@@ -10,6 +10,7 @@ import numpy as np
 from data.assignment import Assignment, assignment, open_data
 from data.decoded import Decoded
 from data.partitions import class_counts
+from data.tabular import Column, missing_rows
 from data.texts import Texts
 from experiments.runtime.preflight import without_retries
 from experiments.runtime.run_config import Plan
@@ -58,6 +59,7 @@ class DataView:
 
     Attributes:
         dataset: as the setting names it. inputs: what a row is, in words.
+        columns: of a table of numbers, and how many rows lack a value of each.
         train, test: rows of the official parts; class_names: K names; domains: rows of each, by name.
         groups: how many groups rows come in, None where they do not.
         partition: what decides the partition, by setting. clients: by partition id.
@@ -78,6 +80,7 @@ class DataView:
     shared: int
     nobodys: int
     dealt: np.ndarray
+    columns: Sequence[tuple[Column, int]] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -101,6 +104,7 @@ class DataView:
             "class_names": list(self.class_names),
             "domains": self.domains,
             "groups": self.groups,
+            "columns": [column.as_json() | {"rows_without": lacking} for column, lacking in self.columns],
             "partition": self.partition,
             "clients": clients,
             "shared_test_rows": self.shared,
@@ -135,6 +139,7 @@ def view(wanted: Plan) -> DataView:
         shared=len(who.shared),
         nobodys=len(data.labels) - held.size,
         dealt=class_counts(data.labels, _dealt(settings, who), len(data.class_names)),
+        columns=_columns(data),
     )
 
 
@@ -171,6 +176,13 @@ def _dealt(settings: Settings, who: Assignment) -> list[np.ndarray]:
     if settings.split == "pooled":
         return who.held
     return [np.concatenate(own) for own in zip(who.train, who.validation, strict=True)]
+
+
+def _columns(data: Decoded) -> list[tuple[Column, int]]:
+    if not data.columns or isinstance(data.inputs, Texts):
+        return []
+    lacking = missing_rows(data.columns, data.inputs)
+    return [(column, lacking.get(column.name, 0)) for column in data.columns]
 
 
 def _inputs(data: Decoded) -> str:

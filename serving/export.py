@@ -46,6 +46,7 @@ class Program(nn.Module):
         self.register_buffer("mean", torch.tensor(transform.mean).view(shape))
         self.register_buffer("std", torch.tensor(transform.std).view(shape))
         self.scale, self.pixels = transform.scale, transform.pixels
+        self.filled = bool(transform.columns)
         self.network = trained.state.module
         self._objective, self._state = trained.objective, trained.state
         self.head = _head(trained, rule)
@@ -54,7 +55,10 @@ class Program(nn.Module):
         """Scores and features of a batch."""
         # to the levels of the training images, where those had fewer than 256
         stored = torch.round(inputs * (self.scale / PIXEL)) if self.pixels else inputs
-        z = self._objective.features(self._state, (stored / self.scale - self.mean) / self.std).float()
+        seen = (stored / self.scale - self.mean) / self.std
+        if self.filled:
+            seen = torch.where(seen.isnan(), torch.zeros_like(seen), seen)
+        z = self._objective.features(self._state, seen).float()
         return self.head(z).float(), z
 
 
@@ -187,6 +191,8 @@ def _squares(a: Tensor, b: Tensor) -> Tensor:
 
 def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
     image = isinstance(trained.transform, InputTransform) and trained.transform.pixels
+    # NaN stands for a number that is missing
+    columns = {"columns": [each.as_json() for each in _numbers(trained).columns]} if _numbers(trained).columns else {}
     return {
         "class_names": list(trained.class_names),
         "rule": rule,
@@ -199,6 +205,7 @@ def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
             "shape": list(trained.transform.shape),
             "dtype": "float32",
             "values": "pixels from 0 to 255" if image else "numbers as in the training data",
+            **columns,
         },
         "outputs": OUTPUTS,
     }

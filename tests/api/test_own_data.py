@@ -1,10 +1,16 @@
 """Runs on a user's own data, from the arrays to what a trained client says of them."""
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
+import torch
 
 import protosphere
+from data.tabular import encode
 from protosphere.arrays import data_of
+from serving.export import export
+from serving.predict import open_trained
 
 RNG = np.random.default_rng(3)
 Y = np.arange(120) % 3
@@ -59,6 +65,30 @@ def test_images_of_floats_stay_as_they_are():
     assert set(found.names) <= set("abc")
     with pytest.raises(protosphere.SettingError, match="no image files"):
         run.client(0).predict(["a.png"])
+
+
+def test_a_table_of_numbers_is_learnt_and_a_client_reads_rows_like_its_own(tmp_path):
+    frame = pd.DataFrame(ROWS[:, :3], columns=list("abc")).assign(kind=np.where(Y == 2, "x", "y"), outcome=Y)
+    frame.loc[::7, "a"] = np.nan
+    frame.to_csv("table.csv", index=False)
+    asked = {"label_column": "outcome", "models": "tiny_perceptron", "partition": "iid", "learning_rate": 0.1}
+    run = start("local", "./table.csv", rounds=5, **asked)
+    assert run.rounds["accuracy/classifier"].iloc[-1] > 0.6
+    client = run.client(0)
+    found = client.predict(frame, "classifier")
+    assert (found.labels == Y).mean() > 0.6
+    # as the program that stands alone says
+    export(open_trained(client.folder, "cpu"), tmp_path / "client.pt2", rule="classifier")
+    inputs = encode("x", "given", open_trained(client.folder, "cpu").transform.columns, pa.Table.from_pandas(frame))
+    scores, _ = torch.export.load(tmp_path / "client.pt2").module()(torch.from_numpy(inputs))
+    assert np.allclose(scores.detach().numpy(), found.scores, atol=1e-4)
+    with pytest.raises(protosphere.DataError, match="'b'"):
+        client.predict(frame.drop(columns="b"))
+    # clients with figures of their own train in steps in common, too
+    together = start("local", "./table.csv", rounds=5, engine="cohort", **asked)
+    assert np.allclose(together.rounds["accuracy"], run.rounds["accuracy"])
+    with pytest.raises(protosphere.Error, match="flat rows"):
+        start("local", "./table.csv", **(asked | {"models": "tiny_cnn"}))
 
 
 @pytest.mark.parametrize("dataset", [(ROWS, Y, Y), {"x": ROWS}, (ROWS, Y[:3])])

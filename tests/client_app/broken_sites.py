@@ -121,12 +121,14 @@ FOLDERS = [
     Case("have no official test rows", PIXELS, OFFICIAL),
     Case("of both the train and the test table", own(*TEXTS, tested("1"), node=IN_GROUPS), OFFICIAL),
 ]
+COLUMNS = ("columns.json", '{"columns": [{"name": "canary", "kind": "number"}]}')
 GOOD_X, GOOD_Y = np.zeros((12, 8, 8), np.uint8), np.arange(12) % 2
 ARRAYS = [
     Case("its file of arrays cannot be read", arrays("canary")),
     Case("its arrays lack x or y", arrays(canary=GOOD_X)),
     Case("names a column, but its data are arrays", node(arrays(x=GOOD_X, y=GOOD_Y), label_column="canary")),
     Case("its data are arrays without a classes.txt", node(named(("canary.npz", "")), data_path=AT + "/canary.npz")),
+    Case("what its columns.json does not allow", own(("train-canary.csv", "canary,label\nx,no\n"), COLUMNS)),
     Case("its data have no rows", arrays(x=GOOD_X[:0], y=GOOD_Y[:0])),
 ]
 GONE = AT + ",{root}/canary-gone"

@@ -130,6 +130,7 @@ NOT_HERE = {
     ),
     "models/encoder.py:public_encoder": "the same",
     "data/columns.py:refuse_many": "a site's tables have a list of classes",
+    "data/decoded.py:decode": "of an entry of the cache that a simulation on the site's own machine has made",
     "data/decoded.py:kept": "a disk that loses what was written",
     "data/table.py:_counts": "of a run's own partition table, which no site with data of its own reads",
     "data/table.py:_read": "the same",
