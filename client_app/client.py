@@ -73,6 +73,12 @@ class Client:
                 "the run's `models` names a file, and no run names files of this site; start its SuperNode with "
                 "--model FILE."
             )
+        code = [name for name in (self.settings.dataset, self.settings.partition) if plugins.is_plugin(name)]
+        if code and not (simulated() or text(node, "data-path")):
+            raise SettingError.public(
+                "the run's `dataset` or `partition` is somebody's own code, and no run names code of this site; start "
+                "its SuperNode with --data."
+            )
         self.device = device_for(node.get("device", ""), self.settings.device)
         if self.settings.precision == "bf16" and self.device.type != "cuda":
             raise SettingError.public(

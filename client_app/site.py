@@ -11,6 +11,7 @@ from data.columns import Columns
 from data.shared_set import SharedTestSpec
 from federation.data_spec import data_spec, shared_test_spec
 from federation.devices import device_of
+from federation.own_code import own_code
 from federation.settings import SettingError, Settings, device_name, shown
 from models import told_name
 
@@ -43,7 +44,7 @@ def specs(node: NodeConfig, settings: Settings, clients: int, simulated: bool) -
     columns = _own_columns(node, settings)
     spec = replace(data_spec(settings, clients), listed="" if simulated else "all")
     if columns is not None and text(node, "data-path"):
-        spec = replace(spec, columns=columns, listed="tables")
+        spec = replace(spec, columns=columns, listed="tables", code=own_code(text(node, "data-path"), "dataset"))
     here = text(node, "shared-test-path")
     if here and settings.ensemble_every and not settings.shared_test_path:
         raise SettingError(

@@ -48,7 +48,8 @@ USUAL = Columns()
 
 
 def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: bool) -> tuple[str, dict[str, str]]:
-    """What a table holds, "image" or "text", and its columns' parts: {column: "inputs", "label" or "group"}.
+    """What a table holds, "image" or "text", and its columns' parts: {column: "inputs", "label", "group" or
+    "partition"}.
 
     A table is text if `columns.text` is named or `texts_only`, or if it has no image column and has a text column of a
     usual name.
@@ -91,6 +92,7 @@ def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: 
             told="its tables have no label column of a usual name",
         )
     found = {inputs: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
+    found |= {columns.partition: "partition"} if columns.partition else {}
     return "image" if image else "text", found
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from data.arrays import Arrays, read_arrays
 from data.columns import USUAL, Columns, column_values
 from data.folders import SCHEMA, Folder, Listed, refuse_unlisted
 from data.images import decode_images, in_bytes, resized
+from data.own_deal import Code
+from data.own_rows import read_code
 from data.sources import Source, load_source, locate
 from data.tabular import Column, columns_of, is_numbers, read_table
 from data.texts import CONTENT, Texts, write_texts
@@ -36,8 +38,9 @@ class Decoded:
     `inputs` (n, ...) uint8 or float32, of images (n, C, H, W), a read-only memory map, or n Texts; `labels` (n,)
     int64; `scale` the value of a full-scale input; `key` changes whenever the data do; `groups` (n,) int64 is equal for
     rows that must stay together (`group` of the columns), None without such a column; `domains` (n,) int64 numbers the
-    domain of each row in the order of `domain_names`, None where the data set is not of domains (domains.py); `columns`, of a table of
-    numbers, say what its features are (tabular.py).
+    domain of each row in the order of `domain_names`, None where the data set is not of domains (domains.py);
+    `columns`, of a table of numbers, say what its features are (tabular.py); `dealt` (n,) int64 numbers the values of
+    the column by which rows are dealt, in their order.
     """
 
     key: str
@@ -51,6 +54,7 @@ class Decoded:
     domains: np.ndarray | None = None
     domain_names: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
+    dealt: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class Recipe:
     """What decides one decoded data set; names and meaning are those of the settings.
 
     `listed`: of what local folder a classes.txt is asked (refuse_unlisted). `alone`: whether each row of a local folder
-    is judged by itself (alone.py).
+    is judged by itself (alone.py). `code`: somebody's own, which `dataset` names (own_rows.py).
     """
 
     dataset: str
@@ -69,6 +73,7 @@ class Recipe:
     image_size: int = 0
     listed: Listed = ""
     alone: bool = False
+    code: Code | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.image_size <= MOST_PIXELS:
@@ -82,9 +87,11 @@ class Recipe:
         Raises:
             DataError: what locate raises; a folder whose classes had to be listed and are not.
         """
-        place = locate(self.dataset)
+        place = locate(self.dataset) if self.code is None else ""
         content: Any = place
-        if isinstance(place, Folder):
+        if is_dataclass(self.code) and not isinstance(self.code, type):
+            content = ["code", asdict(self.code)]
+        elif isinstance(place, Folder):
             # here, since an entry may have been made when nobody asked for a list
             refuse_unlisted(place, self.listed)
             content = [str(place.root), place.class_names, place.state()]
@@ -229,6 +236,7 @@ def _open(folder: Path) -> Decoded | None:
             groups=np.load(folder / "groups.npy") if "groups.npy" in about["sizes"] else None,
             domains=np.load(folder / "domains.npy") if "domains.npy" in about["sizes"] else None,
             domain_names=tuple(about["domain_names"]),
+            dealt=np.load(folder / "dealt.npy") if "dealt.npy" in about["sizes"] else None,
             columns=columns_of(about.get("columns", ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -239,6 +247,8 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
     """Write the whole data set to the folder `partial`."""
     begin = time.perf_counter()
     dataset, columns = recipe.dataset, recipe.columns
+    if recipe.code is not None:
+        return _write_arrays(recipe, recipe.code.name, read_code(recipe.code), partial)
     place = locate(dataset)
     if isinstance(place, Folder) and place.format == "arrays":
         found = read_arrays(place.train[0], place.class_names, columns, recipe.alone)
@@ -265,6 +275,9 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
     np.save(partial / "labels.npy", labels)
     if columns.group:
         np.save(partial / "groups.npy", _group_codes(tables))
+    if columns.partition:
+        values = [column_values(table, "partition").to_numpy() for table in tables if len(table)]
+        np.save(partial / "dealt.npy", _in_order(np.concatenate(values)))
     scale = source.scale
     if source.kind == "image":
         decode_images(source, partial / "inputs.npy", recipe.image_size, recipe.alone)
@@ -293,7 +306,14 @@ def _write_arrays(recipe: Recipe, name: str, arrays: Arrays, partial: Path) -> N
     np.save(partial / "labels.npy", arrays.labels)
     if recipe.columns.group:
         np.save(partial / "groups.npy", _by_first(arrays.extra[recipe.columns.group]))
+    if recipe.columns.partition:
+        np.save(partial / "dealt.npy", _in_order(arrays.extra[recipe.columns.partition]))
     write_about(partial, name, arrays.train_rows, arrays.class_names, scale, columns=arrays.columns)
+
+
+def _in_order(values: np.ndarray) -> np.ndarray:
+    """A number for each value, in the order of the values: (n,) int64."""
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
 def _by_first(values: np.ndarray) -> np.ndarray:

@@ -113,7 +113,9 @@ def _open(where: SharedTestSpec) -> tuple[Decoded, np.ndarray]:
             f"shared-test-path is {where.path!r}, but a path must start with /, ./, ../ or ~.",
             told="its shared-test-path is no path",
         )
-    spec = where.spec if where.columns is None else replace(where.spec, columns=where.columns, listed="tables")
+    # that code gives other rows
+    spec = replace(where.spec, code=None)
+    spec = spec if where.columns is None else replace(spec, columns=where.columns, listed="tables")
     try:
         data = open_data(spec, where.cache_dir, where.path)
     except DataError as error:

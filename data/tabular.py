@@ -1,9 +1,9 @@
 """Tables of numbers and categories as rows of features: which columns there are, and what a row of them becomes.
 
 A number is one feature, and where the column may lack values a second one that says so; a category is one feature a
-value, and one more for a missing value where there can be any. What is missing of a number stays NaN in the stored rows:
-a client puts the mean of its own training rows there (client_data.py). Sites that see their own rows alone agree on the
-features by a `columns.json` beside the table.
+value, and one more for a missing value where there can be any. What is missing of a number stays NaN in the stored
+rows: a client puts the mean of its own training rows there (client_data.py). Sites that see their own rows alone
+agree on the features by a `columns.json` beside the table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -48,10 +48,13 @@ _FEW = 10  # values that a category may have however few rows there are
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, and what its cells can be: `values` are those of a category; `missing`: there may be none."""
+    """A column of a table, and what its cells can be: `values` of a category; `missing`: there may be none.
+
+    `kind` is "number" or "category".
+    """
 
     name: str
-    kind: Literal["number", "category"]
+    kind: str
     values: tuple[str, ...] = ()
     missing: bool = False
 

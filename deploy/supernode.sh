@@ -74,6 +74,14 @@ own_folder() {
                 return
             fi ;;
     esac
+    # or it is a file of the site's own code that gives them
+    case $3 in
+        *.py | *.py:*)
+            file=${3%%.py*}.py
+            [ -f "$file" ] || refuse "--$1 $file is no file"
+            say "$2" "$(cd "$(dirname "$file")" && pwd)/${file##*/}${3#"$file"}"
+            return ;;
+    esac
     [ -d "$3" ] || refuse "--$1 $3 is no folder"
     if { tables_in "$3" || tables_in "$3/data"; } && [ ! -s "$3/classes.txt" ]; then
         refuse "--$1 $3 holds a table but no classes.txt: list the classes there, one a line, the same at all sites"

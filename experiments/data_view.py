@@ -29,6 +29,7 @@ OF_PARTITION = {
     "way-shot": ("ways", "ways-spread", "shots", "shots-spread"),
     "mixed": ("ways", "ways-spread", "shots", "shots-spread"),
     "table": ("partition-table",),
+    "column": ("partition-column",),
 }
 
 
@@ -196,7 +197,14 @@ def _inputs(data: Decoded) -> str:
 
 
 def _partition(settings: Settings, clients: int) -> dict[str, Any]:
-    names = ("partition", *OF_PARTITION[settings.partition], "max-samples", "split", "test-share", "validation-share")
+    names = (
+        "partition",
+        *OF_PARTITION.get(settings.partition, ()),
+        "max-samples",
+        "split",
+        "test-share",
+        "validation-share",
+    )
     left_out = {"test-share"} if settings.split == "official" else set()
     chosen = {name: getattr(settings, name.replace("-", "_")) for name in names if name not in left_out}
     return {"clients": clients, **chosen, "seed": settings.seed}

@@ -3,6 +3,7 @@
 from data.assignment import DataSpec
 from data.columns import Columns
 from data.shared_set import SharedTestSpec
+from federation.own_code import own_code
 from federation.settings import Settings, home
 
 
@@ -31,9 +32,11 @@ def data_spec(settings: Settings, clients: int) -> DataSpec:
         seed=settings.seed,
         spiral_noise=settings.spiral_noise,
         spiral_points=settings.spiral_points,
-        columns=Columns(settings.text_column, settings.label_column, settings.group_column),
+        columns=Columns(settings.text_column, settings.label_column, settings.group_column, settings.partition_column),
         classes=settings.classes,
         image_size=settings.image_size,
+        code=own_code(settings.dataset, "dataset"),
+        dealer=own_code(settings.partition, "partition"),
     )
 
 

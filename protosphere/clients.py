@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from protosphere.start import ours_first
 from serving.predict import WITH_PROBABILITIES, Trained, inputs_of, open_trained
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Inputs = Array | torch.Tensor | pd.DataFrame | Sequence[str | os.PathLike[str]]
+Inputs: TypeAlias = Array | torch.Tensor | pd.DataFrame | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -198,10 +198,11 @@ def _read(trained: Trained, source: Path | str) -> Tensor:
 def _refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str]) -> None:
     shape = trained.transform.shape
     drawn = isinstance(trained.transform, InputTransform) and trained.transform.pixels and shape[0] in (1, 3)
+    rows = f"rows of {shape[0]} numbers" if len(shape) == 1 else f"numbers of shape {tuple(shape)}"
     if trained.tokens is None and not drawn:
         raise SettingError(
-            f"this client's model takes no image files but rows of shape {tuple(shape)}, numbers; `protosphere export` "
-            "writes a program that takes those, and so does `protosphere.Run.client` in Python."
+            f"this client's model takes no images but {rows}; `protosphere export` writes a program that takes those, "
+            "and so does a client in Python."
         )
     if trained.tokens is None and texts:
         raise SettingError(f"this client's model {trained.model!r} reads images; give it files instead of --text.")

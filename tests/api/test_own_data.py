@@ -63,7 +63,7 @@ def test_images_of_floats_stay_as_they_are():
     run = start("local", {"x": images, "y": Y, "classes": list("abc")}, models="tiny_cnn")
     found = run.client(0).predict(images[:5], "classifier")
     assert set(found.names) <= set("abc")
-    with pytest.raises(protosphere.SettingError, match="no image files"):
+    with pytest.raises(protosphere.SettingError, match="takes no images"):
         run.client(0).predict(["a.png"])
 
 

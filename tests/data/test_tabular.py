@@ -1,4 +1,4 @@
-"""Tables of numbers and categories: their features, what is missing, and what a client makes of them by its own rows."""
+"""Tables of numbers and categories: their features, what is missing, and what a client makes of them."""
 
 import json
 
@@ -144,9 +144,11 @@ def test_what_the_file_does_not_know_is_refused_by_name_and_left_out_where_rows_
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{}", '{"columns": []}', '{"columns": [{"name": "a", "kind": "word"}]}', '{"columns": [{"kind": "number"}]}']
-    + ['{"columns": [{"name": "a", "kind": "number"}, {"name": "a", "kind": "number"}]}']
-    + ['{"columns": [{"name": "a", "kind": "category", "values": [1]}]}'],
+    [
+        *("", "{}", '{"columns": []}', '{"columns": [{"name": "a", "kind": "word"}]}'),
+        *('{"columns": [{"kind": "number"}]}', '{"columns": [{"name": "a", "kind": "category", "values": [1]}]}'),
+        '{"columns": [{"name": "a", "kind": "number"}, {"name": "a", "kind": "number"}]}',
+    ],
 )
 def test_a_file_that_names_no_columns_is_refused(table, tmp_path, content):
     (table() / "columns.json").write_text(content)
@@ -173,7 +175,7 @@ def test_texts_stay_texts_and_labels_and_groups_are_no_features(table, tmp_path)
     frame = FRAME.rename(columns={"label": "outcome"})
     found = decoded(str(table(frame)), tmp_path / "cache", columns=Columns(label="outcome", group="sex"))
     assert [column.name for column in found.columns] == ["age", "weight", "job"]
-    with pytest.raises(DataError, match="label column|no group"):
+    with pytest.raises(DataError, match="label column"):
         decoded(str(table(frame)), tmp_path / "cache")
     assert not decoded(str(table(FRAME.assign(text="a"), name="texts")), tmp_path / "cache").columns
 
