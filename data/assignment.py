@@ -45,6 +45,7 @@ class DataSpec:
     classes that it holds. `table` deals as the CSV file at `partition_table` counts rows, `column` each value of
     `columns.partition` to one client (with `official` the test rows likewise), and `dealer` is somebody's own callable,
     named by `partition`; `code` one that gives the rows, named by `dataset` or a client's own path.
+    With `normalise` each client scales channels by its own training rows (client_data.py).
 
     `classes` and `image_size` are of the data set itself (domains.py): whether all domains must have the same classes,
     and the pixels a side to which images are brought, 0 for what they are or the largest domain's. `listed`: of
@@ -81,6 +82,7 @@ class DataSpec:
     secret: str = ""
     dealer: Code | None = None
     code: Code | None = None
+    normalise: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +163,7 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     if spec.split not in SPLITS:
         raise DataError.public(f"split is {spec.split!r}, but it must be one of {', '.join(SPLITS)}.")
     known = (*PARTITIONS, WAY_SHOT, MIXED, TABLE, COLUMN)
-    if spec.partition not in known and spec.dealer is None:
+    if spec.partition not in known and spec.dealer is None and not own:
         raise DataError.public(f"partition is {spec.partition!r}, but it must be one of {', '.join(known)}.")
     if spec.max_samples < 0 or spec.seed < 0:
         name, value = ("max-samples", spec.max_samples) if spec.max_samples < 0 else ("seed", spec.seed)
@@ -194,6 +196,7 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
 def _file(spec: DataSpec, data: Decoded, cache_dir: Path, own: bool) -> Path:
     table = table_digest(spec.partition_table) if spec.partition == TABLE and not own else ""
     about = {name: value for name, value in asdict(spec).items() if value is not None}
+    del about["normalise"]  # it does not decide whose rows are whose
     if not spec.columns.partition:
         del about["columns"]["partition"]
     content = json.dumps([FORMAT, data.key, own, about, table], sort_keys=True)
@@ -322,10 +325,7 @@ def _refuse_for_few(partition: str, data: Decoded, official: bool) -> None:
             told=f"the {MIXED} partition gives each client one of several domains, but the data set is one",
         )
     if partition == COLUMN and data.dealt is None:
-        raise DataError(
-            f"the {COLUMN} partition deals by a column of a table, but {data.name!r} has none: take another partition.",
-            told="the column partition deals by a column of a table, but the data have none",
-        )
+        raise DataError.public("the column partition deals by a table's column, but the data have none: take another.")
     if data.groups is not None and partition != COLUMN:
         raise DataError(
             f"the {partition} partition gives out single rows, but those of {data.name!r} come in groups: use another "

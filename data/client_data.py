@@ -37,6 +37,8 @@ __all__ = [
 ]
 
 _CACHE_BYTES = 2**30
+_ROWS_AT_ONCE = 1024
+_SAME = 1e-9  # of the mean: what equal values deviate by rounding alone
 
 
 class Encode(Protocol):
@@ -277,7 +279,7 @@ def _load(
         test=rows_of(data, who.test[client], device, encode),
         validation=rows_of(data, who.validation[client], device, encode),
         class_names=data.class_names,
-        transform=_transform(data, encode, who.train[client]),
+        transform=_transform(data, encode, who.train[client], spec.normalise),
         plain=_transform(data, encode),
         domain=_domain(data, who.held[client]),
         unheld=unheld,
@@ -319,8 +321,11 @@ def refuse_other_inputs(data: Decoded, texts: bool) -> None:
     )
 
 
-def _transform(data: Decoded, encode: Encode | None, train: np.ndarray | None = None) -> Transform:
-    """Of constants; with the rows `train` of a client, what it makes of its table's numbers by those."""
+def _transform(
+    data: Decoded, encode: Encode | None, train: np.ndarray | None = None, normalise: bool = False
+) -> Transform:
+    """Of constants; with the rows `train` of a client, what it makes of its table's numbers, or with `normalise` of all
+    channels, by those."""
     if isinstance(data.inputs, Texts) or encode is not None:
         assert encode is not None
         return TokenTransform(encode.encoder, (encode.max_tokens,))
@@ -328,12 +333,33 @@ def _transform(data: Decoded, encode: Encode | None, train: np.ndarray | None = 
     centre = 0.5 if data.inputs.dtype == np.uint8 else 0.0
     spread = 0.5 if data.inputs.dtype == np.uint8 else 1.0
     plain = InputTransform(data.scale, (centre,) * shape[0], (spread,) * shape[0], shape, data.columns)
-    if train is None or not data.columns:
+    if train is None or not (data.columns or normalise):
         return plain
+    if not data.columns:
+        by_channel = by_channels(data.inputs, train, data.scale)
+        return replace(plain, mean=by_channel[0], std=by_channel[1])
     mean, std = np.zeros(shape[0]), np.ones(shape[0])
     numbers = numeric(data.columns)
     mean[numbers], std[numbers] = standard(data.inputs[train][:, numbers])
     return replace(plain, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+
+
+def by_channels(inputs: np.ndarray, rows: np.ndarray, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, the first axis of an input, over `rows` (n,) of inputs / scale."""
+    count, channels = 0, inputs.shape[1]
+    width = int(np.prod(inputs.shape[2:]))
+    # from a first value, so that what is large and varies little keeps its digits
+    start = np.zeros(channels) if not len(rows) else inputs[rows[0]].reshape(channels, width).mean(axis=1)
+    sums, squares = np.zeros(channels), np.zeros(channels)
+    for some in np.array_split(rows, len(rows) // _ROWS_AT_ONCE + 1):
+        values = np.asarray(inputs[some], dtype=np.float64).reshape(len(some), channels, width) - start[:, None]
+        count += values.shape[0] * values.shape[2]
+        sums += values.sum(axis=(0, 2))
+        squares += (values**2).sum(axis=(0, 2))
+    mean = sums / max(count, 1)
+    std = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0)) / scale
+    centre = (start + mean) / scale
+    return tuple(centre.tolist()), tuple(np.where(std > _SAME * np.maximum(np.abs(centre), 1e-30), std, 1.0).tolist())
 
 
 def standard(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -344,8 +370,7 @@ def standard(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     exact = np.where(there, values, 0).astype(np.float64)
     mean = exact.sum(axis=0) / count
     std = np.sqrt((np.where(there, exact - mean, 0) ** 2).sum(axis=0) / count)
-    # of equal values, rounding alone
-    return mean, np.where(std > 1e-9 * np.maximum(np.abs(mean), 1e-30), std, 1.0)
+    return mean, np.where(std > _SAME * np.maximum(np.abs(mean), 1e-30), std, 1.0)
 
 
 def partition_labels(spec: DataSpec, cache_dir: Path) -> np.ndarray:

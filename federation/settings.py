@@ -127,6 +127,8 @@ class Settings(BaseModel):
     label_column: str = ""
     group_column: str = ""
     max_tokens: AtLeastOne = 256
+    normalise: bool = False
+    augment: Literal["none", "flip", "crop", "flip-crop"] = "none"
     spiral_noise: NotNegative = 0.2
     spiral_points: AtLeastOne = 1000
 

@@ -28,7 +28,7 @@ NOT_HERE = {
 }
 # what the clients of a row are, their data and models, and who is sampled: the same for all its methods
 OF_A_ROW = frozenset(
-    {"dataset", "classes", "image-size", "text-column", "label-column", "group-column", "max-tokens"}
+    {"dataset", "classes", "image-size", "text-column", "label-column", "group-column", "max-tokens", "normalise"}
     | {
         "partition",
         "partition-table",

@@ -14,6 +14,7 @@ from tests.client_app.sites import (
     arrays,
     beside,
     changed,
+    coded,
     csv,
     domain,
     encoder,
@@ -102,7 +103,7 @@ FILES = [
 ]
 FOLDERS = [
     Case("its data path does not exist", lambda root: {"data-path": f"{root}/canary-gone"}),
-    Case("its data path is no folder", node(PIXELS, data_path="{root}/own_models.py")),
+    Case("its data path is no folder", node(PIXELS, data_path=AT + "/classes.txt")),
     Case("its data-path is no path", lambda root: {"data-path": "canary"}),
     Case("its data path names several data sets", node(PIXELS, data_path=AT + "/*")),
     Case("its data path holds tables and images", own(("train-canary.csv", ""), *folder())),
@@ -129,6 +130,11 @@ ARRAYS = [
     Case("names a column, but its data are arrays", node(arrays(x=GOOD_X, y=GOOD_Y), label_column="canary")),
     Case("its data are arrays without a classes.txt", node(named(("canary.npz", "")), data_path=AT + "/canary.npz")),
     Case("what its columns.json does not allow", own(("train-canary.csv", "canary,label\nx,no\n"), COLUMNS)),
+    Case("its own code for data failed", coded("raise RuntimeError('canary')")),
+    Case("its own code gives no data set", coded("return 'canary'[0]")),
+    Case("`dataset` or `partition` is somebody's own code", named(), {"partition": "canary:canary"}),
+    Case("`dataset` or `partition` is somebody's own code", named(), {"dataset": "{root}/canary.py:canary"}),
+    Case("augment is", arrays(x=GOOD_X[:, 0], y=GOOD_Y), {"augment": "flip"}),
     Case("its data have no rows", arrays(x=GOOD_X[:0], y=GOOD_Y[:0])),
 ]
 GONE = AT + ",{root}/canary-gone"

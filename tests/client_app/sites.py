@@ -139,6 +139,11 @@ def arrays(suffix="", **values):
     return node(make, data_path="{root}/canary-data/train-canary.npz")
 
 
+def coded(body):
+    """A site whose own data come from its own code."""
+    return node(own(("canary.py", f"def dataset():\n    {body}\n")), data_path="{root}/canary-data/canary.py")
+
+
 def csv(content, **columns):
     return own(("train-canary.csv", content), node=dashed(columns))
 

@@ -93,7 +93,7 @@ def test_images_have_no_column(image_folder, tmp_path):
     with pytest.raises(DataError, match="partition-column"):
         open_data(DataSpec(str(image_folder), 2, "column", columns=Columns(partition="ward")), tmp_path / "cache")
     plain = DataSpec("digits", 2, "column")
-    with pytest.raises(DataError, match="'digits' has none"):
+    with pytest.raises(DataError, match="the data have none"):
         assignment(plain, open_data(plain, tmp_path / "cache"), tmp_path / "cache")
 
 

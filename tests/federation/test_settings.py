@@ -59,6 +59,7 @@ RANGES = {
 }
 CHOICES = {
     "partition": ("iid", "dirichlet", "pathological", "way-shot", "mixed", "table", "column"),
+    "augment": ("none", "flip", "crop", "flip-crop"),
     "classes": ("same", "union"),
     "split": ("pooled", "official"),
     "optimizer-state": ("fresh", "persistent"),
@@ -74,10 +75,10 @@ CHOICES = {
     "device": ("auto", "cpu", "cuda", "cuda:0", "cuda:13", "mps", "xpu:1"),
 }
 # checked elsewhere, or anything
-COLUMNS = {"text-column", "label-column", "group-column"}
+COLUMNS = {"text-column", "label-column", "group-column", "partition-column"}
 PATHS = {"privacy-encoder", "results-dir", "resume", "shared-test-path", "partition-table"}
 OPEN = {"own-settings", "strategy", "dataset", "models", "inference"} | PATHS | COLUMNS
-FLAGS = {"shared-init", "disclose-class-counts", "privacy-measure", "tensorboard", "wandb"}
+FLAGS = {"normalise", "shared-init", "disclose-class-counts", "privacy-measure", "tensorboard", "wandb"}
 # of a setting that means nothing alone
 NEEDS = {"privacy-measure": {"privacy": "release"}, "stop-min-delta": {"stop-patience": 1}}
 EITHER = {"mlflow"}  # a flag or a place
