@@ -248,6 +248,10 @@ NODES = [
 ]
 BROKEN_SITES = [*TABLES, *FILES, *FOLDERS, *ARRAYS, *RUNS, *SHARED, *MODELS_OF_SITES, *ROUNDS, *NODES]
 WELL = {
+    "arrays": Case("", arrays(x=GOOD_X, y=GOOD_Y, canary=GOOD_Y)),
+    "images with own figures": Case("", PIXELS, {"normalise": True, "augment": "flip-crop"}),
+    "a table of numbers": Case("", own(("train-canary.csv", "canary,label\n" + "1,no\n2,yes\n" * 8), COLUMNS)),
+    "code of its own": Case("", coded("return [([float(row % 2), row / 9], row % 2) for row in range(16)]")),
     "images": Case("", PIXELS),
     "a table of images": Case("", parquet(None, {LABEL_COLUMN: "canary"}, image=images_of(16), canary=[0, 1] * 8)),
     "texts": Case("", encoder(query="?trainable=1"), TWELVE),
