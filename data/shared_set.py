@@ -76,6 +76,12 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
             "another size become alike with image-size.",
             told=f"the shared test set holds {_form(shared)}, but its data {_form(own)}",
         )
+    if shared.columns != own.columns:
+        raise DataError(
+            f"{source} has other columns, or other values in them, than this client's table: put the same columns.json "
+            "beside both.",
+            told="the shared test set has other columns than its data",
+        )
     if shared.class_names != own.class_names:
         raise DataError(
             f"{source} has the classes {', '.join(shared.class_names)}, but this client's data "

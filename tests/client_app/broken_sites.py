@@ -39,6 +39,8 @@ from tests.data.conftest import encode
 PIXELS = own(*folder())
 LIST = ("classes.txt", "no\nyes\n")
 TEXTS = [("train-canary.csv", "text,label,canary\n" + "canary,no,1\ncanary,yes,2\n" * 8), LIST]
+COLUMNS = ("columns.json", '{"columns": [{"name": "canary", "kind": "number"}]}')
+NUMBERS = ("train-canary.csv", "canary,label\n" + "1,no\n2,yes\n" * 8)
 DEEP = encode(np.full((8, 8), 700, np.uint16))
 BROKEN = pa.array([b"ok", b"canary \xff\xfe"]).view(pa.string())
 GOOD = {"text": "a", "label": "no"}
@@ -122,7 +124,6 @@ FOLDERS = [
     Case("have no official test rows", PIXELS, OFFICIAL),
     Case("of both the train and the test table", own(*TEXTS, tested("1"), node=IN_GROUPS), OFFICIAL),
 ]
-COLUMNS = ("columns.json", '{"columns": [{"name": "canary", "kind": "number"}]}')
 GOOD_X, GOOD_Y = np.zeros((12, 8, 8), np.uint8), np.arange(12) % 2
 ARRAYS = [
     Case("its file of arrays cannot be read", arrays("canary")),
@@ -178,6 +179,16 @@ RUNS = [
 ]
 SHARED = [
     Case("the shared test set holds inputs 1×9×9", beside(PIXELS, *folder(size=9)), ENSEMBLE),
+    Case(
+        "the shared test set has other columns",
+        beside(
+            own(NUMBERS, COLUMNS),
+            ("train.csv", "canary,label\n1,no\n1,yes\n"),
+            LIST,
+            ("columns.json", COLUMNS[1].replace('"number"', '"category", "values": ["1"]')),
+        ),
+        ENSEMBLE,
+    ),
     Case("the shared test set has other classes", beside(PIXELS, *folder(names=("canary", "yes"))), ENSEMBLE),
     Case("the shared test set holds copies of its training rows", beside(PIXELS, *folder()), ENSEMBLE),
     Case("its shared-test-path is no path", beside(PIXELS, here="canary"), ENSEMBLE),
@@ -250,7 +261,7 @@ BROKEN_SITES = [*TABLES, *FILES, *FOLDERS, *ARRAYS, *RUNS, *SHARED, *MODELS_OF_S
 WELL = {
     "arrays": Case("", arrays(x=GOOD_X, y=GOOD_Y, canary=GOOD_Y)),
     "images with own figures": Case("", PIXELS, {"normalise": True, "augment": "flip-crop"}),
-    "a table of numbers": Case("", own(("train-canary.csv", "canary,label\n" + "1,no\n2,yes\n" * 8), COLUMNS)),
+    "a table of numbers": Case("", own(NUMBERS, COLUMNS)),
     "code of its own": Case("", coded("return [([float(row % 2), row / 9], row % 2) for row in range(16)]")),
     "images": Case("", PIXELS),
     "a table of images": Case("", parquet(None, {LABEL_COLUMN: "canary"}, image=images_of(16), canary=[0, 1] * 8)),
