@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from flwr.app import Context
 
+from client_app.encoded import encoded_of
 from client_app.evaluation import DivergenceError, evaluate, measure, predict
 from client_app.ledger import LedgerError
 from client_app.private import guard_of, private_spec, refuse_unprotected
@@ -69,12 +70,8 @@ class Client:
         refuse_unprotected(self.settings, node)
         with _told_in_full():
             self.model = text(node, "model") or model_for(self.settings.models, self.partition)
-        if plugins.is_file(self.model) and not text(node, "model") and not simulated():
-            raise SettingError.public(
-                "the run's `models` names a file, and no run names files of this site; start its SuperNode with "
-                "--model FILE."
-            )
-        refuse_code(node, self.settings, simulated())
+        if not simulated():
+            refuse_code(node, self.settings, self.model)
         self.device = device_for(node.get("device", ""), self.settings.device)
         if self.settings.precision == "bf16" and self.device.type != "cuda":
             raise SettingError.public(
@@ -97,9 +94,9 @@ class Client:
             self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
             self._refuse_companion(self.objective.companion)
         folder, site = (lambda run: self._store(run).folder), (bool(self.own_data), simulated())
-        self.guard = guard_of(self.run, node, self.partition, self.objective, self.data, load, folder, *site)
-        if self.guard is not None:
-            self.codec = replace(self.codec, encoder=self.guard.fingerprint)
+        self.encoded = encoded_of(self.run, node, self.data, load, simulated())
+        self.codec = replace(self.codec, encoder=self.encoded.encoder.fingerprint if self.encoded else "")
+        self.guard = guard_of(self.run, node, self.partition, self.objective, self.data, self.encoded, folder, *site)
 
     def _refuse_companion(self, name: str) -> None:
         if plugins.is_file(name) and not simulated():
@@ -228,6 +225,7 @@ class Client:
             problem = f"client {self.partition} ({self._told_model()}) diverged in round {instruction.round}: "
             return replace(report, problem=problem + told(error, self.node))
         stamp = self._store(instruction.run).save(instruction.round, state)
+        state.encoded = None if self.encoded is None else self.encoded.training
         upload = self.objective.upload(state, instruction.round)
         self._keep(instruction.run, stamp, state)
         if isinstance(upload, PrototypeSet):
@@ -271,6 +269,8 @@ class Client:
         last = instruction.round > self.settings.rounds
         arrived = self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
         evaluation = evaluate(self.objective, state, self.data, last, arrived) if instruction.evaluate else None
+        if evaluation is not None and self.encoded is not None:
+            evaluation = self.encoded.judged(evaluation, partial(self.objective.encoded_scores, instruction.payload))
         report = Report(self.partition, instruction.round, evaluation=evaluation)
         if not instruction.ensemble:
             return report
@@ -329,7 +329,7 @@ class Client:
         return state, store.save(0, state)
 
     def _keep(self, run: str, stamp: Stamp, state: ClientState) -> None:
-        state.features = state.received = None
+        state.features = state.received = state.encoded = None
         state.module.zero_grad(set_to_none=True)
         _states[run, self.partition, self.device] = stamp, state
         _states.shrink(self.settings.state_memory << 20, least=1)
@@ -346,7 +346,8 @@ class Client:
         return new_state(self.objective, self.model, self.data.transform.shape, self.partition, self.device)
 
     def _description(self) -> dict[str, Any]:
-        return describe(self.run, self.partition, self.model, self.data.class_names, self.data.transform)
+        about = describe(self.run, self.partition, self.model, self.data.class_names, self.data.transform)
+        return about if self.encoded is None else about | self.encoded.description
 
 
 def run_of(context: Context) -> Run:

@@ -58,14 +58,19 @@ def specs(node: NodeConfig, settings: Settings, clients: int, simulated: bool) -
     return spec, replace(shared, spec=spec, columns=columns if here else None)
 
 
-def refuse_code(node: NodeConfig, settings: Settings, simulated: bool) -> None:
-    """Refuse to run code that a run names for the data of a site.
+def refuse_code(node: NodeConfig, settings: Settings, model: str) -> None:
+    """Refuse to run code that a run names for a real site's model or data.
 
     Raises:
-        SettingError: it names some, and the site brings no rows of its own.
+        SettingError: it names some, and the site has no model, or no rows, of its own.
     """
+    if plugins.is_file(model) and not text(node, "model"):
+        raise SettingError.public(
+            "the run's `models` names a file, and no run names files of this site; start its SuperNode with "
+            "--model FILE."
+        )
     code = any(map(plugins.is_plugin, (settings.dataset, settings.partition)))
-    if code and not simulated and not text(node, "data-path"):
+    if code and not text(node, "data-path"):
         raise SettingError.public(
             "the run's `dataset` or `partition` is somebody's own code, and no run names code of this site; start its "
             "SuperNode with --data."

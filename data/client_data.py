@@ -104,6 +104,12 @@ class InputTransform:
         return seen.contiguous(memory_format=torch.channels_last) if len(self.shape) == 3 else seen
 
     @property
+    def plain(self) -> "InputTransform":
+        """That of constants alone, for whoever must learn nothing of a client's rows from it."""
+        centre, spread = (0.0, 1.0) if self.scale == 1 else (0.5, 0.5)
+        return replace(self, mean=(centre,) * self.shape[0], std=(spread,) * self.shape[0])
+
+    @property
     def form(self) -> tuple[Any, ...]:
         """What is the same for all clients of a data set, whatever their rows."""
         return self.scale, self.shape, self.columns
@@ -135,6 +141,11 @@ class TokenTransform:
 
     tokenizer: str
     shape: tuple[int]
+
+    @property
+    def plain(self) -> "TokenTransform":
+        """Itself: of constants alone."""
+        return self
 
     @property
     def form(self) -> tuple[Any, ...]:
@@ -176,7 +187,6 @@ class ClientData:
     `unheld` is None where the partition does not ask what a client knows of classes that it lacks.
     `domain` is the name of the one domain that all its own rows come from, "" if there are no domains or several.
     `groups` (n,) int64 are those of the training rows, None where the data have none.
-    `plain` is the transform of constants alone, for whoever must learn nothing of these rows from it.
     """
 
     train: Rows
@@ -187,7 +197,6 @@ class ClientData:
     domain: str = ""
     unheld: Unheld | None = None
     groups: Tensor | None = None
-    plain: Transform | None = None
 
     @property
     def num_classes(self) -> int:
@@ -280,7 +289,6 @@ def _load(
         validation=rows_of(data, who.validation[client], device, encode),
         class_names=data.class_names,
         transform=_transform(data, encode, who.train[client], spec.normalise),
-        plain=_transform(data, encode),
         domain=_domain(data, who.held[client]),
         unheld=unheld,
         groups=None if data.groups is None else torch.from_numpy(data.groups[who.train[client]]),
@@ -321,19 +329,14 @@ def refuse_other_inputs(data: Decoded, texts: bool) -> None:
     )
 
 
-def _transform(
-    data: Decoded, encode: Encode | None, train: np.ndarray | None = None, normalise: bool = False
-) -> Transform:
-    """Of constants; with the rows `train` of a client, what it makes of its table's numbers, or with `normalise` of all
-    channels, by those."""
+def _transform(data: Decoded, encode: Encode | None, train: np.ndarray, normalise: bool) -> Transform:
+    """Of constants; a table's numbers, or with `normalise` all channels, by a client's rows `train`."""
     if isinstance(data.inputs, Texts) or encode is not None:
         assert encode is not None
         return TokenTransform(encode.encoder, (encode.max_tokens,))
     shape = tuple(int(size) for size in data.inputs.shape[1:])
-    centre = 0.5 if data.inputs.dtype == np.uint8 else 0.0
-    spread = 0.5 if data.inputs.dtype == np.uint8 else 1.0
-    plain = InputTransform(data.scale, (centre,) * shape[0], (spread,) * shape[0], shape, data.columns)
-    if train is None or not (data.columns or normalise):
+    plain = InputTransform(data.scale, (0.0,) * shape[0], (1.0,) * shape[0], shape, data.columns).plain
+    if not data.columns and not normalise:
         return plain
     if not data.columns:
         by_channel = by_channels(data.inputs, train, data.scale)

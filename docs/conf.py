@@ -6,6 +6,8 @@ extensions = ["myst_nb", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "Protosphere"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
 # a link to a heading names it as a forge does

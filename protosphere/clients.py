@@ -98,7 +98,7 @@ class Client:
             DataError: rows of another shape, or a file that cannot be read.
         """
         chosen = self._trained.chosen(rule)
-        scores = self._trained.scores(chosen, self._inputs(x)).double().cpu()
+        scores = self._trained.scores(chosen, self._inputs(x, chosen)).double().cpu()
         labels = scores.argmax(dim=1).numpy()
         return Predictions(
             rule=chosen,
@@ -108,14 +108,14 @@ class Client:
             scores=scores.numpy(),
         )
 
-    def _inputs(self, x: "Inputs") -> torch.Tensor:
+    def _inputs(self, x: "Inputs", rule: str) -> torch.Tensor:
         transform = self._trained.transform
         columns = transform.columns if isinstance(transform, InputTransform) else ()
         if not isinstance(x, np.ndarray | torch.Tensor | pd.DataFrame):
             texts = self._trained.tokens is not None
             listed: Sequence[str | os.PathLike[str]] = [x] if isinstance(x, str | os.PathLike) else x
             return inputs_of(
-                self._trained, [each if texts and isinstance(each, str) else Path(each) for each in listed]
+                self._trained, rule, [each if texts and isinstance(each, str) else Path(each) for each in listed]
             )
         if columns and isinstance(x, pd.DataFrame):
             x = encode("x", "given", columns, pa.Table.from_pandas(x, preserve_index=False))

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,19 +15,23 @@ from rich.console import Console
 from cli.compare_bar import Bar
 from experiments.compare.cells import cells
 from experiments.compare.engine import run_cells
-from experiments.compare.figures import as_csv, results, spread
+from experiments.compare.figures import as_csv, differences, results, spread
 from experiments.compare.folder import ComparisonFolder
 from experiments.compare.machine import share
 from experiments.compare.plan import from_table
 from experiments.compare.report import REPORT, write_all
-from federation.settings import SettingError
-from protosphere.names import Value, plain, settings_of
+from experiments.compare.reuse import reuse as take_finished
+from experiments.compare.sweep import swept, tuned
+from federation.settings import SettingError, shown
+from protosphere.names import Value, plain, setting, settings_of
 from protosphere.results import Report, Run
 from protosphere.start import ours_first
+from runs.places import results_root
 from runs.round import RunError
 
 Entry = str | Mapping[str, Value]
 LABELS = ("label", "base", "missing")
+OF_DIFFERENCE = {"difference": "mean", "low": "low", "high": "high", "seeds": "seeds", "needed": "needed"}
 
 
 def compare(
@@ -39,6 +42,9 @@ def compare(
     *,
     metric: str | Sequence[str] = "headline",
     target: float | None = None,
+    baseline: str = "",
+    sweep: Mapping[str, Sequence[Value]] | None = None,
+    reuse: bool = False,
     jobs: int | None = None,
     keep_models: bool = False,
     results_dir: str | os.PathLike[str] = "",
@@ -63,6 +69,9 @@ def compare(
         metric: what is compared: `headline`, `selected`, `best`, `client-best`, `last-5` or `final`, perhaps after a
             rule (`classifier last-5`); the first of several makes the curves.
         target: an accuracy in (0, 1] up to which bytes are counted.
+        baseline: the method that `Comparison.differences` holds the others against; "" for `local`, else the first.
+        sweep: settings of methods, each with values to choose from on validation rows, in each row for itself.
+        reuse: take finished runs of the same settings from the results folder.
         jobs: runs at a time; None for what the machine holds.
         keep_models: keep the clients' models, for `Run.client`; they take much room.
         results_dir: the results folder; "" for that in PROTOSPHERE_HOME.
@@ -86,13 +95,19 @@ def compare(
     }
     if target is not None:
         table["target"] = target
+    if baseline:
+        table["baseline"] = baseline
+    if sweep:
+        table["sweep"] = {setting(name): [plain(value) for value in values] for name, values in sweep.items()}
     with ours_first():
         asked = from_table("comparison", table)
-        asked = replace(asked, name="-".join(entry.label for entry in asked.datasets))
+        asked = swept(replace(asked, name="-".join(entry.label for entry in asked.datasets)))
         planned = cells(asked, {}, {})
         machine = share(planned, jobs=jobs, in_process=True)
         folder = ComparisonFolder.create(asked, planned, os.fspath(results_dir))
         with folder.held():
+            if reuse:
+                take_finished(folder, planned)
             with nullcontext() if quiet else Bar(Console(highlight=False, force_jupyter=False)) as bar:
                 tell = bar.update if bar is not None else lambda state: None
                 ended = run_cells(folder, planned, machine, tell, keep_models)
@@ -108,36 +123,85 @@ def compare(
 class Comparison:
     """A comparison's results, read from its folder.
 
+    Args:
+        folder: its folder, its name in the results folder, or `latest`; finished or not.
+        results: the results folder; "" for that in PROTOSPHERE_HOME.
+
     Attributes:
         folder: where it lies.
+
+    Raises:
+        SettingError: there is no such comparison, or another version wrote it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]):
-        self.folder = Path(folder).expanduser().resolve()
-        self._kept = ComparisonFolder(self.folder)
+    def __init__(self, folder: str | os.PathLike[str] = "latest", results: str | os.PathLike[str] = ""):
+        try:
+            self._kept = ComparisonFolder.find(os.fspath(folder), os.fspath(results))
+        except SettingError:
+            raise SettingError(
+                f"no comparison is {shown(os.fspath(folder))}, by folder or by name in "
+                f"{results_root(os.fspath(results))}; `protosphere runs` lists them."
+            ) from None
+        self.folder = self._kept.path.resolve()
         self._asked, self._cells = self._kept.read()
 
     def table(self) -> pd.DataFrame:
-        """A row for each method, row of the comparison and metric, in their order: `row`, `method`, `metric`, `mean`
-        and `std` over seeds (shares of 1; the standard deviation of a sample, not a number for a single seed), `seeds`
-        that are finished, `payload` and `wire` (mean bytes of training, both ways), `seconds`.
+        """A row for each method (a swept one once, with what was chosen), row of the comparison and metric, in their
+        order: `row`, `method`, `metric`, `mean` and `std` over seeds (shares of 1; the standard deviation of a sample,
+        not a number for a single seed), `seeds` that are finished, `payload` and `wire` (mean bytes of training, both
+        ways), `seconds`.
 
         >>> list(found.table().columns[:6])
         ['row', 'method', 'metric', 'mean', 'std', 'seeds']
         """
-        found = results(self._kept, self._asked, self._cells)
+        asked, found, _ = tuned(self._asked, results(self._kept, self._asked, self._cells))
         rows = []
-        for row in self._asked.rows:
-            for method in self._asked.methods:
+        for row in asked.rows:
+            for method in asked.methods:
                 own = [each for each in found if (each.cell.row, each.cell.method) == (row.label, method.label)]
                 sizes = {name: spread([getattr(each, name) for each in own]) for name in ("payload", "wire", "seconds")}
-                for place, metric in enumerate(self._asked.metrics):
+                for place, metric in enumerate(asked.metrics):
                     over = spread([each.values[place] for each in own])
                     told: dict[str, Any] = {"row": row.label, "method": method.label, "metric": str(metric)}
                     told |= {"mean": over and over.mean, "std": over and over.std, "seeds": over.seeds if over else 0}
                     rows.append(told | {name: size and size.mean for name, size in sizes.items()})
         frame = pd.DataFrame(rows)
         return frame.astype(dict.fromkeys(("mean", "std", "payload", "wire", "seconds"), float))
+
+    def differences(self) -> pd.DataFrame:
+        """A row for each method but the baseline, row of the comparison and metric: `row`, `method`, `baseline`,
+        `metric`, `difference` in the mean over the seeds that both have (shares of 1), `low` and `high`, the ends of
+        its 95 % interval by a paired t test (not a number for a single seed), `seeds`, and `needed`: with how many
+        seeds the interval would leave zero out, if mean and spread stayed as they are; missing where it does.
+
+        >>> found.differences()[["method", "baseline", "seeds"]].values.tolist()
+        [['protonorm, gamma 5', 'local', 1]]
+        """
+        asked, found, _ = tuned(self._asked, results(self._kept, self._asked, self._cells))
+        rows = []
+        for row in asked.rows:
+            for place, metric in enumerate(asked.metrics):
+                for method, each in differences(found, row.label, place, asked).items():
+                    told = {"row": row.label, "method": method, "baseline": asked.beside, "metric": str(metric)}
+                    rows.append(told | {name: each and getattr(each, own) for name, own in OF_DIFFERENCE.items()})
+        frame = pd.DataFrame(rows, columns=["row", "method", "baseline", "metric", *OF_DIFFERENCE])
+        whole = dict.fromkeys(("seeds", "needed"), "Int64")
+        return frame.astype(dict.fromkeys(("difference", "low", "high"), "float64") | whole)
+
+    def chosen(self) -> pd.DataFrame:
+        """A row for each variant that a sweep tried: `row`, `method`, `variant`, `validation` (mean accuracy on
+        validation rows over the seeds), and whether it is `chosen`. Empty without a sweep.
+
+        >>> len(found.chosen())
+        0
+        """
+        *_, choices = tuned(self._asked, results(self._kept, self._asked, self._cells))
+        rows = [
+            (each.row, each.method, label, value and value.mean, label == each.chosen)
+            for each in choices
+            for label, value in each.tried.items()
+        ]
+        return pd.DataFrame(rows, columns=["row", "method", "variant", "validation", "chosen"])
 
     def cells(self) -> pd.DataFrame:
         """A row for each run with every figure, as in table.csv: `row`, `method`, `strategy`, `seed`, `status`,

@@ -17,12 +17,14 @@ from typing import Any
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from data.client_data import InputTransform
 from data.files import replacing
 from federation.settings import SettingError
 from prototypes.prototype_set import PrototypeSet
 from serving.predict import PIXEL, Trained
+from strategies.release import RULE
 
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}  # and how a file's name ends, which torch.export.load insists on
 METADATA = "metadata.json"
@@ -37,6 +39,8 @@ class Program(nn.Module):
 
     mean: Tensor
     std: Tensor
+    plain_mean: Tensor
+    plain_std: Tensor
 
     def __init__(self, trained: Trained, rule: str) -> None:
         super().__init__()
@@ -45,21 +49,29 @@ class Program(nn.Module):
         shape = (-1, *(1,) * (len(transform.shape) - 1))
         self.register_buffer("mean", torch.tensor(transform.mean).view(shape))
         self.register_buffer("std", torch.tensor(transform.std).view(shape))
+        self.register_buffer("plain_mean", torch.tensor(transform.plain.mean).view(shape))
+        self.register_buffer("plain_std", torch.tensor(transform.plain.std).view(shape))
         self.scale, self.pixels = transform.scale, transform.pixels
         self.filled = bool(transform.columns)
         self.network = trained.state.module
         self._objective, self._state = trained.objective, trained.state
-        self.head = _head(trained, rule)
+        self.public = rule == RULE
+        self.head = Public(trained) if self.public else _head(trained, rule)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and features of a batch."""
         # to the levels of the training images, where those had fewer than 256
         stored = torch.round(inputs * (self.scale / PIXEL)) if self.pixels else inputs
-        seen = (stored / self.scale - self.mean) / self.std
-        if self.filled:
-            seen = torch.where(seen.isnan(), torch.zeros_like(seen), seen)
-        z = self._objective.features(self._state, seen).float()
-        return self.head(z).float(), z
+        prepared = self._prepared(stored, self.mean, self.std)
+        z = self._objective.features(self._state, prepared).float()
+        if not self.public:
+            return self.head(z).float(), z
+        # a public encoder sees no figures of a client's rows
+        return self.head(self._prepared(stored, self.plain_mean, self.plain_std)).float(), z
+
+    def _prepared(self, stored: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        prepared = (stored / self.scale - mean) / std
+        return torch.where(prepared.isnan(), torch.zeros_like(prepared), prepared) if self.filled else prepared
 
 
 class Nearest(nn.Module):
@@ -102,6 +114,27 @@ class Discriminant(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """(n, d) -> (n, K) float64."""
         return self.frequencies - _squares(z.double() @ self.whitening, self.centres) / 2
+
+
+class Public(nn.Module):
+    """The rule `encoder`: the public encoder itself, which goes into the program, and what judges its directions."""
+
+    mixing: Tensor
+    centre: Tensor
+
+    def __init__(self, trained: Trained) -> None:
+        super().__init__()
+        assert trained.judge is not None
+        encoder = trained.judge.encoder()
+        self.network, self._scores = encoder.network, trained.judge.scores
+        self.register_buffer("mixing", encoder.mixing)
+        self.register_buffer("centre", encoder.centre)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Of inputs as models take them: (n, K)."""
+        found = self.network(inputs)
+        h = found.flatten(2).mean(dim=2) if found.dim() == 4 else found
+        return self._scores(normalize((h @ self.mixing.T - self.centre).double(), dim=1))
 
 
 class Own(nn.Module):

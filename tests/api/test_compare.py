@@ -23,6 +23,9 @@ QUICK = {"clients": 3, "rounds": 2, "models": "tiny_perceptron", "spiral_points"
         ({"metric": "slowest"}, "SettingError", "slowest"),
         ({"target": 2.0}, "SettingError", "2"),
         ({"jobs": 0}, "SettingError", "0"),
+        ({"baseline": "fedprot"}, "SettingError", "fedprot"),
+        ({"sweep": {"protonorm__gamma": [1, 2]}}, "SettingError", "protonorm.gamma"),
+        ({"sweep": {"learning_rate": [0.1]}}, "SettingError", "learning-rate"),
         ({"seed": 1}, "SettingError", "`seed`"),
         ({"gamma": 1}, "SettingError", "`gamma`"),
     ],
@@ -69,7 +72,10 @@ def test_its_table_is_of_its_runs():
     assert len(cells) == 12
     assert set(cells["status"]) == {"completed"}
     # it is in its folder, whoever reads it
-    assert protosphere.Comparison(found.folder).table().equals(table)
+    for name in (found.folder, found.folder.name, "latest"):
+        assert protosphere.Comparison(name).table().equals(table)
+    with pytest.raises(protosphere.SettingError, match="nonesuch"):
+        protosphere.Comparison("nonesuch")
     assert found.report().path.exists()
     assert "protonorm, gamma 5" in found._repr_html_()
     with pytest.raises(protosphere.SettingError, match="nothing"):
@@ -77,6 +83,30 @@ def test_its_table_is_of_its_runs():
     with pytest.raises(protosphere.SettingError, match="Comparison"):
         protosphere.load(found.folder)
     assert table["seeds"].tolist() == [2] * 12
+    apart = found.differences()
+    assert set(apart["baseline"]) == {"local"}
+    of = table.set_index(["row", "method", "metric"])["mean"]
+    for _, line in apart.iterrows():
+        own, base = (of[line["row"], method, line["metric"]] for method in (line["method"], "local"))
+        assert line["difference"] == pytest.approx(own - base)
+        assert line["low"] <= line["difference"] <= line["high"]
+
+
+@pytest.mark.integration
+def test_a_sweep_is_chosen_on_validation_rows_and_finished_runs_are_taken():
+    asked = {"methods": ["local", "protonorm"], "datasets": ["spiral"], "seeds": [0], **QUICK}
+    asked |= {"sweep": {"protonorm__gamma": [1.0, 9.0]}, "metric": "final"}
+    found = protosphere.compare(**asked)
+    assert found.table()["method"].tolist() == ["local", "protonorm"]
+    tried = found.chosen()
+    runs = {name: found.run(name) for name in tried["variant"]}
+    validation = {name: run.rounds["validation"].dropna().iloc[-1] for name, run in runs.items()}
+    assert dict(zip(tried["variant"], tried["validation"], strict=True)) == pytest.approx(validation)
+    best = tried[tried["chosen"]]["variant"].item()
+    assert validation[best] == max(validation.values())
+    again = protosphere.compare(**asked, reuse=True)
+    assert again.table().drop(columns="seconds").equals(found.table().drop(columns="seconds"))
+    assert again.run("local").summary == found.run("local").summary
 
 
 @pytest.mark.integration

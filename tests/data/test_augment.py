@@ -82,7 +82,7 @@ def test_channels_are_measured_over_the_training_rows(shape, dtype):
 def test_a_client_scales_by_its_own_rows_and_an_encoder_gets_them_unscaled(image_folder, tmp_path):
     spec = DataSpec(str(image_folder), 2, "iid", min_samples=1)
     plain = client_data(spec, 0, tmp_path / "cache")
-    assert plain.transform == plain.plain == InputTransform(255.0, (0.5,), (0.5,), (1, 6, 6))
+    assert plain.transform == plain.transform.plain == InputTransform(255.0, (0.5,), (0.5,), (1, 6, 6))
     own = [client_data(replace(spec, normalise=True), partition, tmp_path / "cache") for partition in (0, 1)]
     assert own[0].transform != own[1].transform
     assert torch.equal(own[0].train.inputs, plain.train.inputs)
@@ -90,4 +90,4 @@ def test_a_client_scales_by_its_own_rows_and_an_encoder_gets_them_unscaled(image
         seen = data.transform(data.train.inputs).double()
         assert abs(float(seen.mean())) < 1e-5
         assert abs(float(seen.std(correction=0)) - 1) < 1e-5
-        assert data.plain == plain.transform
+        assert data.transform.plain == plain.transform

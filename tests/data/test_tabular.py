@@ -84,7 +84,7 @@ def test_a_client_scales_numbers_by_its_own_training_rows_alone(table, tmp_path)
             own = part.inputs.numpy().astype(np.float64)
             scaled = np.nan_to_num((own[:, [0, 2]] - mean) / std)
             assert np.allclose(data.transform(part.inputs).numpy()[:, [0, 2]], scaled, atol=1e-5)
-        assert (data.plain.mean, data.plain.std) == ((0.0,) * 9, (1.0,) * 9)
+        assert (data.transform.plain.mean, data.transform.plain.std) == ((0.0,) * 9, (1.0,) * 9)
         assert InputTransform.from_dict(json.loads(json.dumps(data.transform.to_dict()))) == data.transform
     assert client_data(spec, 0, tmp_path / "cache").transform != client_data(spec, 1, tmp_path / "cache").transform
     assert len(whole.labels) == N
