@@ -133,6 +133,7 @@ ARRAYS = [
     Case("what its columns.json does not allow", own(("train-canary.csv", "canary,label\nx,no\n"), COLUMNS)),
     Case("its own code for data failed", coded("raise RuntimeError('canary')")),
     Case("its own code gives no data set", coded("return 'canary'[0]")),
+    Case("its rows come from code of its own", node(coded("return []"), privacy_epsilon="3.0"), PRIVATE),
     Case("`dataset` or `partition` is somebody's own code", named(), {"partition": "canary:canary"}),
     Case("`dataset` or `partition` is somebody's own code", named(), {"dataset": "{root}/canary.py:canary"}),
     Case("augment is", arrays(x=GOOD_X[:, 0], y=GOOD_Y), {"augment": "flip"}),
