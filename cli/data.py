@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 BAD_INPUT = 2
 MOST_CLIENTS = 30  # that a terminal shows
+MOST_COLUMNS = 12  # of a table, that it names of a kind
+PLURAL = {"number": "numbers", "category": "categories"}
 MOST_NAMES = 30  # of classes that it tells by number
 COLOURS = ("", "black on #deebf7", "black on #9ecae1", "white on #4292c6", "white on #08519c")
 SHADES, ASCII_SHADES = "·░▒▓█", " .:+#"  # none, few, ..., most
@@ -51,6 +53,13 @@ def data(
             metavar="FILE",
         ),
     ] = None,
+    export_columns: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the columns of a table of numbers into this file (JSON), as sites need it beside their own.",
+            metavar="FILE",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
     """Show a data set and who would hold which rows.
@@ -62,6 +71,7 @@ def data(
     """
     from data import DataError
     from data.table import write_table
+    from data.tabular import write_schema
     from experiments.data_view import refuse_ending, view, write_picture
     from experiments.runtime.run_config import plan
     from federation.settings import SettingError
@@ -75,6 +85,13 @@ def data(
             write_picture(shown, picture)
         if export_table is not None:
             write_table(export_table, shown.dealt, shown.class_names)
+        if export_columns is not None:
+            if not shown.columns:
+                raise SettingError(
+                    f"--export-columns is {str(export_columns)!r}, but {shown.dataset!r} is no table of numbers; leave "
+                    "it out."
+                )
+            write_schema(export_columns, [column for column, _ in shown.columns])
     except (SettingError, DataError, ModelError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(BAD_INPUT) from None
@@ -82,7 +99,7 @@ def data(
         typer.echo(json.dumps(shown.as_json()))
         return
     _print(shown)
-    for file in filter(None, (picture, export_table)):
+    for file in filter(None, (picture, export_table, export_columns)):
         typer.echo(f"written: {file}")
 
 
@@ -116,6 +133,7 @@ def _about(shown: "DataView") -> list[str]:
     return [
         f"{shown.dataset}: {shown.train + shown.test} rows ({shown.train} train + {shown.test} test)",
         f"  inputs: {shown.inputs}",
+        *_columns(shown),
         f"  classes: {len(shown.class_names)} ({names})",
         *([f"  domains: {domains}"] if domains else []),
         *groups,
@@ -125,6 +143,22 @@ def _about(shown: "DataView") -> list[str]:
         *([f"  {shown.shared} rows are the ensemble's shared test set"] if shown.shared else []),
         *([f"  {shown.nobodys} rows belong to nobody"] if shown.nobodys else []),
     ]
+
+
+def _columns(shown: "DataView") -> list[str]:
+    """What becomes of a table's columns, and of what they lack."""
+    lines = []
+    for kind, what in (("number", "; scaled by each client's own training rows"), ("category", "")):
+        own = [
+            column.name + (f" ({len(column.values)} values)" if column.values else "")
+            for column, _ in shown.columns
+            if column.kind == kind
+        ]
+        named = ", ".join(own[:MOST_COLUMNS]) + (", ..." if len(own) > MOST_COLUMNS else "")
+        lines += [f"  {PLURAL[kind]}: {len(own)} ({named}){what}"] if own else []
+    lacking = [f"{column.name} ({rows} rows)" for column, rows in shown.columns if rows]
+    told = "; a number's mean stands there, and a feature says so, of a category one of its own"
+    return [*lines, *([f"  missing: {', '.join(lacking)}{told}"] if lacking else [])]
 
 
 def _spread(values: Sequence[int]) -> str:

@@ -15,12 +15,13 @@ from client_app.encoded import encoded_of
 from client_app.evaluation import DivergenceError, evaluate, measure, predict
 from client_app.ledger import LedgerError
 from client_app.private import guard_of, private_spec, refuse_unprotected
-from client_app.site import device_for, specs, text, whole_number
+from client_app.site import device_for, refuse_code, specs, text, whole_number
 from client_app.state import describe, lay_out, new_state
 from client_app.store import Stamp, Store, StoreError
 from client_app.told import over_ray, simulated, told
 from client_app.trainer import Job, Outcome, Stages, finished, mean_norm
 from data import DataError
+from data.augment import refuse_unfit as fit_inputs
 from data.client_data import client_data
 from data.domains import listed
 from data.recent import Recent
@@ -69,11 +70,8 @@ class Client:
         refuse_unprotected(self.settings, node)
         with _told_in_full():
             self.model = text(node, "model") or model_for(self.settings.models, self.partition)
-        if plugins.is_file(self.model) and not text(node, "model") and not simulated():
-            raise SettingError.public(
-                "the run's `models` names a file, and no run names files of this site; start its SuperNode with "
-                "--model FILE."
-            )
+        if not simulated():
+            refuse_code(node, self.settings, self.model)
         self.device = device_for(node.get("device", ""), self.settings.device)
         if self.settings.precision == "bf16" and self.device.type != "cuda":
             raise SettingError.public(
@@ -88,6 +86,7 @@ class Client:
         cache = home() / "cache"
         load = partial(client_data, spec, self.partition, cache, self.device, self.own_data)
         self.data = load(self.tokens)
+        fit_inputs(self.settings.augment, self.settings.normalise, 0 if self.tokens else len(self.data.transform.shape))
         # a domain that was dealt has its name already
         self.domain = self._dealt_domain(spec.dataset) or text(node, "domain").strip()
         with _told_in_full():

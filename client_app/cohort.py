@@ -137,5 +137,5 @@ def _key(member: Member) -> object:
     given = tuple(type(getattr(state, name)) for name in READ)
     rows = job.data.train.inputs
     # who has no rows is left to the loop, whose words for it are known
-    data = (job.data.transform, len(rows) > 0, tuple(rows.shape[1:]), rows.dtype, rows.device)
+    data = (job.data.transform.form, len(rows) > 0, tuple(rows.shape[1:]), rows.dtype, rows.device)
     return job.model, type(objective), type(module), layout, phases, given, data, tuple(job.state.constants.items())

@@ -104,6 +104,9 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: Load, simulat
         )
     if reads_text(name) and len(data.transform.shape) == 1:
         data = load(Tokens(name.partition("?")[0], settings.max_tokens))
+    # what is told of an encoder's features must not follow from rows in any other way
+    if data.transform.plain != data.transform:
+        data = replace(data, transform=data.transform.plain)
     encoder = loaded(name, tuple(data.transform.shape), settings.feature_dim)
     if isinstance(data.transform, TokenTransform) and not reads_text(name):
         # of the first token alone; on no row of the client's

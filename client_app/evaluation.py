@@ -117,7 +117,7 @@ def features_of(objective: Objective, state: ClientState, rows: Rows, transform:
 def _at_once(rows: Rows, transform: Transform) -> int:
     if rows.inputs.device.type != "cpu":
         return ROWS_AT_ONCE_ON_GPU
-    return IMAGES_AT_ONCE if len(transform.shape) == 3 else ROWS_AT_ONCE
+    return ROWS_AT_ONCE if len(transform.shape) == 1 else IMAGES_AT_ONCE
 
 
 def autocast(objective: Objective, device: torch.device) -> torch.autocast:

@@ -80,6 +80,8 @@ def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, own: bool
             'its rows come in groups, which are split as one; set `privacy-unit` to "group", or take `group-column` '
             "out."
         )
+    if spec.code is not None:
+        raise SettingError.public("its rows come from code of its own; under `privacy` give --data a folder or a file.")
     if settings.max_samples:
         raise SettingError.public(
             f"setting `max-samples` is {settings.max_samples}, which would let one row push another out; under "

@@ -11,8 +11,9 @@ from data.columns import Columns
 from data.shared_set import SharedTestSpec
 from federation.data_spec import data_spec, shared_test_spec
 from federation.devices import device_of
+from federation.own_code import own_code
 from federation.settings import SettingError, Settings, device_name, shown
-from models import told_name
+from models import plugins, told_name
 
 NodeConfig = Mapping[str, Any]
 COLUMNS = ("text-column", "label-column", "group-column")
@@ -41,9 +42,10 @@ def specs(node: NodeConfig, settings: Settings, clients: int, simulated: bool) -
         SettingError: the node config and the run's settings do not go together.
     """
     columns = _own_columns(node, settings)
-    spec = replace(data_spec(settings, clients), listed="" if simulated else "all")
+    code = not text(node, "data-path")
+    spec = replace(data_spec(settings, clients, code), listed="" if simulated else "all")
     if columns is not None and text(node, "data-path"):
-        spec = replace(spec, columns=columns, listed="tables")
+        spec = replace(spec, columns=columns, listed="tables", code=own_code(text(node, "data-path"), "dataset"))
     here = text(node, "shared-test-path")
     if here and settings.ensemble_every and not settings.shared_test_path:
         raise SettingError(
@@ -52,8 +54,27 @@ def specs(node: NodeConfig, settings: Settings, clients: int, simulated: bool) -
             told="its node config has a shared-test-path, but the run's setting of that name is empty: set it to where "
             "the server has the same test set",
         )
-    shared = shared_test_spec(settings, clients, here)
+    shared = shared_test_spec(settings, clients, here, code)
     return spec, replace(shared, spec=spec, columns=columns if here else None)
+
+
+def refuse_code(node: NodeConfig, settings: Settings, model: str) -> None:
+    """Refuse to run code that a run names for a real site's model or data.
+
+    Raises:
+        SettingError: it names some, and the site has no model, or no rows, of its own.
+    """
+    if plugins.is_file(model) and not text(node, "model"):
+        raise SettingError.public(
+            "the run's `models` names a file, and no run names files of this site; start its SuperNode with "
+            "--model FILE."
+        )
+    code = any(map(plugins.is_plugin, (settings.dataset, settings.partition)))
+    if code and not text(node, "data-path"):
+        raise SettingError.public(
+            "the run's `dataset` or `partition` is somebody's own code, and no run names code of this site; start its "
+            "SuperNode with --data."
+        )
 
 
 def _own_columns(node: NodeConfig, settings: Settings) -> Columns | None:

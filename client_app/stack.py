@@ -110,6 +110,8 @@ class Stack:
         first = members[0].job
         if 0 in members[0].sizes:
             raise UnstackableError("it has no rows to train on")
+        if first.objective.settings.augment != "none":
+            raise UnstackableError("its batches are flipped or cropped (`augment`), each by draws of its own")
         # a client's objective is made for its message, so nothing keeps a method from keeping values in it
         if kept := vars(first.objective).keys() - vars(Objective(first.objective.settings, first.objective.options, 0)):
             raise UnstackableError(f"its objective keeps values of its own ({', '.join(sorted(kept))})")
@@ -273,8 +275,13 @@ class _Step:
     def __init__(self, stack: Stack, phases: Sequence[Phase], update: _Update):
         self.stack, self.phase, self.update = stack, phases[0], update
         train = [member.job.data.train for member in stack.members]
-        own = [(t.inputs, t.labels) if p.rows is None else p.rows for t, p in zip(train, phases, strict=True)]
-        self.transform = stack.members[0].job.data.transform if self.phase.rows is None else None
+        transforms = [member.job.data.transform for member in stack.members]
+        alike = all(transform == transforms[0] for transform in transforms)
+        # clients with figures of their own: their rows as the model sees them
+        seen = [t.inputs if alike else of(t.inputs) for t, of in zip(train, transforms, strict=True)]
+        own = [(x, t.labels) if p.rows is None else p.rows for x, t, p in zip(seen, train, phases, strict=True)]
+        self.seen = not alike and self.phase.rows is None
+        self.transform = transforms[0] if alike and self.phase.rows is None else None
         self.inputs, self.labels = (torch.cat(alike) for alike in zip(*own, strict=True))
         self.starts = [0, *accumulate(len(labels) for _, labels in own)]
         self.learnt = [name for name, p in stack.state.module.named_parameters() if p.requires_grad]
@@ -302,6 +309,8 @@ class _Step:
         leaves = {name: tensors[name].detach().requires_grad_() for name in self.learnt}
         given = {name: [tensor[mine] for tensor in found] for name, (_, found) in stack.given.items()}
         inputs = self.inputs[index] if self.transform is None else self.transform(self.inputs[index])
+        if self.seen and inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
         batch = (rows.unflatten(0, (span[1] - span[0], -1)) for rows in (inputs, self.labels[index]))
         with autocast(stack.objective, index.device):
             total, parts, z = vmap(self._loss, randomness="error")({**tensors, **leaves}, given, *batch)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from client_app.evaluation import DivergenceError, autocast, measure, refuse_spoilt
+from data.augment import Augment, augmented
 from data.client_data import ClientData
 from federation.devices import exact, exact_on
 from federation.seeds import generator
@@ -76,6 +77,7 @@ def train(
     ratio: Tensor | None = None
     taken = 0
     ran: list[Phase] = []
+    augment = objective.settings.augment
     met = _Met(objective, data) if objective.settings.prototypes_from == "training" else None
     for phase in objective.phases(state, round_number):
         ran.append(phase)
@@ -84,8 +86,9 @@ def train(
         for epoch in range(phase.epochs):
             state.module.train()
             order = generator(*stream, phase.name, epoch)
+            draws = generator(*stream, phase.name, epoch, "augment") if augment != "none" else None
             for index in batches(len(labels), objective.settings.batch_size, order, labels.device):
-                batch = _batch(data, phase, index)
+                batch = _batch(data, phase, index, augment, draws)
                 with autocast(objective, labels.device):
                     loss = objective.loss(state, batch, phase, round_number)
                 if ratio is None and phase.rows is None:
@@ -194,9 +197,11 @@ def batches(rows: int, size: int, order: torch.Generator, device: torch.device) 
     yield from chunks
 
 
-def _batch(data: ClientData, phase: Phase, index: Tensor) -> Batch:
+def _batch(data: ClientData, phase: Phase, index: Tensor, augment: Augment, draws: torch.Generator | None) -> Batch:
     if phase.rows is None:
-        return Batch(data.transform(data.train.inputs[index]), data.train.labels[index])
+        inputs = data.train.inputs[index]
+        inputs = inputs if draws is None else augmented(inputs, augment, draws)
+        return Batch(data.transform(inputs), data.train.labels[index])
     return Batch(phase.rows[0][index], phase.rows[1][index])
 
 

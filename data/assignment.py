@@ -3,7 +3,7 @@
 import hashlib
 import json
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from data.files import replacing
 from data.folders import Listed
 from data.groups import Units, shared_group, units_of
 from data.mixed import MIXED, cells_of, mixed_rows
+from data.own_deal import COLUMN, Code, column_clients, column_rows, dealt_by_code, unit_values
 from data.partitions import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
 from data.secret_split import secret_split
 from data.sources import is_path
@@ -41,7 +42,10 @@ class DataSpec:
     The partition `way-shot` leaves most training rows to nobody and needs `official`: a client is tested on all test
     rows of its own classes, on which other clients may be tested, too. `mixed` gives each client rows of one of several
     domains, like `way-shot` where `shots` is above 0; with `official` the test rows are those of its own domain's
-    classes that it holds. `table` deals as the CSV file at `partition_table` counts rows.
+    classes that it holds. `table` deals as the CSV file at `partition_table` counts rows, `column` each value of
+    `columns.partition` to one client (with `official` the test rows likewise), and `dealer` is somebody's own callable,
+    named by `partition`; `code` one that gives the rows, named by `dataset` or a client's own path.
+    With `normalise` each client scales channels by its own training rows (client_data.py).
 
     `classes` and `image_size` are of the data set itself (domains.py): whether all domains must have the same classes,
     and the pixels a side to which images are brought, 0 for what they are or the largest domain's. `listed`: of
@@ -76,6 +80,9 @@ class DataSpec:
     image_size: int = 0
     listed: Listed = ""
     secret: str = ""
+    dealer: Code | None = None
+    code: Code | None = None
+    normalise: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +116,10 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
     recipe = _recipe(spec, spec.dataset if data_path is None else data_path)
     if data_path is None:
         return open_all(recipe, Path(cache_dir), spec.classes)
+    # nobody deals these
+    recipe = replace(recipe, columns=replace(recipe.columns, partition=""))
+    if spec.code is not None:
+        return decode(recipe, Path(cache_dir))
     if not is_path(data_path):
         raise DataError(
             f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.", told="its data-path is no path"
@@ -124,7 +135,7 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
 
 def _recipe(spec: DataSpec, dataset: str) -> Recipe:
     points = spec.spiral_noise, spec.spiral_points, spec.seed
-    return Recipe(dataset, spec.columns, *points, spec.image_size, spec.listed, bool(spec.secret))
+    return Recipe(dataset, spec.columns, *points, spec.image_size, spec.listed, bool(spec.secret), spec.code)
 
 
 def kept_assignment(spec: DataSpec, cache_dir: Path) -> tuple[Decoded, Assignment] | None:
@@ -151,8 +162,8 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     """
     if spec.split not in SPLITS:
         raise DataError.public(f"split is {spec.split!r}, but it must be one of {', '.join(SPLITS)}.")
-    known = (*PARTITIONS, WAY_SHOT, MIXED, TABLE)
-    if spec.partition not in known:
+    known = (*PARTITIONS, WAY_SHOT, MIXED, TABLE, COLUMN)
+    if spec.partition not in known and spec.dealer is None and not own:
         raise DataError.public(f"partition is {spec.partition!r}, but it must be one of {', '.join(known)}.")
     if spec.max_samples < 0 or spec.seed < 0:
         name, value = ("max-samples", spec.max_samples) if spec.max_samples < 0 else ("seed", spec.seed)
@@ -184,7 +195,11 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
 
 def _file(spec: DataSpec, data: Decoded, cache_dir: Path, own: bool) -> Path:
     table = table_digest(spec.partition_table) if spec.partition == TABLE and not own else ""
-    content = json.dumps([FORMAT, data.key, own, asdict(spec), table], sort_keys=True)
+    about = {name: value for name, value in asdict(spec).items() if value is not None}
+    del about["normalise"]  # it does not decide whose rows are whose
+    if not spec.columns.partition:
+        del about["columns"]["partition"]
+    content = json.dumps([FORMAT, data.key, own, about, table], sort_keys=True)
     return cache_dir / "assignments" / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
 
 
@@ -193,7 +208,7 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     official = spec.split == "official"
     few = spec.partition in (WAY_SHOT, MIXED) and not own
     way_shot = few and spec.partition == WAY_SHOT
-    if few or (spec.partition == TABLE and not own):
+    if few or (spec.partition in (TABLE, COLUMN) and not own):
         _refuse_for_few(spec.partition, data, official)
     if not (own and spec.secret):
         # there no row decides whether its client takes part
@@ -227,6 +242,10 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
         tests = _units(data, official_test)
         if own:
             dealt = [np.arange(len(tests))]
+        elif spec.partition == COLUMN and data.dealt is not None:
+            clients = column_clients(data.dealt[pool], spec.clients)
+            values = unit_values(data.dealt[official_test], tests.of_row, len(tests))
+            dealt = column_rows(values, clients, spec.clients)
         elif few:
             cells, kinds = _cells(spec, data)
             dealt = rows_of_held_classes(cells[official_test], class_counts(cells[pool], parts, kinds))
@@ -259,6 +278,13 @@ def _dealt(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) -> lis
         return mixed_rows(units.labels, domains, spec.clients, data.class_names, data.domain_names, **draws)
     if spec.partition == WAY_SHOT:
         return way_shot_rows(units.labels, spec.clients, data.class_names, **draws)
+    if spec.partition == COLUMN and data.dealt is not None:
+        values = unit_values(data.dealt[pool], units.of_row, len(units))
+        return column_rows(values, column_clients(values, spec.clients), spec.clients)
+    if spec.dealer is not None:
+        groups = None if data.groups is None else data.groups[pool]
+        rows = dealt_by_code(spec.dealer, data.labels[pool], groups, spec.clients, spec.seed)
+        return rows if units.of_row is None else [np.unique(units.of_row[own]) for own in rows]
     if spec.partition == TABLE:
         return table_rows(units.labels, spec.partition_table, spec.clients, data.class_names, spec.seed)
     try:
@@ -298,7 +324,9 @@ def _refuse_for_few(partition: str, data: Decoded, official: bool) -> None:
             'to a list ("mnist,usps") or to a "<folder>/*" of several, or take another partition.',
             told=f"the {MIXED} partition gives each client one of several domains, but the data set is one",
         )
-    if data.groups is not None:
+    if partition == COLUMN and data.dealt is None:
+        raise DataError.public("the column partition deals by a table's column, but the data have none: take another.")
+    if data.groups is not None and partition != COLUMN:
         raise DataError(
             f"the {partition} partition gives out single rows, but those of {data.name!r} come in groups: use another "
             "partition, or no group-column.",

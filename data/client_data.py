@@ -3,7 +3,7 @@
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from data.assignment import DataSpec, assignment, kept_assignment, open_data
 from data.decoded import Decoded
 from data.partitions import class_counts
 from data.recent import Recent
+from data.tabular import Column, columns_of, numeric
 from data.texts import Texts
 from data.way_shot import WAY_SHOT
 
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 _CACHE_BYTES = 2**30
+_ROWS_AT_ONCE = 1024
+_SAME = 1e-9  # of the mean: what equal values deviate by rounding alone
 
 
 class Encode(Protocol):
@@ -55,8 +58,8 @@ class Encode(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Inputs (n, C, H, W) uint8 or (n, F) float32 as stored, or token ids (n, L) int32; and labels (n,) int64. On the
-    client's device."""
+    """Inputs (n, C, H, W) or (n, ...), uint8 or float32 as stored, or token ids (n, L) int32; and labels (n,) int64.
+    On the client's device."""
 
     inputs: Tensor
     labels: Tensor
@@ -69,14 +72,17 @@ class Rows:
 class InputTransform:
     """Stored inputs to what a model sees: (inputs / scale − mean) / std, per channel (images) or feature.
 
-    `shape` is the shape of one input, (C, H, W) or (F,); `mean` and `std` have one entry per channel or feature. They
-    are constants, so that no client's data can be read from another's inputs.
+    `shape` is the shape of one input, (C, H, W), (F,) or another; `mean` and `std` have one entry per channel or
+    feature, the first axis. They
+    are constants, or of this client's own training rows and stay with it, so that no client's data can be read from
+    another's inputs. `columns` are a table's, which make its features; where a number is missing stands the mean.
     """
 
     scale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
     shape: tuple[int, ...]
+    columns: tuple[Column, ...] = ()
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Inputs (n, *shape) of any number type to float32 of the same shape, on their device; images channels last in
@@ -93,16 +99,37 @@ class InputTransform:
         mean = _constant(self.mean, inputs.device).view(-1, *trailing)
         std = _constant(self.std, inputs.device).view(-1, *trailing)
         seen = (inputs.to(torch.float32) / self.scale - mean) / std
+        if self.columns:
+            seen = torch.where(seen.isnan(), torch.zeros_like(seen), seen)
         return seen.contiguous(memory_format=torch.channels_last) if len(self.shape) == 3 else seen
+
+    @property
+    def plain(self) -> "InputTransform":
+        """That of constants alone, for whoever must learn nothing of a client's rows from it."""
+        centre, spread = (0.0, 1.0) if self.scale == 1 else (0.5, 0.5)
+        return replace(self, mean=(centre,) * self.shape[0], std=(spread,) * self.shape[0])
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What is the same for all clients of a data set, whatever their rows."""
+        return self.scale, self.shape, self.columns
+
+    @property
+    def pixels(self) -> bool:
+        """Whether the inputs are images as files hold them, whole numbers of a full scale."""
+        return self.scale != 1 and len(self.shape) == 3
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, for JSON."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        plain = {name: getattr(self, name) for name in ("scale", "mean", "std", "shape")}
+        columns = {"columns": [column.as_json() for column in self.columns]} if self.columns else {}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()} | columns
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "InputTransform":
         """The inverse of to_dict."""
-        return cls(float(stored["scale"]), tuple(stored["mean"]), tuple(stored["std"]), tuple(stored["shape"]))
+        columns = columns_of(stored.get("columns", ()))
+        return cls(float(stored["scale"]), tuple(stored["mean"]), tuple(stored["std"]), tuple(stored["shape"]), columns)
 
 
 @dataclass(frozen=True)
@@ -114,6 +141,16 @@ class TokenTransform:
 
     tokenizer: str
     shape: tuple[int]
+
+    @property
+    def plain(self) -> "TokenTransform":
+        """Itself: of constants alone."""
+        return self
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """All of it: the same for all clients of one tokenizer."""
+        return self.tokenizer, self.shape
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """(n, L) of any integer type to int64."""
@@ -251,7 +288,7 @@ def _load(
         test=rows_of(data, who.test[client], device, encode),
         validation=rows_of(data, who.validation[client], device, encode),
         class_names=data.class_names,
-        transform=_transform(data, encode),
+        transform=_transform(data, encode, who.train[client], spec.normalise),
         domain=_domain(data, who.held[client]),
         unheld=unheld,
         groups=None if data.groups is None else torch.from_numpy(data.groups[who.train[client]]),
@@ -292,14 +329,51 @@ def refuse_other_inputs(data: Decoded, texts: bool) -> None:
     )
 
 
-def _transform(data: Decoded, encode: Encode | None) -> Transform:
+def _transform(data: Decoded, encode: Encode | None, train: np.ndarray, normalise: bool) -> Transform:
+    """Of constants; a table's numbers, or with `normalise` all channels, by a client's rows `train`."""
     if isinstance(data.inputs, Texts) or encode is not None:
         assert encode is not None
         return TokenTransform(encode.encoder, (encode.max_tokens,))
     shape = tuple(int(size) for size in data.inputs.shape[1:])
-    centre = 0.5 if data.inputs.dtype == np.uint8 else 0.0
-    spread = 0.5 if data.inputs.dtype == np.uint8 else 1.0
-    return InputTransform(data.scale, (centre,) * shape[0], (spread,) * shape[0], shape)
+    plain = InputTransform(data.scale, (0.0,) * shape[0], (1.0,) * shape[0], shape, data.columns).plain
+    if not data.columns and not normalise:
+        return plain
+    if not data.columns:
+        by_channel = by_channels(data.inputs, train, data.scale)
+        return replace(plain, mean=by_channel[0], std=by_channel[1])
+    mean, std = np.zeros(shape[0]), np.ones(shape[0])
+    numbers = numeric(data.columns)
+    mean[numbers], std[numbers] = standard(data.inputs[train][:, numbers])
+    return replace(plain, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+
+
+def by_channels(inputs: np.ndarray, rows: np.ndarray, scale: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, the first axis of an input, over `rows` (n,) of inputs / scale."""
+    count, channels = 0, inputs.shape[1]
+    width = int(np.prod(inputs.shape[2:]))
+    # from a first value, so that what is large and varies little keeps its digits
+    start = np.zeros(channels) if not len(rows) else inputs[rows[0]].reshape(channels, width).mean(axis=1)
+    sums, squares = np.zeros(channels), np.zeros(channels)
+    for some in np.array_split(rows, len(rows) // _ROWS_AT_ONCE + 1):
+        values = np.asarray(inputs[some], dtype=np.float64).reshape(len(some), channels, width) - start[:, None]
+        count += values.shape[0] * values.shape[2]
+        sums += values.sum(axis=(0, 2))
+        squares += (values**2).sum(axis=(0, 2))
+    mean = sums / max(count, 1)
+    std = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0)) / scale
+    centre = (start + mean) / scale
+    return tuple(centre.tolist()), tuple(np.where(std > _SAME * np.maximum(np.abs(centre), 1e-30), std, 1.0).tolist())
+
+
+def standard(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each column of (n, k), of what is no NaN; 0 and 1 where nothing is, and 1 for the
+    deviation of a constant."""
+    there = ~np.isnan(values)
+    count = np.maximum(there.sum(axis=0), 1)
+    exact = np.where(there, values, 0).astype(np.float64)
+    mean = exact.sum(axis=0) / count
+    std = np.sqrt((np.where(there, exact - mean, 0) ** 2).sum(axis=0) / count)
+    return mean, np.where(std > _SAME * np.maximum(np.abs(mean), 1e-30), std, 1.0)
 
 
 def partition_labels(spec: DataSpec, cache_dir: Path) -> np.ndarray:

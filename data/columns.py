@@ -19,6 +19,7 @@ TEXT_COLUMNS = ("text", "sentence", "content", "document", "note", "input")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "character")
 # More classes than this are no classes: texts, or the ids of rows.
 MOST_NAMES = 10_000
+STRINGS = ("string", "large_string", "string_view")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
 
@@ -26,17 +27,20 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 class Columns:
     """The names of a table's columns. `text`, `label`: "" for the usual names; `group`: "" for no groups.
 
-    Rows that share a value in the column `group` (a patient's id) never come to two sides of a split.
+    Rows that share a value in the column `group` (a patient's id) never come to two sides of a split; those that share
+    one in `partition` (a hospital) come to one client.
     """
 
     text: str = ""
     label: str = ""
     group: str = ""
+    partition: str = ""
 
     @property
     def named(self) -> dict[str, str]:
         """Setting to column, for those that are named."""
         pairs = {"text-column": self.text, "label-column": self.label, "group-column": self.group}
+        pairs["partition-column"] = self.partition
         return {setting: column for setting, column in pairs.items() if column}
 
 
@@ -44,7 +48,8 @@ USUAL = Columns()
 
 
 def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: bool) -> tuple[str, dict[str, str]]:
-    """What a table holds, "image" or "text", and its columns' parts: {column: "inputs", "label" or "group"}.
+    """What a table holds, "image" or "text", and its columns' parts: {column: "inputs", "label", "group" or
+    "partition"}.
 
     A table is text if `columns.text` is named or `texts_only`, or if it has no image column and has a text column of a
     usual name.
@@ -57,6 +62,45 @@ def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: 
 
     Raises:
         DataError: a column that does not exist, one named twice, no column of inputs or of labels.
+    """
+    has = f"its columns are {', '.join(features)}" if features else "it has no columns"
+    refuse_absent(name, features, columns)
+    chosen = list(columns.named.values())
+    free = {column: feature for column, feature in features.items() if column not in chosen}
+    image = None if columns.text or texts_only else _image_column(free)
+    strings = [column for column in TEXT_COLUMNS if column in free and (texts_only or _is_string(free[column]))]
+    text = columns.text or next(iter(strings), "")
+    if texts_only and not text:
+        raise DataError(
+            f"{name!r} has no text column; {has}: name it {TEXT_COLUMNS[0]} or set text-column; a site's "
+            "table of numbers needs a columns.json beside it.",
+            told="its tables have no text column of a usual name",
+        )
+    if not image and not text:
+        raise DataError(
+            f"{name!r} has no image column; {has}: name one {IMAGE_COLUMNS[0]} with encoded images as "
+            "struct{bytes, path}, or set text-column to the one with texts; a site's table of numbers needs a "
+            "columns.json beside it.",
+            told="its tables have no image column of a usual name",
+        )
+    inputs = image or text
+    label = columns.label or next((column for column in LABEL_COLUMNS if column in free and column != inputs), "")
+    if not label:
+        raise DataError(
+            f"{name!r} has no label column; {has}: name the one with the class numbers {LABEL_COLUMNS[0]}, or set "
+            "label-column.",
+            told="its tables have no label column of a usual name",
+        )
+    found = {inputs: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
+    found |= {columns.partition: "partition"} if columns.partition else {}
+    return "image" if image else "text", found
+
+
+def refuse_absent(name: str, features: Mapping[str, Any], columns: Columns) -> None:
+    """Refuse columns of settings that a table lacks, or that are one and the same.
+
+    Raises:
+        DataError: names the first.
     """
     has = f"its columns are {', '.join(features)}" if features else "it has no columns"
     for setting, column in columns.named.items():
@@ -72,31 +116,6 @@ def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: 
             f"{given} name one column of {name!r} twice: name a column for each.",
             told=f"{' and '.join(columns.named)} name one column twice",
         )
-    free = {column: feature for column, feature in features.items() if column not in chosen}
-    image = None if columns.text or texts_only else _image_column(free)
-    strings = [column for column in TEXT_COLUMNS if column in free and (texts_only or _is_string(free[column]))]
-    text = columns.text or next(iter(strings), "")
-    if texts_only and not text:
-        raise DataError(
-            f"{name!r} has no text column; {has}: name it {TEXT_COLUMNS[0]} or set text-column.",
-            told="its tables have no text column of a usual name",
-        )
-    if not image and not text:
-        raise DataError(
-            f"{name!r} has no image column; {has}: name one {IMAGE_COLUMNS[0]} with encoded images as "
-            "struct{bytes, path}, or set text-column to the one with texts.",
-            told="its tables have no image column of a usual name",
-        )
-    inputs = image or text
-    label = columns.label or next((column for column in LABEL_COLUMNS if column in free and column != inputs), "")
-    if not label:
-        raise DataError(
-            f"{name!r} has no label column; {has}: name the one with the class numbers {LABEL_COLUMNS[0]}, or set "
-            "label-column.",
-            told="its tables have no label column of a usual name",
-        )
-    found = {inputs: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
-    return "image" if image else "text", found
 
 
 def _image_column(features: Mapping[str, Any]) -> str | None:
@@ -111,8 +130,13 @@ def _holds_images(feature: Any) -> bool:
     return isinstance(feature, dict) and "bytes" in feature
 
 
+def is_string(kind: Any) -> bool:
+    """Whether an Arrow type is that of strings."""
+    return str(kind) in STRINGS
+
+
 def _is_string(feature: Any) -> bool:
-    return getattr(feature, "dtype", None) in ("string", "large_string", "string_view")
+    return getattr(feature, "dtype", None) in STRINGS
 
 
 def column_values(table: datasets.Dataset, column: str) -> Any:

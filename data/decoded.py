@@ -6,8 +6,8 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,14 @@ import numpy as np
 from filelock import FileLock
 
 from data import DataError, UnsizedError
+from data.arrays import Arrays, read_arrays
 from data.columns import USUAL, Columns, column_values
-from data.folders import Folder, Listed, refuse_unlisted
+from data.folders import SCHEMA, Folder, Listed, refuse_unlisted
 from data.images import decode_images, in_bytes, resized
+from data.own_deal import Code
+from data.own_rows import read_code
 from data.sources import Source, load_source, locate
+from data.tabular import Column, columns_of, is_numbers, read_table
 from data.texts import CONTENT, Texts, write_texts
 
 FORMAT = 3
@@ -31,10 +35,12 @@ _log = logging.getLogger(__name__)
 class Decoded:
     """A decoded data set. The training rows come first.
 
-    `inputs` (n, C, H, W) uint8 or (n, F) float32, a read-only memory map, or n Texts; `labels` (n,) int64; `scale` the
-    value of a full-scale input; `key` changes whenever the data do; `groups` (n,) int64 is equal for rows that must
-    stay together (`group` of the columns), None without such a column; `domains` (n,) int64 numbers the domain of each
-    row in the order of `domain_names`, None where the data set is not of domains (domains.py).
+    `inputs` (n, ...) uint8 or float32, of images (n, C, H, W), a read-only memory map, or n Texts; `labels` (n,)
+    int64; `scale` the value of a full-scale input; `key` changes whenever the data do; `groups` (n,) int64 is equal for
+    rows that must stay together (`group` of the columns), None without such a column; `domains` (n,) int64 numbers the
+    domain of each row in the order of `domain_names`, None where the data set is not of domains (domains.py);
+    `columns`, of a table of numbers, say what its features are (tabular.py); `dealt` (n,) int64 numbers the values of
+    the column by which rows are dealt, in their order.
     """
 
     key: str
@@ -47,6 +53,8 @@ class Decoded:
     groups: np.ndarray | None = None
     domains: np.ndarray | None = None
     domain_names: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    dealt: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class Recipe:
     """What decides one decoded data set; names and meaning are those of the settings.
 
     `listed`: of what local folder a classes.txt is asked (refuse_unlisted). `alone`: whether each row of a local folder
-    is judged by itself (alone.py).
+    is judged by itself (alone.py). `code`: somebody's own, which `dataset` names (own_rows.py).
     """
 
     dataset: str
@@ -65,6 +73,7 @@ class Recipe:
     image_size: int = 0
     listed: Listed = ""
     alone: bool = False
+    code: Code | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.image_size <= MOST_PIXELS:
@@ -78,15 +87,18 @@ class Recipe:
         Raises:
             DataError: what locate raises; a folder whose classes had to be listed and are not.
         """
-        place = locate(self.dataset)
+        place = locate(self.dataset) if self.code is None else ""
         content: Any = place
-        if isinstance(place, Folder):
+        if is_dataclass(self.code) and not isinstance(self.code, type):
+            content = ["code", asdict(self.code)]
+        elif isinstance(place, Folder):
             # here, since an entry may have been made when nobody asked for a list
             refuse_unlisted(place, self.listed)
             content = [str(place.root), place.class_names, place.state()]
         elif place == "spiral":
             content = [place, self.spiral_noise, self.spiral_points, self.seed]
-        return cache_key([content, asdict(self.columns), self.image_size, *(["alone"] if self.alone else [])])
+        columns = {name: value for name, value in asdict(self.columns).items() if value or name != "partition"}
+        return cache_key([content, columns, self.image_size, *(["alone"] if self.alone else [])])
 
 
 def decoded(
@@ -114,7 +126,16 @@ def decoded(
 
 def decode(recipe: Recipe, cache_dir: Path) -> Decoded:
     """What `decoded` does, of a recipe."""
-    return kept(cache_dir, recipe.key(), lambda partial: _decode(recipe, partial, cache_dir))
+    found = kept(cache_dir, recipe.key(), lambda partial: _decode(recipe, partial, cache_dir))
+    # an entry may have been made when nobody asked for a list
+    place = locate(recipe.dataset) if found.columns and recipe.listed else None
+    if isinstance(place, Folder) and not is_numbers(place, recipe.columns, site=True):
+        raise DataError(
+            f"{place.name!r} is a table of numbers without a {SCHEMA}: have `protosphere data --export-columns "
+            f"{SCHEMA}` write one of rows that may be told, and give all sites the same.",
+            told=f"its data are a table of numbers without a {SCHEMA}",
+        )
+    return found
 
 
 def cache_key(content: Any) -> str:
@@ -183,6 +204,7 @@ def write_about(
     class_names: tuple[str, ...],
     scale: float,
     domain_names: tuple[str, ...] = (),
+    columns: Sequence[Column] = (),
 ) -> None:
     """Make the folder `partial`, which holds the arrays, an entry: what is no array, and the size of every file."""
     about = {
@@ -191,6 +213,7 @@ def write_about(
         "class_names": class_names,
         "scale": scale,
         "domain_names": domain_names,
+        "columns": [column.as_json() for column in columns],
         "sizes": {path.name: path.stat().st_size for path in partial.iterdir() if path.is_file()},
     }
     (partial / "about.json").write_text(json.dumps(about), "utf-8")
@@ -213,6 +236,8 @@ def _open(folder: Path) -> Decoded | None:
             groups=np.load(folder / "groups.npy") if "groups.npy" in about["sizes"] else None,
             domains=np.load(folder / "domains.npy") if "domains.npy" in about["sizes"] else None,
             domain_names=tuple(about["domain_names"]),
+            dealt=np.load(folder / "dealt.npy") if "dealt.npy" in about["sizes"] else None,
+            columns=columns_of(about.get("columns", ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -222,10 +247,18 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
     """Write the whole data set to the folder `partial`."""
     begin = time.perf_counter()
     dataset, columns = recipe.dataset, recipe.columns
+    if recipe.code is not None:
+        return _write_arrays(recipe, recipe.code.name, read_code(recipe.code), partial)
+    place = locate(dataset)
+    if isinstance(place, Folder) and place.format == "arrays":
+        found = read_arrays(place.train[0], place.class_names, columns, recipe.alone)
+        return _write_arrays(recipe, place.name, found, partial)
+    if isinstance(place, Folder) and is_numbers(place, columns, bool(recipe.listed)):
+        return _write_arrays(recipe, place.name, read_table(place, columns, recipe.alone), partial)
     unpacked = partial / "unpacked"
     unpacked.mkdir()
     # What was downloaded is worth keeping; what `datasets` copies from a local folder is not.
-    keep = cache_dir if isinstance(locate(dataset), str) else unpacked
+    keep = cache_dir if isinstance(place, str) else unpacked
     source = load_source(
         dataset,
         keep,
@@ -245,6 +278,9 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
     np.save(partial / "labels.npy", labels)
     if columns.group:
         np.save(partial / "groups.npy", _group_codes(tables))
+    if columns.partition:
+        values = [column_values(table, "partition").to_numpy() for table in tables if len(table)]
+        np.save(partial / "dealt.npy", _in_order(np.concatenate(values)))
     scale = source.scale
     if source.kind == "image":
         decode_images(source, partial / "inputs.npy", recipe.image_size, recipe.alone)
@@ -255,17 +291,52 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
         inputs = np.concatenate([table.with_format("numpy")[:]["inputs"] for table in tables])
         # the format hands out int64 whatever the column holds
         inputs = inputs.astype(np.float32 if inputs.dtype.kind == "f" else np.uint8)
-        if recipe.image_size:
-            if inputs.ndim < 4:
-                _refuse_size(recipe, "numbers")
-            square = (recipe.image_size, recipe.image_size)
-            inputs, scale = np.stack([resized(image, *square) for image in in_bytes(inputs, scale)]), 255.0
+        inputs, scale = _sized(recipe, inputs, scale)
         np.save(partial / "inputs.npy", inputs)
     name, train_rows, class_names = source.name, len(source.train), source.class_names
     del source, tables
     shutil.rmtree(unpacked, ignore_errors=True)
     write_about(partial, name, train_rows, class_names, scale)
     _log.info("decoded %s: %d rows in %.1f s", dataset, labels.size, time.perf_counter() - begin)
+
+
+def _write_arrays(recipe: Recipe, name: str, arrays: Arrays, partial: Path) -> None:
+    """Write a data set that is arrays to the folder `partial`."""
+    if not arrays.labels.size and not recipe.alone:
+        raise DataError(f"data set {name!r} has no rows: give it at least one.", told="its data have no rows")
+    inputs, scale = _sized(recipe, arrays.inputs, arrays.scale)
+    np.save(partial / "inputs.npy", inputs)
+    np.save(partial / "labels.npy", arrays.labels)
+    if recipe.columns.group:
+        np.save(partial / "groups.npy", _by_first(arrays.extra[recipe.columns.group]))
+    if recipe.columns.partition:
+        np.save(partial / "dealt.npy", _in_order(arrays.extra[recipe.columns.partition]))
+    write_about(partial, name, arrays.train_rows, arrays.class_names, scale, columns=arrays.columns)
+
+
+def _in_order(values: np.ndarray) -> np.ndarray:
+    """A number for each value, in the order of the values: (n,) int64."""
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def _by_first(values: np.ndarray) -> np.ndarray:
+    """A number for each value, by its first row: (n,) int64."""
+    _, first, codes = np.unique(values, return_index=True, return_inverse=True)
+    numbers = np.empty(first.size, dtype=np.int64)
+    numbers[np.argsort(first)] = np.arange(first.size)
+    return numbers[codes]
+
+
+def _sized(recipe: Recipe, inputs: np.ndarray, scale: float) -> tuple[np.ndarray, float]:
+    """Images at the size that is asked for, and their full scale."""
+    if not recipe.image_size:
+        return inputs, scale
+    if inputs.ndim != 4 or inputs.dtype != np.uint8:
+        _refuse_size(recipe, "numbers")
+    square = (recipe.image_size, recipe.image_size)
+    if not len(inputs):
+        return np.empty((0, inputs.shape[1], *square), np.uint8), 255.0
+    return np.stack([resized(image, *square) for image in in_bytes(inputs, scale)]), 255.0
 
 
 def _refuse_size(recipe: Recipe, held: str) -> None:

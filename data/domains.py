@@ -125,7 +125,7 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
     """
     if classes not in CLASSES:
         raise DataError.public(f"classes is {classes!r}, but it must be one of {', '.join(CLASSES)}.")
-    domains = domains_of(recipe.dataset)
+    domains = () if recipe.code is not None else domains_of(recipe.dataset)
     if not domains:
         return decode(recipe, cache_dir)
     key, common = _key_of_all(recipe, domains, classes)
@@ -138,7 +138,7 @@ def kept_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded 
     Raises:
         DataError: what `locate_all` raises.
     """
-    domains = domains_of(recipe.dataset)
+    domains = () if recipe.code is not None else domains_of(recipe.dataset)
     key = _key_of_all(recipe, domains, classes)[0] if domains else recipe.key()
     return read_kept(cache_dir, key)
 
@@ -277,8 +277,8 @@ def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
     with _naming(domain.name):
         # the key has asked for lists of classes, or there is one for all domains
         part = decode(replace(recipe, dataset=domain.dataset, listed=""), cache_dir)
-    if isinstance(part.inputs, Texts):
-        raise _no_images(domain.name, "texts")
+    if isinstance(part.inputs, Texts) or part.inputs.ndim != 4 or part.inputs.dtype != np.uint8:
+        raise _no_images(domain.name, "texts" if isinstance(part.inputs, Texts) else "numbers")
     if not part.train_rows:
         raise DataError(
             f"domain {domain.name!r} has no training row: give it some, or take it out of dataset.",

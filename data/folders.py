@@ -12,26 +12,36 @@ from data import DataError
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
 TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
+FILE_SUFFIXES = {".npz": "arrays", **TABLE_SUFFIXES}
 Listed = Literal["", "tables", "all"]
+_HELD = {"images": ("images", "name of a folder"), "arrays": ("arrays", "label")}
 # What the Hugging Face hub puts beside the tables.
-_ABOUT = ("dataset_infos.json", "dataset_info.json")
+SCHEMA = "columns.json"  # of a table of numbers (tabular.py)
+_ABOUT = ("dataset_infos.json", "dataset_info.json", SCHEMA)
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A local folder: its training and test files, of one format (that of its tables, or "images"), and when they last
-    changed."""
+    """A local folder, or one file in it: its training and test files, of one format (that of its tables, "arrays" or
+    "images"), and when they last changed."""
 
     root: Path
     format: str
     train: tuple[Path, ...]
     test: tuple[Path, ...]
     class_names: tuple[str, ...]
+    file: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """What was named: the folder, or the one file."""
+        return str(self.file or self.root)
 
     def state(self) -> list[tuple[str, int, int]]:
         """Name, size in bytes and time of change in ns of every file that the data are read from."""
-        files = [*self.train, *self.test, *[path for path in [self.root / "classes.txt"] if path.is_file()]]
+        beside = [self.root / "classes.txt", *([self.root / SCHEMA] if self.format in ("csv", "parquet") else [])]
+        files = [*self.train, *self.test, *[path for path in beside if path.is_file()]]
         return [(str(p.relative_to(self.root)), *_state(p)) for p in files]
 
 
@@ -57,9 +67,7 @@ def read_folder(root: Path) -> Folder:
             told="its data path does not exist",
         )
     if not root.is_dir():
-        raise DataError(
-            f"data path {str(root)!r} is a file: name the folder that holds it.", told="its data path is no folder"
-        )
+        return _one_file(root)
     class_names = listed_classes(root)
     tables = _tables(root) or _tables(root / "data")
     if not tables:
@@ -74,6 +82,18 @@ def read_folder(root: Path) -> Folder:
     return _table_folder(root, tables, class_names)
 
 
+def _one_file(path: Path) -> Folder:
+    """A file that is a data set by itself, its classes named by a `classes.txt` beside it."""
+    kind = FILE_SUFFIXES.get(path.suffix)
+    if kind is None:
+        raise DataError(
+            f"data path {str(path)!r} is a file, but a data set is a folder or one file of {', '.join(FILE_SUFFIXES)}: "
+            "name the folder that holds it.",
+            told="its data path is no folder",
+        )
+    return Folder(path.parent, kind, (path,), (), listed_classes(path.parent), path)
+
+
 def refuse_unlisted(folder: Folder, which: Listed) -> None:
     """Refuse a folder whose classes nobody has listed: they would be made of whatever a table's label column holds, or
     of the names of subfolders.
@@ -84,7 +104,7 @@ def refuse_unlisted(folder: Folder, which: Listed) -> None:
     Raises:
         DataError: the folder has no `classes.txt`.
     """
-    held, leaves = ("images", "name of a folder") if folder.format == "images" else ("a table", "label")
+    held, leaves = _HELD.get(folder.format, ("a table", "label"))
     if which == "all" or (which == "tables" and folder.format != "images"):
         if listed_classes(folder.root):
             return

@@ -76,6 +76,12 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
             "another size become alike with image-size.",
             told=f"the shared test set holds {_form(shared)}, but its data {_form(own)}",
         )
+    if shared.columns != own.columns:
+        raise DataError(
+            f"{source} has other columns, or other values in them, than this client's table: put the same columns.json "
+            "beside both.",
+            told="the shared test set has other columns than its data",
+        )
     if shared.class_names != own.class_names:
         raise DataError(
             f"{source} has the classes {', '.join(shared.class_names)}, but this client's data "
@@ -113,7 +119,9 @@ def _open(where: SharedTestSpec) -> tuple[Decoded, np.ndarray]:
             f"shared-test-path is {where.path!r}, but a path must start with /, ./, ../ or ~.",
             told="its shared-test-path is no path",
         )
-    spec = where.spec if where.columns is None else replace(where.spec, columns=where.columns, listed="tables")
+    # that code gives other rows
+    spec = replace(where.spec, code=None)
+    spec = spec if where.columns is None else replace(spec, columns=where.columns, listed="tables")
     try:
         data = open_data(spec, where.cache_dir, where.path)
     except DataError as error:

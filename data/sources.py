@@ -121,6 +121,8 @@ def load_source(
         spiral_noise, spiral_points, seed: of the spiral (spiral.py).
         alone: whether each row of a folder is judged by itself (alone.py).
 
+    Arrays (arrays.py) are no such table: `decoded` reads them.
+
     Raises:
         DataError: the data set is unknown, cannot be fetched or read, or lacks inputs, usable labels or groups.
     """
@@ -141,7 +143,7 @@ def load_source(
         splits = _from_text_files(place, columns, cache_dir)
     else:
         splits = _from_parquet(place, cache_dir) if place.format == "parquet" else _from_images(place)
-    return _source(str(place.root), splits, place.class_names, columns, place.format, alone)
+    return _source(place.name, splits, place.class_names, columns, place.format, alone)
 
 
 def _digits() -> Source:
@@ -200,7 +202,7 @@ def _from_text_files(folder: Folder, columns: Columns, cache_dir: Path) -> dict[
     import datasets
     import pyarrow
 
-    name = str(folder.root)
+    name = folder.name
     held = {path: column_types(path) for path in (*folder.train, *folder.test)}
     first = held[folder.train[0]]
     schema = pyarrow.schema([(column, first[column]) for column in roles(name, first, columns, True)[1]])

@@ -14,8 +14,9 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
   --ca FILE              ca.crt of the federation
   --key FILE             this site's private key (deploy/credentials.py node), registered at the SuperLink
   --insecure             instead of --ca and --key: no TLS and no authentication, for a trial on one machine
-  --data FOLDER          this site's own rows; without it, it takes its share of the run's data set. A folder of tables
-                         needs a classes.txt: the classes, one a line, the same at all sites
+  --data FOLDER          this site's own rows, or one file of them (.npz, .csv, .parquet, .jsonl); without it, it takes its
+                         share of the run's data set. Tables and arrays need a classes.txt in their folder: the classes,
+                         one a line, the same at all sites
   --label-column NAME    which column of its tables has the classes, if it has no usual name; so do --text-column NAME
                          for the texts and --group-column NAME for what must stay together, a patient. No run can
                          name another
@@ -53,7 +54,7 @@ say() {
 tables_in() {
     for file in "$1"/*.parquet "$1"/*.csv "$1"/*.json "$1"/*.jsonl; do
         case ${file##*/} in
-            __* | dataset_info.json | dataset_infos.json) ;;
+            __* | dataset_info.json | dataset_infos.json | columns.json) ;;
             *) [ ! -e "$file" ] || return 0 ;;
         esac
     done
@@ -62,6 +63,25 @@ tables_in() {
 
 # a folder of this site's own, with the option and the entry of --node-config that name it
 own_folder() {
+    # one file is a data set, too; its classes are named beside it
+    case $3 in
+        *.npz | *.csv | *.parquet | *.json | *.jsonl)
+            if [ -f "$3" ]; then
+                beside=$(cd "$(dirname "$3")" && pwd)
+                [ -s "$beside/classes.txt" ] ||
+                    refuse "--$1 $3 has no classes.txt beside it: list the classes there, one a line, the same at all sites"
+                say "$2" "$beside/${3##*/}"
+                return
+            fi ;;
+    esac
+    # or it is a file of the site's own code that gives them
+    case $3 in
+        *.py | *.py:*)
+            file=${3%%.py*}.py
+            [ -f "$file" ] || refuse "--$1 $file is no file"
+            say "$2" "$(cd "$(dirname "$file")" && pwd)/${file##*/}${3#"$file"}"
+            return ;;
+    esac
     [ -d "$3" ] || refuse "--$1 $3 is no folder"
     if { tables_in "$3" || tables_in "$3/data"; } && [ ! -s "$3/classes.txt" ]; then
         refuse "--$1 $3 holds a table but no classes.txt: list the classes there, one a line, the same at all sites"

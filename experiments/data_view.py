@@ -10,6 +10,7 @@ import numpy as np
 from data.assignment import Assignment, assignment, open_data
 from data.decoded import Decoded
 from data.partitions import class_counts
+from data.tabular import Column, missing_rows
 from data.texts import Texts
 from experiments.runtime.preflight import without_retries
 from experiments.runtime.run_config import Plan
@@ -28,6 +29,7 @@ OF_PARTITION = {
     "way-shot": ("ways", "ways-spread", "shots", "shots-spread"),
     "mixed": ("ways", "ways-spread", "shots", "shots-spread"),
     "table": ("partition-table",),
+    "column": ("partition-column",),
 }
 
 
@@ -58,6 +60,7 @@ class DataView:
 
     Attributes:
         dataset: as the setting names it. inputs: what a row is, in words.
+        columns: of a table of numbers, and how many rows lack a value of each.
         train, test: rows of the official parts; class_names: K names; domains: rows of each, by name.
         groups: how many groups rows come in, None where they do not.
         partition: what decides the partition, by setting. clients: by partition id.
@@ -78,6 +81,7 @@ class DataView:
     shared: int
     nobodys: int
     dealt: np.ndarray
+    columns: Sequence[tuple[Column, int]] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -101,6 +105,7 @@ class DataView:
             "class_names": list(self.class_names),
             "domains": self.domains,
             "groups": self.groups,
+            "columns": [column.as_json() | {"rows_without": lacking} for column, lacking in self.columns],
             "partition": self.partition,
             "clients": clients,
             "shared_test_rows": self.shared,
@@ -135,6 +140,7 @@ def view(wanted: Plan) -> DataView:
         shared=len(who.shared),
         nobodys=len(data.labels) - held.size,
         dealt=class_counts(data.labels, _dealt(settings, who), len(data.class_names)),
+        columns=_columns(data),
     )
 
 
@@ -173,15 +179,32 @@ def _dealt(settings: Settings, who: Assignment) -> list[np.ndarray]:
     return [np.concatenate(own) for own in zip(who.train, who.validation, strict=True)]
 
 
+def _columns(data: Decoded) -> list[tuple[Column, int]]:
+    if not data.columns or isinstance(data.inputs, Texts):
+        return []
+    lacking = missing_rows(data.columns, data.inputs)
+    return [(column, lacking.get(column.name, 0)) for column in data.columns]
+
+
 def _inputs(data: Decoded) -> str:
     if isinstance(data.inputs, Texts):
         return "texts"
     shape = " × ".join(map(str, data.inputs.shape[1:]))
-    return f"images, {shape} (channels × height × width)" if data.inputs.ndim == 4 else f"numbers, {shape} a row"
+    if data.inputs.ndim == 4:
+        values = "" if data.inputs.dtype == np.uint8 else ", float32 as they are"
+        return f"images, {shape} (channels × height × width){values}"
+    return f"numbers, {shape} a row" + (" (uint8, of full scale 255)" if data.inputs.dtype == np.uint8 else "")
 
 
 def _partition(settings: Settings, clients: int) -> dict[str, Any]:
-    names = ("partition", *OF_PARTITION[settings.partition], "max-samples", "split", "test-share", "validation-share")
+    names = (
+        "partition",
+        *OF_PARTITION.get(settings.partition, ()),
+        "max-samples",
+        "split",
+        "test-share",
+        "validation-share",
+    )
     left_out = {"test-share"} if settings.split == "official" else set()
     chosen = {name: getattr(settings, name.replace("-", "_")) for name in names if name not in left_out}
     return {"clients": clients, **chosen, "seed": settings.seed}

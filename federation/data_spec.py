@@ -3,11 +3,19 @@
 from data.assignment import DataSpec
 from data.columns import Columns
 from data.shared_set import SharedTestSpec
+from federation.own_code import own_code
 from federation.settings import Settings, home
 
 
-def data_spec(settings: Settings, clients: int) -> DataSpec:
-    """What `data.client_data` needs to know of a run with that many clients."""
+def data_spec(settings: Settings, clients: int, code: bool = True) -> DataSpec:
+    """What `data.client_data` needs to know of a run with that many clients.
+
+    Args:
+        code: whether callables that the settings name count; a site with rows of its own has them not.
+
+    Raises:
+        DataError: such a callable cannot be found.
+    """
     return DataSpec(
         dataset=settings.dataset,
         clients=clients,
@@ -31,13 +39,16 @@ def data_spec(settings: Settings, clients: int) -> DataSpec:
         seed=settings.seed,
         spiral_noise=settings.spiral_noise,
         spiral_points=settings.spiral_points,
-        columns=Columns(settings.text_column, settings.label_column, settings.group_column),
+        columns=Columns(settings.text_column, settings.label_column, settings.group_column, settings.partition_column),
         classes=settings.classes,
         image_size=settings.image_size,
+        normalise=settings.normalise,
+        code=own_code(settings.dataset, "dataset") if code else None,
+        dealer=own_code(settings.partition, "partition") if code else None,
     )
 
 
-def shared_test_spec(settings: Settings, clients: int, here: str = "") -> SharedTestSpec:
+def shared_test_spec(settings: Settings, clients: int, here: str = "", code: bool = True) -> SharedTestSpec:
     """Where the ensemble's shared test set comes from; `here` says where `shared-test-path` lies on this machine."""
     path = (here or settings.shared_test_path) if settings.shared_test_path else None
-    return SharedTestSpec(data_spec(settings, clients), home() / "cache", path)
+    return SharedTestSpec(data_spec(settings, clients, code), home() / "cache", path)

@@ -25,6 +25,9 @@ STRICT = ConfigDict(
 )
 
 
+DEALT_BY = ("iid", "dirichlet", "pathological", "way-shot", "mixed", "table", "column")
+
+
 def _not_empty(value: str) -> str:
     if not value.strip():
         raise ValueError("should not be empty")
@@ -39,6 +42,15 @@ def device_name(value: str) -> str:
     """
     if not re.fullmatch(r"auto|cpu|(cuda|mps|xpu)(:(0|[1-9][0-9]?))?", value):
         raise ValueError("should be 'auto', 'cpu', 'cuda', 'mps', 'xpu' or, with a number, 'cuda:<number>'")
+    return value
+
+
+def _partition(value: str) -> str:
+    """One that there is, or somebody's own callable."""
+    if value not in DEALT_BY and not plugins.is_plugin(value):
+        raise ValueError(
+            f"should be {', '.join(map(repr, DEALT_BY))}, 'package.module:callable' or './file.py:callable'"
+        )
     return value
 
 
@@ -97,8 +109,9 @@ class Settings(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     clients: Count = 0
-    partition: Literal["iid", "dirichlet", "pathological", "way-shot", "mixed", "table"] = "dirichlet"
+    partition: Annotated[str, AfterValidator(_partition)] = "dirichlet"
     partition_table: str = ""
+    partition_column: str = ""
     alpha: Positive = 0.1
     classes_per_client: AtLeastOne = 2
     ways: AtLeastTwo = 3
@@ -114,6 +127,8 @@ class Settings(BaseModel):
     label_column: str = ""
     group_column: str = ""
     max_tokens: AtLeastOne = 256
+    normalise: bool = False
+    augment: Literal["none", "flip", "crop", "flip-crop"] = "none"
     spiral_noise: NotNegative = 0.2
     spiral_points: AtLeastOne = 1000
 
@@ -191,6 +206,11 @@ class Settings(BaseModel):
             raise ValueError(
                 f'`partition` is "{self.partition}" and `partition-table` {shown(self.partition_table)}; '
                 '"table" deals by the CSV file that `partition-table` names, and nothing else reads one'
+            )
+        if (self.partition == "column") != bool(self.partition_column):
+            raise ValueError(
+                f'`partition` is "{self.partition}" and `partition-column` {shown(self.partition_column)}; '
+                '"column" deals by the column that `partition-column` names, and nothing else reads one'
             )
         if 0 < self.clients < max(self.min_train_clients, self.min_replies):
             raise ValueError(
@@ -335,8 +355,10 @@ def refuse_relative_paths(settings: Settings) -> None:
     candidates = [
         ("models", next((place for place in encoders if place.startswith(".")), "")),
         *(("models", name.strip()) for name in settings.models.split(",") if plugins.is_file(name.strip())),
+        ("partition", settings.partition if plugins.is_file(settings.partition) else ""),
         ("strategy", settings.strategy if plugins.is_file(settings.strategy) else ""),
         *(("dataset", item) for item in data),
+        ("dataset", settings.dataset if plugins.is_file(settings.dataset) else ""),
         ("privacy-encoder", _encoder_place(settings.privacy_encoder)),
         ("shared-test-path", settings.shared_test_path),
         ("partition-table", settings.partition_table),

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from models import plugins
-from models.small import SMALL
+from models.small import FLAT, SMALL
 from models.split import ModelError, SplitModel, check_activation, probe, split, words_of
 from models.text import encoder_name, reads_text, same_inputs, seed_name, text_backbone, told_name
 
@@ -96,7 +96,8 @@ def build(
             `package.module:callable` or `./file.py:callable` (`model` unless it is named), which is called as
             callable(input_shape=, num_classes=, feature_dim=) and returns a SplitModel, or a backbone that
             `models.split.split` completes.
-        input_shape: (C, H, W) with sides of 8 pixels or more, (F,) for flat rows, (max-tokens,) for texts.
+        input_shape: (C, H, W) with sides of 8 pixels or more, (F,) for flat rows, (max-tokens,) for texts; any other
+            for a callable, or a perceptron, which flattens it.
         feature_dim: d. num_classes: K.
         seed: of torch's CPU generator while the model is built; its state outside is left as it was.
         feature_activation: "linear" or "relu" on z; it holds for a callable's SplitModel, too.
@@ -106,7 +107,7 @@ def build(
             other widths than asked.
     """
     _check_name(name)
-    _check_input(input_shape)
+    _check_input(input_shape, any_shape=name in FLAT or plugins.is_plugin(name))
     check_activation(feature_activation)
     with torch.random.fork_rng(devices=[]):
         make = _maker(name, input_shape, feature_dim, num_classes)
@@ -173,13 +174,15 @@ def _check_name(name: str) -> None:
         )
 
 
-def _check_input(input_shape: tuple[int, ...]) -> None:
-    """Raises ModelError unless the shape is an image's or a flat row's."""
+def _check_input(input_shape: tuple[int, ...], any_shape: bool) -> None:
+    """Raises ModelError unless the shape is an image's or a flat row's, or `any_shape` but an image's will do."""
     image = len(input_shape) == 3 and min(input_shape[1:]) >= SMALLEST_SIDE
-    if not (image or len(input_shape) == 1) or input_shape[0] < 1:
+    other = any_shape and len(input_shape) not in (0, 3)
+    if not (image or other or len(input_shape) == 1) or min(input_shape) < 1:
         raise ModelError(
             f"inputs have shape {input_shape}; a model takes images (channels, height, width) of at least "
-            f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat rows (features,).",
+            f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat rows (features,); tensors of another number of axes, one "
+            "that you write, or a perceptron.",
             told=f"its inputs have shape {input_shape}; images need at least {SMALLEST_SIDE}x{SMALLEST_SIDE} pixels",
         )
 

@@ -4,16 +4,21 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import torch
 
 from data import DataError
+from data.client_data import InputTransform
+from data.tabular import encode
 from protosphere.start import ours_first
 from serving.predict import WITH_PROBABILITIES, Trained, inputs_of, open_trained
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Inputs: TypeAlias = Array | torch.Tensor | pd.DataFrame | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +77,7 @@ class Client:
         """The prediction rules that it can apply."""
         return self._trained.rules()
 
-    def predict(self, x: "Array | torch.Tensor | Sequence[str | os.PathLike[str]]", rule: str = "") -> Predictions:
+    def predict(self, x: "Inputs", rule: str = "") -> Predictions:
         """Classify inputs.
 
         >>> client = run.client(0)
@@ -83,9 +88,9 @@ class Client:
         ((2,), (2, 6))
 
         Args:
-            x: rows as the data set stores them, before any scaling: (n, C, H, W) whole numbers of images, (n, F)
-                numbers; or files of images or of texts; or, for a model that reads texts, texts as `str` (a file of
-                them is a Path).
+            x: rows as the data set stores them, before any scaling: (n, C, H, W) whole numbers of images, (n, F) or
+                other numbers; or files of images or of texts; or, for a model that reads texts, texts as `str` (a file
+                of them is a Path). Of a client that was trained on a table, a DataFrame with its columns.
             rule: "" for the client's own.
 
         Raises:
@@ -103,26 +108,31 @@ class Client:
             scores=scores.numpy(),
         )
 
-    def _inputs(self, x: "Array | torch.Tensor | Sequence[str | os.PathLike[str]]", rule: str) -> torch.Tensor:
-        if not isinstance(x, np.ndarray | torch.Tensor):
+    def _inputs(self, x: "Inputs", rule: str) -> torch.Tensor:
+        transform = self._trained.transform
+        columns = transform.columns if isinstance(transform, InputTransform) else ()
+        if not isinstance(x, np.ndarray | torch.Tensor | pd.DataFrame):
             texts = self._trained.tokens is not None
             listed: Sequence[str | os.PathLike[str]] = [x] if isinstance(x, str | os.PathLike) else x
             return inputs_of(
                 self._trained, rule, [each if texts and isinstance(each, str) else Path(each) for each in listed]
             )
-        rows = torch.as_tensor(x)
+        if columns and isinstance(x, pd.DataFrame):
+            x = encode("x", "given", columns, pa.Table.from_pandas(x, preserve_index=False))
+        rows = x if isinstance(x, torch.Tensor) else torch.as_tensor(np.asarray(x))
         shape = self.input_shape
         if tuple(rows.shape[1:]) != shape:
             raise DataError(
                 f"x has the shape {tuple(rows.shape)}, but this client's model takes (n, {', '.join(map(str, shape))})."
             )
         # of an image whose channels were scaled to 1 everything would be black
-        if len(shape) == 3 and rows.is_floating_point():
+        pixels = isinstance(transform, InputTransform) and transform.pixels
+        if pixels and rows.is_floating_point():
             raise DataError(
                 f"x holds {rows.dtype}, but images are stored as whole numbers of their full scale, which the client "
                 "scales itself; give them as they were before scaling."
             )
-        return rows if len(shape) == 3 or self._trained.tokens is not None else rows.to(torch.float32)
+        return rows if pixels or self._trained.tokens is not None else rows.to(torch.float32)
 
     def __repr__(self) -> str:
         return f"Client({self.folder.name} of {self.folder.parent.name!r})"

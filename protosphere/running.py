@@ -1,7 +1,7 @@
 """A run in this process."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from experiments.runtime.grid import LocalGrid, run_in_process
 from experiments.runtime.run_config import plan
 from federation.devices import device_of
 from federation.settings import SettingError, shown
+from protosphere.arrays import data_of
 from protosphere.frames import of_line
 from protosphere.names import Value, settings_of
 from protosphere.progress import Progress
@@ -24,7 +25,7 @@ GRIDS: Mapping[str, Callable[..., LocalGrid]] = {"loop": LocalGrid, "cohort": Co
 
 def run(
     strategy: str = "",
-    dataset: Value = "",
+    dataset: "Value | Mapping[str, Any] | Sequence[Any]" = "",
     *,
     clients: int | None = None,
     workers: int = 1,
@@ -51,6 +52,13 @@ def run(
     >>> again.settings["protonorm.gamma"], again.settings["protonorm.alignment"]
     (5, 'thomson')
 
+    Your own arrays are a data set; they are kept in PROTOSPHERE_HOME, in a file called by their content:
+
+    >>> x = np.random.default_rng(0).normal(size=(120, 5))
+    >>> run = protosphere.run("local", (x, x[:, 0] > 0), clients=2, rounds=1, models="tiny_perceptron")
+    >>> run.client(0).input_shape
+    (5,)
+
     Whoever is told of rounds can end the run, which then is evaluated as if it had been asked for so many:
 
     >>> def twice(figures):
@@ -62,7 +70,8 @@ def run(
 
     Args:
         strategy: the method: a name, `./file.py`, or `package.module:NAME`; "" for the setting's default.
-        dataset: a name, a hub id, or a path; a list of them are domains of one task.
+        dataset: a name, a hub id, or a path; a list of them are domains of one task. Or arrays: (x, y), (x, y, x_test,
+            y_test), or a mapping of these names with `classes`, `axes` and further columns (docs/data.md).
         clients: how many are simulated; None for the setting `clients`, or 10.
         workers: processes that clients share; 1 is this one. With more, a script needs `if __name__ == "__main__":`.
         engine: `loop` trains one client after the other, `cohort` those of one architecture together, by one worker.
@@ -86,7 +95,8 @@ def run(
         RunError: the run cannot go on; its last finished round can be resumed.
     """
     asked = settings_of(settings, more)
-    named = {"strategy": strategy, "dataset": dataset}
+    with ours_first():
+        named = {"strategy": strategy, "dataset": data_of(dataset)}
     asked |= settings_of(None, {name: value for name, value in named.items() if value})
     _refuse_engine(engine, workers)
     folders: list[Path] = []

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from data import DataError
 from data.client_data import cached_partition_labels
 from federation.data_spec import data_spec
 from federation.settings import home
@@ -45,7 +46,11 @@ def _written(results: Results) -> Holdings | None:
 def _counted(results: Results) -> Holdings | None:
     """In deployment every site has data of its own, of which the cache here knows nothing; and what it happens to hold
     is not theirs."""
-    found = cached_partition_labels(data_spec(results.run.settings, len(results.roster)), home() / "cache")
+    try:
+        found = cached_partition_labels(data_spec(results.run.settings, len(results.roster)), home() / "cache")
+    except DataError:
+        # code of somebody's own that has gone
+        return None
     return None if found is None else _if_true(results, found[1], found[0])
 
 

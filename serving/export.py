@@ -39,6 +39,8 @@ class Program(nn.Module):
 
     mean: Tensor
     std: Tensor
+    plain_mean: Tensor
+    plain_std: Tensor
 
     def __init__(self, trained: Trained, rule: str) -> None:
         super().__init__()
@@ -47,7 +49,10 @@ class Program(nn.Module):
         shape = (-1, *(1,) * (len(transform.shape) - 1))
         self.register_buffer("mean", torch.tensor(transform.mean).view(shape))
         self.register_buffer("std", torch.tensor(transform.std).view(shape))
-        self.scale, self.pixels = transform.scale, len(transform.shape) == 3
+        self.register_buffer("plain_mean", torch.tensor(transform.plain.mean).view(shape))
+        self.register_buffer("plain_std", torch.tensor(transform.plain.std).view(shape))
+        self.scale, self.pixels = transform.scale, transform.pixels
+        self.filled = bool(transform.columns)
         self.network = trained.state.module
         self._objective, self._state = trained.objective, trained.state
         self.public = rule == RULE
@@ -57,9 +62,16 @@ class Program(nn.Module):
         """Scores and features of a batch."""
         # to the levels of the training images, where those had fewer than 256
         stored = torch.round(inputs * (self.scale / PIXEL)) if self.pixels else inputs
-        prepared = (stored / self.scale - self.mean) / self.std
+        prepared = self._prepared(stored, self.mean, self.std)
         z = self._objective.features(self._state, prepared).float()
-        return self.head(prepared if self.public else z).float(), z
+        if not self.public:
+            return self.head(z).float(), z
+        # a public encoder sees no figures of a client's rows
+        return self.head(self._prepared(stored, self.plain_mean, self.plain_std)).float(), z
+
+    def _prepared(self, stored: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        prepared = (stored / self.scale - mean) / std
+        return torch.where(prepared.isnan(), torch.zeros_like(prepared), prepared) if self.filled else prepared
 
 
 class Nearest(nn.Module):
@@ -211,7 +223,9 @@ def _squares(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
-    image = len(trained.transform.shape) == 3
+    image = isinstance(trained.transform, InputTransform) and trained.transform.pixels
+    # NaN stands for a number that is missing
+    columns = {"columns": [each.as_json() for each in _numbers(trained).columns]} if _numbers(trained).columns else {}
     return {
         "class_names": list(trained.class_names),
         "rule": rule,
@@ -224,6 +238,7 @@ def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
             "shape": list(trained.transform.shape),
             "dtype": "float32",
             "values": "pixels from 0 to 255" if image else "numbers as in the training data",
+            **columns,
         },
         "outputs": OUTPUTS,
     }

@@ -98,7 +98,7 @@ class Trained:
             return trained.scores(rule, inputs)
         if rule == RULE and self.judge is not None:
             encoder = self.judge.encoder()
-            prepared = inputs.cpu() if self.judge.tokens else self.transform(inputs.cpu())
+            prepared = inputs.cpu() if self.judge.tokens else self.transform.plain(inputs.cpu())
             with limited_threads(self.objective.settings.threads):
                 return self.judge.scores(directions(encoder(prepared)))
         rows = Rows(inputs.to(self.device), torch.zeros(len(inputs), dtype=torch.int64))
@@ -215,10 +215,12 @@ def _read(trained: Trained, rule: str, source: Path | str) -> Tensor:
 
 def _refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str]) -> None:
     shape = trained.transform.shape
-    if trained.tokens is None and len(shape) == 1:
+    drawn = isinstance(trained.transform, InputTransform) and trained.transform.pixels and shape[0] in (1, 3)
+    rows = f"rows of {shape[0]} numbers" if len(shape) == 1 else f"numbers of shape {tuple(shape)}"
+    if trained.tokens is None and not drawn:
         raise SettingError(
-            f"this client's model takes no images but rows of {shape[0]} numbers; `protosphere export` writes a "
-            "program that takes those."
+            f"this client's model takes no images but {rows}; `protosphere export` writes a program that takes those, "
+            "and so does a client in Python."
         )
     if trained.tokens is None and texts:
         raise SettingError(f"this client's model {trained.model!r} reads images; give it files instead of --text.")

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from data.assignment import assignment, open_data
+from data.augment import refuse_unfit
 from data.client_data import refuse_other_inputs
 from data.decoded import Decoded
 from data.domains import listed, locate_all
@@ -15,7 +16,7 @@ from data.sources import BUILT_IN, is_path
 from data.texts import Texts
 from federation.data_spec import data_spec
 from federation.settings import SettingError, Settings, home
-from models import build, check_model, model_names, reads_text
+from models import build, check_model, model_names, plugins, reads_text
 from models.text import Tokens
 from runs.folder import RunFolder
 from runs.live import refuse_missing
@@ -36,7 +37,8 @@ def check(run: Run, clients: int, folder: Path | None = None) -> None:
     """
     settings = run.settings
     refuse_missing(settings)
-    locate_all(settings.dataset)
+    if not plugins.is_plugin(settings.dataset):
+        locate_all(settings.dataset)
     names = dict.fromkeys(model_names(settings.models)[:clients])
     for name in names:
         check_model(name)
@@ -46,6 +48,9 @@ def check(run: Run, clients: int, folder: Path | None = None) -> None:
     cache, spec = home() / "cache", data_spec(settings, clients)
     with without_retries(settings):
         data = open_data(spec, cache)
+        refuse_unfit(
+            settings.augment, settings.normalise, 0 if isinstance(data.inputs, Texts) else data.inputs.ndim - 1
+        )
         assignment(spec, data, cache)
         shared_test_set(settings, clients, len(data.class_names))
         run.method.server(run.settings, run.options).check(len(data.class_names), settings.feature_dim)

@@ -171,7 +171,8 @@ def laid_over(below: Mapping[str, Scalar], above: Mapping[str, Scalar]) -> RunCo
             f"setting `alpha` is {shown(above['alpha'])}, but rows are dealt by a partition table, which has none; set "
             '`partition` to "dirichlet" with it.'
         )
-    return {**below, **({"partition-table": ""} if "partition" in above else {}), **above}
+    left = {"partition-table": ""} | ({"partition-column": ""} if below.get("partition-column") else {})
+    return {**below, **(left if "partition" in above else {}), **above}
 
 
 def _preset_for(name: str, given: Mapping[str, Any]) -> RunConfig:
@@ -238,7 +239,7 @@ def _absolute(name: str, value: Scalar) -> Scalar:
         if at and not plugins.is_file(value) and not value.startswith(PREFIX):
             return f"{kind}{at}{os.path.abspath(Path(place).expanduser())}"
         return plugins.absolute(_absolute_encoder(value))
-    if name == "strategy" and isinstance(value, str):
+    if name in ("strategy", "partition") and isinstance(value, str):
         return plugins.absolute(value)
     if name == "dataset" and isinstance(value, str):
         return _absolute_data(value)
@@ -250,6 +251,8 @@ def _absolute(name: str, value: Scalar) -> Scalar:
 def _absolute_data(dataset: str) -> str:
     """A data set, or each of a list, with its local path, if it has one, made absolute."""
     items = listed(dataset)
+    if plugins.is_plugin(dataset):
+        return plugins.absolute(dataset)
     found = [os.path.abspath(Path(item).expanduser()) if is_path(item) else item for item in items]
     comma = next((item for item in found if "," in item), "")
     if len(found) > 1 and comma:

@@ -11,8 +11,10 @@ from tests.client_app.sites import (
     PINS,
     TEXT_COLUMN,
     Case,
+    arrays,
     beside,
     changed,
+    coded,
     csv,
     domain,
     encoder,
@@ -37,6 +39,8 @@ from tests.data.conftest import encode
 PIXELS = own(*folder())
 LIST = ("classes.txt", "no\nyes\n")
 TEXTS = [("train-canary.csv", "text,label,canary\n" + "canary,no,1\ncanary,yes,2\n" * 8), LIST]
+COLUMNS = ("columns.json", '{"columns": [{"name": "canary", "kind": "number"}]}')
+NUMBERS = ("train-canary.csv", "canary,label\n" + "1,no\n2,yes\n" * 8)
 DEEP = encode(np.full((8, 8), 700, np.uint16))
 BROKEN = pa.array([b"ok", b"canary \xff\xfe"]).view(pa.string())
 GOOD = {"text": "a", "label": "no"}
@@ -101,7 +105,7 @@ FILES = [
 ]
 FOLDERS = [
     Case("its data path does not exist", lambda root: {"data-path": f"{root}/canary-gone"}),
-    Case("its data path is no folder", node(PIXELS, data_path="{root}/own_models.py")),
+    Case("its data path is no folder", node(PIXELS, data_path=AT + "/classes.txt")),
     Case("its data-path is no path", lambda root: {"data-path": "canary"}),
     Case("its data path names several data sets", node(PIXELS, data_path=AT + "/*")),
     Case("its data path holds tables and images", own(("train-canary.csv", ""), *folder())),
@@ -119,6 +123,21 @@ FOLDERS = [
     Case("its data cache cannot be written", file_at_home("cache/assignments", PIXELS)),
     Case("have no official test rows", PIXELS, OFFICIAL),
     Case("of both the train and the test table", own(*TEXTS, tested("1"), node=IN_GROUPS), OFFICIAL),
+]
+GOOD_X, GOOD_Y = np.zeros((12, 8, 8), np.uint8), np.arange(12) % 2
+ARRAYS = [
+    Case("its file of arrays cannot be read", arrays("canary")),
+    Case("its arrays lack x or y", arrays(canary=GOOD_X)),
+    Case("names a column, but its data are arrays", node(arrays(x=GOOD_X, y=GOOD_Y), label_column="canary")),
+    Case("its data are arrays without a classes.txt", node(named(("canary.npz", "")), data_path=AT + "/canary.npz")),
+    Case("what its columns.json does not allow", own(("train-canary.csv", "canary,label\nx,no\n"), COLUMNS)),
+    Case("its own code for data failed", coded("raise RuntimeError('canary')")),
+    Case("its own code gives no data set", coded("return 'canary'[0]")),
+    Case("its rows come from code of its own", node(coded("return []"), privacy_epsilon="3.0"), PRIVATE),
+    Case("`dataset` or `partition` is somebody's own code", named(), {"partition": "canary:canary"}),
+    Case("`dataset` or `partition` is somebody's own code", named(), {"dataset": "{root}/canary.py:canary"}),
+    Case("augment is", arrays(x=GOOD_X[:, 0], y=GOOD_Y), {"augment": "flip"}),
+    Case("its data have no rows", arrays(x=GOOD_X[:0], y=GOOD_Y[:0])),
 ]
 GONE = AT + ",{root}/canary-gone"
 WAY_SHOT = HERE | OFFICIAL | {"partition": "way-shot"}
@@ -161,6 +180,16 @@ RUNS = [
 ]
 SHARED = [
     Case("the shared test set holds inputs 1×9×9", beside(PIXELS, *folder(size=9)), ENSEMBLE),
+    Case(
+        "the shared test set has other columns",
+        beside(
+            own(NUMBERS, COLUMNS),
+            ("train.csv", "canary,label\n1,no\n1,yes\n"),
+            LIST,
+            ("columns.json", COLUMNS[1].replace('"number"', '"category", "values": ["1"]')),
+        ),
+        ENSEMBLE,
+    ),
     Case("the shared test set has other classes", beside(PIXELS, *folder(names=("canary", "yes"))), ENSEMBLE),
     Case("the shared test set holds copies of its training rows", beside(PIXELS, *folder()), ENSEMBLE),
     Case("its shared-test-path is no path", beside(PIXELS, here="canary"), ENSEMBLE),
@@ -229,8 +258,12 @@ NODES = [
     Case("lies in a file, and no run names files", LIMITED, PRIVATE | {"privacy-encoder": "/canary/mine.py"}),
     Case("the encoder's weights cannot be read", node(LIMITED, privacy_encoder="resnet18@/canary.pth"), PRIVATE),
 ]
-BROKEN_SITES = [*TABLES, *FILES, *FOLDERS, *RUNS, *SHARED, *MODELS_OF_SITES, *ROUNDS, *NODES]
+BROKEN_SITES = [*TABLES, *FILES, *FOLDERS, *ARRAYS, *RUNS, *SHARED, *MODELS_OF_SITES, *ROUNDS, *NODES]
 WELL = {
+    "arrays": Case("", arrays(x=GOOD_X, y=GOOD_Y, canary=GOOD_Y)),
+    "images with own figures": Case("", PIXELS, {"normalise": True, "augment": "flip-crop"}),
+    "a table of numbers": Case("", own(NUMBERS, COLUMNS)),
+    "code of its own": Case("", coded("return [([float(row % 2), row / 9], row % 2) for row in range(16)]")),
     "images": Case("", PIXELS),
     "a table of images": Case("", parquet(None, {LABEL_COLUMN: "canary"}, image=images_of(16), canary=[0, 1] * 8)),
     "texts": Case("", encoder(query="?trainable=1"), TWELVE),

@@ -1,12 +1,14 @@
 """Sites whose data, models and stores are broken in every way that the program knows, with `canary` in whatever a
 message might quote of them: rows, labels, groups, columns, files, folders, layers."""
 
+import io
 import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -127,6 +129,19 @@ def file_at_home(name, make):
         return make(root)
 
     return made
+
+
+def arrays(suffix="", **values):
+    """A site whose own data are a file of arrays."""
+    file = io.BytesIO()
+    np.savez(file, **values)
+    make = own(("train-canary.npz", suffix.encode() or file.getvalue()))
+    return node(make, data_path="{root}/canary-data/train-canary.npz")
+
+
+def coded(body):
+    """A site whose own data come from its own code."""
+    return node(own(("canary.py", f"def dataset():\n    {body}\n")), data_path="{root}/canary-data/canary.py")
 
 
 def csv(content, **columns):

@@ -125,7 +125,7 @@ def test_folders_that_cannot_be_used(tmp_path, parquet_folder):
 
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", r"holds no images: expected train\.parquet")
-    refused(parquet_folder / "train.parquet", "is a file: name the folder")
+    refused(parquet_folder / "classes.txt", "is a file, but a data set is a folder")
     (tmp_path / "loose" / "ant").mkdir(parents=True)
     image(1).save(tmp_path / "loose" / "a.png")
     refused(tmp_path / "loose", r"a\.png' lies in no class folder")

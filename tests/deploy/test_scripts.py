@@ -244,6 +244,22 @@ def test_a_table_without_its_classes_is_refused_at_the_start(script, credentials
     assert (name in TABLES) == tables_are_found(folder)
 
 
+def test_one_file_is_a_site_s_data_with_its_classes_beside_it_and_so_is_code_of_its_own(script, credentials, tmp_path):
+    (tmp_path / "my rows").mkdir()
+    for name in ("rows.npz", "rows.csv", "code.py"):
+        (tmp_path / "my rows" / name).touch()
+    node = ("supernode.sh", *NODE, *secure(credentials), "--data")
+    for name in ("rows.npz", "rows.csv"):
+        code, said, told = script(*node, f"my rows/{name}")
+        assert (code, told) == (2, None)
+        assert f"--data my rows/{name} has no classes.txt beside it" in said
+    (tmp_path / "my rows" / "classes.txt").write_text("no\n")
+    for name in ("rows.npz", "rows.csv", "code.py", "code.py:rows"):
+        *_, told = script(*node, f"my rows/{name}")
+        assert f'data-path="{tmp_path}/my rows/{name}"' in after(told["arguments"], "--node-config")
+    assert "--data my rows/none.py is no file" in script(*node, "my rows/none.py:rows")[1]
+
+
 def tables_are_found(folder):
     try:
         return read_folder(folder).format != "images"

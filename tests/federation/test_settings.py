@@ -58,7 +58,8 @@ RANGES = {
     "max-prototype-norm": ([TINY, 1e18], [0.0, 1.1e18, 1e300]),
 }
 CHOICES = {
-    "partition": ("iid", "dirichlet", "pathological", "way-shot", "mixed", "table"),
+    "partition": ("iid", "dirichlet", "pathological", "way-shot", "mixed", "table", "column"),
+    "augment": ("none", "flip", "crop", "flip-crop"),
     "classes": ("same", "union"),
     "split": ("pooled", "official"),
     "optimizer-state": ("fresh", "persistent"),
@@ -74,10 +75,10 @@ CHOICES = {
     "device": ("auto", "cpu", "cuda", "cuda:0", "cuda:13", "mps", "xpu:1"),
 }
 # checked elsewhere, or anything
-COLUMNS = {"text-column", "label-column", "group-column"}
+COLUMNS = {"text-column", "label-column", "group-column", "partition-column"}
 PATHS = {"privacy-encoder", "results-dir", "resume", "shared-test-path", "partition-table"}
 OPEN = {"own-settings", "strategy", "dataset", "models", "inference"} | PATHS | COLUMNS
-FLAGS = {"shared-init", "disclose-class-counts", "privacy-measure", "tensorboard", "wandb"}
+FLAGS = {"normalise", "shared-init", "disclose-class-counts", "privacy-measure", "tensorboard", "wandb"}
 # of a setting that means nothing alone
 NEEDS = {"privacy-measure": {"privacy": "release"}, "stop-min-delta": {"stop-patience": 1}}
 EITHER = {"mlflow"}  # a flag or a place
@@ -138,7 +139,11 @@ def test_a_number_may_lie_at_the_ends_of_its_range_and_not_beyond(name):
 @pytest.mark.parametrize("name", sorted(CHOICES))
 def test_a_choice_is_one_of_its_words_to_the_letter(name):
     for value in CHOICES[name]:
-        needed = {"way-shot": {"split": "official"}, "table": {"partition-table": "/t.csv"}}.get(value, {})
+        needed = {
+            "way-shot": {"split": "official"},
+            "table": {"partition-table": "/t.csv"},
+            "column": {"partition-column": "ward"},
+        }.get(value, {})
         assert held(name, value, needed) == value
     first = CHOICES[name][0]
     for value in ("", "x", first.upper(), first + " ", first + "\n"):
@@ -202,6 +207,8 @@ def test_an_int_is_taken_for_a_float(name):
         ({"clients": 2, "min-train-clients": 3}, ["`min-train-clients` 3", "`clients` 2"]),
         ({"clients": 20, "fraction-train": 0.1, "min-replies": 3}, ["`min-replies` 3", "`clients` 20", "asks 2"]),
         ({"partition": "table"}, ['`partition` is "table"', '`partition-table` ""']),
+        ({"partition": "column"}, ['`partition` is "column"', '`partition-column` ""']),
+        ({"partition-column": "ward"}, ['`partition` is "dirichlet"', '`partition-column` "ward"']),
         ({"partition-table": "/t.csv"}, ['`partition` is "dirichlet"', '`partition-table` "/t.csv"']),
         ({"partition": "way-shot"}, ['`partition` "way-shot"', '`split` is "pooled"']),
         ({"sparsity-dim": 9, "feature-dim": 8}, ["`sparsity-dim` 9", "`feature-dim` 8"]),

@@ -1,0 +1,293 @@
+"""Arrays as a data set: `x` and `y`, perhaps `x_test` and `y_test`, of a `.npz` file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from data import DataError
+from data.columns import MOST_NAMES, Columns
+from data.files import replacing
+
+SUFFIX = ".npz"
+AXES = ("NCHW", "NHWC", "NHW")
+CHANNELS = (1, 2, 3, 4)
+_TEST = "_test"
+_OWN = ("x", "y", "x_test", "y_test", "classes", "axes")
+_BLOCK = 4096  # rows
+
+
+@dataclass(frozen=True, eq=False)
+class Arrays:
+    """Rows in memory, training rows first.
+
+    Attributes:
+        inputs: (n, C, H, W) or (n, ...), uint8 of full scale 255 or float32. labels: (n,) int64 in 0..K−1.
+        train_rows: how many are for training. class_names: K names.
+        extra: further values of each row, (n,), by name. columns: of a table (tabular.py).
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    train_rows: int
+    class_names: tuple[str, ...]
+    extra: Mapping[str, np.ndarray]
+    columns: tuple[Any, ...] = ()
+
+    @property
+    def scale(self) -> float:
+        """The value of a full-scale input."""
+        return 255.0 if self.inputs.dtype == np.uint8 else 1.0
+
+
+def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alone: bool = False) -> Arrays:
+    """What a `.npz` file holds.
+
+    Args:
+        class_names: those of the `classes.txt` beside it, () for none: then the file's own `classes` count.
+        columns: what a setting names, further arrays of the file.
+        alone: rows that cannot be used are left out and decide on nothing else.
+
+    Raises:
+        DataError: the file cannot be read, lacks x or y, or holds what `arranged` refuses.
+    """
+    wanted = _wanted(columns)
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            entries = [*_OWN, *(name + end for name in wanted for end in ("", _TEST))]
+            found = {name: held[name] for name in entries if name in held.files}
+    except Exception as error:
+        # broken archives and pickled objects show in exceptions of every kind
+        raise DataError(
+            f"{str(path)!r} cannot be read ({type(error).__name__}: {error}): write it with numpy.savez(FILE, x=..., "
+            "y=...), of numbers and strings, no objects.",
+            told="its file of arrays cannot be read",
+        ) from error
+    return arranged(str(path), found, class_names, wanted, alone)
+
+
+def _wanted(columns: Columns) -> tuple[str, ...]:
+    idle = next((name for name in columns.named if name in ("text-column", "label-column")), "")
+    if idle:
+        raise DataError(
+            f"{idle} is {columns.named[idle]!r}, but arrays have their inputs in x and their labels in y: leave it "
+            "empty.",
+            told=f"{idle} names a column, but its data are arrays",
+        )
+    return tuple(columns.named.values())
+
+
+def arranged(
+    name: str,
+    found: Mapping[str, np.ndarray],
+    class_names: tuple[str, ...] = (),
+    wanted: tuple[str, ...] = (),
+    alone: bool = False,
+) -> Arrays:
+    """Arrays by name (`x`, `y`, `x_test`, `y_test`, `classes`, `axes`) as rows of a data set.
+
+    Args:
+        name: the data set's, for errors. class_names: go before `classes`. wanted: arrays of more values of rows.
+
+    Raises:
+        DataError: an array is missing, of another length, shape or type than it can be, or a value that is not finite
+            or no class.
+    """
+    for key in ("x", "y", *(["y_test"] if "x_test" in found else []), *(["x_test"] if "y_test" in found else [])):
+        if key not in found:
+            _refuse(
+                name, f"has no array {key}: give it x and y (and both of x_test and y_test, or none)", "lack x or y"
+            )
+    splits = ("", _TEST) if "x_test" in found else ("",)
+    axes = str(found["axes"]) if "axes" in found else ""
+    inputs = [_inputs(name, "x" + end, np.asarray(found["x" + end]), axes, alone) for end in splits]
+    if len({(each.shape[1:], each.dtype) for each in inputs}) > 1:
+        shapes = " and ".join(f"{each.dtype} {each.shape[1:]}" for each in inputs)
+        _refuse(name, f"holds rows of {shapes} in x and x_test: give both one shape and type", "differ in their rows")
+    class_names = class_names or tuple(map(str, np.asarray(found.get("classes", ())).tolist()))
+    labels = [np.asarray(found["y" + end]) for end in splits]
+    for end, x, y in zip(splits, inputs, labels, strict=True):
+        if y.shape != (len(x),):
+            _refuse(
+                name,
+                f"has y{end} of shape {y.shape} beside {len(x)} rows in x{end}: one label a row",
+                "have another number of labels",
+            )
+    numbered, class_names = _numbered(name, labels, class_names, alone)
+    extra = {each: _extra(name, each, found, splits, inputs) for each in wanted}
+    kept = [np.ones(len(y), dtype=bool) for y in numbered]
+    if alone:
+        kept = [(y >= 0) & _finite_rows(x) for x, y in zip(inputs, numbered, strict=True)]
+    every = np.concatenate(kept)
+    return Arrays(
+        np.concatenate([x[mask] for x, mask in zip(inputs, kept, strict=True)]),
+        np.concatenate([y[mask] for y, mask in zip(numbered, kept, strict=True)]),
+        int(kept[0].sum()),
+        class_names,
+        {each: values[every] for each, values in extra.items()},
+    )
+
+
+def _inputs(name: str, key: str, x: np.ndarray, axes: str, alone: bool) -> np.ndarray:
+    """An array of inputs as it is stored: uint8 or float32, images as (n, C, H, W)."""
+    image = bool(axes) or x.ndim == 4 or (x.ndim == 3 and x.dtype == np.uint8)
+    if x.ndim < 2 or 0 in x.shape[1:]:
+        _refuse(name, f"has {key} of shape {x.shape}: give it (n, ...), a row each", "are no rows of values")
+    if x.dtype == bool or (x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim == 2):
+        x = x.astype(np.float32)
+    if x.dtype != np.uint8 and x.dtype.kind != "f":
+        _refuse(
+            name,
+            f"has {key} of type {x.dtype} and shape {x.shape}: give pixels as uint8 (0 to 255), all else as float32",
+            "are of a type that is neither uint8 nor float32",
+        )
+    x = _channels_first(name, key, x, axes) if image else x
+    if x.dtype == np.uint8:
+        return np.ascontiguousarray(x)
+    with np.errstate(over="ignore"):
+        x = np.ascontiguousarray(x, dtype=np.float32)
+    for start in range(0, 0 if alone else len(x), _BLOCK):
+        wrong = np.argwhere(~np.isfinite(x[start : start + _BLOCK]))
+        if wrong.size:
+            row, *place = wrong[0].tolist()
+            where = ", ".join(map(str, (row + start, *place)))
+            _refuse(
+                name,
+                f"has {x[(row + start, *place)]} at {key}[{where}], but inputs must be finite float32 numbers: mend "
+                "or drop the row",
+                f"hold a value that is not finite in row {row + start}",
+            )
+    return x
+
+
+def _channels_first(name: str, key: str, x: np.ndarray, axes: str) -> np.ndarray:
+    """Images as (n, C, H, W). Of (n, a, b, c) the channels are the axis a or c that alone has 1 to 4 entries."""
+    if axes and (axes not in AXES or len(axes) != x.ndim):
+        _refuse(
+            name,
+            f"says that the axes of its images are {axes!r}, but {key} has the shape {x.shape}: it can be "
+            f"{', '.join(AXES)}, a letter an axis",
+            "have axes that do not fit their shape",
+        )
+    if x.ndim == 3:
+        return x[:, None]
+    first, last = x.shape[1] in CHANNELS, x.shape[3] in CHANNELS
+    if not axes and first == last:
+        _refuse(
+            name,
+            f"has {key} of shape {x.shape}, of which {'either' if first else 'neither'} of the axes 1 and 3 can be the "
+            'channels (1 to 4 of them): say which with axes="NCHW" or axes="NHWC" beside x',
+            "are images whose channels cannot be told from their sides",
+        )
+    return x if (axes or ("NCHW" if first else "NHWC")) == "NCHW" else x.transpose(0, 3, 1, 2)
+
+
+def _numbered(
+    name: str, labels: list[np.ndarray], class_names: tuple[str, ...], alone: bool
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Labels as numbers, −1 for what is no class where rows stand alone; and the classes' names."""
+    if all(each.dtype.kind in "US" for each in labels):
+        texts = [each.astype(str) for each in labels]
+        names = class_names or tuple(np.unique(np.concatenate(texts)).tolist())
+        order = {each: number for number, each in enumerate(names)}
+        numbered = [np.array([order.get(each, -1) for each in own.tolist()], dtype=np.int64) for own in texts]
+    elif all(each.dtype.kind in "iub" for each in labels):
+        numbered = [each.astype(np.int64) for each in labels]
+        largest = max((int(each.max()) for each in numbered if each.size), default=-1)
+        names = class_names or tuple(map(str, range(min(largest, MOST_NAMES) + 1)))
+    else:
+        held = " and ".join(str(each.dtype) for each in labels)
+        _refuse(name, f"has labels of type {held}: give class numbers 0, 1, 2, ... or names", "have labels of no class")
+    if len(names) > MOST_NAMES:
+        _refuse(name, f"would make {len(names)} classes, more than {MOST_NAMES}: mend y", "would make too many classes")
+    if alone:
+        return [np.where((each >= 0) & (each < len(names)), each, -1) for each in numbered], names
+    for split, each in zip(("y", "y_test"), numbered, strict=False):
+        wrong = np.flatnonzero((each < 0) | (each >= len(names)))
+        if wrong.size:
+            row = int(wrong[0])
+            given = labels[0 if split == "y" else 1][row]
+            _refuse(
+                name,
+                f"has the label {given!s} at {split}[{row}], but there are {len(names)} classes: correct it, or name "
+                "the classes in classes.txt",
+                f"have a label in row {row} that is none of {len(names)} classes",
+            )
+    return numbered, names
+
+
+def _extra(
+    name: str, key: str, found: Mapping[str, np.ndarray], splits: tuple[str, ...], inputs: list[np.ndarray]
+) -> np.ndarray:
+    values = []
+    for end, x in zip(splits, inputs, strict=True):
+        own = np.asarray(found.get(key + end, ()))
+        if own.shape != (len(x),) or own.dtype.kind not in "iuUS":
+            _refuse(
+                name,
+                f"has no array {key + end} of {len(x)} whole numbers or strings, one a row of x{end}: add it, or leave "
+                "that setting empty",
+                "lack the values of a column that a setting names",
+            )
+        values.append(own.astype(str) if own.dtype.kind in "US" else own)
+    if len({each.dtype.kind in "US" for each in values}) > 1:
+        values = [each.astype(str) for each in values]
+    return np.concatenate(values)
+
+
+def _finite_rows(x: np.ndarray) -> np.ndarray:
+    """Which rows hold finite numbers alone: (n,) bool."""
+    if x.dtype == np.uint8:
+        return np.ones(len(x), dtype=bool)
+    finite: np.ndarray = np.isfinite(x).reshape(len(x), -1).all(axis=1)
+    return finite
+
+
+def _refuse(name: str, sentence: str, told: str) -> NoReturn:
+    raise DataError(f"{name!r} {sentence}.", told=f"its arrays {told}")
+
+
+def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
+    """Write arrays by name to a file in `folder` that is called by its content; what is there already stays.
+
+    Raises:
+        DataError: it cannot be written, or `arranged` refuses them.
+    """
+    held = {name: _plain(np.asarray(values)) for name, values in arrays.items()}
+    arranged("dataset", held)
+    digest = hashlib.blake2b(digest_size=8)
+    for name, values in sorted(held.items()):
+        digest.update(repr((name, values.dtype.str, values.shape)).encode())
+        digest.update(np.ascontiguousarray(values).tobytes())
+    path = folder / f"arrays-{digest.hexdigest()}{SUFFIX}"
+    if path.is_file():
+        return path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # savez would put its ending after the temporary file's
+        with replacing(path) as temporary, open(temporary, "wb", opener=_mine) as file:
+            np.savez(file, allow_pickle=False, **held)
+    except OSError as error:
+        raise DataError(
+            f"the arrays cannot be written to {str(path)!r} ({error.strerror or error}): free space there, or set "
+            "PROTOSPHERE_HOME to a folder of yours."
+        ) from None
+    return path
+
+
+def _plain(values: np.ndarray) -> np.ndarray:
+    """Strings as a table's column holds them, as an array's; the answers to a question as two classes."""
+    if values.dtype == object and values.ndim == 1 and all(isinstance(value, str) for value in values):
+        return values.astype(str)
+    return values
+
+
+def _mine(path: str, flags: int) -> int:
+    """For this user alone, as all that is kept of data."""
+    return os.open(path, flags, 0o600)

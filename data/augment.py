@@ -1,0 +1,52 @@
+"""Flips and crops of a batch of training images, drawn from a generator of its own (He et al. 2016, section 4.2)."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from data import DataError
+
+Augment = Literal["none", "flip", "crop", "flip-crop"]
+PADDING = 8  # a side of a crop is padded by its length over this: 4 of 32 pixels
+
+
+def augmented(images: Tensor, augment: Augment, draws: torch.Generator) -> Tensor:
+    """Each image mirrored left to right with probability 1/2, and then a window of its own size out of it, padded with
+    zeros on all sides, at a place that is as likely as any other.
+
+    Args:
+        images: (n, C, H, W) as stored, so that zero is black. draws: on the CPU: equal draws on every device.
+
+    Returns:
+        The same shape and type, on their device.
+    """
+    n, channels, height, width = images.shape
+    if "flip" in augment:
+        mirrored = (torch.rand(n, generator=draws) < 0.5).to(images.device)
+        images = torch.where(mirrored.view(n, 1, 1, 1), images.flip(3), images)
+    if "crop" in augment:
+        top, left = (max(side // PADDING, 1) for side in (height, width))
+        padded = torch.nn.functional.pad(images, (left, left, top, top))
+        down = torch.randint(2 * top + 1, (n, 1), generator=draws).to(images.device)
+        right = torch.randint(2 * left + 1, (n, 1), generator=draws).to(images.device)
+        rows = (down + torch.arange(height, device=images.device)).view(n, 1, height, 1)
+        columns = (right + torch.arange(width, device=images.device)).view(n, 1, 1, width)
+        every = torch.arange(n, device=images.device).view(n, 1, 1, 1)
+        images = padded[every, torch.arange(channels, device=images.device).view(1, channels, 1, 1), rows, columns]
+    return images
+
+
+def refuse_unfit(augment: Augment, normalise: bool, axes: int) -> None:
+    """Refuse to flip or crop what are no images, and to normalise what are no numbers.
+
+    Args:
+        axes: of one input; 0 of a text.
+
+    Raises:
+        DataError: names the setting.
+    """
+    if augment != "none" and axes != 3:
+        raise DataError.public(f'augment is "{augment}", which is for images, and the data are none: set it to "none".')
+    if normalise and not axes:
+        raise DataError.public("normalise is true, but texts have no channels: set it to false.")

@@ -1,0 +1,395 @@
+"""Tables of numbers and categories as rows of features: which columns there are, and what a row of them becomes.
+
+A number is one feature, and where the column may lack values a second one that says so; a category is one feature a
+value, and one more for a missing value where there can be any. What is missing of a number stays NaN in the stored
+rows: a client puts the mean of its own training rows there (client_data.py). Sites that see their own rows alone
+agree on the features by a `columns.json` beside the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from data import DataError
+from data.alone import usable
+from data.arrays import Arrays
+from data.columns import (
+    LABEL_COLUMNS,
+    TEXT_COLUMNS,
+    Columns,
+    check_groups,
+    check_labels,
+    column_values,
+    is_string,
+    number_labels,
+    refuse_absent,
+    refuse_many,
+)
+from data.files import replacing
+from data.folders import SCHEMA, Folder
+from data.text_files import batches, column_types
+
+if TYPE_CHECKING:
+    import pyarrow
+
+NUMBER, CATEGORY = "number", "category"
+# how a CSV file writes a missing value
+MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "?")
+MOST_VALUES = 200  # of a category; more are ids or texts
+_ROW = "number of the row"
+_FEW = 10  # values that a category may have however few rows there are
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, and what its cells can be: `values` of a category; `missing`: there may be none.
+
+    `kind` is "number" or "category".
+    """
+
+    name: str
+    kind: str
+    values: tuple[str, ...] = ()
+    missing: bool = False
+
+    @property
+    def features(self) -> int:
+        """How many features it becomes."""
+        return (1 if self.kind == NUMBER else len(self.values)) + self.missing
+
+    def as_json(self) -> dict[str, Any]:
+        """As columns.json has it."""
+        values = {"values": list(self.values)} if self.kind == CATEGORY else {}
+        return {"name": self.name, "kind": self.kind, **values, "missing": self.missing}
+
+
+def is_numbers(folder: Folder, columns: Columns, site: bool) -> bool:
+    """Whether a folder's tables hold numbers and categories: a `columns.json` lies there, or no column is an image or
+    has a usual name of texts, and it is no site's."""
+    if folder.format not in ("csv", "parquet") or columns.text:
+        return False
+    if (folder.root / SCHEMA).is_file():
+        return True
+    if site:
+        return False
+    try:
+        held = _types(folder.train[0])
+    except Exception:
+        # whoever reads the whole table says what is wrong with it
+        return False
+    pictures = any(str(kind).startswith(("struct", "binary", "large_binary", "list")) for kind in held.values())
+    texts = any(name in held and str(held[name]).endswith("string") for name in TEXT_COLUMNS)
+    return not pictures and not texts and len(held) > 1
+
+
+def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
+    """The rows of a folder's tables as features, by its columns.json, or by what the whole table holds.
+
+    Args:
+        alone: rows that cannot be used are left out and decide on nothing else.
+
+    Raises:
+        DataError: no label column, a column of another kind than numbers or strings, a value that is none of its
+            column's, unusable labels or groups, a columns.json that is none.
+    """
+    import datasets
+
+    name = folder.name
+    held = _types(folder.train[0])
+    refuse_absent(name, held, columns)
+    label = columns.label or next((each for each in LABEL_COLUMNS if each in held), "")
+    if not label:
+        _refuse(
+            name,
+            f"has no label column; its columns are {', '.join(held)}: name the one with the classes "
+            f"{LABEL_COLUMNS[0]}, or set label-column",
+            "has no label column of a usual name",
+        )
+    others = [label, *filter(None, (columns.group, columns.partition))]
+    schema = read_schema(folder.root / SCHEMA) if (folder.root / SCHEMA).is_file() else None
+    wanted = [each for each in held if each not in others] if schema is None else [each.name for each in schema]
+    tables = {split: _table(folder, paths, [*wanted, *others]) for split, paths in _splits(folder)}
+    schema = _inferred(name, tables, wanted) if schema is None else schema
+    class_names = folder.class_names
+    encoded = {split: encode(name, split, schema, table, alone) for split, table in tables.items()}
+    about = {
+        split: datasets.Dataset(table.select(others).append_column(_ROW, [_whole_rows(encoded[split])]))
+        for split, table in tables.items()
+    }
+    if alone:
+        found = {_ROW: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
+        about = {split: usable(table, found, "text", class_names) for split, table in about.items()}
+        encoded = {split: x[np.array(about[split][_ROW], dtype=np.int64)] for split, x in encoded.items()}
+    about, class_names = number_labels(name, about, label, class_names, folder.format == "csv")
+    largest = max(check_labels(name, split, table, label, class_names) for split, table in about.items())
+    if not class_names:
+        refuse_many(name, label, largest + 1)
+    extra = {}
+    for column in filter(None, (columns.group, columns.partition)):
+        for split, table in about.items():
+            check_groups(name, split, table, column)
+        extra[column] = np.concatenate([column_values(table, column).to_numpy() for table in about.values()])
+    return Arrays(
+        np.concatenate(list(encoded.values())),
+        np.concatenate([column_values(table, label).to_numpy() for table in about.values()]).astype(np.int64),
+        len(encoded["train"]),
+        class_names or tuple(map(str, range(largest + 1))),
+        extra,
+        schema,
+    )
+
+
+def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table, alone: bool = False) -> np.ndarray:
+    """Cells as features: (n, F) float32, NaN for a number that is missing; with `alone` infinity in a row that holds
+    what cannot be used.
+
+    Raises:
+        DataError: the table lacks a column, or a cell holds none of what its column can.
+    """
+    parts = [np.zeros((table.num_rows, 0), np.float32)]
+    for column in schema:
+        if column.name not in table.column_names:
+            _refuse(
+                name,
+                f"has no column {column.name!r} in its {split} table, which {SCHEMA} names: add it",
+                "lacks a column that its columns.json names",
+            )
+        cells = table.column(column.name)
+        part, wrong = _numbers(column, cells) if column.kind == NUMBER else _one_hot(column, cells)
+        if alone:
+            part[wrong] = np.inf
+        elif wrong.any():
+            row = int(wrong.argmax())
+            value = cells[row].as_py()
+            none = value is None or (isinstance(value, str) and value.strip() in MISSING) or value != value
+            what = "no value" if none else f"{value!r}"
+            remedy = 'say "missing": true there' if none else f"it can be {column.kind} there: mend the row or the file"
+            _refuse(
+                name,
+                f"has {what} in row {row} of its {split} table in the column {column.name!r}, which {SCHEMA}, or the "
+                f"rows that the columns were made of, do not have; {remedy}",
+                f"has in row {row} of its {split} table what its columns.json does not allow",
+            )
+        parts.append(part)
+    return np.concatenate(parts, axis=1)
+
+
+def _numbers(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(n, 1 or 2) features and which rows are wrong (n,)."""
+    values, missing = _as_numbers(cells)
+    with np.errstate(over="ignore"):
+        numbers = values.astype(np.float32)
+    wrong = (~missing & ~np.isfinite(numbers)) | (missing & (not column.missing))
+    return np.stack([numbers, *([missing.astype(np.float32)] if column.missing else [])], axis=1), wrong
+
+
+def _one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
+    import pyarrow
+    import pyarrow.compute as pc
+
+    words, missing = _as_words(cells)
+    codes = pc.index_in(words, value_set=pyarrow.array(column.values, pyarrow.string())).fill_null(-1).to_numpy()
+    hot = np.zeros((len(codes), column.features), np.float32)
+    known = np.flatnonzero(~missing & (codes >= 0))
+    hot[known, codes[known]] = 1
+    if column.missing:
+        hot[missing, -1] = 1
+    return hot, np.where(missing, not column.missing, codes < 0)
+
+
+def _as_numbers(cells: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Values (n,) float64, NaN for what is missing and infinity for what is no number; and which are missing."""
+    import pyarrow
+    import pyarrow.compute as pc
+
+    if pyarrow.types.is_dictionary(cells.type):
+        cells = cells.cast(cells.type.value_type)
+    if not pyarrow.types.is_string(cells.type) and not pyarrow.types.is_large_string(cells.type):
+        values = cells.cast(pyarrow.float64(), safe=False).to_numpy().astype(np.float64)
+        return values, np.isnan(values)
+    words, missing = _as_words(cells)
+    try:
+        values = words.cast(pyarrow.float64()).to_numpy().astype(np.float64)
+    except pyarrow.ArrowInvalid:
+        values = np.array([_number(word) for word in words.to_pylist()])
+    # the word itself is no number, either
+    values = np.where(np.isnan(values) & ~missing, np.inf, values)
+    return values, missing if len(values) else np.asarray(pc.is_null(words).to_numpy())
+
+
+def _number(word: str | None) -> float:
+    try:
+        return np.nan if word is None else float(word)
+    except ValueError:
+        return np.inf
+
+
+def _as_words(cells: Any) -> tuple[Any, np.ndarray]:
+    """Cells as strings without spaces around them, null for what is missing; and which are missing."""
+    import pyarrow
+    import pyarrow.compute as pc
+
+    words = cells.cast(pyarrow.string())
+    words = pc.utf8_trim_whitespace(words)
+    missing = pc.is_in(words, value_set=pyarrow.array([*MISSING, None], pyarrow.string()))
+    return pc.if_else(missing, pyarrow.scalar(None, pyarrow.string()), words), np.asarray(missing.to_numpy())
+
+
+def _whole_rows(encoded: np.ndarray) -> list[str]:
+    """The numbers of the rows all of whose cells can be used, "" of any other."""
+    return [str(row) if whole else "" for row, whole in enumerate((~np.isinf(encoded).any(axis=1)).tolist())]
+
+
+def numeric(schema: Sequence[Column]) -> np.ndarray:
+    """Which features are the values of a number: (F,) bool."""
+    kinds = [[each.kind == NUMBER, *[False] * (each.features - 1)] for each in schema if each.features]
+    return np.array([kind for own in kinds for kind in own], dtype=bool)
+
+
+def missing_rows(schema: Sequence[Column], inputs: np.ndarray) -> dict[str, int]:
+    """How many rows lack a value of each column that may lack one."""
+    ends = np.cumsum([each.features for each in schema])
+    return {
+        each.name: int(np.asarray(inputs[:, end - 1]).sum())
+        for each, end in zip(schema, ends.tolist(), strict=True)
+        if each.missing
+    }
+
+
+# --- what columns there are ----------------------------------------------------------------------------------
+
+
+def columns_of(written: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+    """The inverse of `as_json`."""
+    return tuple(
+        Column(each["name"], each["kind"], tuple(each.get("values", ())), each.get("missing", False))
+        for each in written
+    )
+
+
+def read_schema(path: Path) -> tuple[Column, ...]:
+    """The columns that a columns.json names.
+
+    Raises:
+        DataError: it is none.
+    """
+    try:
+        found = columns_of(json.loads(path.read_text("utf-8"))["columns"])
+        names = [each.name for each in found]
+        kinds = all(each.kind in (NUMBER, CATEGORY) and isinstance(each.missing, bool) for each in found)
+        words = all(isinstance(word, str) for each in found for word in (each.name, *each.values))
+        distinct = all(len(set(own)) == len(own) for own in (names, *(each.values for each in found)))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found, kinds, words, distinct = (), False, False, False
+    if not (found and kinds and words and distinct):
+        _refuse(
+            str(path),
+            'does not name columns as {"columns": [{"name": ..., "kind": "number" or "category", "values": [...], '
+            '"missing": true or false}, ...]}, each once: have `protosphere data --export-columns FILE` write it',
+            "has a columns.json that names no columns",
+        )
+    return found
+
+
+def write_schema(path: Path, schema: Sequence[Column]) -> None:
+    """Write a columns.json.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    try:
+        with replacing(path) as temporary:
+            lines = ",\n  ".join(json.dumps(each.as_json(), ensure_ascii=False) for each in schema)
+            temporary.write_text(f'{{"columns": [\n  {lines}\n]}}\n', "utf-8")
+    except OSError as error:
+        raise DataError(f"the columns cannot be written to {str(path)!r} ({error.strerror or error}).") from None
+
+
+def _inferred(name: str, tables: Mapping[str, pyarrow.Table], wanted: Sequence[str]) -> tuple[Column, ...]:
+    import pyarrow
+
+    return tuple(
+        _column(name, each, pyarrow.chunked_array([c for t in tables.values() for c in t.column(each).chunks], kind))
+        for each in wanted
+        for kind in [tables["train"].schema.field(each).type]
+    )
+
+
+def _column(name: str, column: str, cells: Any) -> Column:
+    import pyarrow
+
+    strings = is_string(cells.type) or pyarrow.types.is_dictionary(cells.type)
+    plain = pyarrow.types.is_integer(cells.type) or pyarrow.types.is_floating(cells.type)
+    if not strings and not (plain or pyarrow.types.is_boolean(cells.type) or pyarrow.types.is_decimal(cells.type)):
+        _refuse(
+            name,
+            f"has {cells.type} in the column {column!r}, but features are numbers and strings: write it as one of "
+            f"them, or name the columns to use in {SCHEMA}",
+            "has a column that holds neither numbers nor strings",
+        )
+    values, missing = _as_numbers(cells)
+    if not np.isinf(values).any() or not strings:
+        return Column(column, NUMBER, missing=bool(missing.any()))
+    words, missing = _as_words(cells)
+    distinct = sorted(word for word in words.unique().to_pylist() if word is not None)
+    if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(words) // 2):
+        _refuse(
+            name,
+            f"has {len(distinct)} different values in the column {column!r} of {len(words)} rows, too many for a "
+            f"category: if it holds texts, set text-column to it; if ids, name the columns to use in {SCHEMA}",
+            "has a column of too many values for a category",
+        )
+    return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+def _types(path: Path) -> dict[str, Any]:
+    import pyarrow.parquet
+
+    if path.suffix != ".parquet":
+        return dict(column_types(path))
+    schema = pyarrow.parquet.read_schema(path)
+    return {name: schema.field(name).type for name in schema.names}
+
+
+def _splits(folder: Folder) -> list[tuple[str, tuple[Path, ...]]]:
+    return [(split, paths) for split, paths in (("train", folder.train), ("test", folder.test)) if paths]
+
+
+def _table(folder: Folder, paths: tuple[Path, ...], wanted: Sequence[str]) -> pyarrow.Table:
+    """Some columns of a split's files."""
+    import pyarrow
+    import pyarrow.parquet
+
+    parts = []
+    for path in paths:
+        held = _types(path)
+        lacking = next((each for each in wanted if each not in held), None)
+        if lacking is not None:
+            _refuse(
+                folder.name,
+                f"has no column {lacking!r} in {path.name}; its columns are {', '.join(held)}: give all tables the "
+                f"columns of the first, or of {SCHEMA}",
+                "lacks a column in one of its files",
+            )
+        if path.suffix == ".parquet":
+            parts.append(pyarrow.parquet.read_table(path, columns=list(wanted)))
+        else:
+            schema = pyarrow.schema([(each, pyarrow.string()) for each in wanted])
+            parts.append(pyarrow.Table.from_batches(batches(path, schema), schema))
+    try:
+        return pyarrow.concat_tables(parts, promote_options="permissive")
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+        _refuse(folder.name, f"has files of different columns ({error}): write them alike", "has files that differ")
+
+
+def _refuse(name: str, sentence: str, told: str) -> NoReturn:
+    raise DataError(f"{name!r} {sentence}.", told=f"its table {told}")

@@ -1,0 +1,71 @@
+"""Somebody's own code in a run's data: a callable that gives the rows, or one that deals them."""
+
+import hashlib
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from data import DataError
+from models import ModelError, plugins
+
+
+@dataclass(frozen=True)
+class OwnCode:
+    """A callable, by `package.module:NAME`, `./file.py` or `./file.py:NAME`.
+
+    Attributes:
+        name: its name, of a file without the folder. place: as it is to be loaded. digest: of the file's content.
+        usual: what a file's callable is called, where nothing else is said.
+    """
+
+    name: str
+    place: str
+    digest: str
+    usual: str
+
+    def __call__(self, *arguments: object) -> object:
+        """What it returns.
+
+        Raises:
+            DataError: it cannot be loaded or called, or fails.
+        """
+        try:
+            found = plugins.load(self.place, self.usual)
+            if not callable(found):
+                raise TypeError(f"it is of type {type(found).__name__}, which cannot be called")
+            return found(*arguments)
+        except DataError:
+            raise
+        except Exception as error:
+            raise _failed(self.name, error) from error
+
+
+def own_code(name: str, usual: str) -> OwnCode | None:
+    """The code that a setting names; None where it names none.
+
+    Raises:
+        DataError: its file cannot be read.
+    """
+    if not plugins.is_plugin(name):
+        return None
+    try:
+        digest = plugins.digest(name) or _of_module(plugins.parted(name)[0])
+    except (ModelError, ImportError, OSError, ValueError) as error:
+        raise _failed(plugins.placeless(name), error) from error
+    return OwnCode(plugins.placeless(name), name, digest, usual)
+
+
+def _of_module(module: str) -> str:
+    found = importlib.util.find_spec(module)
+    if found is None:
+        raise ImportError(f"there is no module {module}")
+    origin = Path(found.origin or "")
+    return hashlib.blake2b(origin.read_bytes(), digest_size=8).hexdigest() if origin.is_file() else ""
+
+
+def _failed(name: str, error: Exception) -> DataError:
+    return DataError(
+        f"{name!r} cannot be used ({type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}): it must be a "
+        "callable of yours that can be imported here and gives what docs/data.md says.",
+        told="its own code for data failed",
+    )

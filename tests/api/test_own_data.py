@@ -1,0 +1,182 @@
+"""Runs on a user's own data, from the arrays to what a trained client says of them."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+import protosphere
+from data.client_data import client_data
+from data.tabular import encode
+from federation.data_spec import data_spec
+from federation.settings import home as home_of
+from protosphere.arrays import data_of
+from serving.export import export
+from serving.predict import open_trained
+from strategies import read_settings
+
+RNG = np.random.default_rng(3)
+Y = np.arange(120) % 3
+ROWS = (RNG.normal(size=(120, 5)) + Y[:, None]).astype(np.float32)
+AUDIO_MODEL = """
+from torch import nn
+
+def model(input_shape, **_):
+    return nn.Sequential(nn.Conv1d(input_shape[0], 8, 5), nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+"""
+
+
+def start(strategy, dataset, **more):
+    return protosphere.run(strategy, dataset, **({"clients": 2, "quiet": True, "rounds": 1, "device": "cpu"} | more))
+
+
+MINE = """
+import torch
+from torch.utils.data import TensorDataset
+
+def rows():
+    found = TensorDataset(torch.arange(120.0).view(120, 1) % 3, torch.arange(120) % 3)
+    found.classes = ["ant", "bee", "cat"]
+    return found
+
+def deal(labels, groups, clients, seed):
+    return [(labels < 2).nonzero()[0], (labels == 2).nonzero()[0]]
+"""
+
+
+def run_roster(run):
+    return sorted(json.loads((run.folder / "roster.json").read_text()), key=lambda client: client["partition"])
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+def test_arrays_are_a_data_set_and_a_client_predicts_rows_like_them(home):
+    asked = {"rounds": 2, "models": "tiny_perceptron", "partition": "iid", "learning_rate": 0.1}
+    run = start("local", (ROWS, Y), **asked)
+    assert run.client(0).predict(ROWS, "classifier").labels.shape == (120,)
+    (file,) = (home / "arrays").iterdir()
+    np.savez("mine.npz", x=ROWS, y=Y)
+    again = start("local", "./mine.npz", **asked)
+    # the same rows, whatever file they come from
+    assert again.rounds["accuracy"].tolist() == run.rounds["accuracy"].tolist()
+    assert str(file) == run.settings["dataset"] == data_of([ROWS, Y])
+
+
+def test_tensors_of_any_shape_go_to_a_users_own_model():
+    sound = np.repeat(ROWS[:, :2, None], 40, axis=2)
+    with open("sound.py", "w") as file:
+        file.write(AUDIO_MODEL)
+    run = start("local", (sound, Y), models="./sound.py", partition="iid")
+    client = run.client(0)
+    assert client.input_shape == (2, 40)
+    assert client.predict(sound[:4], "classifier").labels.shape == (4,)
+    with pytest.raises(protosphere.Error, match="images"):
+        start("local", (sound, Y), models="tiny_cnn", partition="iid")
+
+
+def test_images_of_floats_stay_as_they_are():
+    images = np.repeat(np.repeat(ROWS[:, :1, None, None], 8, 2), 8, 3)
+    run = start("local", {"x": images, "y": Y, "classes": list("abc")}, models="tiny_cnn")
+    found = run.client(0).predict(images[:5], "classifier")
+    assert set(found.names) <= set("abc")
+    with pytest.raises(protosphere.SettingError, match="takes no images"):
+        run.client(0).predict(["a.png"])
+
+
+def test_a_table_of_numbers_is_learnt_and_a_client_reads_rows_like_its_own(tmp_path):
+    frame = pd.DataFrame(ROWS[:, :3], columns=list("abc")).assign(kind=np.where(Y == 2, "x", "y"), outcome=Y)
+    frame.loc[::7, "a"] = np.nan
+    frame.to_csv("table.csv", index=False)
+    asked = {"label_column": "outcome", "models": "tiny_perceptron", "partition": "iid", "learning_rate": 0.1}
+    run = start("local", "./table.csv", rounds=5, **asked)
+    assert run.rounds["accuracy/classifier"].iloc[-1] > 0.6
+    client = run.client(0)
+    found = client.predict(frame, "classifier")
+    assert (found.labels == Y).mean() > 0.6
+    # as the program that stands alone says
+    export(open_trained(client.folder, "cpu"), tmp_path / "client.pt2", rule="classifier")
+    inputs = encode("x", "given", open_trained(client.folder, "cpu").transform.columns, pa.Table.from_pandas(frame))
+    scores, _ = torch.export.load(tmp_path / "client.pt2").module()(torch.from_numpy(inputs))
+    assert np.allclose(scores.detach().numpy(), found.scores, atol=1e-4)
+    with pytest.raises(protosphere.DataError, match="'b'"):
+        client.predict(frame.drop(columns="b"))
+    # clients with figures of their own train in steps in common, too
+    together = start("local", "./table.csv", rounds=5, engine="cohort", **asked)
+    assert np.allclose(together.rounds["accuracy"], run.rounds["accuracy"])
+    with pytest.raises(protosphere.Error, match="flat rows"):
+        start("local", "./table.csv", **(asked | {"models": "tiny_cnn"}))
+
+
+@pytest.mark.parametrize("dataset", [(ROWS, Y, Y), {"x": ROWS}, (ROWS, Y[:3])])
+def test_arrays_that_are_no_data_set_are_refused_before_anything_starts(dataset, home):
+    with pytest.raises(protosphere.Error, match=r"arrays|array y|120 rows"):
+        start("local", dataset)
+    assert not (home / "results").exists()
+
+
+IMAGES = np.random.default_rng(1).integers(0, 256, (120, 8, 8, 3)).astype(np.uint8)
+IMAGES[Y == 1, :4] //= 4
+CNN = {"models": "tiny_cnn", "partition": "iid", "rounds": 3, "normalise": True, "augment": "flip-crop"}
+FIGURES = ["accuracy", "accuracy/classifier", "loss", "validation"]
+
+
+def test_normalised_and_augmented_runs_are_the_same_to_the_bit_resumed_or_in_several_processes():
+    whole = start("fedproto", (IMAGES, Y), **CNN)
+    assert np.isfinite(whole.rounds["loss"].iloc[1:]).all()
+    part = start("fedproto", (IMAGES, Y), **(CNN | {"rounds": 1}))
+    resumed = protosphere.run(resume=part.folder, rounds=3, quiet=True)
+    others = start("fedproto", (IMAGES, Y), workers=2, **CNN)
+    for each in (resumed, others):
+        assert each.rounds[FIGURES].equals(whole.rounds[FIGURES])
+    plain = start("fedproto", (IMAGES, Y), **(CNN | {"augment": "none"}))
+    raw = start("fedproto", (IMAGES, Y), **(CNN | {"augment": "none", "normalise": False}))
+    losses = [run.rounds["loss"].iloc[1] for run in (whole, plain, raw)]
+    assert len(set(losses)) == 3
+    # steps in common are those of each client alone
+    together = start("fedproto", (IMAGES, Y), engine="cohort", **(CNN | {"augment": "none"}))
+    assert np.allclose(together.rounds["loss"].iloc[1:], plain.rounds["loss"].iloc[1:], rtol=1e-4)
+    alone = start("fedproto", (IMAGES, Y), engine="cohort", **CNN)
+    assert alone.rounds[FIGURES].equals(whole.rounds[FIGURES])
+
+
+def test_what_a_client_scales_by_goes_with_its_model(tmp_path):
+    run = start("local", (IMAGES, Y), **(CNN | {"augment": "none"}))
+    client = run.client(1)
+    trained = open_trained(client.folder, "cpu")
+    assert trained.transform.mean != open_trained(run.client(0).folder, "cpu").transform.mean
+    settings = read_settings(run.settings).settings
+    own = client_data(data_spec(settings, 2), 1, home_of() / "cache")
+    assert own.transform == trained.transform
+    found = client.predict(own.test.inputs, "classifier")
+    export(trained, tmp_path / "client.pt2", rule="classifier")
+    program = torch.export.load(tmp_path / "client.pt2").module()
+    assert np.allclose(program(own.test.inputs.float())[0].detach().numpy(), found.scores, atol=1e-4)
+    last = run.clients[run.clients["client"] == 1].iloc[-1]
+    assert last["accuracy/classifier"] == pytest.approx(float((found.labels == own.test.labels.numpy()).mean()))
+
+
+@pytest.mark.parametrize("asked", [{"augment": "flip"}, {"augment": "flop"}, {"normalise": 1}])
+def test_transforms_that_do_not_fit_are_refused_before_anything_starts(asked, home):
+    with pytest.raises(protosphere.Error, match=r"augment|normalise"):
+        start("local", (ROWS, Y), models="tiny_perceptron", **asked)
+    assert not (home / "results").exists()
+
+
+def test_a_dataset_and_a_partition_of_ones_own(tmp_path, home):
+    (tmp_path / "mine.py").write_text(MINE)
+    asked = {"models": "tiny_perceptron", "partition": "./mine.py:deal", "quiet": True}
+    run = start("local", "./mine.py:rows", **asked)
+    assert [client["classes"] for client in run_roster(run)] == [[0, 1], [2]]
+    assert run.client(0).class_names == ("ant", "bee", "cat")
+    # by the values of an array
+    by_ward = {"partition": "column", "partition_column": "ward", "models": "tiny_perceptron"}
+    run = start("local", {"x": ROWS, "y": Y, "ward": np.array(["b", "a"])[(Y > 1).astype(int)]}, **by_ward)
+    assert [client["classes"] for client in run_roster(run)] == [[2], [0, 1]]

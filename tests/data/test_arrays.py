@@ -1,0 +1,156 @@
+"""Arrays as a data set: what rows they become, and what is refused."""
+
+import io
+
+import numpy as np
+import pytest
+
+from data import DataError
+from data.arrays import arranged, read_arrays, write_arrays
+from data.columns import USUAL, Columns
+from data.decoded import Recipe, decode, decoded
+from data.folders import read_folder
+
+RNG = np.random.default_rng(5)
+Y = np.arange(6) % 3
+
+
+def saved(path, **held):
+    np.savez(path, **held)
+    return path
+
+
+SHAPES = [
+    # given, dtype, axes -> stored shape of a row, scale
+    ((6, 4), "float64", "", (4,), 1.0),
+    ((6, 4), "int64", "", (4,), 1.0),
+    ((6, 4), "uint8", "", (4,), 255.0),
+    ((6, 8, 9), "uint8", "", (1, 8, 9), 255.0),
+    ((6, 8, 9), "float32", "", (8, 9), 1.0),
+    ((6, 8, 9), "float32", "NHW", (1, 8, 9), 1.0),
+    ((6, 8, 9, 3), "uint8", "", (3, 8, 9), 255.0),
+    ((6, 3, 8, 9), "float32", "", (3, 8, 9), 1.0),
+    ((6, 3, 8, 3), "uint8", "NHWC", (3, 3, 8), 255.0),
+    ((6, 13, 8, 9), "uint8", "NCHW", (13, 8, 9), 255.0),
+    ((6, 2, 3, 4, 5), "float32", "", (2, 3, 4, 5), 1.0),
+]
+
+
+@pytest.mark.parametrize(("shape", "dtype", "axes", "row", "scale"), SHAPES)
+def test_rows_of_any_shape_and_type_are_stored_as_they_are(shape, dtype, axes, row, scale, tmp_path):
+    x = RNG.integers(0, 256, shape).astype(dtype)
+    path = saved(tmp_path / "rows.npz", x=x, y=Y, **({"axes": axes} if axes else {}))
+    found = decoded(str(path), tmp_path / "cache")
+    assert (found.inputs.shape, found.scale, found.train_rows) == ((6, *row), scale, 6)
+    assert found.inputs.dtype == (np.uint8 if dtype == "uint8" else np.float32)
+    # the same values, row by row, wherever their channels stood
+    channels_last = axes == "NHWC" or (len(shape) == 4 and shape[3] == 3)
+    expected = np.moveaxis(x, 3, 1) if channels_last else x
+    assert np.array_equal(np.array(found.inputs).ravel(), expected.astype(np.float32).ravel())
+    assert (found.labels.tolist(), found.class_names) == (Y.tolist(), ("0", "1", "2"))
+
+
+NAN, INF = np.zeros((6, 2, 2), np.float32), np.zeros((6, 4))
+NAN[4, 1, 0], INF[5, 3] = np.nan, 1e39
+X = np.zeros((6, 4), np.float32)
+BAD = [
+    ({"y": Y}, "no array x"),
+    ({"x": X}, "no array y"),
+    ({"x": X, "y": Y, "x_test": X}, "no array y_test"),
+    ({"x": X, "y": Y, "y_test": Y}, "no array x_test"),
+    ({"x": NAN, "y": Y}, r"has nan at x\[4, 1, 0\]"),
+    ({"x": X, "y": Y, "x_test": INF, "y_test": Y}, r"has inf at x_test\[5, 3\]"),
+    ({"x": X, "y": Y[:5]}, r"y of shape \(5,\) beside 6 rows"),
+    ({"x": X, "y": Y.astype(float)}, "labels of type float64"),
+    ({"x": X, "y": np.array([0, 1, 2, 0, -1, 1])}, r"the label -1 at y\[4\]"),
+    ({"x": X, "y": Y, "classes": ["a", "b"]}, r"the label 2 at y\[2\]"),
+    ({"x": X, "y": np.array(list("abcabd")), "classes": list("abc")}, r"the label d at y\[5\]"),
+    ({"x": X, "y": Y + 10_000}, "more than 10000"),
+    ({"x": X[:, :0], "y": Y}, "a row each"),
+    ({"x": X[:, 0], "y": Y}, "a row each"),
+    ({"x": np.zeros((6, 8, 9), np.int64), "y": Y}, "of type int64"),
+    ({"x": X.astype("U"), "y": Y}, "of type <U"),
+    ({"x": np.zeros((6, 3, 8, 3), np.uint8), "y": Y}, "either of the axes"),
+    ({"x": np.zeros((6, 13, 8, 9), np.uint8), "y": Y}, "neither of the axes"),
+    ({"x": X, "y": Y, "axes": "NCHW"}, "axes of its images are 'NCHW'"),
+    ({"x": X, "y": Y, "x_test": X[:, :3], "y_test": Y}, "one shape and type"),
+]
+
+
+@pytest.mark.parametrize(("held", "words"), BAD)
+def test_what_is_no_data_set_is_refused_by_its_place(held, words, tmp_path):
+    path = saved(tmp_path / "rows.npz", **held)
+    with pytest.raises(DataError, match=words) as caught:
+        decoded(str(path), tmp_path / "cache")
+    # and tells nothing of the file
+    assert caught.value.told.startswith("its arrays")
+    assert "rows.npz" not in caught.value.told
+
+
+@pytest.mark.parametrize("content", [b"no archive", b""])
+def test_what_is_no_file_of_arrays_is_refused(content, tmp_path):
+    (tmp_path / "rows.npz").write_bytes(content)
+    with pytest.raises(DataError, match="savez"):
+        decoded(str(tmp_path / "rows.npz"), tmp_path / "cache")
+    # an object could run code
+    objects = saved(tmp_path / "objects.npz", x=np.array([{}]), y=Y)
+    with pytest.raises(DataError, match="no objects"):
+        decoded(str(objects), tmp_path / "cache")
+
+
+def test_classes_groups_and_test_rows(tmp_path):
+    held = {"x": X, "x_test": X[:2], "y": np.array(list("cabcab")), "y_test": np.array(["b", "c"])}
+    path = saved(tmp_path / "rows.npz", **held, ward=np.array([7, 3, 7, 9, 3, 3]), ward_test=np.array([3, 1]))
+    own = read_arrays(path, (), Columns(group="ward"))
+    assert (own.class_names, own.labels.tolist()) == (("a", "b", "c"), [2, 0, 1, 2, 0, 1, 1, 2])
+    found = decoded(str(path), tmp_path / "cache", columns=Columns(group="ward"))
+    assert (found.train_rows, found.groups.tolist()) == (6, [0, 1, 0, 2, 1, 1, 1, 3])
+    for columns in (Columns(group="bed"), Columns(text="x"), Columns(label="y")):
+        with pytest.raises(DataError, match=r"bed|text-column|label-column"):
+            decoded(str(path), tmp_path / "cache", columns=columns)
+    # what lies beside goes before what is inside
+    (tmp_path / "classes.txt").write_text("c\nb\na\nd\n")
+    found = decoded(str(path), tmp_path / "cache")
+    assert (found.class_names, found.labels.tolist()) == (("c", "b", "a", "d"), [0, 2, 1, 0, 2, 1, 1, 0])
+
+
+def test_a_row_that_stands_alone_and_cannot_be_used_decides_on_nothing(tmp_path):
+    path = saved(tmp_path / "rows.npz", x=NAN, y=np.array([0, 1, 5, 0, 1, 1]))
+    with pytest.raises(DataError, match=r"no classes\.txt"):
+        Recipe(str(path), listed="tables").key()
+    (tmp_path / "classes.txt").write_text("no\nyes\n")
+    found = decode(Recipe(str(path), listed="all", alone=True), tmp_path / "cache")
+    assert (found.labels.tolist(), len(found.inputs)) == ([0, 1, 0, 1], 4)
+
+
+def test_images_are_brought_to_a_size_and_numbers_are_not(tmp_path):
+    path = saved(tmp_path / "rows.npz", x=RNG.integers(0, 256, (6, 8, 9, 3)).astype(np.uint8), y=Y)
+    assert decoded(str(path), tmp_path / "cache", image_size=16).inputs.shape == (6, 3, 16, 16)
+    with pytest.raises(DataError, match="image-size is 16"):
+        decoded(str(saved(tmp_path / "rows.npz", x=X, y=Y)), tmp_path / "cache", image_size=16)
+
+
+def test_arrays_are_written_once_a_content(tmp_path):
+    first = write_arrays(tmp_path / "arrays", {"x": X, "y": Y})
+    assert write_arrays(tmp_path / "arrays", {"y": Y.copy(), "x": X.copy()}) == first
+    others = [{"x": X + 1, "y": Y}, {"x": X.astype(np.float64), "y": Y}, {"x": X, "y": Y, "classes": list("abc")}]
+    assert len({write_arrays(tmp_path / "arrays", other) for other in others} | {first}) == 4
+    assert first.stat().st_mode & 0o077 == 0
+    assert read_folder(first).format == "arrays"
+    strings = np.array(list("abcabc"), dtype=object)
+    kept = read_arrays(write_arrays(tmp_path / "arrays", {"x": X, "y": strings}), (), USUAL)
+    assert kept.class_names == ("a", "b", "c")
+    with pytest.raises(DataError):
+        write_arrays(tmp_path / "arrays", {"x": X, "y": strings[:3]})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be written"):
+        write_arrays(tmp_path / "file", {"x": X, "y": Y})
+
+
+def test_a_file_in_memory_is_as_good(tmp_path):
+    file = io.BytesIO()
+    np.savez_compressed(file, x=X, y=Y)
+    (tmp_path / "rows.npz").write_bytes(file.getvalue())
+    assert np.array_equal(
+        arranged("rows", {"x": X, "y": Y}).labels, decoded(str(tmp_path / "rows.npz"), tmp_path).labels
+    )
