@@ -30,8 +30,8 @@ LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than
 class RunFolder:
     """`<time>-<strategy>-<dataset>/` in the results folder.
 
-    Holds settings.json, roster.json, status.json, metrics.jsonl, checkpoint.safetensors, prototypes.safetensors and
-    summary.json; where there are many clients `clients/`, see runs/columns.py.
+    Holds settings.json, origin.json, roster.json, status.json, metrics.jsonl, checkpoint.safetensors,
+    prototypes.safetensors and summary.json; where there are many clients `clients/`, see runs/columns.py.
     """
 
     def __init__(self, path: Path):
@@ -172,7 +172,7 @@ class RunFolder:
             return
         # a folder that cannot be taken away does no harm beside the error that led here
         with suppress(OSError):
-            for name in ("settings.json", "roster.json", "status.json", "token", ".lock"):
+            for name in ("settings.json", "roster.json", "status.json", "origin.json", "token", ".lock"):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
             (stores(self.name) / MARK).unlink(missing_ok=True)

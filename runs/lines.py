@@ -3,16 +3,14 @@
 All but what stands under `time` is the same to the bit for the same settings and seed.
 """
 
-import platform
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 from federation.settings import Settings
 from federation.wire.payloads import Evaluation, Identity
-from federation.words import own_version
 from runs import figures
 from runs.folder import FORMAT
+from runs.origin import versions
 from runs.round import Bytes, Reply
 
 Line = dict[str, Any]
@@ -220,9 +218,5 @@ def summarise(
         "failures": figures.failures(lines),
         "seconds": sum(line["time"]["round"] for line in lines),
         "settings": dict(written),
-        "versions": {
-            "protosphere": own_version(),
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("flwr", "torch", "numpy", "safetensors")},
-        },
+        "versions": versions(),
     }

@@ -183,13 +183,15 @@ def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> "RunFolder":
     Raises:
         SettingError: it cannot be made, or holds a run of other settings.
     """
+    from runs import origin
     from runs.folder import RunFolder
 
     defaults = known_settings(run.settings.strategy)
     asked = defaults | unpacked(run_config)
-    if run.settings.resume:
-        return RunFolder.resume(run.settings, asked, defaults)
-    return RunFolder.create(run.settings, asked)
+    again = bool(run.settings.resume)
+    folder = RunFolder.resume(run.settings, asked, defaults) if again else RunFolder.create(run.settings, asked)
+    origin.note(folder.path)
+    return folder
 
 
 def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:

@@ -83,7 +83,11 @@ def line(number, rounds, clients, rng, exchanged):
     apart = dict.fromkeys(("distance_min", "distance_mean", "distance_bound"), 1.0 + 1 / number)
     apart |= dict.fromkeys(("angle_min", "angle_mean", "angle_bound"), 90.0)
     found["time"]["server"] = 0.05
-    return found | {"training": {"asked": clients}, "server": {"separation": {"classes": exchanged} | apart}}
+    loss = {"cross-entropy": 2.0 / number, "pull": 0.1 * number, "loss": 2.0 / number + number}
+    return found | {
+        "training": {"asked": clients, "loss": loss},
+        "server": {"separation": {"classes": exchanged} | apart},
+    }
 
 
 def spread(values):
