@@ -83,12 +83,16 @@ class Client:
         spec, self.shared = specs(node, self.settings, self.partitions, simulated())
         if self.run.private:
             spec = private_spec(self.settings, node, spec, bool(self.own_data), simulated())
+        self._dealt = simulated() or not any(map(is_path, listed(spec.dataset)))
+        # of a site's own rows class counts are its own
+        known = self.settings.confusion == "always" or (self._dealt and not self.own_data)
+        self.tells_confusion = self.run.confusion and known
         self.tokens = Tokens(self.model, self.settings.max_tokens) if reads_text(self.model) else None
         cache = home() / "cache"
         load = partial(client_data, spec, self.partition, cache, self.device, self.own_data)
         self.data = load(self.tokens)
-        # a domain that was dealt has its name already
-        self.domain = self._dealt_domain(spec.dataset) or text(node, "domain").strip()
+        # a domain that was dealt has its name already; the name of a folder on a site's own machine is not told
+        self.domain = (self.data.domain if self._dealt else "") or text(node, "domain").strip()
         with _told_in_full():
             self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim, self.run.exchange)
             self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
@@ -111,10 +115,6 @@ class Client:
                 "clients models of one tokenizer."
             )
 
-    def _dealt_domain(self, dataset: str) -> str:
-        """Of what the run deals; on a site's own machine the name of a folder there is not told."""
-        return self.data.domain if simulated() or not any(map(is_path, listed(dataset))) else ""
-
     def identity(self) -> Identity:
         """Who this client is. Builds the model once, so that one that does not fit is found before training; so is a
         shared test set that it trains on."""
@@ -134,6 +134,8 @@ class Client:
             discloses.append("its class probabilities for every row of the shared test set")
         masked = f" ({self.codec.width} of their {self.codec.dim} values)" if self.codec.masked else ""
         discloses += self.run.exchange.said(masked)
+        if self.tells_confusion:
+            discloses.append("for what it takes the test rows of each class, and so how many it has, once at the end")
         if self.domain:
             discloses.append("its domain")
         second = self.objective.companion
@@ -267,8 +269,10 @@ class Client:
         self._lay_out(state, instruction)
         last = instruction.round > self.settings.rounds
         arrived = self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
-        evaluation = evaluate(self.objective, state, self.data, last, arrived) if instruction.evaluate else None
-        report = Report(self.partition, instruction.round, evaluation=evaluation)
+        confused = self.run.inference if instruction.confusion and self.tells_confusion else ""
+        report = Report(self.partition, instruction.round)
+        if instruction.evaluate:
+            report = replace(report, evaluation=evaluate(self.objective, state, self.data, last, arrived, confused))
         if not instruction.ensemble:
             return report
         try:

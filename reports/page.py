@@ -120,11 +120,12 @@ def gallery(*pictures: object) -> Html:
     return element("div", *pictures, class_="gallery")
 
 
-def choice(name: str, entries: Sequence[tuple[object, object]], title: str = "") -> Html:
+def choice(name: str, entries: Sequence[tuple[object, object]], title: str = "", wide: bool = True) -> Html:
     """One of several contents at a time, which the reader chooses; on paper the one that is chosen.
 
     Args:
         name: of the choice, which no other on the page has. entries: words and content of each, MOST_CHOICES at most.
+        wide: across the page rather than half of it, in a gallery.
     """
     buttons = [
         Html(
@@ -134,7 +135,9 @@ def choice(name: str, entries: Sequence[tuple[object, object]], title: str = "")
         for place, (words, _) in enumerate(entries)
     ]
     shown = element("div", *(element("div", content) for _, content in entries), class_="chosen")
-    return element("div", *buttons, shown, class_="choice whole", role="radiogroup", aria_label=title or name)
+    return element(
+        "div", *buttons, shown, class_="choice whole" if wide else "choice", role="radiogroup", aria_label=title or name
+    )
 
 
 def details(title: object, *content: object) -> Html:

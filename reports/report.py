@@ -14,6 +14,7 @@ from federation.seeds import limited_threads
 from federation.settings import shown
 from federation.words import class_words, duration, one_class, one_line
 from reports import page
+from reports.confusions import class_table, confusion_matrices
 from reports.curves import clients_over_rounds, loss_over_rounds
 from reports.holdings import Holdings, holdings
 from reports.maps import MOST_NAMED, angles, heat_map, prototype_map, separation_over_rounds
@@ -64,6 +65,7 @@ class Choice:
     name: str
     title: str
     entries: Sequence[tuple[str, Picture]]
+    wide: bool = True
 
 
 Drawn = Picture | Choice | str  # the last: why there is none
@@ -92,6 +94,7 @@ def write_report(folder: Path) -> Path:
                 accuracy_by_model(results),
                 Choice("clients", "order of the clients", clients_over_rounds(results)),
             ],
+            "Classes": [Choice("confusion", "whose", confusion_matrices(results), wide=False)],
             "Clients and their data": [heat_map(results, held)],
             "Prototypes": [
                 separation_over_rounds(results, tensors),
@@ -134,14 +137,14 @@ def _pictures(drawn: Drawn) -> list[Picture]:
 def _framed(picture: Picture | Choice) -> Html:
     if isinstance(picture, Choice):
         entries = [(words, _framed(each)) for words, each in picture.entries]
-        return page.choice(picture.name, entries, picture.title) if len(entries) > 1 else entries[0][1]
+        return page.choice(picture.name, entries, picture.title, picture.wide) if len(entries) > 1 else entries[0][1]
     numbers = f"{PICTURES}/{picture.name}.csv" if picture.numbers else ""
     return page.picture(picture.svg, picture.alt, picture.caption, picture.wide, numbers)
 
 
 def _page(results: Results, held: Holdings, drawn: Mapping[str, Sequence[Drawn]]) -> str:
     summary, settings = results.summary, results.run.settings
-    beside = {"Accuracy": [_rules(results)], "Time and bytes": [_bytes(summary)]}
+    beside = {"Accuracy": [_rules(results)], "Classes": [*class_table(results)], "Time and bytes": [_bytes(summary)]}
     below = {
         "Accuracy": [*_domains(summary), *_ensemble(summary)],
         "Clients and their data": [*_classes(results), _roster(results)],
@@ -154,8 +157,9 @@ def _page(results: Results, held: Holdings, drawn: Mapping[str, Sequence[Drawn]]
     elif by := summary.get("stopped"):
         parts.insert(0, paragraph(f"This run was ended by {one_line(str(by), 40)} after {summary['rounds']} rounds."))
     parts += [
-        section(title, *_gallery(pictures, beside.get(title, [])), *below.get(title, []))
+        section(title, *content)
         for title, pictures in drawn.items()
+        if (content := [*_gallery(pictures, beside.get(title, [])), *below.get(title, [])])
     ]
     parts += [*_failures(results), *_origin(results), _settings(results)]
     lead = (
@@ -169,10 +173,14 @@ def _page(results: Results, held: Holdings, drawn: Mapping[str, Sequence[Drawn]]
 
 def _gallery(pictures: Sequence[Drawn], beside: Sequence[Html]) -> Iterator[Html]:
     """The pictures, with what stands beside them; then why others are missing."""
-    framed = [_framed(each) for each in pictures if isinstance(each, Picture)]
+    framed = [
+        _framed(each)
+        for each in pictures
+        if isinstance(each, Picture) or (isinstance(each, Choice) and each.entries and not each.wide)
+    ]
     if framed or beside:
         # what is across the page last, so that no half is left empty before it
-        chosen = [_framed(each) for each in pictures if isinstance(each, Choice) and each.entries]
+        chosen = [_framed(each) for each in pictures if isinstance(each, Choice) and each.entries and each.wide]
         yield page.gallery(*framed, *beside, *chosen)
     yield from (paragraph(each, class_="note") for each in pictures if isinstance(each, str))
 

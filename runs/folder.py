@@ -20,7 +20,7 @@ from data.files import replacing
 from federation.homes import MARK, mark, stores
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, is_run_name, plain_name, shown
 from models import plugins
-from runs import columns
+from runs import columns, origin
 from runs.places import find_run, results_root
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
@@ -215,8 +215,9 @@ class RunFolder:
         self._write_json("settings.json", self.settings() | stop | {"rounds": rounds})
 
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
-        """Who took part, and what each discloses."""
+        """Who took part, and what each discloses; and what was started."""
         self._write_json("roster.json", roster)
+        origin.note(self.path)
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """How far the run is, for whoever looks on."""

@@ -9,6 +9,7 @@ from typing import Any
 from federation.settings import Settings
 from federation.wire.payloads import Evaluation, Identity
 from runs import figures
+from runs.confusion import per_class
 from runs.folder import FORMAT
 from runs.origin import versions
 from runs.round import Bytes, Reply
@@ -62,6 +63,9 @@ def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
         }
     sums["ensemble_wire_up"] = sum(size.ensemble for size in sizes.values())
     sums["ensemble_wire_down"] = sum(sent[partition].ensemble for partition in sizes)
+    # where it is asked for, in the last evaluation alone
+    told = {"up": sum(size.confusion for size in sizes.values()), "down": sum(sent[p].confusion for p in sizes)}
+    sums |= {f"confusion_wire_{way}": size for way, size in told.items() if size}
     return {"bytes": sums, "problems": {str(r.partition): r.problems for r in replies if r.problems}}
 
 
@@ -212,6 +216,7 @@ def summarise(
         "floor": {figures.MAJORITY: shown.get(figures.MAJORITY, {}).get("test", {}).get("mean")},
         "rules": {rule: values for rule, values in rules.items() if rule != figures.MAJORITY},
         **figures.by_domain(evaluation),
+        **per_class(lines),
         **figures.ensemble_headline(lines),
         "bytes": sizes,
         "problems": sum(len(line["problems"]) for line in lines),

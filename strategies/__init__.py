@@ -74,6 +74,12 @@ class Run:
         return self.settings.privacy == "release"
 
     @property
+    def confusion(self) -> bool:
+        """Whether the last evaluation asks what test rows are taken for; a site with rows of its own may not say."""
+        hidden = self.private or self.exchange.hides_counts
+        return self.settings.confusion == "always" or (self.settings.confusion == "auto" and not hidden)
+
+    @property
     def rules(self) -> tuple[str, ...]:
         """All rules that its clients report."""
         return (*self.method.rules, RULE) if self.private and self.exchange.down else self.method.rules
@@ -183,15 +189,13 @@ def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> "RunFolder":
     Raises:
         SettingError: it cannot be made, or holds a run of other settings.
     """
-    from runs import origin
     from runs.folder import RunFolder
 
     defaults = known_settings(run.settings.strategy)
     asked = defaults | unpacked(run_config)
-    again = bool(run.settings.resume)
-    folder = RunFolder.resume(run.settings, asked, defaults) if again else RunFolder.create(run.settings, asked)
-    origin.note(folder.path)
-    return folder
+    if run.settings.resume:
+        return RunFolder.resume(run.settings, asked, defaults)
+    return RunFolder.create(run.settings, asked)
 
 
 def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:

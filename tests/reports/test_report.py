@@ -72,6 +72,7 @@ def pictures(folder):
 
 OF_ROUNDS = {"accuracy-rounds", "accuracy-bytes", "accuracy-models", "loss", "clients-worst", "clients-size", "time"}
 EVERY = OF_ROUNDS | {"partition", "separation", "angles", "prototypes"}
+CONFUSION = {"confusion", "confusion-1", "confusion-2", "confusion-3"}
 
 
 # --- what it is ---------------------------------------------------------------------------------------------------
@@ -92,14 +93,15 @@ def plain(tmp_path_factory):
 
 def test_a_run_has_a_page_and_every_picture_as_a_file_and_nothing_in_them_points_outside(plain):
     folder = plain
-    assert pictures(folder) == EVERY
+    every = EVERY | CONFUSION
+    assert pictures(folder) == every
     found = outline(folder)
-    assert [bool(each["alt"]) for each in found.named("img")] == [True] * len(EVERY)
+    assert [bool(each["alt"]) for each in found.named("img")] == [True] * len(every)
     assert "protonorm on digits" in found.text
     assert folder.name in found.text
     assert not list(folder.glob(".*tmp"))
     addresses = [each[name] for _, each in found.elements for name in ("src", "href") if name in each]
-    files = {f"pictures/{name}.csv" for name in EVERY}
+    files = {f"pictures/{name}.csv" for name in every}
     assert {address for address in addresses if not address.startswith("data:")} == files
     assert found.named("script") == []
     assert "@import" not in (folder / "report.html").read_text()
@@ -187,7 +189,7 @@ def test_clients_come_in_order_and_of_many_the_first(tmp_path, name, by):
     titles = re.findall(r">(\d+): \d+ %", (folder / "pictures" / f"clients-{name}.svg").read_text())
     assert len(titles) == 20
     # a choice without a script: one of its buttons is on
-    buttons = outline(folder).named("input")
+    buttons = [each for each in outline(folder).named("input") if each["name"] == "clients"]
     assert [("checked" in each, each["type"]) for each in buttons] == [(True, "radio"), (False, "radio")]
 
 
@@ -197,6 +199,32 @@ def test_no_cell_of_a_table_is_a_formula_and_words_stay_words():
         ["'=1+1", '\'+a,"b"', "'-3", "'@x"],
         ["-3.5", "", "plain word", "0.1"],
     ]
+
+
+def test_classes_have_their_accuracy_and_what_they_are_taken_for(plain, tmp_path):
+    models = json.loads((plain / "metrics.jsonl").read_text().splitlines()[-1])["confusion"]["models"]
+    for place, triples in enumerate([[each for own in models.values() for each in own], *models.values()]):
+        expected = [[0] * 5 for _ in range(5)]
+        for true, predicted, rows in triples:
+            expected[true][predicted] += rows
+        drawn = table(plain, f"confusion-{place}" if place else "confusion")
+        assert [[int(row[f"class {label}"]) for label in range(5)] for row in drawn] == expected
+    # of three architectures 3 of 4, 3 of 5 and 3 of 4 rows are right, of each class
+    text = " ".join(outline(plain).text.split())
+    assert "class rows all clients resnet8 tiny_cnn tiny_perceptron" in text
+    assert "class 4 13 69.2 75.0 75.0 60.0" in text
+    # where each class alone was told there is the table, and where nothing was, neither
+    lines = (plain / "metrics.jsonl").read_text().splitlines()
+    for number, told in enumerate(([[0, 0, 3], [0, -1, 1]], None)):
+        folder = shutil.copytree(plain, tmp_path / str(number))
+        last = json.loads(lines[-1])
+        last["confusion"]["models"] = {"a": told}
+        if told is None:
+            del last["confusion"]
+        (folder / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
+        write_report(folder)
+        assert not CONFUSION & pictures(folder)
+        assert ("class 0 4 75.0" in " ".join(outline(folder).text.split())) == (told is not None)
 
 
 def test_what_was_run_is_told(plain, tmp_path):
@@ -264,7 +292,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path, strategy, sentences):
     write_report(folder)
     for sentence in sentences:
         assert sentence in outline(folder).text
-    assert pictures(folder) == EVERY - {"separation", "angles", "prototypes"}
+    assert pictures(folder) == (EVERY | CONFUSION) - {"separation", "angles", "prototypes"}
 
 
 def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
@@ -288,7 +316,9 @@ def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
 def test_real_runs_have_reports(run, settings):
     folder = run(settings)
     write_report(folder)
-    assert pictures(folder) == EVERY - ({"separation", "angles"} if "strategy" in settings else set())
+    found = pictures(folder)
+    assert found - CONFUSION == EVERY - ({"separation", "angles"} if "strategy" in settings else set())
+    assert "confusion" in found
     held = json.loads((folder / "partition.json").read_text())
     rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
     assert [sum(counts) for counts in held["counts"]] == rows
