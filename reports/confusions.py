@@ -66,7 +66,7 @@ def _matrix(results: Results, rule: str, who: str, triples: Sequence[Sequence[in
         svg = canvas.svg(drawn)
     wrong = sorted(((rows, true, other) for true, other, rows in triples if true != other), reverse=True)[:3]
     words = [
-        f"{results.class_names[true]} for {results.class_names[other]} {rows} times" for rows, true, other in wrong
+        f"“{results.class_names[true]}” for “{results.class_names[other]}” ({rows})" for rows, true, other in wrong
     ]
     most = f"Taken most often: {', '.join(words)}." if words else "No row is taken for another class."
     caption = (
@@ -76,7 +76,7 @@ def _matrix(results: Results, rule: str, who: str, triples: Sequence[Sequence[in
     right = int(np.trace(counts))
     alt = f"Confusion of {who}: {right} of {counts.sum()} test rows right. {most}"
     table: list[list[object]] = [[name, *row] for name, row in zip(results.class_names, counts.tolist(), strict=True)]
-    numbers = [["true class", *results.class_names], *table]
+    numbers: list[list[object]] = [["true class", *results.class_names], *table]
     return Picture(f"confusion-{place}" if place else "confusion", svg, alt, caption, numbers=numbers)
 
 

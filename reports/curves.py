@@ -5,7 +5,7 @@ from typing import Any
 
 from federation.words import one_line
 from reports import canvas
-from reports.canvas import COLOURS, GRID, SOFT
+from reports.canvas import COLOURS, SOFT
 from reports.pictures import Picture, dots, plain_numbers, whole_rounds
 from reports.results import Results
 
@@ -110,7 +110,7 @@ def _small(
                 continue
             partition = shown[place]
             points = [(of_round, 100 * value) for of_round, value in curves[partition]]
-            axes.plot(*zip(*mean, strict=True), color=GRID, linewidth=3.0)
+            axes.plot(*zip(*mean, strict=True), color=SOFT, alpha=0.35, linewidth=3.0)
             axes.plot(
                 *zip(*points, strict=True),
                 color=COLOURS[0],

@@ -163,7 +163,7 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
         if kind == MessageType.QUERY:
             assert set(records) == {"identity"}
             # the longest list is of sentences on what is disclosed
-            check_scalars(records, "identity", longest=CLASSES + 2)
+            check_scalars(records, "identity", longest=CLASSES + 3)
             assert len(records["identity"]["rows"]) == 3
             assert not records["identity"].get("class_counts"), "which none of these methods declares"
             assert re.fullmatch(fingerprint_of(run), records["identity"]["codec"])
