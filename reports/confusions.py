@@ -44,8 +44,7 @@ def _matrix(results: Results, rule: str, who: str, triples: Sequence[Sequence[in
         counts[true, predicted] = rows
     totals = counts.sum(axis=1, keepdims=True)
     shares = np.divide(100 * counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0)
-    side = 4.9 if K <= 12 else 6.4
-    with canvas.figure((side + 0.8, side)) as drawn:
+    with canvas.figure((canvas.HALF[0], 4.9)) as drawn:
         axes = drawn.add_subplot()
         image = axes.imshow(
             np.ma.masked_equal(shares, 0), vmin=0, vmax=100, interpolation="none", cmap=canvas.COLOUR_MAP

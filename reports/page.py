@@ -219,11 +219,12 @@ td:not(.number) { min-width: 10rem; }
 .gallery > .whole { grid-column: 1 / -1; }
 .gallery > * { min-width: 0; }
 .gallery th.number, .gallery td.number { padding: .3rem .35rem; }
-.gallery caption { max-width: 100%; }
+.gallery caption { max-width: min(100%, calc(100vw - 2rem)); }
 figure { margin: .6rem 0; min-width: 0; }
 figure img { display: block; width: 100%; height: auto; min-width: 23rem; }
 .whole img { min-width: 44rem; }
 figcaption { margin-top: .4rem; max-width: 46rem; }
+.choice { position: relative; }
 .choice > input { position: absolute; opacity: 0; }
 .choice > label { display: inline-block; margin: 0 .3rem .4rem 0; padding: .25rem .8rem; border: 1px solid var(--line);
   border-radius: 1rem; font-size: .9rem; cursor: pointer; }
