@@ -298,6 +298,7 @@ def _bytes(summary: Mapping[str, Any]) -> Html:
         ("of that, evaluation's figures", "evaluation_wire"),
         ("messages for evaluation alone", "evaluate_only_wire"),
         ("the ensemble's answers", "ensemble_wire"),
+        ("what was taken for what", "confusion_wire"),
     )
     rows = [
         [name, *(readable_size(sizes[key]) if (key := f"{kind}_{way}") in sizes else None for way in ("up", "down"))]
