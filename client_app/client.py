@@ -135,7 +135,9 @@ class Client:
         masked = f" ({self.codec.width} of their {self.codec.dim} values)" if self.codec.masked else ""
         discloses += self.run.exchange.said(masked)
         if self.tells_confusion:
-            discloses.append("for what it takes the test rows of each class, and so how many it has, once at the end")
+            discloses.append(
+                "what it takes the test rows of each class for, which tells how many it has (once, at the end)"
+            )
         if self.domain:
             discloses.append("its domain")
         second = self.objective.companion

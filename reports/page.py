@@ -231,6 +231,9 @@ figcaption { margin-top: .4rem; max-width: 46rem; }
 .choice > input:checked + label { background: var(--accent); border-color: var(--accent); color: var(--ground); }
 .choice > input:focus-visible + label { outline: 2px solid var(--accent); outline-offset: 2px; }
 .chosen > * { display: none; }
+.rounds svg { display: block; width: 100%; height: auto; }
+.rounds .choice > label { margin: 0 0 .3rem; padding: .1rem .4rem; border-radius: .2rem;
+  min-width: 1.9rem; text-align: center; }
 summary { cursor: pointer; color: var(--accent); margin: .6rem 0; }
 @media (max-width: 60rem) { .gallery { grid-template-columns: minmax(0, 1fr); } }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } .wide { overflow: visible; }

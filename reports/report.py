@@ -18,6 +18,7 @@ from reports.confusions import class_table, confusion_matrices
 from reports.curves import clients_over_rounds, loss_over_rounds
 from reports.holdings import Holdings, holdings
 from reports.maps import MOST_NAMED, angles, heat_map, prototype_map, separation_over_rounds
+from reports.motion import motion, slider
 from reports.numbers import as_csv
 from reports.page import Html, paragraph, section
 from reports.pictures import (
@@ -98,13 +99,17 @@ def write_report(folder: Path) -> Path:
             "Clients and their data": [heat_map(results, held)],
             "Prototypes": [
                 separation_over_rounds(results, tensors),
-                angles(results, tensors, about),
                 prototype_map(results, tensors, about),
+                angles(results, tensors, about),
             ],
             "Time and bytes": [time_by_part(results)],
         }
+        moved = motion(results)
+        if moved is not None:
+            drawn["Prototypes"].append(moved[0])
     _write_pictures(folder, [each for group in drawn.values() for part in group for each in _pictures(part)])
-    return page.write(folder / NAME, _page(results, held, drawn))
+    frames = moved[1] if moved is not None else []
+    return page.write(folder / NAME, _page(results, held, drawn, frames))
 
 
 def leave_report(folder: Path) -> None:
@@ -142,9 +147,16 @@ def _framed(picture: Picture | Choice) -> Html:
     return page.picture(picture.svg, picture.alt, picture.caption, picture.wide, numbers)
 
 
-def _page(results: Results, held: Holdings, drawn: Mapping[str, Sequence[Drawn]]) -> str:
+def _page(
+    results: Results, held: Holdings, drawn: Mapping[str, Sequence[Drawn]], frames: Sequence[tuple[str, Html]]
+) -> str:
     summary, settings = results.summary, results.run.settings
-    beside = {"Accuracy": [_rules(results)], "Classes": [*class_table(results)], "Time and bytes": [_bytes(summary)]}
+    beside = {
+        "Accuracy": [_rules(results)],
+        "Classes": [*class_table(results)],
+        "Prototypes": [slider(frames)] if frames else [],
+        "Time and bytes": [_bytes(summary)],
+    }
     below = {
         "Accuracy": [*_domains(summary), *_ensemble(summary)],
         "Clients and their data": [*_classes(results), _roster(results)],

@@ -20,7 +20,7 @@ from data.files import replacing
 from federation.homes import MARK, mark, stores
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, is_run_name, plain_name, shown
 from models import plugins
-from runs import columns, origin
+from runs import columns, history, origin
 from runs.places import find_run, results_root
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
@@ -306,6 +306,8 @@ class RunFolder:
     def save_prototypes(self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, int]) -> None:
         """The newest round's prototypes, global and local, for the report; and what there is to say of them."""
         self._save("prototypes.safetensors", tensors, {name: str(value) for name, value in about.items()})
+        with _writing_to(self.path):
+            history.keep(self.path, about["round"], dict(tensors))
 
     def prototypes(self) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
         """Inverse of `save_prototypes`; both empty where there are none.

@@ -9,6 +9,7 @@ import shutil
 from html.parser import HTMLParser
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from torch.nn.functional import cosine_similarity
 
@@ -21,6 +22,7 @@ from reports.report import leave_report, write_report
 from reports.results import read_results
 from runs.figures import MEANS
 from runs.folder import FORMAT
+from runs.history import keep
 from runs.round import RunError
 from server_app import app as app_module
 from tests.reports.fabricated import fabricate
@@ -229,6 +231,31 @@ def test_classes_have_their_accuracy_and_what_they_are_taken_for(plain, tmp_path
         assert ("class 0 4 75.0" in " ".join(outline(folder).text.split())) == (told is not None)
 
 
+def test_prototypes_over_rounds_have_a_map_each_by_one_scale(plain, tmp_path):
+    folder = shutil.copytree(plain, tmp_path / "run")
+    names = [EVIL, *(f"class {label}" for label in range(1, 5))]
+    roster = [each | {"class_names": names} for each in json.loads((folder / "roster.json").read_text())]
+    (folder / "roster.json").write_text(json.dumps(roster))
+    vectors = torch.randn(60, 5, 6, generator=torch.Generator().manual_seed(1))
+    for number in range(1, 61):
+        keep(folder, number, {"global/labels": torch.arange(5), "global/vectors": vectors[number - 1]})
+    write_report(folder)
+    rows = table(folder, "prototypes-rounds")
+    assert [int(row["round"]) for row in rows] == [number for number in range(2, 61, 2) for _ in range(5)]
+    found = outline(folder)
+    buttons = [each for each in found.named("input") if each["name"] == "round"]
+    assert len(buttons) == 30
+    circles = [(float(each["cx"]), float(each["cy"])) for each in found.named("circle")]
+    # an even map of the same numbers: distances keep their ratios over all rounds
+    points = [[float(value) for name, value in row.items() if "component" in name] for row in rows]
+    ratios = [
+        math.dist(circles[0], other) / math.dist(points[0], theirs)
+        for other, theirs in zip(circles[1:], points[1:], strict=True)
+    ]
+    assert max(ratios) == pytest.approx(min(ratios), rel=0.05)
+    assert found.named("script") == []
+
+
 def test_what_was_run_is_told(plain, tmp_path):
     folder = shutil.copytree(plain, tmp_path / "run")
     assert "What was run" not in outline(folder).text
@@ -319,7 +346,10 @@ def test_real_runs_have_reports(run, settings):
     folder = run(settings)
     write_report(folder)
     found = pictures(folder)
-    assert found - CONFUSION == EVERY - ({"separation", "angles"} if "strategy" in settings else set())
+    assert ("prototypes-rounds" in found) == ("strategy" not in settings)
+    assert found - CONFUSION - {"prototypes-rounds"} == EVERY - (
+        {"separation", "angles"} if "strategy" in settings else set()
+    )
     assert "confusion" in found
     held = json.loads((folder / "partition.json").read_text())
     rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
