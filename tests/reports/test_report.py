@@ -346,10 +346,7 @@ def test_real_runs_have_reports(run, settings):
     folder = run(settings)
     write_report(folder)
     found = pictures(folder)
-    assert ("prototypes-rounds" in found) == ("strategy" not in settings)
-    assert found - CONFUSION - {"prototypes-rounds"} == EVERY - (
-        {"separation", "angles"} if "strategy" in settings else set()
-    )
+    assert found - CONFUSION == EVERY - ({"separation", "angles"} if "strategy" in settings else set())
     assert "confusion" in found
     held = json.loads((folder / "partition.json").read_text())
     rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
