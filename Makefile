@@ -18,7 +18,7 @@ help:
 	@echo "make cuda-check  on a machine with a GPU: every method there, against the figures of a CPU"
 	@echo "make ray-check  runs and comparisons over two Ray nodes on this machine, one of which is killed (seven minutes)"
 	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
-	@echo "make mutants 63 small wrongs in the code, each of which its tests must notice (ten minutes)"
+	@echo "make mutants small wrongs in the code, one after the other, each of which its tests must notice (ten minutes)"
 	@echo "make settings  bring the defaults in pyproject.toml and docs/settings.md up to date with the code"
 	@echo "make api-docs  write docs/api.md anew from the docstrings of the Python API"
 	@echo "make docs    the pages of docs/ as a site to open from disk: docs/_build/index.html"

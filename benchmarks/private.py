@@ -1,19 +1,24 @@
 """What a private release is worth: accuracy by ε, beside methods that send nothing, or everything; and what it costs.
 
     python -m benchmarks.private
-    python -m benchmarks.private --dataset mnist -c 'max-samples=2000 models="tiny_cnn4"' --encoder ./usps.py
+    python -m benchmarks.public_encoder ../usps usps      # a better encoder than `random`, trained on other data
+    python -m benchmarks.private --dataset ../mnist --encoder usps/encoder.py --shots 20 50 200 --dims 64
 
-Ten clients, Dirichlet 0.1. Figures of private rows leave in the clear here (`privacy-measure`): the data are public.
+Ten clients, Dirichlet 0.1; with `--shots` each has so many rows of each of two to four classes, and accuracy on the
+test rows of its own classes stands before that on all classes. Figures of private rows leave in the clear here
+(`privacy-measure`): the data are public.
 The encoder `random` is no good one; a better one decides the rule `encoder`, which knows classes that a client lacks.
 """
 
 import argparse
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import torch
+from pyarrow import parquet
 
 from benchmarks.common import percent, summary_of, where
 from client_app.ledger import Asked, Ledger
@@ -23,6 +28,8 @@ from prototypes.discrete_gaussian import draw
 from prototypes.release import Shape, class_sums, noisy
 
 TASK = "alpha=0.1 rounds=20"
+WAYS = 'partition="way-shot" ways=3 split="official" rounds=5 evaluate-every=5 models="tiny_cnn,tiny_perceptron"'
+TEST_ROWS = 500  # of way-shot: an encoder takes one row at a time
 RULES = ("local-prototypes", "global-prototypes", "discriminant", "encoder")
 EPSILONS = (1.0, 3.0, 8.0, 10_000.0)  # the last as good as no noise
 DELTA = 1e-5
@@ -50,30 +57,70 @@ def seconds() -> None:
         print(f"| {classes}, {dim} | {one:.2f} ms | {noise:.0f} ms | {max(new, 0):.0f} ms more | {stored:.1f} ms |")
 
 
+def with_fewer_tests(dataset: str, folder: Path) -> str:
+    """A folder of parquet files with the first test rows alone."""
+    for name in ("train", "test"):
+        rows = parquet.read_table(Path(dataset) / f"{name}.parquet")
+        parquet.write_table(rows[:TEST_ROWS] if name == "test" else rows, folder / f"{name}.parquet")
+    for names in Path(dataset).glob("classes.txt"):
+        (folder / names.name).write_text(names.read_text())
+    return str(folder)
+
+
+def table(rows: Mapping[str, str], settings: Sequence[str], clients: int, seeds: Sequence[int]) -> None:
+    """Run the rows on the seeds; accuracy by rule, and beside it that on all classes where there is one."""
+    print(f"\n{' '.join(settings)}\n", flush=True)
+    print(f"| final accuracy in % | {' | '.join(RULES)} |\n|---|{'---|' * len(RULES)}", flush=True)
+    for name, row in rows.items():
+        runs = [summary_of([*settings, f"{row} seed={seed}"], clients, 1)["rules"] for seed in seeds]
+        cells = []
+        for rule in RULES:
+            found = [run[rule] for run in runs if rule in run]
+            beside = [each["all-classes"] for each in found if "all-classes" in each]
+            cells.append(" / ".join(percent(of) for of in ([each["final"] for each in found], beside) if of) or "-")
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
-    """Print both tables as Markdown."""
+    """Print the tables as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dataset", default="digits")
     parser.add_argument("--encoder", default="random")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--methods", nargs="+", default=["fedproto", "protonorm"])
+    parser.add_argument("--methods", nargs="+", default=["fedproto", "protonorm"], help="of which releases are made")
+    parser.add_argument("--plain", nargs="+", default=["fedproto", "protonorm"], help="methods without privacy")
+    parser.add_argument("--shots", type=int, nargs="+", default=[], help="rows a class; the data are a folder then")
+    parser.add_argument(
+        "--dims",
+        type=int,
+        nargs="+",
+        default=[],
+        help="d; others than the first with the first --shots alone, and of what an encoder makes",
+    )
     parser.add_argument("-c", "--set", action="append", default=[], help="settings, as `protosphere run` takes them")
     asked = parser.parse_args()
     release = f'privacy="release" privacy-measure=true privacy-encoder="{asked.encoder}"'
-    rows = {name: f'strategy="{name}"' for name in ("local", "frame", *asked.methods)}
-    rows |= {
+    rows = {name: f'strategy="{name}"' for name in ("local", "frame", *asked.plain)}
+    encoded = {
         f"{name}, release ε {epsilon:g}": f'strategy="{name}" {release} privacy-epsilon={epsilon}'
         for name in asked.methods
         for epsilon in EPSILONS
     }
-    settings = [TASK, f'dataset="{asked.dataset}"', *asked.set]
-    print(where(), f"| {asked.clients} clients, seeds {asked.seeds}, {' '.join(settings)}\n", flush=True)
-    print(f"| final accuracy in % | {' | '.join(RULES)} |\n|---|{'---|' * len(RULES)}", flush=True)
-    for name, row in rows.items():
-        runs = [summary_of([*settings, f"{row} seed={seed}"], asked.clients, 1) for seed in asked.seeds]
-        cells = (percent([run["rules"][rule]["final"] for run in runs if rule in run["rules"]]) for rule in RULES)
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    for covariance in ("pooled", "identity"):
+        counted = f'disclose-class-counts=true privacy-encoder="{asked.encoder}"'
+        encoded[f"fedcgs, {covariance}"] = f'strategy="fedcgs" fedcgs.covariance="{covariance}" {counted}'
+    print(where(), f"| {asked.clients} clients, seeds {asked.seeds}", flush=True)
+    if not asked.shots:
+        table(rows | encoded, [TASK, f'dataset="{asked.dataset}"', *asked.set], asked.clients, asked.seeds)
+    with tempfile.TemporaryDirectory() as folder:
+        data = with_fewer_tests(asked.dataset, Path(folder)) if asked.shots else asked.dataset
+        first, *others = asked.dims or [64]
+        tables = [(first, shots, rows | encoded) for shots in asked.shots]
+        tables += [(dim, shots, encoded) for dim in others for shots in asked.shots[:1]]
+        for dim, shots, wanted in tables:
+            settings = [WAYS, f'dataset="{data}" shots={shots} feature-dim={dim}', *asked.set]
+            table(wanted, settings, asked.clients, asked.seeds)
     seconds()
 
 

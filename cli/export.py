@@ -25,6 +25,14 @@ def export(
     rule: Annotated[
         str, typer.Option(help="Another prediction rule than the client's own.", metavar="NAME", show_default=False)
     ] = "",
+    encoder: Annotated[
+        str,
+        typer.Option(
+            help="Where the public encoder of the rule `encoder` lies, if elsewhere than at the client.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a client's model as one file for elsewhere.
@@ -38,7 +46,7 @@ def export(
     from serving.predict import open_trained
 
     try:
-        trained = open_trained(state, "cpu")
+        trained = open_trained(state, "cpu", encoder)
         for notice in trained.notices:
             typer.echo(f"warning: {notice}", err=True)
         write(trained, output, kind, rule, force)

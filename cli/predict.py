@@ -33,6 +33,14 @@ def predict(
     texts: Annotated[
         list[str] | None, typer.Option("--text", help="A text itself, for a client that reads text; may be repeated.")
     ] = None,
+    encoder: Annotated[
+        str,
+        typer.Option(
+            help="Where the public encoder of the rule `encoder` lies, if elsewhere than at the client.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = "",
     device: Annotated[
         str, typer.Option(help="auto, cpu, cuda, mps, xpu, or with a number, cuda:0.", metavar="NAME")
     ] = "auto",
@@ -64,7 +72,7 @@ def predict(
     from serving.predict import predict as answers_of
 
     try:
-        trained = open_trained(state, device)
+        trained = open_trained(state, device, encoder)
         for notice in trained.notices:
             typer.echo(f"warning: {notice}", err=True)
         chosen = trained.chosen(rule)

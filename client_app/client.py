@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from flwr.app import Context
 
+from client_app.encoded import encoded_of
 from client_app.evaluation import DivergenceError, evaluate, measure, predict
 from client_app.ledger import LedgerError
 from client_app.private import guard_of, private_spec, refuse_unprotected
 from client_app.site import device_for, specs, text, whole_number
-from client_app.state import describe, lay_out, new_state
+from client_app.state import describe, lay_out, new_state, size_of
 from client_app.store import Stamp, Store, StoreError
 from client_app.told import over_ray, simulated, told
 from client_app.trainer import Job, Outcome, Stages, finished, mean_norm
@@ -30,7 +31,7 @@ from federation.seeds import seed_process
 from federation.settings import RECEIVED, SettingError, home, shown
 from federation.wire.codec import codec_of
 from federation.wire.parts import Limits, as_sent
-from federation.wire.payloads import Answers, Identity, Instruction, Parts, Payload, Report, part_tensors
+from federation.wire.payloads import Answers, Identity, Instruction, Parts, Payload, Report
 from federation.wire.weights import layout_lines
 from models import ModelError, model_for, plugins, reads_text, same_inputs, told_name
 from models.text import Tokens
@@ -45,7 +46,7 @@ _layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that 
 
 # The states that this process used last. Workers share no memory and clients move between them, so an entry counts
 # only while its stamp is that of the store's newest generation.
-_states: Recent[tuple[Stamp, ClientState]] = Recent(lambda entry: _size(entry[1]))
+_states: Recent[tuple[Stamp, ClientState]] = Recent(lambda entry: size_of(entry[1]))
 
 
 class Client:
@@ -98,9 +99,9 @@ class Client:
             self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
             self._refuse_companion(self.objective.companion)
         folder, site = (lambda run: self._store(run).folder), (bool(self.own_data), simulated())
-        self.guard = guard_of(self.run, node, self.partition, self.objective, self.data, load, folder, *site)
-        if self.guard is not None:
-            self.codec = replace(self.codec, encoder=self.guard.fingerprint)
+        self.encoded = encoded_of(self.run, node, self.data, load, simulated())
+        self.codec = replace(self.codec, encoder=self.encoded.encoder.fingerprint if self.encoded else "")
+        self.guard = guard_of(self.run, node, self.partition, self.objective, self.data, self.encoded, folder, *site)
 
     def _refuse_companion(self, name: str) -> None:
         if plugins.is_file(name) and not simulated():
@@ -229,6 +230,7 @@ class Client:
             problem = f"client {self.partition} ({self._told_model()}) diverged in round {instruction.round}: "
             return replace(report, problem=problem + told(error, self.node))
         stamp = self._store(instruction.run).save(instruction.round, state)
+        state.encoded = None if self.encoded is None else self.encoded.training
         upload = self.objective.upload(state, instruction.round)
         self._keep(instruction.run, stamp, state)
         if isinstance(upload, PrototypeSet):
@@ -272,9 +274,11 @@ class Client:
         last = instruction.round > self.settings.rounds
         arrived = self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
         confused = self.run.inference if instruction.confusion and self.tells_confusion else ""
-        report = Report(self.partition, instruction.round)
-        if instruction.evaluate:
-            report = replace(report, evaluation=evaluate(self.objective, state, self.data, last, arrived, confused))
+        asked = (self.objective, state, self.data, last, arrived, confused)
+        evaluation = evaluate(*asked) if instruction.evaluate else None
+        if evaluation is not None and self.encoded is not None:
+            evaluation = self.encoded.judged(evaluation, partial(self.objective.encoded_scores, instruction.payload))
+        report = Report(self.partition, instruction.round, evaluation=evaluation)
         if not instruction.ensemble:
             return report
         try:
@@ -332,7 +336,7 @@ class Client:
         return state, store.save(0, state)
 
     def _keep(self, run: str, stamp: Stamp, state: ClientState) -> None:
-        state.features = state.received = None
+        state.features = state.received = state.encoded = None
         state.module.zero_grad(set_to_none=True)
         _states[run, self.partition, self.device] = stamp, state
         _states.shrink(self.settings.state_memory << 20, least=1)
@@ -349,7 +353,8 @@ class Client:
         return new_state(self.objective, self.model, self.data.transform.shape, self.partition, self.device)
 
     def _description(self) -> dict[str, Any]:
-        return describe(self.run, self.partition, self.model, self.data.class_names, self.data.transform)
+        about = describe(self.run, self.partition, self.model, self.data.class_names, self.data.transform)
+        return about if self.encoded is None else about | self.encoded.description
 
 
 def run_of(context: Context) -> Run:
@@ -392,10 +397,3 @@ def _told_in_full() -> Iterator[None]:
 
 def _parameters(module: torch.nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
-
-
-def _size(state: ClientState) -> int:
-    tensors = [*state.module.state_dict().values(), *state.kept.values(), *state.optimiser.values()]
-    tensors += [] if state.prototypes is None else part_tensors(state.prototypes).values()
-    tensors += [] if state.covariance is None else [state.covariance]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

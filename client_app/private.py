@@ -8,42 +8,34 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
+from client_app.encoded import Encoded
 from client_app.ledger import Asked, Ledger, Limit
 from client_app.site import NodeConfig, text
+from client_app.store import Store
 from client_app.trainer import Stages
 from data.assignment import DataSpec
-from data.client_data import ClientData, Rows
+from data.client_data import ClientData
 from federation.homes import OtherHomeError
 from federation.settings import SettingError, Settings, home
 from federation.wire.payloads import Identity, Instruction, Payload, Report
-from models import ModelError
-from models.encoder import Encoder, has_place, public_encoder
-from models.text import Tokens, reads_text
 from prototypes.accounting import rho_of
 from prototypes.prototype_set import PrototypeSet
 from prototypes.release import Shape, class_sums, finished
 from strategies import Run
 from strategies.contract import Objective
-from strategies.release import RULE, encoder_scores, parted
+from strategies.release import encoder_scores, parted
 
 log = logging.getLogger("protosphere")
 
 ENTRY = "privacy"  # of a node config
 REQUIRED = "required"
 FIGURES = "figures.jsonl"
-ROWS_AT_ONCE = 256  # that are prepared; the encoder takes one at a time
-Load = Callable[[Tokens], ClientData]
-
-_directions: WeakKeyDictionary[Rows, tuple[str, Tensor]] = WeakKeyDictionary()
 
 
 def site_ledger(node: NodeConfig | None = None) -> Ledger:
@@ -101,8 +93,8 @@ class Guard:
     """Between a client and whoever reads its messages.
 
     Attributes:
-        data: the client's. inputs: the same rows as the encoder takes them.
-        encoder: None where the method sends nothing.
+        data: the client's.
+        encoded: the same rows as the encoder sees them; None where the method sends nothing.
         ledger: of a run, by its name.
     """
 
@@ -110,8 +102,7 @@ class Guard:
     partition: int
     objective: Objective
     data: ClientData
-    inputs: ClientData
-    encoder: Encoder | None
+    encoded: Encoded | None
     ledger: Callable[[str], Ledger]
     store: Callable[[str], Path]
     site: bool
@@ -121,11 +112,6 @@ class Guard:
         """Whether figures leave in the clear, outside the guarantee: of public data in a simulation."""
         return self.run.settings.privacy_measure
 
-    @property
-    def fingerprint(self) -> str:
-        """The encoder's, for the codec."""
-        return "" if self.encoder is None else self.encoder.fingerprint
-
     def withheld(self, identity: Identity) -> Identity:
         """What may be told of a client before training.
 
@@ -133,7 +119,7 @@ class Guard:
             LedgerError: the site's ledger would refuse the release.
         """
         settings = self.run.settings
-        if self.site and self.encoder is not None:
+        if self.site and self.encoded is not None:
             self.ledger("").refuse(self._asked(""))
         promise = (
             f"one noisy release of its training rows, the same in every round (ε = {settings.privacy_epsilon:g}, δ = "
@@ -142,7 +128,7 @@ class Guard:
         measured = "figures of its rows in the clear, outside the guarantee (`privacy-measure`)"
         said = [
             "its model's name and size",
-            *([promise] if self.encoder else []),
+            *([promise] if self.encoded else []),
             *([measured] if self.measured else []),
             *(["its domain"] if identity.domain else []),
         ]
@@ -179,6 +165,7 @@ class Guard:
         constant = Report(self.partition, instruction.round, payload=payload)
         try:
             if report is not None and means is not None:
+                Store(self.store(instruction.run)).save_encoder_means(means)
                 report = self._judged(report, means)
             if report is not None:
                 self._note(instruction, report)
@@ -191,7 +178,7 @@ class Guard:
     # --- the release ----------------------------------------------------------------------------------------
 
     def _payload(self, instruction: Instruction) -> Payload | None:
-        if self.encoder is None:
+        if self.encoded is None:
             return None
         asked = self._asked(instruction.run)
         release = self.ledger(instruction.run).release(asked, self._sums)
@@ -200,54 +187,33 @@ class Guard:
 
     def _asked(self, run: str) -> Asked:
         settings = self.run.settings
-        assert self.encoder is not None
+        assert self.encoded is not None
+        encoder = self.encoded.encoder
         moments = any(spec.kind == "mixtures" for spec in self.run.exchange.up)
         shape = Shape(self.data.num_classes, settings.feature_dim, moments)
         facts = {
             "partition": self.partition,
             "classes": list(self.data.class_names),
-            "encoder": self.encoder.fingerprint,
-            "input": self.inputs.transform.to_dict(),
+            "encoder": encoder.fingerprint,
+            "input": self.encoded.data.transform.to_dict(),
             "split": [settings.split, settings.test_share, settings.validation_share],
         }
         variance = shape.variance(rho_of(settings.privacy_epsilon, settings.privacy_delta))
-        return Asked(facts, run, settings.privacy_unit, self.encoder.name, shape, variance, settings.privacy_delta)
+        return Asked(facts, run, settings.privacy_unit, encoder.name, shape, variance, settings.privacy_delta)
 
     def _sums(self) -> Tensor:
-        rows, grouped = self.inputs.train, self.run.settings.privacy_unit == "group"
-        groups = self.inputs.groups if grouped else None
-        shape = self._asked("").shape
-        return class_sums(self._features(rows), rows.labels.cpu(), shape, groups)
-
-    def _features(self, rows: Rows) -> Tensor:
-        """u, (n, d)."""
-        assert self.encoder is not None
-        inputs = rows.inputs.cpu()
-        chunks = [self.encoder(self.inputs.transform(some)) for some in inputs.split(ROWS_AT_ONCE) if len(some)]
-        return torch.cat(chunks) if chunks else torch.empty(0, self.run.settings.feature_dim)
+        assert self.encoded is not None
+        groups = self.encoded.data.groups if self.run.settings.privacy_unit == "group" else None
+        return class_sums(*self.encoded.training(), self._asked("").shape, groups)
 
     # --- what stays here --------------------------------------------------------------------------------------
 
     def _judged(self, report: Report, means: PrototypeSet) -> Report:
         """The evaluation with the rule `encoder`, which knows classes that the client lacks."""
-        if report.evaluation is None or not len(means) or self.encoder is None:
+        if report.evaluation is None or not len(means) or self.encoded is None:
             return report
-        splits = [self.inputs.test, self.inputs.validation]
-        right = [self._right(rows, means) for rows in splits]
-        if len(report.evaluation.rows) == 3 and self.inputs.unheld is not None:
-            right.append(right[0] + self._right(self.inputs.unheld.read(), means))
-        correct = {**report.evaluation.correct, RULE: tuple(right)}
-        return replace(report, evaluation=replace(report.evaluation, correct=correct))
-
-    def _right(self, rows: Rows, means: PrototypeSet) -> int:
-        if not len(rows):
-            return 0
-        kept = _directions.get(rows)
-        if kept is None or kept[0] != self.fingerprint:
-            found = normalize(self._features(rows).double().nan_to_num(0, 0, 0), dim=1)
-            _directions[rows] = kept = self.fingerprint, found
-        scores = encoder_scores(kept[1], means.to("cpu"), self.data.num_classes)
-        return int((scores.argmax(dim=1) == rows.labels.cpu()).sum())
+        scores = partial(encoder_scores, means=means.to("cpu"), num_classes=self.data.num_classes)
+        return replace(report, evaluation=self.encoded.judged(report.evaluation, scores))
 
     def _note(self, instruction: Instruction, report: Report) -> None:
         evaluation, training = report.evaluation, report.training
@@ -279,7 +245,7 @@ def guard_of(
     partition: int,
     objective: Objective,
     data: ClientData,
-    load: Load,
+    encoded: Encoded | None,
     store: Callable[[str], Path],
     own: bool,
     simulated: bool,
@@ -287,10 +253,10 @@ def guard_of(
     """The guard of a client; None in a run without privacy.
 
     Args:
-        load: the client's data by another tokenizer. store: the client's folder in a run of that name.
+        encoded: the rows as the encoder sees them. store: the client's folder in a run of that name.
 
     Raises:
-        SettingError: the site states no limit, or its images have no agreed size. ModelError: no such encoder.
+        SettingError: the site states no limit, or its images have no agreed size.
     """
     settings = run.settings
     if not run.private:
@@ -299,32 +265,13 @@ def guard_of(
         raise SettingError.public("setting `image-size` is 0; under `privacy` a site's own images need one.")
     site = own or not simulated
     limit = _limit(node)
-    encoder, inputs = None, data
-    if run.exchange.up:
-        if own and limit is None:
-            raise SettingError.public("it states no limit: give its SuperNode privacy-epsilon and privacy-delta.")
-        name = text(node, "privacy-encoder") or settings.privacy_encoder
-        if has_place(name) and not text(node, "privacy-encoder") and not simulated:
-            raise SettingError.public(
-                "the run's `privacy-encoder` lies in a file, and no run names files of this site; start its SuperNode "
-                "with --privacy-encoder NAME."
-            )
-        if reads_text(name):
-            inputs = load(Tokens(name.partition("?")[0], settings.max_tokens))
-        encoder = _encoder(name, tuple(inputs.transform.shape), settings.feature_dim)
+    if encoded is not None and own and limit is None:
+        raise SettingError.public("it states no limit: give its SuperNode privacy-epsilon and privacy-delta.")
 
     def ledger(run_name: str) -> Ledger:
         return Ledger(home() / "privacy" if site else store(run_name) / "privacy", limit)
 
-    return Guard(run, partition, objective, data, inputs, encoder, ledger, store, site)
-
-
-@lru_cache(maxsize=2)
-def _encoder(name: str, shape: tuple[int, ...], dim: int) -> Encoder:
-    try:
-        return public_encoder(name, shape, dim)
-    except ModelError as error:
-        raise ModelError(f"setting `privacy-encoder`: {error}", f"setting `privacy-encoder`: {error.told}") from error
+    return Guard(run, partition, objective, data, encoded, ledger, store, site)
 
 
 def _limit(node: NodeConfig) -> Limit | None:

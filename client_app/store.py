@@ -162,6 +162,24 @@ class Store:
             raise StoreError(f"{path} holds no prototypes ({error}); bring it back from a copy.") from None
         return payload, {name.removeprefix("constant/"): float(number) for name, number in numbers.items()}
 
+    def save_encoder_means(self, means: PrototypeSet) -> None:
+        """Keep what the rule `encoder` judges by in a run under `privacy`."""
+        self._write(self.folder / "encoder-means.safetensors", to_tensors(means))
+
+    def load_encoder_means(self) -> PrototypeSet | None:
+        """What `save_encoder_means` kept; None where none ever came.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
+        path = self.folder / "encoder-means.safetensors"
+        if not path.exists():
+            return None
+        try:
+            return PrototypeSet(**_read(path, "bring it back from a copy."))
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"{path} holds no prototypes ({error}); bring it back from a copy.") from None
+
     def describe(self, description: dict[str, Any]) -> None:
         """Write client.json once: what prediction needs to know beside the tensors."""
         path = self.folder / "client.json"

@@ -8,7 +8,8 @@ from pathlib import Path
 from experiments.settings_tables import PAGE, ROOT, ROW, all_settings
 from models import FAMILIES
 from models.small import SMALL
-from strategies import METHODS, load_method, read_settings
+from strategies import METHODS, load_method
+from strategies.contract import Options
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -17,11 +18,11 @@ def methods() -> Iterator[tuple[str, str, str, str, str]]:
     """Name, what it is, the parts that go up and come down with its defaults, and whether architectures may differ."""
     for name, place in METHODS.items():
         about = cleandoc(import_module(place.partition(":")[0]).__doc__ or "").split("\n\n")[0]
-        exchange = read_settings({"strategy": name}).exchange
+        method = load_method(name)
+        exchange = method.exchange(Options({kind: kind() for kind in method.settings.values()}))
         up, down = (", ".join(spec.name for spec in specs) or "-" for specs in (exchange.up, exchange.down))
-        mixed = "one a run" if getattr(load_method(name).server, "one_architecture", False) else "any"
-        weights = any(spec.kind == "weights" for spec in exchange.up)
-        if mixed == "any" and weights and "companion" not in up and up != "head":
+        mixed = "one a run" if getattr(method.server, "one_architecture", False) else "any"
+        if mixed == "any" and any(spec.name in ("extractor", "backbone") for spec in exchange.up):
             mixed = "by groups of one"
         yield name, " ".join(about.split()), up, down, mixed
 

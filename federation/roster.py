@@ -67,7 +67,8 @@ class Roster:
         expected = self.settings.clients
         while True:
             self._ask(grid)
-            for node, identity in self._answers(grid):
+            arrived = self._answers(grid)
+            for node, identity in arrived:
                 expected = expected or identity.partitions
                 self._admit(grid, node, identity, expected)
             if expected and len(self.identities) >= expected and not self._waiting():
@@ -79,14 +80,15 @@ class Roster:
                     f"`start-timeout` {self.settings.start_timeout:g} s (missing partitions: "
                     f"{', '.join(map(str, missing)) or 'unknown'}); start the missing SuperNodes or raise the timeout."
                 )
-            time.sleep(POLL)
+            _pause(arrived)
         check(self.identities, expected)
 
     def refresh(self, grid: Grid) -> None:
         """Before a round: let nodes that appeared since take over their partitions. Each gets `query-timeout`."""
         self._ask(grid)
         while True:
-            for node, identity in self._answers(grid):
+            arrived = self._answers(grid)
+            for node, identity in arrived:
                 known = self.identities.get(identity.partition)
                 if identity != known:
                     difference = "is none of this run's" if known is None else "was another client at the start"
@@ -97,7 +99,7 @@ class Roster:
                 log.info("partition %d is back as node %d", identity.partition, node)
             if not self._waiting():
                 return
-            time.sleep(POLL)
+            _pause(arrived)
 
     def class_word(self, label: int) -> str:
         """A class by its name, for people."""
@@ -149,7 +151,7 @@ class Roster:
             RosterError: a worker of Ray's has another home than the run.
         """
         answers = []
-        for message_id, reply in pulled(grid, list(self._pending)) if self._pending else ():
+        for message_id, reply in pulled(grid, self._pending) if self._pending else ():
             if message_id not in self._pending:
                 continue
             node, _ = self._pending.pop(message_id)
@@ -175,15 +177,25 @@ class Roster:
         """Whether an answer may still come in time. A node that stays silent (a dead one is listed for a while)
         holds nothing up for longer than `query-timeout`."""
         now = time.monotonic()
+        # in the order in which they were asked, which is that of their deadlines
         for node, deadline in self._pending.values():
-            if now > deadline and node not in self._silent:
+            if now <= deadline:
+                return True
+            if node not in self._silent:
                 self._silent.add(node)
                 log.warning("node %d did not say who it is within `query-timeout`", node)
-        return any(now <= deadline for _, deadline in self._pending.values())
+        return False
 
 
 def _digest(lines: Sequence[str]) -> str:
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else ""
+
+
+def _pause(arrived: Sequence[object]) -> None:
+    """Before the next look, unless something came: a grid in this process gives one answer a look, and ten thousand
+    pauses are eight minutes."""
+    if not arrived:
+        time.sleep(POLL)
 
 
 def check(identities: dict[int, Identity], expected: int) -> None:
@@ -225,11 +237,11 @@ def refuse_other_codecs(identities: Mapping[int, Identity], codec: Codec) -> Non
             )
 
 
-def agreed_encoder(identities: Mapping[int, Identity], private: bool) -> str:
+def agreed_encoder(identities: Mapping[int, Identity], private: bool, encodes: bool) -> str:
     """The fingerprint of the public encoder that all clients have; "" where they have none.
 
     Args:
-        private: whether the run is one under `privacy`.
+        private: whether the run is one under `privacy`. encodes: whether clients read rows through an encoder.
 
     Raises:
         RosterError: names the clients that have another than most, and the remedy; or one that tells its rows under
@@ -239,7 +251,7 @@ def agreed_encoder(identities: Mapping[int, Identity], private: bool) -> str:
         if identity.withheld != private:
             how = "tells its rows, but `privacy` is set" if private else "withholds its rows, but `privacy` is not set"
             raise RosterError(f"client {partition} {how}; give it the same version and settings.")
-    if not private:
+    if not encodes:
         return ""
     found = {partition: encoder_in(identity.codec) for partition, identity in sorted(identities.items())}
     usual = Counter(found.values()).most_common(1)[0][0]

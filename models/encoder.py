@@ -3,7 +3,7 @@
     u = R h(x) - c,   h frozen, in eval mode, float32, one row at a time
 
     random                        a seeded network, for tests and demonstrations
-    hf:<hub id or path>           a text encoder, frozen whole
+    hf:<hub id or path>           an encoder of texts or, where the inputs are images, of images, frozen whole
     <torchvision name>@<path>     a torchvision network with weights from a file (.safetensors, or torch's own)
     package.module:callable       or ./file.py, or ./file.py:callable (`encoder` unless it is named): called as
                                   callable(input_shape=), it returns a module (n, ...) -> (n, w)
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from models import plugins
+from models.hub_vision import HubVision
 from models.seeded import drawn
 from models.split import ModelError, probe, words_of
 from models.text import encoder_name, reads_text, seed_name, text_backbone
@@ -165,6 +166,8 @@ def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder
 def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
     if name == RANDOM:
         return lambda: _random(input_shape)
+    if reads_text(name) and len(input_shape) == 3:
+        return lambda: HubVision(name, input_shape)
     if reads_text(name):
         return lambda: text_backbone(f"{name.partition('?')[0]}?trainable=0", input_shape)
     if plugins.is_plugin(name):

@@ -201,7 +201,7 @@ def text_backbone(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
             told="it reads text, but its data are images",
         )
     with torch.random.fork_rng(devices=[]):  # transformers draws before it loads, each version in its own way
-        encoder = _encoder(asked)
+        encoder = pretrained(asked)
     _check_positions(encoder, input_shape[0])
     _check_vocabulary(encoder, asked)
     _freeze(encoder, asked.trainable)
@@ -263,10 +263,10 @@ def _check_vocabulary(encoder: nn.Module, asked: EncoderName) -> None:
         )
 
 
-def _encoder(asked: EncoderName) -> nn.Module:
+def pretrained(asked: EncoderName) -> nn.Module:
     """The encoder in float32, as transformers loads it."""
-    with _loading("encoder", asked) as transformers:
-        encoder, report = _nearest(
+    with loading("encoder", asked) as transformers:
+        encoder, report = nearest(
             asked, partial(transformers.AutoModel.from_pretrained, asked.source, output_loading_info=True)
         )
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
@@ -293,7 +293,7 @@ def _tokenizer(place: str) -> Any:
         ModelError: there is none.
     """
     asked = EncoderName(place)
-    with _loading("tokenizer", asked) as transformers:
+    with loading("tokenizer", asked) as transformers:
 
         def load(**where: bool) -> Any:
             tokenizer = transformers.AutoTokenizer.from_pretrained(asked.source, **where)
@@ -303,10 +303,10 @@ def _tokenizer(place: str) -> Any:
                 raise ModelError(f"{' or '.join(files)} is missing")
             return tokenizer
 
-        return _nearest(asked, load)
+        return nearest(asked, load)
 
 
-def _nearest(asked: EncoderName, load: Callable[..., Any]) -> Any:
+def nearest(asked: EncoderName, load: Callable[..., Any]) -> Any:
     """What `load` finds on this machine, else on the hub.
 
     A deployment starts a process per message: none of them should ask the hub for what it has, each file with
@@ -321,7 +321,7 @@ def _nearest(asked: EncoderName, load: Callable[..., Any]) -> Any:
 
 
 @contextmanager
-def _loading(what: str, asked: EncoderName) -> Iterator[Any]:
+def loading(what: str, asked: EncoderName) -> Iterator[Any]:
     """transformers, silent meanwhile; its errors become one sentence.
 
     Raises:
@@ -331,8 +331,8 @@ def _loading(what: str, asked: EncoderName) -> Iterator[Any]:
         transformers = importlib.import_module("transformers")
     except ImportError as error:
         raise ModelError(
-            "text needs transformers, which cannot be imported here; pip install 'protosphere[text]'.",
-            told="text needs transformers, which its machine lacks",
+            "hf: names need transformers, which cannot be imported here; pip install 'protosphere[text]'.",
+            told="hf: names need transformers, which its machine lacks",
         ) from error
     if asked.local and not Path(asked.source).is_dir():
         raise ModelError(
@@ -364,9 +364,10 @@ def _remedy(what: str, asked: EncoderName) -> str:
         files, kind = {
             "tokenizer": ("its tokenizer.json", "AutoTokenizer"),
             "encoder": ("its config.json and its weights", "AutoModel"),
+            "image processor": ("its preprocessor_config.json", "AutoImageProcessor"),
         }[what]
         return f"save {files} there by {kind}.from_pretrained(<hub id>).save_pretrained({asked.source!r})."
     return (
         f"bring it into this machine's cache while it can reach the hub (hf download {asked.place}), or name a "
-        f"folder that holds encoder and tokenizer, as in {PREFIX}/path/to/encoder."
+        f"folder that holds encoder and {'tokenizer' if what == 'encoder' else what}, as in {PREFIX}/path/to/encoder."
     )

@@ -93,7 +93,7 @@ class Client:
             DataError: rows of another shape, or a file that cannot be read.
         """
         chosen = self._trained.chosen(rule)
-        scores = self._trained.scores(chosen, self._inputs(x)).double().cpu()
+        scores = self._trained.scores(chosen, self._inputs(x, chosen)).double().cpu()
         labels = scores.argmax(dim=1).numpy()
         return Predictions(
             rule=chosen,
@@ -103,12 +103,12 @@ class Client:
             scores=scores.numpy(),
         )
 
-    def _inputs(self, x: "Array | torch.Tensor | Sequence[str | os.PathLike[str]]") -> torch.Tensor:
+    def _inputs(self, x: "Array | torch.Tensor | Sequence[str | os.PathLike[str]]", rule: str) -> torch.Tensor:
         if not isinstance(x, np.ndarray | torch.Tensor):
             texts = self._trained.tokens is not None
             listed: Sequence[str | os.PathLike[str]] = [x] if isinstance(x, str | os.PathLike) else x
             return inputs_of(
-                self._trained, [each if texts and isinstance(each, str) else Path(each) for each in listed]
+                self._trained, rule, [each if texts and isinstance(each, str) else Path(each) for each in listed]
             )
         rows = torch.as_tensor(x)
         shape = self.input_shape

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,10 +22,11 @@ from experiments.compare.plan import from_table
 from experiments.compare.report import REPORT, write_all
 from experiments.compare.reuse import reuse as take_finished
 from experiments.compare.sweep import swept, tuned
-from federation.settings import SettingError
+from federation.settings import SettingError, shown
 from protosphere.names import Value, plain, setting, settings_of
 from protosphere.results import Report, Run
 from protosphere.start import ours_first
+from runs.places import results_root
 from runs.round import RunError
 
 Entry = str | Mapping[str, Value]
@@ -123,13 +123,26 @@ def compare(
 class Comparison:
     """A comparison's results, read from its folder.
 
+    Args:
+        folder: its folder, its name in the results folder, or `latest`; finished or not.
+        results: the results folder; "" for that in PROTOSPHERE_HOME.
+
     Attributes:
         folder: where it lies.
+
+    Raises:
+        SettingError: there is no such comparison, or another version wrote it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]):
-        self.folder = Path(folder).expanduser().resolve()
-        self._kept = ComparisonFolder(self.folder)
+    def __init__(self, folder: str | os.PathLike[str] = "latest", results: str | os.PathLike[str] = ""):
+        try:
+            self._kept = ComparisonFolder.find(os.fspath(folder), os.fspath(results))
+        except SettingError:
+            raise SettingError(
+                f"no comparison is {shown(os.fspath(folder))}, by folder or by name in "
+                f"{results_root(os.fspath(results))}; `protosphere runs` lists them."
+            ) from None
+        self.folder = self._kept.path.resolve()
         self._asked, self._cells = self._kept.read()
 
     def table(self) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from torch import Tensor
 from prototypes.prototype_set import PrototypeSet
 
 SHRINKAGE = 0.1
+SMALLEST = 1e-6  # of an eigenvalue of sums that were float32, in units of their mean
 
 
 def pooled_covariance(features: Tensor, labels: Tensor, means: PrototypeSet) -> Tensor:
@@ -62,3 +63,36 @@ def discriminant_scores(z: Tensor, prototypes: PrototypeSet, covariance: Tensor,
     scores = z.new_full((len(z), num_classes), -torch.inf, dtype=torch.float64)
     scores[:, prototypes.labels] = frequencies.log() - distances.square() / 2
     return scores
+
+
+def covariance_of_sums(sums: Tensor, counts: Tensor, moment: Tensor, shrinkage: float) -> Tensor:
+    """Sigma of all rows around their class means, from what adds up over clients:
+
+        S = (M - sum_j s_j s_j^T / n_j) / n,    Sigma = (1 - shrinkage) S + shrinkage (tr S / d) I
+
+    sums: s_j, (K, d). counts: n_j, (K,), 0 for a class without rows. moment: M, the sum of all z z^T, (d, d). Returns
+    (d, d) float64, positive definite whatever the sums are: the identity where S is zero or none.
+    """
+    sums, counts = sums.double(), counts.double()
+    identity = torch.eye(sums.shape[1], dtype=torch.float64, device=sums.device)
+    between = sums.T @ (sums / counts.clamp_min(1).unsqueeze(1))
+    scatter = (moment.double() - between) / counts.sum().clamp_min(1)
+    values, axes = torch.linalg.eigh((scatter + scatter.T) / 2)
+    # sums of single rows have no scatter, but for what rounding leaves
+    noise = SMALLEST * float(moment.double().trace()) / float(counts.sum().clamp_min(1))
+    if not float(values.max()) > noise:
+        return identity
+    values = values.clamp_min(SMALLEST * float(values.clamp_min(0).mean()))
+    return (1 - shrinkage) * (axes * values) @ axes.T + shrinkage * values.mean() * identity
+
+
+def linear_discriminant(means: Tensor, counts: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """The Gaussian discriminant as a linear classifier: w_j = Sigma^-1 mu_j, b_j = log(n_j / n) - mu_j^T w_j / 2.
+
+    means: (k, d). counts: (k,), above 0. covariance: Sigma, positive definite. Returns (k, d) and (k,), float64;
+    z w_j + b_j and `discriminant_scores` differ by what is the same for all classes.
+    """
+    mu = means.double()
+    weight = torch.cholesky_solve(mu.T, torch.linalg.cholesky(covariance.double())).T
+    priors = (counts.double() / counts.sum()).log()
+    return weight, priors - (mu * weight).sum(dim=1) / 2

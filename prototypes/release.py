@@ -108,6 +108,12 @@ def class_sums(features: Tensor, labels: Tensor, shape: Shape, groups: Tensor | 
     return sums
 
 
+def second_moment(features: Tensor) -> Tensor:
+    """The sum of a a^T / B^2 over all rows: (n, d) to (d, d) float64, exact and without an order as the class sums."""
+    whole = contributions(features)[:, :-1].double()  # products of whole numbers up to B, whose sums it holds
+    return whole.T @ whole / B**2
+
+
 def noisy(sums: Tensor, variance: int, draw: Callable[[int], int]) -> Tensor:
     """N: V and a draw of `draw(variance)` for each of its values."""
     noise = torch.tensor([draw(variance) for _ in range(sums.numel())], dtype=torch.int64)

@@ -17,12 +17,14 @@ from typing import Any
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from data.client_data import InputTransform
 from data.files import replacing
 from federation.settings import SettingError
 from prototypes.prototype_set import PrototypeSet
 from serving.predict import PIXEL, Trained
+from strategies.release import RULE
 
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}  # and how a file's name ends, which torch.export.load insists on
 METADATA = "metadata.json"
@@ -48,14 +50,16 @@ class Program(nn.Module):
         self.scale, self.pixels = transform.scale, len(transform.shape) == 3
         self.network = trained.state.module
         self._objective, self._state = trained.objective, trained.state
-        self.head = _head(trained, rule)
+        self.public = rule == RULE
+        self.head = Public(trained) if self.public else _head(trained, rule)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and features of a batch."""
         # to the levels of the training images, where those had fewer than 256
         stored = torch.round(inputs * (self.scale / PIXEL)) if self.pixels else inputs
-        z = self._objective.features(self._state, (stored / self.scale - self.mean) / self.std).float()
-        return self.head(z).float(), z
+        prepared = (stored / self.scale - self.mean) / self.std
+        z = self._objective.features(self._state, prepared).float()
+        return self.head(prepared if self.public else z).float(), z
 
 
 class Nearest(nn.Module):
@@ -98,6 +102,27 @@ class Discriminant(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """(n, d) -> (n, K) float64."""
         return self.frequencies - _squares(z.double() @ self.whitening, self.centres) / 2
+
+
+class Public(nn.Module):
+    """The rule `encoder`: the public encoder itself, which goes into the program, and what judges its directions."""
+
+    mixing: Tensor
+    centre: Tensor
+
+    def __init__(self, trained: Trained) -> None:
+        super().__init__()
+        assert trained.judge is not None
+        encoder = trained.judge.encoder()
+        self.network, self._scores = encoder.network, trained.judge.scores
+        self.register_buffer("mixing", encoder.mixing)
+        self.register_buffer("centre", encoder.centre)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Of inputs as models take them: (n, K)."""
+        found = self.network(inputs)
+        h = found.flatten(2).mean(dim=2) if found.dim() == 4 else found
+        return self._scores(normalize((h @ self.mixing.T - self.centre).double(), dim=1))
 
 
 class Own(nn.Module):

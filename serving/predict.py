@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor, softmax
 
+from client_app.encoded import directions
 from client_app.evaluation import ROWS_AT_ONCE, features_of, rule_scores
 from client_app.state import FORMAT, lay_out, new_state
 from client_app.store import Store, StoreError
@@ -23,8 +24,10 @@ from federation.devices import device_of
 from federation.seeds import limited_threads
 from federation.settings import RECEIVED, SettingError, device_name
 from models.text import Tokens
+from serving.judge import Judge, judge_of
 from strategies import read_settings
 from strategies.contract import ClientState, Objective
+from strategies.release import RULE
 
 PARTS = {"partition": int, "model": str, "class_names": list, "input": dict, "rule": str, "settings": dict}
 PIXEL = 255  # full scale of an image's channel
@@ -41,6 +44,7 @@ class Trained:
         made_in: the round that left its state.
         rule: its own, by the run's settings; it may lack what that takes.
         tokens: makes token ids of texts; None for a model that takes none.
+        judge: of the rule `encoder`; None without it.
         arrived: the client with what came last, by which the rule `received` judges; None without that rule.
         notices: what was amiss in the store, a sentence each.
     """
@@ -57,13 +61,15 @@ class Trained:
     device: torch.device
     tokens: Tokens | None = None
     arrived: ClientState | None = None
+    judge: Judge | None = None
     notices: tuple[str, ...] = ()
 
     def rules(self) -> tuple[str, ...]:
         """The rules that this client can apply."""
         nothing = torch.zeros(0, self.objective.settings.feature_dim, device=self.device)
         own = tuple(rule_scores(self.objective, self.state, nothing))
-        return own if self.arrived is None else (*own, RECEIVED)
+        own = own if self.arrived is None else (*own, RECEIVED)
+        return own if self.judge is None else (*own, RULE)
 
     def judged_by(self, rule: str) -> "tuple[Trained, str]":
         """The client and the rule that come to the same: `received` is the classifier of what came."""
@@ -91,16 +97,24 @@ class Trained:
         trained, rule = self.judged_by(rule)
         if trained is not self:
             return trained.scores(rule, inputs)
+        if rule == RULE and self.judge is not None:
+            encoder = self.judge.encoder()
+            prepared = inputs.cpu() if self.judge.tokens else self.transform(inputs.cpu())
+            with limited_threads(self.objective.settings.threads):
+                return self.judge.scores(directions(encoder(prepared)))
         rows = Rows(inputs.to(self.device), torch.zeros(len(inputs), dtype=torch.int64))
         with limited_threads(self.objective.settings.threads):
             z = features_of(self.objective, self.state, rows, self.transform)
             return rule_scores(self.objective, self.state, z)[rule]
 
 
-def open_trained(folder: Path, device: str = "auto") -> Trained:
+def open_trained(folder: Path, device: str = "auto", encoder: str = "") -> Trained:
     """The client whose store is `folder`, PROTOSPHERE_HOME/clients/<run>/<partition>.
 
     If its newest state is damaged the one before is taken, and `notices` says so.
+
+    Args:
+        encoder: where the public encoder of the rule `encoder` lies; "": where it lay at the client.
 
     Raises:
         StoreError: it is no such folder, was written by another version, or holds no state that can be used.
@@ -116,10 +130,11 @@ def open_trained(folder: Path, device: str = "auto") -> Trained:
     state = new_state(objective, about["model"], transform.shape, about["partition"], place)
     made_in, problems = _load_newest(store, state, place)
     notices += [f"{problem} Going on with the state of round {made_in}." for problem in problems]
+    received, judge = None, None
     try:
         received, state.constants = store.load_received()
+        judge = judge_of(run, objective, about, transform.shape, received, store, encoder)
     except StoreError as error:
-        received = None
         notices.append(f"{error} Going on without what the server sent last.")
     if state.prototypes is None and run.settings.evaluate_every != 1:
         notices.append(
@@ -143,6 +158,7 @@ def open_trained(folder: Path, device: str = "auto") -> Trained:
         device=place,
         tokens=tokens,
         arrived=arrived,
+        judge=judge,
         notices=tuple(notices),
     )
 
@@ -180,8 +196,8 @@ def predict(trained: Trained, rule: str, files: Sequence[Path], texts: Sequence[
     return chain.from_iterable(answers_of(trained, rule, sources[start : start + ROWS_AT_ONCE]) for start in starts)
 
 
-def inputs_of(trained: Trained, sources: Sequence[Path | str]) -> Tensor:
-    """Image files, or texts and files of them, as `Trained.scores` takes inputs: (n, ...).
+def inputs_of(trained: Trained, rule: str, sources: Sequence[Path | str]) -> Tensor:
+    """Image files, or texts and files of them, as `Trained.scores` takes inputs by a rule: (n, ...).
 
     Raises:
         SettingError: the client's model takes no such thing.
@@ -189,12 +205,14 @@ def inputs_of(trained: Trained, sources: Sequence[Path | str]) -> Tensor:
     """
     files = [source for source in sources if isinstance(source, Path)]
     refuse_unfit(trained, files, [source for source in sources if isinstance(source, str)])
-    return torch.stack([_read(trained, source) for source in sources])
+    return torch.stack([_read(trained, rule, source) for source in sources])
 
 
-def _read(trained: Trained, source: Path | str | BytesIO) -> Tensor:
-    if trained.tokens and not isinstance(source, BytesIO):
-        return _tokens(trained.tokens, source)
+def _read(trained: Trained, rule: str, source: Path | str | BytesIO) -> Tensor:
+    # an encoder of texts has tokens of its own
+    tokens = trained.judge.tokens if rule == RULE and trained.judge and trained.judge.tokens else trained.tokens
+    if tokens and not isinstance(source, BytesIO):
+        return _tokens(tokens, source)
     return _image(trained.transform, source)
 
 
@@ -224,7 +242,7 @@ def answers_of(trained: Trained, rule: str, sources: Sequence[Path | str | Bytes
     read: list[Tensor | str] = []
     for source in sources:
         try:
-            read.append(_read(trained, source))
+            read.append(_read(trained, rule, source))
         except DataError as error:
             read.append(str(error))
     inputs = [each for each in read if isinstance(each, Tensor)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from federation.settings import Scalar, SettingError, Settings, check, nearest, refuse_unknown, shown
 from models import ModelError, plugins
 from strategies.contract import Exchange, Method, Options
-from strategies.release import RULE, refuse_unreleasable, under_release
+from strategies.release import RULE, check_public_encoder, refuse_unreleasable, under_release
 
 if TYPE_CHECKING:
     from runs.folder import RunFolder
@@ -24,6 +24,7 @@ METHODS = {
     "tinyproto-ft": "strategies.tinyproto:FT",
     "fedpagr": "strategies.fedpagr",
     "fedproc": "strategies.fedproc",
+    "fedcgs": "strategies.fedcgs",
     "gfpl": "strategies.gfpl",
     "pfpl": "strategies.pfpl",
     "local": "strategies.local",
@@ -82,7 +83,13 @@ class Run:
     @property
     def rules(self) -> tuple[str, ...]:
         """All rules that its clients report."""
-        return (*self.method.rules, RULE) if self.private and self.exchange.down else self.method.rules
+        rules = (*self.method.rules, RULE) if self.private and self.exchange.down else self.method.rules
+        return tuple(dict.fromkeys(rules))
+
+    @property
+    def encodes(self) -> bool:
+        """Whether clients read their rows through a public encoder."""
+        return bool(self.exchange.up) if self.private else self.method.objective.encodes
 
     @property
     def inference(self) -> str:
@@ -158,7 +165,14 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     _refuse_unobeyed(settings, method.exchange(options))
     if run.private:
         refuse_unreleasable(settings, method, options)
-    elif method.exchange(options).counts and not settings.disclose_class_counts:
+        return run
+    if method.objective.encodes:
+        check_public_encoder(
+            settings,
+            f"setting `privacy-encoder` is empty, but `{settings.strategy}` works in the space of a public encoder, "
+            'the same at all clients; name one ("random" is for trying)',
+        )
+    if method.exchange(options).counts and not settings.disclose_class_counts:
         raise SettingError(
             f"setting `disclose-class-counts` is false, but `{settings.strategy}` as set uploads class counts; allow "
             "it with true, or choose an aggregation without them."

@@ -17,7 +17,7 @@ from torch.nn.functional import softmax
 from federation.settings import RULES, STRICT, Settings
 from federation.wire.codec import Codec
 from federation.wire.payloads import EVERYONE as EVERYONE
-from federation.wire.payloads import Identity, Payload, class_vectors
+from federation.wire.payloads import Identity, Payload, class_vectors, mean_norm
 from federation.wire.specs import MIXTURES as MIXTURES
 from federation.wire.specs import NOTHING as NOTHING
 from federation.wire.specs import PROTOTYPES as PROTOTYPES
@@ -25,7 +25,6 @@ from federation.wire.specs import Exchange as Exchange
 from federation.wire.specs import Spec as Spec
 from federation.words import class_word
 from models.split import SplitModel
-from prototypes.aggregation import aggregate
 from prototypes.losses import prototype_pull
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
@@ -61,6 +60,7 @@ class ClientState:
         table: the same as (vectors (K, d), present (K,)) on the device, laid out once a message.
         received: what a method keeps of a message for the training that it starts; not stored.
         features: z (n, d) and labels (n,) of the training rows after training, for the upload; gone after it.
+        encoded: gives u (n, d) and labels (n,) of the training rows, for the upload of a method that `encodes`.
         kept: further tensors that a method keeps between rounds.
         optimiser: the optimisers' tensors by phase, kept only with `optimizer-state = "persistent"`.
     """
@@ -73,6 +73,7 @@ class ClientState:
     table: tuple[Tensor, Tensor] | None = None
     received: Payload | None = None
     features: tuple[Tensor, Tensor] | None = None
+    encoded: Callable[[], tuple[Tensor, Tensor]] | None = None
     kept: dict[str, Tensor] = field(default_factory=dict)
     optimiser: dict[str, Tensor] = field(default_factory=dict)
 
@@ -131,11 +132,13 @@ class Objective:
         of_features: whether its uploads are made of the trained model's features, which `prototypes-from` may drop.
         of_prototypes: whether it reads `state.prototypes` while it trains or uploads. Where it does not, a client's
             features are measured before evaluations alone, and there are no prototypes after other rounds.
+        encodes: whether it reads rows through the public encoder that `privacy-encoder` names, without `privacy`.
     """
 
     beside: Sequence[str] = ()
     of_features = False
     of_prototypes = True
+    encodes = False
 
     def __init__(self, settings: Settings, options: Options, num_classes: int):
         self.settings = settings
@@ -154,8 +157,8 @@ class Objective:
     def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
         """What was received, as prediction and loss measure the distance to it. Changes nothing: evaluation on
         arrival uses it with the model as the last round left it."""
-        prototypes = None if received is None else class_vectors(received)
-        return prototypes if isinstance(prototypes, PrototypeSet) else None
+        found = None if received is None else class_vectors(received)
+        return found if isinstance(found, PrototypeSet) else None
 
     def download_unit(self, constants: Mapping[str, float]) -> float:
         """What the norms of a download are measured in, from the run's constants."""
@@ -186,8 +189,8 @@ class Objective:
         return logits
 
     def probabilities(self, state: ClientState, z: Tensor) -> Tensor | None:
-        """Class probabilities for the ensemble, (n, d) -> (n, K): the softmax of the classifier. A class that a method
-        cannot predict has probability 0; None where it can predict none yet."""
+        """For the ensemble, (n, d) -> (n, K): the classifier's softmax; 0 for a class that the method cannot predict,
+        None where it can predict none yet."""
         return softmax(self.logits(state, z).float(), dim=1)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
@@ -209,6 +212,11 @@ class Objective:
     def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
         """Prediction rules beyond the common four: rule -> (n, K)."""
         return {}
+
+    def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
+        """The rule `encoder` of a method that `encodes`: directions u / ||u|| (n, d) float64 to (n, K), minus infinity
+        for an unknown class; None before anything has come."""
+        return None
 
 
 class PullObjective(Objective):
@@ -336,8 +344,8 @@ class ServerHalf:
         return True
 
     def aggregate(self, uploads: Mapping[int, Any], state: State, server_round: int) -> Outcome:
-        """From the round's uploads, by partition in ascending order, to the next round's downloads. Those that wait in
-        files are read each time they are asked for: `.items()` holds one at a time."""
+        """From the round's uploads, by ascending partition, to the next downloads. Of those that wait in files
+        `.items()` reads, and holds, one at a time."""
         raise NotImplementedError(f"{type(self).__name__} is sent uploads, but does not aggregate them")
 
     def group(self, partition: int) -> int:
@@ -347,15 +355,6 @@ class ServerHalf:
     def feature_norm(self, uploads: Mapping[int, Any]) -> float | None:
         """The scale of the feature space, watched for collapse; None where the uploads do not tell it."""
         return mean_norm(uploads)
-
-
-def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
-    """Mean Euclidean norm of the class means of the uploads: the scale of the feature space."""
-    found = [part for upload in uploads.values() if (part := class_vectors(upload)) is not None]
-    sets = [part if isinstance(part, PrototypeSet) else part.class_means() for part in found]
-    if not any(len(prototypes) for prototypes in sets):
-        return None
-    return float(aggregate(sets, "mean").vectors.double().norm(dim=1).mean())
 
 
 @dataclass(frozen=True)

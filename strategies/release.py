@@ -50,16 +50,29 @@ def refuse_unreleasable(settings: Settings, method: Method, options: Options) ->
             f'setting `privacy` is "release", but `{settings.strategy}` exchanges what is made of a trained model; use '
             "a method of prototypes alone, or `frame`, which exchanges nothing."
         )
+    check_public_encoder(
+        settings,
+        'setting `privacy` is "release", but model features are trained on private rows: set `privacy-encoder` to '
+        "a public encoder, or use strategy `frame`",
+    )
+    method.releases(options)
+
+
+def check_public_encoder(settings: Settings, why: str) -> None:
+    """Refuse a run whose clients read rows through a public encoder, where no setting names one.
+
+    Args:
+        why: the sentence for it.
+
+    Raises:
+        SettingError: that, or what is named is no encoder.
+    """
     if not settings.privacy_encoder:
-        raise SettingError(
-            'setting `privacy` is "release", but model features are trained on private rows: set `privacy-encoder` to '
-            "a public encoder, or use strategy `frame`."
-        )
+        raise SettingError(f"{why}.")
     try:
         check_encoder(settings.privacy_encoder)
     except ModelError as error:
         raise SettingError(f"setting `privacy-encoder`: {error}", told=error.told) from None
-    method.releases(options)
 
 
 def joined(payload: Payload | None, means: PrototypeSet | None, dim: int) -> Payload | None:

@@ -20,8 +20,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 ATEN = torch.ops.aten
-# scalars, and shapes that depend on values
+# scalars, shapes that depend on values, and solvers that look whether they could
 WAITING = (ATEN._local_scalar_dense, ATEN.equal, ATEN.nonzero, ATEN.masked_select, ATEN._unique2, ATEN.unique_dim)
+WAITING += (ATEN.bincount, ATEN.repeat_interleave, ATEN._linalg_check_errors, ATEN._linalg_eigh, ATEN._linalg_svd)
 MOVING = (ATEN._to_copy, ATEN.copy_)
 BY_INDEX = (ATEN.index, ATEN.index_put, ATEN.index_put_)
 INSIDE = ("one_hot",)  # makes a tensor where C++ says that its argument is
@@ -144,6 +145,9 @@ class Saying(TorchFunctionMode):
             return self._moved(first, args[1:], kwargs)
         if name == self.device.type and isinstance(first, torch.Tensor):
             return self._moved(first, (self.device,), {})
+        if isinstance(first, Said) and kwargs.get("device") is not None and not self.named(kwargs["device"]):
+            # like one of the device, and made on the host: zeros_like, new_zeros
+            return func(first.inner, *args[1:], **kwargs)
         if self.named(kwargs.get("device")):
             if (draw := kwargs.get("generator")) is not None and draw.device.type != self.device.type:
                 raise DeviceError(f"{name} on {self.device} draws by a generator of {draw.device}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 
 import torch
 
+from prototypes.aggregation import aggregate
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
@@ -48,6 +49,15 @@ def class_vectors(payload: Payload) -> ClassVectors | None:
     """The prototypes or mixtures among the parts, if any."""
     found = (part for part in parts_of(payload).values() if not isinstance(part, Weights))
     return next(found, None)
+
+
+def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
+    """Mean Euclidean norm of the class means of the uploads: the scale of the feature space."""
+    found = [part for upload in uploads.values() if (part := class_vectors(upload)) is not None]
+    sets = [part if isinstance(part, PrototypeSet) else part.class_means() for part in found]
+    if not any(len(prototypes) for prototypes in sets):
+        return None
+    return float(aggregate(sets, "mean").vectors.double().norm(dim=1).mean())
 
 
 def to_tensors(payload: Payload) -> dict[str, torch.Tensor]:

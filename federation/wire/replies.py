@@ -1,6 +1,6 @@
 """What comes back from the clients, pulled so that nobody's spoilt message takes another's with it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -22,23 +22,26 @@ def over_ray(grid: Grid) -> bool:
     return isinstance(grid, InMemoryGrid)
 
 
-def pulled(grid: Grid, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | str]]:
+def pulled(grid: Grid, message_ids: Collection[str]) -> Iterator[tuple[str, Message | str]]:
     """The replies that have arrived: the id of the message that each answers, and the reply, or in words why it cannot
     be read.
 
     Over the network Flower builds each reply from objects that a client wrote, and raises where they are malformed;
     what else came with it would be lost. So there one is pulled at a time.
 
+    Args:
+        message_ids: may lose those that were given.
+
     Raises:
         httpx.HTTPError: the SuperLink itself cannot be asked.
     """
     if is_simulated(grid):
-        for message in grid.pull_messages(message_ids):
+        for message in list(grid.pull_messages(message_ids)):
             yield message.metadata.reply_to_message_id, message
         return
     import httpx
 
-    for message_id in message_ids:
+    for message_id in list(message_ids):
         try:
             arrived = list(grid.pull_messages([message_id]))
             found = [(message_id, reply) for reply in arrived if reply.metadata.reply_to_message_id == message_id]

@@ -20,6 +20,7 @@ class Spec:
         waits: whether uploads wait in files until the round has closed, and are read one at a time.
         exact: of weights, whether they cross as float32 whatever the run's number format.
         change: whether they are a change of weights, in which a variance may be negative.
+        told: of weights, what they tell of a client in words, where they are none of its model.
         transforms: what the method does to its values on the way, before masks and number format.
     """
 
@@ -31,6 +32,7 @@ class Spec:
     waits: bool = False
     exact: bool = False
     change: bool = False
+    told: str = ""
     transforms: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
@@ -112,7 +114,7 @@ class Exchange:
         words = []
         for spec in self.up:
             if spec.kind == "weights":
-                words.append(f"the trained weights of its {spec.name}")
+                words.append(spec.told or f"the trained weights of its {spec.name}")
             elif spec.classwise:
                 words.append("the mean outputs of its model for its classes")
             else:

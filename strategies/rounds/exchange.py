@@ -72,27 +72,32 @@ def exchange(
     pending = {message_id: whom for message_id, whom in zip(ids, asked, strict=True) if message_id}
     replies = [Reply(*whom, problem=UNSENT) for message_id, whom in zip(ids, asked, strict=True) if not message_id]
     ignored = set(not_waited_for)
+    # how many still train, and how many of those who only evaluate are waited for; and the valid train replies so far
+    training = sum(trains for _, trains in pending.values())
+    evaluating = sum(not trains and partition not in ignored for partition, trains in pending.values())
+    valid = 0
     start = arrival = time.monotonic()
     closed_after: float | None = None
-    trained = any(trains for _, trains in pending.values())
+    trained = training > 0
     pause = POLL[0]
     while pending:
         arrived = [
             checked_reply(message, *pending.pop(message_id), simulated=simulated, round_number=round_number, **checks)
-            for message_id, message in pulled(grid, list(pending))
+            for message_id, message in pulled(grid, pending)
             if message_id in pending
         ]
         replies += arrived
         now = time.monotonic()
         if arrived:
             arrival, pause = now, POLL[0]
-        waiting = [trains for partition, trains in pending.values() if partition not in ignored or trains]
-        if closed_after is None:
-            valid = sum(reply.valid for reply in replies if reply.trains)
-            if not any(waiting) or 0 < min_replies <= valid or now - start > timeout:
-                closed_after = now - start
+        # counted on, for a look at all of ten thousand after each would be a second look at every client a client
+        training -= sum(reply.trains for reply in arrived)
+        evaluating -= sum(not reply.trains and reply.partition not in ignored for reply in arrived)
+        valid += sum(reply.trains and reply.valid for reply in arrived)
+        if closed_after is None and (not training or 0 < min_replies <= valid or now - start > timeout):
+            closed_after = now - start
         if closed_after is not None:
-            if not any(not trains for trains in waiting):
+            if not evaluating:
                 break
             allowed = max(patience, closed_after if trained else timeout)
             if now - arrival > allowed or now - start > timeout + patience:

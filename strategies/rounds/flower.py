@@ -30,7 +30,7 @@ from federation.seeds import limited_threads
 from federation.wire.codec import Codec, codec_of
 from federation.wire.messages import encode_question
 from federation.wire.parts import Limits
-from federation.wire.payloads import Instruction, Payload
+from federation.wire.payloads import Instruction, Payload, mean_norm
 from federation.wire.replies import over_ray
 from models import plugins
 from prototypes.prototype_set import PrototypeSet
@@ -41,7 +41,7 @@ from runs.lines import add_evaluation, console_line, evaluations, final_line, ti
 from runs.round import Bytes, Reply
 from runs.snapshot import separation_of
 from strategies import Run
-from strategies.contract import ServerHalf, State, mean_norm
+from strategies.contract import ServerHalf, State
 from strategies.release import encoder_means, joined, with_classes
 from strategies.rounds.checkpoint import leave_summary, restore, save
 from strategies.rounds.ensemble import score, shared_test_set
@@ -373,7 +373,7 @@ class PrototypeStrategy(Strategy):
         """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
         identity = next(iter(self.roster.identities.values()))
         self.codec = codec_of(self.settings, len(identity.class_names), identity.feature_dim, self.run.exchange)
-        encoder = agreed_encoder(self.roster.identities, self.run.private)
+        encoder = agreed_encoder(self.roster.identities, self.run.private, self.run.encodes)
         self.codec = replace(self.codec, encoder=encoder)
         refuse_other_codecs(self.roster.identities, self.codec)
         refuse_other_methods(self.roster.identities, plugins.digest(self.settings.strategy))

@@ -72,7 +72,10 @@ def test_its_table_is_of_its_runs():
     assert len(cells) == 12
     assert set(cells["status"]) == {"completed"}
     # it is in its folder, whoever reads it
-    assert protosphere.Comparison(found.folder).table().equals(table)
+    for name in (found.folder, found.folder.name, "latest"):
+        assert protosphere.Comparison(name).table().equals(table)
+    with pytest.raises(protosphere.SettingError, match="nonesuch"):
+        protosphere.Comparison("nonesuch")
     assert found.report().path.exists()
     assert "protonorm, gamma 5" in found._repr_html_()
     with pytest.raises(protosphere.SettingError, match="nothing"):

@@ -17,6 +17,7 @@ from data.shared_set import SharedTestSpec, shared_labels, shared_rows
 from federation.wire.payloads import Instruction
 from prototypes.prototype_set import PrototypeSet
 from strategies import METHODS
+from tests.strategies.needs import ASKED
 
 CPU = torch.device("cpu")
 ON_SPHERE = {"fedpagr": "fedpagr.temperature", "fedproc": "fedproc.temperature"}
@@ -77,7 +78,7 @@ def test_on_the_sphere_it_is_the_softmax_over_prototypes(parts, strategy, labels
 @pytest.mark.parametrize("received", [False, True])
 def test_elsewhere_it_is_the_softmax_of_the_classifier(parts, strategy, received):
     """Never of distances, whatever was received; on rows in eval mode, each by itself."""
-    made = parts({"strategy": strategy}, norm=True)
+    made = parts(ASKED[strategy], norm=True)
     if received:
         made.state.targets = targets((0, 2), dim=5)
         made.state.table = made.state.targets.table(4)

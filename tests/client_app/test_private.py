@@ -1,6 +1,7 @@
 """Under `privacy` no row of a client decides on a byte that it sends, but by its release; and the release itself."""
 
 import json
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +22,7 @@ from runs.folder import RunFolder
 from strategies import METHODS, load_method, read_settings
 from strategies.contract import NOTHING
 from tests.client_app.sites import folder, images_of, put, table
+from tests.strategies.needs import ASKED
 from tests.strategies.watched import without_time
 
 PRIVATE = {"privacy": "release", "privacy-encoder": "random"}
@@ -37,6 +39,7 @@ OWN = {
     "tinyproto-fp": {"tinyproto.mu": 0.01},
     "tinyproto-ft": {"tinyproto.mu": 0.01, "fedtgp.server-epochs": 2},
     "fedtgp": {"fedtgp.server-epochs": 2},
+    "fedcgs": {"fedcgs.covariance": "identity"},
 }
 RELEASES = [name for name in METHODS if load_method(name).releases is not None]
 QUIET = ["local", "frame"]
@@ -155,8 +158,13 @@ def test_what_a_trained_model_has_made_is_refused(name):
         read_settings({"strategy": name, **PRIVATE})
 
 
+def test_of_a_space_that_clients_share_class_means_alone_are_released():
+    with pytest.raises(SettingError, match=r"`fedcgs\.covariance` is pooled"):
+        read_settings({"strategy": "fedcgs", **PRIVATE})
+
+
 def test_no_method_sends_without_a_release_but_those_that_send_nothing():
-    exchanges = {name: load_method(name).exchange(read_settings({"strategy": name}).options) for name in METHODS}
+    exchanges = {name: load_method(name).exchange(read_settings(ASKED[name]).options) for name in METHODS}
     assert [name for name in METHODS if exchanges[name] == NOTHING] == QUIET
 
 
@@ -183,7 +191,7 @@ def test_a_release_is_of_the_training_rows_and_sent_in_every_round_and_run(monke
     assert epsilon_of(line["rho"], line["delta"]) <= 3
     # what it is made of, apart from the noise of 1 in one value
     client = one_client(sites[0], {"strategy": "fedproto"})
-    train, encoder = client.data.train, client.guard.encoder
+    train, encoder = client.data.train, client.guard.encoded.encoder
     expected = class_sums(encoder(client.data.transform(train.inputs)), train.labels, Shape(2, 6))
     found = ledger.release(client.guard._asked(""), pytest.fail)
     assert int((found - expected).abs().sum()) <= 1
@@ -214,7 +222,7 @@ def test_an_encoder_of_texts_has_tokens_of_its_own(tmp_path):
     node = site(tmp_path / "site", ("train.csv", f"text,label\n{lines}"))
     text = {"models": f"hf:{tmp_path}/private?trainable=1", "privacy-encoder": f"hf:{tmp_path}/public"}
     client = one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text})
-    assert client.guard.inputs.transform.tokenizer == str(tmp_path / "public")
+    assert client.guard.encoded.data.transform.tokenizer == str(tmp_path / "public")
     sums = client.guard._sums()
     assert int(sums[:, -1].sum()) == HALF * len(client.data.train)
     assert bool((sums[:, :-1] != 0).any())
@@ -293,15 +301,15 @@ def test_a_site_that_requires_privacy_takes_part_in_what_releases_nothing(tmp_pa
 
 
 def test_other_weights_of_the_encoder_are_found_before_round_1(monkeypatch, tmp_path):
-    whole = private.guard_of
+    whole = client_module.encoded_of
 
-    def other(run_, node, partition, *args):
-        guard = whole(run_, node, partition, *args)
-        if partition == 1:
-            monkeypatch.setattr(type(guard), "fingerprint", property(lambda self: f"{self.partition}"))
-        return guard
+    def other(*args):
+        found = whole(*args)
+        marked = copy(found.encoder)
+        marked.fingerprint = f"{args[1]['partition-id']}"
+        return replace(found, encoder=marked)
 
-    monkeypatch.setattr(client_module, "guard_of", other)
+    monkeypatch.setattr(client_module, "encoded_of", other)
     sites = [site(tmp_path / str(number), *FULL) for number in range(2)]
     with pytest.raises(RosterError, match="fingerprints"):
         run(sites, {"strategy": "fedproto"})

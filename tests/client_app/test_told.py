@@ -129,6 +129,7 @@ NOT_HERE = {
         "of the run's encoder; tests/models/test_encoder.py has them",
     ),
     "models/encoder.py:public_encoder": "the same",
+    **dict.fromkeys((f"models/hub_vision.py:{name}" for name in ("__init__", "_size")), "the same"),
     "data/columns.py:refuse_many": "a site's tables have a list of classes",
     "data/decoded.py:kept": "a disk that loses what was written",
     "data/table.py:_counts": "of a run's own partition table, which no site with data of its own reads",
@@ -137,7 +138,7 @@ NOT_HERE = {
     "data/text_files.py:_broken_csv": "whatever else Arrow may say of a CSV file",
     "models/plugins.py:_content": "of a file that the site itself names; test_adding_a_method.py has it",
     "models/text.py:text_backbone": "the data floor refuses images before",
-    "models/text.py:_loading": "transformers is installed here",
+    "models/text.py:loading": "transformers is installed here",
 }
 # What stands in sentences that are told whole: settings of the run, numbers, and names that this program gives.
 SETTINGS_AND_NUMBERS = {

@@ -387,3 +387,12 @@ def test_a_resumed_run_must_find_its_own_clients():
     assert "had 3 clients and now has 2" in refused(refuse_changes, as_read, old[:2])
     many = [asdict(identity(0, class_names=tuple(map(str, range(1000)))))]
     assert len(refused(refuse_changes, as_read[:1], many)) < 500
+
+
+def test_no_pause_lies_between_answers_that_are_there(clock, monkeypatch):
+    """A grid in this process gives one answer a look: ten thousand clients would be eight minutes of pauses."""
+    pull = FakeGrid.pull_messages
+    monkeypatch.setattr(FakeGrid, "pull_messages", lambda grid, ids: pull(grid, list(ids)[:1]))
+    found = gathered(FakeGrid(clock, {n: identity(n, partitions=50) for n in range(50)}), clients=50)
+    assert len(found.nodes) == 50
+    assert clock.now == 1000.0

@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("tiny_perceptron", "tiny_cnn")
 DOMAINS = ("north", "south")
 SETTINGS = {"strategy": "fedproto", "rounds": 2, "feature-dim": 12, "dataset": "two-clinics", "device": "cuda:7"}
+LIMIT = {"privacy-epsilon": "3", "privacy-delta": "1e-5"}
+RELEASE = {"privacy": "release", "privacy-encoder": "random", "privacy-epsilon": 2.0, "image-size": 8, "rounds": 1}
 EVERY_ROUND = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
 SENT_AWAY = "Connection attempt failed"  # a SuperNode says so and tries again, for ever
 
@@ -54,7 +56,7 @@ def clinics(place):
 @pytest.fixture(scope="module")
 def deployment(place, clinics):
     sites = [
-        Site(i, {"data": str(folder), "model": model, "device": "cpu", "domain": domain})
+        Site(i, {"data": str(folder), "model": model, "device": "cpu", "domain": domain} | LIMIT)
         for i, (folder, model, domain) in enumerate(zip(clinics, MODELS, DOMAINS, strict=True))
     ]
     with guarded(place / "scratch") as tell:
@@ -151,6 +153,21 @@ def test_weights_and_mixtures_cross_as_prototypes_do(deployment, metrics, in_pro
     out, err = front_door(deployment, SETTINGS | own).communicate(timeout=PATIENCE)
     assert err == ""
     assert metrics(folder_of(out)) == in_process(SETTINGS | own)
+
+
+def test_under_privacy_a_release_leaves_the_sites_and_figures_stay_there(deployment):
+    out, err = front_door(deployment, SETTINGS | RELEASE).communicate(timeout=PATIENCE)
+    assert err == ""
+    folder = folder_of(out)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["problems"], line["clients"], "evaluation" in line) for line in lines] == [({}, {}, False)] * 2
+    assert lines[0]["training"]["valid"] == 2
+    for partition in range(2):
+        state = deployment.folder / f"site-{partition}" / "state"
+        (spent,) = [json.loads(line) for line in (state / "privacy" / "ledger.jsonl").read_text().splitlines()]
+        assert (spent["run"], spent["unit"], spent["encoder"]) == (folder.name, "row", "random")
+        kept = state / "clients" / folder.name / str(partition) / "figures.jsonl"
+        assert "encoder" in json.loads(kept.read_text().splitlines()[-1])["correct"]
 
 
 def test_the_run_ends_with_a_summary_and_each_site_keeps_its_model_to_itself(finished, deployment):

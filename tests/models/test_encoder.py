@@ -190,3 +190,72 @@ def test_a_text_encoder_is_frozen_whole_and_a_row_its_own(tmp_path):
     assert torch.equal(encoder(rows[:1]), found[:1])
     assert not torch.allclose(found[0], found[1])
     assert all(not parameter.requires_grad for parameter in encoder.network.parameters())
+
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+PATCHES = SMALL | {"image_size": 16, "patch_size": 8}
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """hub(kind) -> the name of a small random encoder of pictures, or of CLIP, saved with its image processor."""
+    transformers = pytest.importorskip("transformers")
+
+    def save(kind):
+        torch.manual_seed(0)
+        place, whole = tmp_path / kind, {"height": 16, "width": 16}
+        if kind == "vit":
+            network = transformers.ViTModel(transformers.ViTConfig(**PATCHES))
+            processor = transformers.ViTImageProcessor(size=whole, image_mean=[0.2] * 3, image_std=[0.7] * 3)
+        elif kind == "resnet":
+            config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1])
+            network = transformers.ResNetModel(config)
+            processor = transformers.ViTImageProcessor(size=whole)
+        else:
+            config = transformers.CLIPConfig(text_config=SMALL | {"vocab_size": 50}, vision_config=PATCHES)
+            network = transformers.CLIPModel(config)
+            processor = transformers.CLIPImageProcessor(size={"shortest_edge": 20}, crop_size=16)
+        network.save_pretrained(place)
+        processor.save_pretrained(place)
+        return f"hf:{place}", network.eval()
+
+    return save
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("vit", (1, 8, 8)), ("resnet", (3, 12, 14)), ("clip", (3, 16, 16))])
+def test_an_encoder_of_pictures_sees_what_its_image_processor_would_give(hub, kind, shape):
+    name, network = hub(kind)
+    encoder = public_encoder(name, shape, D)
+    rows = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    found = encoder(rows)
+    mean, std = (encoder.network.mean.flatten(), encoder.network.std.flatten())
+    assert mean[0] == pytest.approx({"vit": 0.2, "resnet": 0.5, "clip": 0.48145466}[kind])
+    seen = nn.functional.interpolate(rows.expand(-1, 3, -1, -1), (16, 16), mode="bilinear", antialias=True)
+    seen = ((seen + 1) / 2 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    with torch.no_grad():
+        half = network.vision_model if kind == "clip" else network
+        hidden = half(pixel_values=seen).last_hidden_state
+        features = hidden.flatten(2).mean(dim=2) if kind == "resnet" else hidden.mean(dim=1)
+    torch.testing.assert_close(found, features @ encoder.mixing.T, rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(encoder(row[None])[0], u) for row, u in zip(rows, found, strict=True))
+    # only the folder's own name is told
+    assert "/" not in encoder.name.removeprefix("hf:")
+
+
+def test_an_encoder_of_pictures_that_is_none_or_not_whole_is_refused(hub, tmp_path):
+    name, _ = hub("vit")
+    place = tmp_path / "vit"
+    for shape in ((2, 8, 8), FLAT):
+        with pytest.raises(ModelError):
+            public_encoder(name, shape, D)
+    for missing in ("preprocessor_config.json", "model.safetensors"):
+        kept = (place / missing).read_bytes()
+        (place / missing).unlink()
+        with pytest.raises(ModelError, match="cannot be loaded") as refused:
+            public_encoder(name, IMAGE, D)
+        assert str(tmp_path) not in refused.value.told
+        (place / missing).write_bytes(kept)
+    encoders = pytest.importorskip("tests.models.encoders")
+    encoders.save_encoder(place)
+    with pytest.raises(ModelError, match="takes no pictures"):
+        public_encoder(name, IMAGE, D)

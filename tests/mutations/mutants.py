@@ -276,6 +276,34 @@ MUTANTS = {
     "float64 where there is none": Mutant(
         C + "evaluation.py", "    features = exact(features_of(", "    features = (features_of(", ON + "mps-fedproto"
     ),
+    # --- statistics in a public encoder's space
+    "classes' distances in a covariance within them": Mutant(
+        "prototypes/discriminant.py",
+        "(moment.double() - between)",
+        "(moment.double() + 0 * between)",
+        S + "test_fedcgs.py -k scikit",
+    ),
+    "priors forgotten in a discriminant": Mutant(
+        "prototypes/discriminant.py", "return weight, priors - (", "return weight, 0 * priors - (", S + "test_fedcgs.py"
+    ),
+    "the mean of clients' moments": Mutant(
+        "strategies/fedcgs.py",
+        "moments.tensors[MOMENT].double() * n.sum()",
+        "moments.tensors[MOMENT].double()",
+        S + "test_fedcgs.py -k dealt",
+    ),
+    "a class that nobody has": Mutant(
+        "strategies/fedcgs.py",
+        "masked_fill(known == 0, -torch.inf)",
+        "masked_fill(known < 0, -torch.inf)",
+        S + "test_fedcgs.py -k nobody",
+    ),
+    "another encoder than the run's": Mutant(
+        "serving/judge.py",
+        "if self.fingerprint not in",
+        "if False and self.fingerprint not in",
+        "tests/serving/test_predict.py -k encoder_needs",
+    ),
     # --- privacy
     "noise for a row without its count": Mutant(
         "prototypes/release.py",

@@ -18,6 +18,7 @@ from safetensors.torch import load
 from federation.settings import SettingError
 from serving.export import METADATA, PROTOTYPES, export
 from serving.predict import open_trained
+from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]
 # what is set to None cannot be imported
@@ -32,6 +33,7 @@ CASES = {
     "fedproto": ({"strategy": "fedproto", "models": "tiny_cnn"}, ["global-prototypes"]),
     "cosine": ({"strategy": "fedpagr", "models": "tiny_resnet", "image-size": 9}, ["", "classifier"]),
     "frame": ({"strategy": "gfpl", "models": "tiny_cnn4"}, ["etf"]),
+    "encoder": (ASKED["fedcgs"] | {"models": "tiny_cnn"}, ["", "classifier"]),
     "numbers": ({"strategy": "fedtgp", "dataset": "spiral", "spiral-points": 60, "models": "spiral_mlp"}, [""]),
 }
 

@@ -11,6 +11,7 @@ from flwr.app import Context, RecordDict
 from PIL import Image
 
 from client_app.client import Client
+from client_app.encoded import loaded
 from client_app.store import StoreError
 from data.decoded import decoded
 from federation.settings import SettingError
@@ -18,15 +19,20 @@ from models import ModelError
 from runs.folder import RunFolder
 from serving.predict import open_trained, predict
 from strategies import METHODS, load_method
+from tests.strategies.needs import ASKED
 
 CLIENTS = 2
 EVERY_ROUND = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
+RELEASED = {"strategy": "fedproto", "privacy": "release", "privacy-measure": True, "privacy-epsilon": 500.0}
+RELEASED |= {"privacy-encoder": "random", "inference": "encoder", "rounds": 2}
 VARIANTS = [
-    *({"strategy": name} | (EVERY_ROUND if name == "gfpl" else {}) for name in METHODS),
+    *(ASKED[name] | (EVERY_ROUND if name == "gfpl" else {}) for name in METHODS),
     {"strategy": "gfpl", "inference": "etf", "alpha": 1.0} | EVERY_ROUND,
     {"strategy": "gfpl", "gfpl.dual-classifier": False},
     {"strategy": "tinyproto-fp", "sparsity-dim": 6, "inference": "global-prototypes", "feature-activation": "relu"},
     {"strategy": "protonorm", "protonorm.gamma": 3.0, "image-size": 12, "models": "tiny_resnet", "rounds": 1},
+    ASKED["fedcgs"] | {"fedcgs.covariance": "identity", "inference": "classifier"},
+    RELEASED,
     {"strategy": "fedpagr", "shared-init": False, "seed": 5, "fraction-train": 0.5},
 ]
 
@@ -79,6 +85,34 @@ def test_the_folder_alone_gives_the_last_evaluations_predictions(trained_run, al
             for rule in trained.rules()
         }
         assert found == expected
+
+
+OTHER = """
+from torch import nn
+
+
+def encoder(input_shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 9))
+"""
+
+
+def test_the_rule_encoder_needs_the_run_s_own_and_says_so(trained_run, tmp_path):
+    """It is sought where the client had it, or where one says; without it the other rules go on."""
+    (tmp_path / "public.py").write_text(OTHER)
+    (tmp_path / "moved").mkdir()
+    folder, stores = trained_run(ASKED["fedcgs"] | {"privacy-encoder": str(tmp_path / "public.py")})
+    rows, _ = rows_of(folder, 0)
+    scores = open_trained(stores / "0", "cpu").scores("encoder", rows.inputs)
+    moved = shutil.move(tmp_path / "public.py", tmp_path / "moved" / "public.py")
+    loaded.cache_clear()
+    lost = open_trained(stores / "0", "cpu")
+    with pytest.raises(SettingError, match="cannot be loaded"):
+        lost.scores("encoder", rows.inputs)
+    assert len(lost.scores("classifier", rows.inputs)) == len(rows)
+    found = open_trained(stores / "0", "cpu", str(moved))
+    assert torch.equal(found.scores("encoder", rows.inputs), scores)
+    with pytest.raises(SettingError, match="fingerprint"):
+        open_trained(stores / "0", "cpu", "random").scores("encoder", rows.inputs)
 
 
 def draw(folder, row, index):

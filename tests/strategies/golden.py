@@ -20,6 +20,7 @@ from experiments.runtime.grid import run_in_process
 from server_app import app
 from strategies import METHODS, known_settings, load_method
 from tests.device import PLACE, PRECISION
+from tests.strategies.needs import ASKED
 
 FOLDER = Path(__file__).with_suffix("")
 CLIENTS = 3
@@ -47,7 +48,7 @@ WIDER = 1 if PRECISION == "float32" else 10  # by this factor where products hav
 
 def settings_of(name: str) -> dict[str, Any]:
     """Of the golden run of a method."""
-    return {"strategy": name} | SETTINGS | MORE.get(name, {})
+    return ASKED[name] | SETTINGS | MORE.get(name, {})
 
 
 def golden(name: str, folder: Path) -> dict[str, dict[str, Any]]:

@@ -8,6 +8,7 @@ import pytest
 
 from runs.folder import RunFolder
 from strategies import METHODS
+from tests.strategies.needs import ASKED
 from tests.strategies.watched import CLASSES, CLIENTS, start
 
 K, D, M = CLASSES, 10, CLIENTS
@@ -106,5 +107,16 @@ def test_of_mixtures_means_variances_and_weights_cross(run):
     assert lines[0]["bytes"]["payload_up"] == 4 * M * K * (2 * D + 1)
 
 
+@pytest.mark.parametrize("wire_dtype", ["float32", "int8"])
+@pytest.mark.parametrize(("covariance", "moment", "down"), [("pooled", 4 * D * D, None), ("identity", 0, VECTORS)])
+def test_statistics_go_up_once_and_a_classifier_comes_down(run, covariance, moment, down, wire_dtype):
+    settings = ASKED["fedcgs"] | {"rounds": 3, "wire-dtype": wire_dtype, "fedcgs.covariance": covariance}
+    sizes = [line["bytes"] for line in lines_of(run, settings)]
+    assert [size["payload_up"] for size in sizes[:3]] == [M * (VECTORS.bytes(wire_dtype) + moment), 0, 0]
+    # weights, offsets, and which classes anybody has
+    came = 4 * (K * D + 2 * K) if down is None else down.bytes(wire_dtype)
+    assert [size["payload_down"] for size in sizes[1:3]] == [M * came] * 2
+
+
 def test_every_method_has_a_formula():
-    assert {*FORMULAS, "fedkd", "gfpl"} == set(METHODS)
+    assert {*FORMULAS, "fedkd", "gfpl", "fedcgs"} == set(METHODS)

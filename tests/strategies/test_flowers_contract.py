@@ -21,6 +21,7 @@ from prototypes.masks import class_masks
 from runs.lines import LEGEND
 from strategies import METHODS, known_settings, load_method, read_settings
 from strategies.contract import ServerHalf
+from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +32,7 @@ def lines_of(strategy):
 
 def test_strategies_keep_flowers_contract():
     for name in METHODS:
-        strategy = strategies.strategy({"strategy": name})
+        strategy = strategies.strategy(ASKED[name])
         assert isinstance(strategy, Strategy)
         for method in ("start", *Strategy.__abstractmethods__):
             expected = inspect.signature(getattr(Strategy, method)).parameters
@@ -118,7 +119,7 @@ def test_what_crosses_of_a_prototype_is_told_where_it_is_not_all(federation, say
 
 
 # class outputs have no masks, which are of d
-EXCHANGES = {name: read_settings({"strategy": name}).exchange for name in METHODS}
+EXCHANGES = {name: read_settings(ASKED[name]).exchange for name in METHODS}
 MASKED = [name for name, exchange in EXCHANGES.items() if exchange.kinds() == {"prototypes"} and exchange.pointwise]
 
 

@@ -1,6 +1,7 @@
 """The registry: settings of a run from Flower's flat configuration, and what is refused before any client is asked."""
 
 import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -13,11 +14,12 @@ from federation.wire.specs import KINDS
 from strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign
 from strategies.contract import Objective, ServerHalf
 from strategies.fedproto import FedProtoSettings
+from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = {name.replace("_", "-") for name in Settings.model_fields}
 OWN = sorted(known_settings().keys() - SHARED)
-TAUGHT = ("fml", "fedkd")  # by a companion, which itself predicts nothing
+TAUGHT = ("fml", "fedkd", "fedcgs")  # by a companion, or in an encoder's space: no part of the model is received
 BUILDS_ON = {"strategies.tinyproto": {"strategies.fedtgp"}}
 
 
@@ -54,7 +56,7 @@ def test_every_method_of_the_registry_is_whole(name):
     method = load_method(name)
     assert issubclass(method.server, ServerHalf)
     assert issubclass(method.objective, Objective)
-    exchange = read_settings({"strategy": name}).exchange
+    exchange = read_settings(ASKED[name]).exchange
     assert exchange.kinds() <= set(KINDS)
     # global prototypes are a rule where they come down, or are there from the start
     targets = any(spec.kind == "prototypes" and not spec.classwise for spec in exchange.down) or name == "frame"
@@ -80,15 +82,17 @@ def test_an_unknown_strategy_is_refused_with_the_nearest():
 def test_only_the_method_that_is_asked_for_is_imported():
     """A deployment starts a process a message. Here one process forgets what it has imported of methods each time."""
     code = (
-        "import sys, strategies\n"
+        "import json, sys, strategies\n"
         "modules = {place.partition(':')[0] for place in strategies.METHODS.values()}\n"
-        "for name in strategies.METHODS:\n"
-        "    strategies.read_settings({'strategy': name})\n"
+        "for name, asked in json.loads(sys.argv[1]).items():\n"
+        "    strategies.read_settings(asked)\n"
         "    print(name, *(modules & set(sys.modules)))\n"
         "    for module in modules & set(sys.modules):\n"
         "        del sys.modules[module]\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(ASKED)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     imported = {words[0]: set(words[1:]) for words in map(str.split, done.stdout.splitlines())}
     assert imported == {name: {module_of(name)} | BUILDS_ON.get(module_of(name), set()) for name in METHODS}
 
@@ -180,6 +184,8 @@ WRONG = {
     "gfpl.retrain-momentum": [1.0],
     "pfpl.alpha": [-0.01, 1.01],
     "pfpl.weighting": ["near"],
+    "fedcgs.covariance": ["own"],
+    "fedcgs.shrinkage": [-0.1, 1.1],
     "frame.gamma": [0.0],
     "fedavg.weighting": ["rows"],
     "fedper.personal-layers": [0, 3],
@@ -258,6 +264,9 @@ CONTRADICTIONS = [
     ({"strategy": "fedgen", "fedgen.weighting": "samples"}, ["`disclose-class-counts` is false", "`fedgen`"]),
     # without pseudo-features nothing is uploaded, so there is nothing to allow
     ({"strategy": "gfpl", "gfpl.weighting": "samples", "gfpl.pseudo-features": 0}, None),
+    ({"strategy": "fedcgs"}, ["`privacy-encoder` is empty", "`fedcgs`"]),
+    ({"strategy": "fedcgs", "privacy-encoder": "what"}, ["`privacy-encoder`", "'what' is none"]),
+    ({"strategy": "fedcgs", "privacy-encoder": "random"}, ["`disclose-class-counts` is false", "`fedcgs`"]),
     ({"strategy": "gfpl", "sparsity-dim": 3}, ["`sparsity-dim` is 3", "`gfpl` sends mixtures"]),
     ({"strategy": "gfpl", "wire-dtype": "int8"}, ['`wire-dtype` is "int8"', "`gfpl` sends mixtures"]),
     ({"strategy": "fedper", "sparsity-dim": 5}, ["`sparsity-dim` is 5", "`fedper` sends weights"]),
@@ -291,9 +300,9 @@ def test_whose_schedule_depends_on_the_number_of_rounds():
 @pytest.mark.parametrize("name", METHODS)
 def test_a_rule_of_the_method_is_taken_and_auto_is_its_own(name):
     method = load_method(name)
-    assert read_settings({"strategy": name}).inference == method.inference
+    assert read_settings(ASKED[name]).inference == method.inference
     for rule in method.rules:
-        assert read_settings({"strategy": name, "inference": rule}).inference == rule
+        assert read_settings(ASKED[name] | {"inference": rule}).inference == rule
 
 
 @pytest.mark.parametrize(

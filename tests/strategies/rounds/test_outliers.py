@@ -17,6 +17,7 @@ from runs.folder import RunFolder
 from runs.round import Reply, RunError
 from strategies import METHODS, read_settings
 from strategies.rounds.outliers import Outliers
+from tests.strategies.needs import ASKED
 
 LIAR = 1
 
@@ -132,7 +133,7 @@ def test_who_points_away_three_rounds_in_a_row_is_named(run):
 
 
 # of prototypes alone; beside weights a real client sends them
-WITH_UPLOADS = [name for name in METHODS if read_settings({"strategy": name}).exchange.kinds() == {"prototypes"}]
+WITH_UPLOADS = [name for name in METHODS if read_settings(ASKED[name]).exchange.kinds() == {"prototypes"}]
 
 
 def test_an_upload_of_no_class_is_refused_also_as_the_only_one(federation):

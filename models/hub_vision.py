@@ -1,0 +1,82 @@
+"""Vision encoders by the names `hf:<hub id or path>`, as transformers has them: frozen, pictures in, features out."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from models.split import ModelError
+from models.text import EncoderName, encoder_name, loading, nearest, pretrained
+
+
+class HubVision(nn.Module):
+    """(n, C, H, W) from -1 to 1, of 1 or 3 channels -> the mean of the last hidden states: (n, w).
+
+    Of an encoder of pictures and texts together (CLIP) it is the half that takes pictures. Where its image processor
+    would cut a border off, the whole picture is resized instead.
+
+    Args:
+        name: as above; `?trainable=` is dropped.
+
+    Raises:
+        ModelError: no transformers, no such encoder or image processor, or it does not take pictures.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, name: str, input_shape: tuple[int, ...]):
+        super().__init__()
+        if input_shape[0] not in (1, 3):
+            raise ModelError(
+                f"the encoder {name!r} takes images of 1 or 3 channels, but inputs have the shape {input_shape}; give "
+                "another encoder.",
+                told=f"the encoder takes images of 1 or 3 channels, but inputs have the shape {input_shape}",
+            )
+        asked = EncoderName(encoder_name(name).place)
+        processor = _processor(asked)
+        network: Any = pretrained(asked)
+        network = getattr(network, "vision_model", network)
+        if getattr(network, "main_input_name", "") != "pixel_values":
+            raise ModelError(
+                f"the encoder {name!r} takes no pictures, but inputs have the shape {input_shape}; give one of images.",
+                told="the encoder takes no pictures",
+            )
+        if isinstance(getattr(network, "pooler", None), nn.Module):
+            # made of the hidden states, and often never trained
+            network.pooler = nn.Identity()
+        self.network: nn.Module = network
+        self.size = _size(processor, network.config, name)
+        for each, values in (("mean", processor["image_mean"]), ("std", processor["image_std"])):
+            self.register_buffer(each, torch.tensor(values, dtype=torch.float32).view(-1, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As its image processor would give it, but for the border."""
+        whole = x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x
+        if (*whole.shape[2:],) != self.size:
+            whole = nn.functional.interpolate(whole, self.size, mode="bilinear", antialias=True)
+        hidden: Tensor = self.network(pixel_values=((whole + 1) / 2 - self.mean) / self.std).last_hidden_state
+        return hidden.mean(dim=1) if hidden.dim() == 3 else hidden
+
+
+def _processor(asked: EncoderName) -> dict[str, Any]:
+    with loading("image processor", asked) as transformers:
+        found = nearest(asked, partial(transformers.AutoImageProcessor.from_pretrained, asked.source))
+        told: dict[str, Any] = found.to_dict()
+        return told
+
+
+def _size(processor: dict[str, Any], config: Any, name: str) -> tuple[int, int]:
+    """(H, W) that it takes: what is cut out, else what is resized to, else the configuration's."""
+    cut = processor.get("crop_size") if processor.get("do_center_crop") else None
+    size = cut or processor.get("size") or {}
+    side = size.get("shortest_edge") or getattr(config, "image_size", None)
+    if size.get("height") and size.get("width"):
+        return size["height"], size["width"]
+    if isinstance(side, int) and side > 0:
+        return side, side
+    raise ModelError(
+        f"the image processor of {name!r} says no size; set `size` in its preprocessor_config.json.",
+        told="the encoder's image processor says no size",
+    )

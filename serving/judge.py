@@ -1,0 +1,98 @@
+"""The rule `encoder` of a trained client outside its run: the public encoder, and what judges its directions."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from client_app.encoded import ENCODER, loaded
+from client_app.store import Store
+from federation.settings import SettingError
+from federation.wire.payloads import Payload
+from models import ModelError
+from models.encoder import Encoder
+from models.text import Tokens, reads_text
+from strategies import Run
+from strategies.contract import Objective
+from strategies.release import RULE, encoder_scores
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The rule `encoder`: a public encoder, loaded when it is asked, and what judges its directions.
+
+    Attributes:
+        name: the encoder's, as a run or a site says it. fingerprint: of the one by which the client was judged.
+        shape: of one input. dim: d.
+        scores: of directions z^ (n, d): (n, K).
+        tokens: where the encoder reads texts.
+    """
+
+    name: str
+    fingerprint: str
+    shape: tuple[int, ...]
+    dim: int
+    scores: Callable[[Tensor], Tensor]
+    tokens: Tokens | None = None
+
+    def encoder(self) -> Encoder:
+        """The encoder itself.
+
+        Raises:
+            SettingError: it cannot be had here, or is another one.
+        """
+        try:
+            found = loaded(self.name, self.shape, self.dim)
+        except ModelError as error:
+            raise SettingError(
+                f"rule {RULE!r} needs the public encoder of the run, {self.name!r}, which cannot be loaded ({error}) "
+                "Say where it lies with --encoder NAME, or name another --rule."
+            ) from error
+        if self.fingerprint not in ("", found.fingerprint):
+            raise SettingError(
+                f"rule {RULE!r} needs the public encoder of the run (fingerprint {self.fingerprint}), but "
+                f"{self.name!r} has other weights or another name ({found.fingerprint}); give the same with --encoder "
+                "NAME, or name another --rule."
+            )
+        return found
+
+
+def judge_of(
+    run: Run,
+    objective: Objective,
+    about: Mapping[str, Any],
+    shape: tuple[int, ...],
+    received: Payload | None,
+    store: Store,
+    encoder: str,
+) -> Judge | None:
+    """The rule `encoder` of a client, None where the run has none, or nothing to judge by has come."""
+    if not run.encodes:
+        return None
+    if run.private:
+        means = store.load_encoder_means()
+        if means is None or not len(means):
+            return None
+        scores: Callable[[Tensor], Tensor | None] = partial(
+            encoder_scores, means=means, num_classes=objective.num_classes
+        )
+    else:
+        scores = partial(objective.encoded_scores, received)
+    if scores(torch.zeros(0, run.settings.feature_dim, dtype=torch.float64)) is None:
+        return None
+
+    def judged(found: Tensor) -> Tensor:
+        judged_by = scores(found)
+        assert judged_by is not None
+        return judged_by
+
+    known = about.get(ENCODER)
+    known = known if isinstance(known, dict) else {}
+    name = encoder or str(known.get("name", run.settings.privacy_encoder))
+    tokens = None
+    if reads_text(name) and len(shape) == 1:
+        tokens = Tokens(name.partition("?")[0], run.settings.max_tokens)
+    return Judge(name, str(known.get("fingerprint", "")), shape, run.settings.feature_dim, judged, tokens)

@@ -1,0 +1,214 @@
+"""FedCGS (Guan et al., 2025): one exchange of class statistics in the space of a public encoder, and no training of it.
+
+    client   z^ = u / ||u||, u the encoder's features; once, in the first round, it sends of its training rows
+             s_ij / n_ij (the class means) and n_ij, and M_i / n_i,  M_i = sum of z^ z^^T
+    server   mu_j = sum_i s_ij / sum_i n_ij,  Sigma of sum_i M_i and the class sums (prototypes/discriminant.py)
+             w_j = Sigma^-1 mu_j,  b_j = log(n_j / n) - mu_j^T w_j / 2
+    predict  `encoder`: argmax_j z^ w_j + b_j, over the classes of all clients
+
+All that crosses are sums, so that it does not matter how rows are dealt among clients; and classes that a client lacks
+it has from the others. `fedcgs.covariance` identity is FedNCM (Legate et al., 2023), the nearest mean by cosine,
+for which no M crosses. Beside it every client trains a private model of any architecture, alone, as `local` does.
+
+Departures. The features are directions z^, cut to 1/4096, as a private release's are: so sums are exact. Sigma is
+shrunk towards a sphere (`fedcgs.shrinkage`), since few rows a dimension have no inverse. The personalised half of the
+paper, which pulls private models to the means, is not built: their features lie in other spaces.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from federation.settings import SettingError
+from federation.wire.payloads import Parts, Payload, parts_of
+from prototypes.aggregation import aggregate
+from prototypes.discriminant import SHRINKAGE, covariance_of_sums, linear_discriminant
+from prototypes.prototype_set import PrototypeSet
+from prototypes.release import HALF, B, Shape, class_sums, second_moment
+from prototypes.weights import Layout, Weights
+from strategies.contract import (
+    EVERYONE,
+    PROTOTYPES,
+    ClientState,
+    Exchange,
+    Method,
+    Objective,
+    Options,
+    Outcome,
+    ServerHalf,
+    Spec,
+    State,
+    method_settings,
+)
+from strategies.release import RULE, encoder_scores
+from strategies.weights import refuse_other_layouts
+
+MOMENT, DISCRIMINANT = "moment", "discriminant"
+WEIGHT, BIAS, KNOWN = "weight", "bias", "known"  # of the discriminant; and which classes anybody has rows of
+MEANS = Spec("prototypes", counts=True)
+
+
+@method_settings
+class FedCGSSettings:
+    """`fedcgs.*`.
+
+    Attributes:
+        covariance: Sigma, of all clients' rows (FedCGS), or the identity, without priors (FedNCM).
+        shrinkage: of the pooled Sigma towards a sphere of its own size, in [0, 1].
+    """
+
+    covariance: Literal["pooled", "identity"] = "pooled"
+    shrinkage: Annotated[float, Field(ge=0, le=1)] = SHRINKAGE
+
+
+def layouts(num_classes: int, dim: int) -> dict[str, Layout]:
+    """Of the parts of weights: M, and the discriminant."""
+    rows = (BIAS, (num_classes,)), (KNOWN, (num_classes,)), (WEIGHT, (num_classes, dim))
+    return {MOMENT: ((MOMENT, (dim, dim)),), DISCRIMINANT: rows}
+
+
+class FedCGSObjective(Objective):
+    """Client half: trains as `local` does."""
+
+    encodes = True
+
+    def shared(self, module: nn.Module) -> dict[str, Weights]:
+        """Nothing of the model: the parts of weights as they are before anything is known."""
+        if self.options[FedCGSSettings].covariance == "identity":
+            return {}
+        agreed = layouts(self.num_classes, self.settings.feature_dim)
+        return {part: Weights({name: torch.zeros(size) for name, size in each}) for part, each in agreed.items()}
+
+    def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
+        """None: what comes lies in the encoder's space."""
+        return None
+
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+        """In the first round s_ij / n_ij, n_ij and M_i / n_i."""
+        if round_number > 1 or state.encoded is None:
+            return None
+        features, labels = state.encoded()
+        sums = class_sums(features, labels, Shape(self.num_classes, features.shape[1]))
+        counts = sums[:, -1] // HALF
+        held = counts.nonzero().flatten()
+        if not len(held):
+            return None
+        means = (sums[held, :-1].double() / B / counts[held].unsqueeze(1)).float()
+        statistics = PrototypeSet(held, means, counts[held])
+        if self.options[FedCGSSettings].covariance == "identity":
+            return statistics
+        moment = (second_moment(features) / len(features)).float()
+        return Parts({MEANS.name: statistics, MOMENT: Weights({MOMENT: moment})})
+
+    def released(self, found: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet | None:
+        """In the first round the class means of a release, with its counts."""
+        return found if round_number == 1 else None
+
+    def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
+        """z^ w_j + b_j, or z^ mu_j / ||mu_j||."""
+        if isinstance(received, PrototypeSet):
+            return encoder_scores(directions, received, self.num_classes)
+        found = None if received is None else parts_of(received).get(DISCRIMINANT)
+        if not isinstance(found, Weights):
+            return None
+        weight, bias, known = (found.tensors[name].to(directions) for name in (WEIGHT, BIAS, KNOWN))
+        return (directions @ weight.T + bias).masked_fill(known == 0, -torch.inf)
+
+
+class FedCGS(ServerHalf):
+    """Server half: sums, and the discriminant that they make."""
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """Every value of a mean counts, and all clients have the same dimensions."""
+        if self.settings.sparsity_dim % dim:
+            raise SettingError(
+                f"setting `sparsity-dim` is {self.settings.sparsity_dim}, but `fedcgs` adds up class means, which "
+                "masks would make others; take it out (0)."
+            )
+        if self.options[FedCGSSettings].covariance == "pooled":
+            for part, layout in layouts(num_classes, dim).items():
+                refuse_other_layouts(self, part, layout)
+
+    def notices(self) -> tuple[str, ...]:
+        """Say where not all clients are in the statistics."""
+        if self.settings.fraction_train == 1:
+            return ()
+        return (
+            "only the clients that are sampled in round 1 send their statistics, once; set `fraction-train` to 1 for "
+            "those of all",
+        )
+
+    def uploads_due(self, server_round: int) -> bool:
+        """In the first round alone."""
+        return server_round == 1
+
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+        """mu_j and Sigma of everybody's sums, in ascending order of partitions."""
+        if self.options[FedCGSSettings].covariance == "identity":
+            means = aggregate([part for part in uploads.values() if isinstance(part, PrototypeSet)], "weighted")
+            return Outcome({}, {EVERYONE: means.without_counts()})
+        sums = torch.zeros(self.num_classes, self.dim, dtype=torch.float64)
+        counts = torch.zeros(self.num_classes, dtype=torch.float64)
+        moment = torch.zeros(self.dim, self.dim, dtype=torch.float64)
+        for _, upload in uploads.items():
+            own, moments = parts_of(upload)[MEANS.name], parts_of(upload)[MOMENT]
+            assert isinstance(own, PrototypeSet)
+            assert own.counts is not None
+            assert isinstance(moments, Weights)
+            n = own.counts.double()
+            sums[own.labels] += own.vectors.double() * n.unsqueeze(1)
+            counts[own.labels] += n
+            moment += moments.tensors[MOMENT].double() * n.sum()
+        return Outcome({}, {EVERYONE: self._discriminant(sums, counts, moment)}, {"rows": int(counts.sum())})
+
+    def _discriminant(self, sums: Tensor, counts: Tensor, moment: Tensor) -> Parts:
+        known = counts > 0
+        covariance = covariance_of_sums(sums, counts, moment, self.options[FedCGSSettings].shrinkage)
+        means = sums[known] / counts[known].unsqueeze(1)
+        found, offset = linear_discriminant(means, counts[known], covariance)
+        # what is the same for all classes, and a common factor, decide nothing: what crosses stays within its bound
+        found, offset = found - found.mean(dim=0), offset - offset.mean()
+        longest = max(float(found.norm()), float(offset.norm()))
+        shorter = min(1.0, 0.99 * self.settings.max_prototype_norm / max(longest, 1e-300))
+        weight, bias = torch.zeros_like(sums), torch.zeros_like(counts)
+        weight[known], bias[known] = shorter * found, shorter * offset
+        sent = {WEIGHT: weight, BIAS: bias, KNOWN: known}
+        return Parts({DISCRIMINANT: Weights({name: tensor.float() for name, tensor in sent.items()})})
+
+    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+        """None: an encoder's features cannot collapse."""
+        return None
+
+
+IN_SPACE = ("by these what its rows look like to a public encoder",)
+
+
+def _exchange(options: Options) -> Exchange:
+    if options[FedCGSSettings].covariance == "identity":
+        return Exchange((MEANS,), (PROTOTYPES,), IN_SPACE)
+    told = "the second moment of its rows' features, of all classes together"
+    moment = Spec("weights", MOMENT, waits=True, exact=True, told=told)
+    return Exchange((MEANS, moment), (Spec("weights", DISCRIMINANT, exact=True),), IN_SPACE)
+
+
+def _refuse_covariance(options: Options) -> None:
+    """A release has class means, and no second moment of all rows."""
+    if options[FedCGSSettings].covariance != "identity":
+        raise SettingError(
+            f"setting `fedcgs.covariance` is {options[FedCGSSettings].covariance}, of which a release holds nothing; "
+            'under `privacy` it must be "identity".'
+        )
+
+
+METHOD = Method(
+    server=FedCGS,
+    objective=FedCGSObjective,
+    settings={"fedcgs": FedCGSSettings},
+    exchange=_exchange,
+    inference=RULE,
+    rules=("local-prototypes", "classifier", "discriminant", RULE),
+    releases=_refuse_covariance,
+)

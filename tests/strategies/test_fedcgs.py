@@ -1,0 +1,159 @@
+"""FedCGS: its discriminant is scikit-learn's on all rows together, however they are dealt; FedNCM; what is refused."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from torch.nn.functional import normalize
+
+from federation.settings import SettingError
+from federation.wire.codec import Codec
+from federation.wire.payloads import Identity, Parts
+from federation.wire.weights import layout_lines
+from prototypes.discriminant import covariance_of_sums, linear_discriminant
+from prototypes.release import B, contributions
+from prototypes.weights import Weights
+from strategies import read_settings
+from strategies.contract import EVERYONE, ClientState
+from strategies.fedcgs import layouts
+from tests.strategies.needs import ASKED
+
+K, D, N = 4, 5, 400
+
+
+def rows(seed=0, n=N, classes=K):
+    """Features u of Gaussians with one covariance, and labels."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, classes, n)
+    mixing = random.normal(size=(D, D))
+    features = random.normal(size=(classes, D))[labels] * 2 + random.normal(size=(n, D)) @ mixing
+    return torch.tensor(features), torch.tensor(labels)
+
+
+def halves_of(classes=K, lines=None, **settings):
+    run = read_settings(ASKED["fedcgs"] | {"feature-dim": D} | settings)
+    server = run.method.server(run.settings, run.options)
+    objective = run.method.objective(run.settings, run.options, classes)
+    if lines is None:
+        lines = tuple(line for part, w in objective.shared(None).items() for line in layout_lines(part, w.layout))
+    server.meet(Codec(classes, D), {p: Identity(p, 9, "net", rows=(5, 0, 0), layouts=lines) for p in range(9)})
+    return server, objective
+
+
+def outcome_of(deal, features, labels, classes=K, **settings):
+    """What the server makes of clients that hold these rows each, and the objective that judges by it."""
+    server, objective = halves_of(classes, **settings)
+    uploads = {}
+    for partition, own in enumerate(deal):
+        state = ClientState(None, encoded=lambda own=own: (features[own], labels[own]))
+        uploads[partition] = objective.upload(state, 1)
+        assert objective.upload(state, 2) is None
+    uploads = {partition: upload for partition, upload in uploads.items() if upload is not None}
+    return server.aggregate(uploads, {}, 1).downloads[EVERYONE], objective
+
+
+def as_sent(features):
+    """The directions of rows as they are added up."""
+    return contributions(features)[:, :-1].double() / B
+
+
+def deals(labels):
+    """The same rows at one client, dealt in turn, by class, and to clients one of whom has none."""
+    every = torch.arange(len(labels))
+    return {
+        "one": [every],
+        "in turn": [every[i::3] for i in range(3)],
+        "by class": [every[labels == label] for label in range(K)],
+        "unevenly": [every[:7], every[:0], every[7:300], every[300:]],
+    }
+
+
+# --- the closed form --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.1, 0.7])
+def test_of_exact_sums_it_is_scikit_learn_s_discriminant(shrinkage):
+    features, labels = rows()
+    counts = torch.bincount(labels, minlength=K)
+    sums = torch.zeros(K, D, dtype=torch.float64).index_add_(0, labels, features)
+    covariance = covariance_of_sums(sums, counts, features.T @ features, shrinkage)
+    weight, bias = linear_discriminant(sums / counts.unsqueeze(1), counts, covariance)
+    theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=shrinkage or None).fit(features.numpy(), labels)
+    np.testing.assert_allclose(covariance, theirs.covariance_, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(weight, theirs.coef_, rtol=1e-6)
+    np.testing.assert_allclose(bias, theirs.intercept_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("deal", deals(rows()[1]))
+def test_however_rows_are_dealt_clients_judge_as_if_all_lay_together(deal):
+    features, labels = rows()
+    received, objective = outcome_of(deals(labels)[deal], features, labels, **{"fedcgs.shrinkage": 0.1})
+    new, _ = rows(seed=1)
+    found = torch.softmax(objective.encoded_scores(received, as_sent(new)), dim=1)
+    theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.1).fit(as_sent(features).numpy(), labels)
+    # sums cross as float32
+    np.testing.assert_allclose(found, theirs.predict_proba(as_sent(new).numpy()), atol=2e-5)
+
+
+def test_of_the_identity_it_is_the_nearest_direction_of_the_class_means():
+    features, labels = rows()
+    received, objective = outcome_of(deals(labels)["by class"], features, labels, **{"fedcgs.covariance": "identity"})
+    assert received.counts is None
+    new = normalize(rows(seed=1)[0], dim=1)
+    means = torch.stack([as_sent(features)[labels == label].mean(dim=0) for label in range(K)])
+    expected = new @ normalize(means, dim=1).T
+    np.testing.assert_allclose(objective.encoded_scores(received, new), expected, atol=1e-6)
+
+
+# --- what few, or hostile, clients make of it ------------------------------------------------------------------
+
+
+def test_a_class_that_nobody_has_is_never_answered_and_one_that_somebody_has_by_all():
+    features, labels = rows(classes=3)
+    received, objective = outcome_of([labels == 0, labels == 1, labels == 2], features, labels)
+    scores = objective.encoded_scores(received, as_sent(features))
+    assert bool(torch.isneginf(scores[:, 3]).all())
+    assert set(scores.argmax(dim=1).tolist()) == {0, 1, 2}
+    assert objective.encoded_scores(None, as_sent(features)) is None
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("kind", ["one row", "a row a class", "the same rows", "no direction", "a dimension less"])
+def test_few_or_equal_rows_leave_a_finite_discriminant(kind, shrinkage):
+    features, labels = {
+        "one row": (torch.ones(1, D), torch.zeros(1, dtype=torch.int64)),
+        "a row a class": (rows(n=K)[0], torch.arange(K)),
+        "the same rows": (torch.ones(20, D), torch.arange(20) % 2),
+        "no direction": (torch.full((8, D), torch.nan), torch.arange(8) % 2),
+        "a dimension less": (rows()[0] * torch.tensor([1, 1, 1, 1, 0]), rows()[1]),
+    }[kind]
+    received, objective = outcome_of([slice(None)], features, labels, **{"fedcgs.shrinkage": shrinkage})
+    assert max(received["discriminant"].norms().values()) <= 1e4
+    known = objective.encoded_scores(received, as_sent(features))[:, labels.unique()]
+    assert bool(known.isfinite().all())
+    if kind in ("a row a class", "a dimension less"):
+        right = (objective.encoded_scores(received, as_sent(features)).argmax(dim=1) == labels).double().mean()
+        assert right > 0.6
+
+
+def test_a_client_that_sends_no_moment_of_its_rows_leaves_it_finite():
+    features, labels = rows()
+    server, objective = halves_of()
+    upload = objective.upload(ClientState(None, encoded=lambda: (features, labels)), 1)
+    lie = Parts({**upload.parts, "moment": Weights({"moment": -9e3 * torch.eye(D)})})
+    received = server.aggregate({0: upload, 1: lie}, {}, 1).downloads[EVERYONE]
+    assert all(bool(tensor.isfinite().all()) for tensor in received["discriminant"].tensors.values())
+
+
+@pytest.mark.parametrize("part", ["moment", "discriminant"])
+def test_other_dimensions_and_masks_are_refused_before_round_1(part):
+    other = layouts(K, D) | {part: layouts(K + 1, D + 1)[part]}
+    with pytest.raises(SettingError, match=rf"client 0 \(net\) has another {part}"):
+        halves_of(lines=tuple(line for name, layout in other.items() for line in layout_lines(name, layout)))
+    with pytest.raises(SettingError, match="`sparsity-dim` is 3"):
+        halves_of(**{"sparsity-dim": 3})
+
+
+def test_where_clients_are_sampled_it_says_whose_rows_are_missing():
+    assert halves_of()[0].notices() == ()
+    assert "`fraction-train`" in halves_of(**{"fraction-train": 0.5})[0].notices()[0]
