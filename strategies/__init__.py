@@ -77,6 +77,9 @@ class Run:
     @property
     def confusion(self) -> bool:
         """Whether the last evaluation asks what test rows are taken for; a site with rows of its own may not say."""
+        if self.inference == RULE:
+            # of the encoder's answers clients count the right ones alone
+            return False
         hidden = self.private or self.exchange.hides_counts
         return self.settings.confusion == "always" or (self.settings.confusion == "auto" and not hidden)
 

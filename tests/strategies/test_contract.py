@@ -152,7 +152,7 @@ def test_what_a_client_discloses_is_what_crosses(row):
     seen, exchange = whole(row), read_settings(ROWS[row]).exchange
     # beside weights prototypes go by a name of their own
     crossed = {name.removeprefix("prototypes.") for name in seen.arrays["up"]}
-    told = set() if exchange.hides_counts else {"confusion"}
+    told = {"confusion"} if read_settings(ROWS[row]).confusion else set()
     assert seen.records["down"] == told | {"instruction", *(["payload"] if exchange.down else [])}
     payload = {"payload"} if exchange.up else set()
     assert seen.records["up"] == told | payload | {"identity", "report", "training", "evaluation"}
