@@ -21,7 +21,11 @@ def predict(
         Path, typer.Option(help="The client's folder: PROTOSPHERE_HOME/clients/<run>/<partition>.", metavar="FOLDER")
     ],
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Images; text files for a client that reads text.", metavar="IMAGE...")
+        list[Path] | None,
+        typer.Argument(
+            help="Images; text files for a client that reads text; or one folder of classes, or table.",
+            metavar="INPUT...",
+        ),
     ] = None,
     rule: Annotated[
         str, typer.Option(help="Another prediction rule than the client's own.", metavar="NAME", show_default=False)
@@ -41,14 +45,29 @@ def predict(
         str, typer.Option(help="auto, cpu, cuda, mps, xpu, or with a number, cuda:0.", metavar="NAME")
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each input.")] = False,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of inputs with their classes: a row each into this file.", metavar="FILE", show_default=False
+        ),
+    ] = None,
+    label_column: Annotated[
+        str, typer.Option(help="Of a table: where the classes are.", metavar="NAME", show_default=False)
+    ] = "",
 ) -> None:
     """Classify images or texts with a client's model.
 
     It is the private model that the client trained, where it trained it; no training data are needed.
 
+    A folder whose subfolders are named by class, or a table (.csv, .parquet) with a column of classes, is measured:
+    accuracy, also by class, and what was taken for what.
+
     Exits 0 when all could be read, 1 when some could not, and 2 when the client or the question is of no use.
     """
+    from cli.measure import measure
     from client_app.client import USER_ERRORS
+    from federation.settings import SettingError
+    from serving.labelled import holds_labels, read_labelled
     from serving.predict import open_trained
     from serving.predict import predict as answers_of
 
@@ -57,6 +76,13 @@ def predict(
         for notice in trained.notices:
             typer.echo(f"warning: {notice}", err=True)
         chosen = trained.chosen(rule)
+        if files and len(files) == 1 and not texts and holds_labels(files[0]):
+            measure(trained, chosen, read_labelled(trained, files[0], label_column), as_json, csv)
+            return
+        if csv or label_column:
+            raise SettingError(
+                "--csv and --label-column go with one folder of classes, or one table, and nothing else."
+            )
         answers = list(answers_of(trained, chosen, files or [], texts or []))
     except USER_ERRORS as error:
         end(str(error), BAD_INPUT)

@@ -25,6 +25,14 @@ def report(
             show_default=False,
         ),
     ] = "",
+    html: Annotated[
+        str,
+        typer.Option(
+            help="With --state: write a page instead: what left this machine, how the model fares here, the settings.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Write a run's report anew, or print what a client alone knows.
 
@@ -36,6 +44,12 @@ def report(
     if bool(folder) == bool(state):
         typer.echo("give a run's folder, or --state and a client's folder.", err=True)
         raise typer.Exit(BAD_INPUT)
+    if html and not state:
+        typer.echo("--html is a client's own page: give --state and its folder, too.", err=True)
+        raise typer.Exit(BAD_INPUT)
+    if html:
+        _own_page(Path(state).expanduser(), Path(html).expanduser())
+        return
     if state:
         _own_figures(Path(state).expanduser())
         return
@@ -54,6 +68,21 @@ def report(
         typer.echo(str(error), err=True)
     except OSError as error:
         typer.echo(f"the report cannot be written to {folder} ({error.strerror or error}); copy the run.", err=True)
+    else:
+        return
+    raise typer.Exit(BAD_INPUT)
+
+
+def _own_page(folder: Path, target: Path) -> None:
+    from federation.settings import SettingError
+    from reports.site import write_site
+
+    try:
+        typer.echo(f"report: {write_site(folder, target).resolve()}")
+    except SettingError as error:
+        typer.echo(str(error), err=True)
+    except OSError as error:
+        typer.echo(f"the page cannot be written to {target} ({error.strerror or error}).", err=True)
     else:
         return
     raise typer.Exit(BAD_INPUT)

@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
 
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Error, Message, MessageType
 from flwr.clientapp import ClientApp
 
 from client_app.client import USER_ERRORS, Client, run_of
+from client_app.diary import note
 from client_app.told import over_ray, told, withheld
 from client_app.trainer import Job, Outcome, Stages, finished
-from federation.homes import OTHER_HOME, OtherHomeError, refuse_other
+from federation.homes import OTHER_HOME, OtherHomeError, refuse_other, stores
 from federation.seeds import limited_threads
 from federation.settings import SettingError
 from federation.wire.codec import CodecError
@@ -134,6 +135,9 @@ def _reply(message: Message, context: Context, client: Client, report: Report, s
         # what was trained is kept; only the upload is missing
         report = replace(report, payload=None, problem=_problem(error, context))
         records = encode_report(report, client.codec, client.run.exchange.up)
+    trains = message.metadata.message_type == MessageType.TRAIN
+    run = str(message.content.config_records["instruction"]["run"])
+    note(stores(run) / str(client.partition), message.content, records, report, trains)
     return Message(records, reply_to=message)
 
 

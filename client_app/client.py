@@ -16,7 +16,7 @@ from client_app.evaluation import DivergenceError, evaluate, measure, predict
 from client_app.ledger import LedgerError
 from client_app.private import guard_of, private_spec, refuse_unprotected
 from client_app.site import device_for, refuse_code, specs, text, whole_number
-from client_app.state import describe, lay_out, new_state
+from client_app.state import describe, lay_out, new_state, size_of
 from client_app.store import Stamp, Store, StoreError
 from client_app.told import over_ray, simulated, told
 from client_app.trainer import Job, Outcome, Stages, finished, mean_norm
@@ -32,7 +32,7 @@ from federation.seeds import seed_process
 from federation.settings import RECEIVED, SettingError, home, shown
 from federation.wire.codec import codec_of
 from federation.wire.parts import Limits, as_sent
-from federation.wire.payloads import Answers, Identity, Instruction, Parts, Payload, Report, part_tensors
+from federation.wire.payloads import Answers, Identity, Instruction, Parts, Payload, Report
 from federation.wire.weights import layout_lines
 from models import ModelError, model_for, plugins, reads_text, same_inputs, told_name
 from models.text import Tokens
@@ -47,7 +47,7 @@ _layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that 
 
 # The states that this process used last. Workers share no memory and clients move between them, so an entry counts
 # only while its stamp is that of the store's newest generation.
-_states: Recent[tuple[Stamp, ClientState]] = Recent(lambda entry: _size(entry[1]))
+_states: Recent[tuple[Stamp, ClientState]] = Recent(lambda entry: size_of(entry[1]))
 
 
 class Client:
@@ -82,13 +82,17 @@ class Client:
         spec, self.shared = specs(node, self.settings, self.partitions, simulated())
         if self.run.private:
             spec = private_spec(self.settings, node, spec, bool(self.own_data), simulated())
+        self._dealt = simulated() or not any(map(is_path, listed(spec.dataset)))
+        # of a site's own rows class counts are its own
+        known = self.settings.confusion == "always" or (self._dealt and not self.own_data)
+        self.tells_confusion = self.run.confusion and known
         self.tokens = Tokens(self.model, self.settings.max_tokens) if reads_text(self.model) else None
         cache = home() / "cache"
         load = partial(client_data, spec, self.partition, cache, self.device, self.own_data)
         self.data = load(self.tokens)
         fit_inputs(self.settings.augment, self.settings.normalise, 0 if self.tokens else len(self.data.transform.shape))
-        # a domain that was dealt has its name already
-        self.domain = self._dealt_domain(spec.dataset) or text(node, "domain").strip()
+        # a domain that was dealt has its name already; the name of a folder on a site's own machine is not told
+        self.domain = (self.data.domain if self._dealt else "") or text(node, "domain").strip()
         with _told_in_full():
             self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim, self.run.exchange)
             self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
@@ -111,10 +115,6 @@ class Client:
                 "clients models of one tokenizer."
             )
 
-    def _dealt_domain(self, dataset: str) -> str:
-        """Of what the run deals; on a site's own machine the name of a folder there is not told."""
-        return self.data.domain if simulated() or not any(map(is_path, listed(dataset))) else ""
-
     def identity(self) -> Identity:
         """Who this client is. Builds the model once, so that one that does not fit is found before training; so is a
         shared test set that it trains on."""
@@ -134,6 +134,10 @@ class Client:
             discloses.append("its class probabilities for every row of the shared test set")
         masked = f" ({self.codec.width} of their {self.codec.dim} values)" if self.codec.masked else ""
         discloses += self.run.exchange.said(masked)
+        if self.tells_confusion:
+            discloses.append(
+                "what it takes the test rows of each class for, which tells how many it has (once, at the end)"
+            )
         if self.domain:
             discloses.append("its domain")
         second = self.objective.companion
@@ -268,7 +272,9 @@ class Client:
         self._lay_out(state, instruction)
         last = instruction.round > self.settings.rounds
         arrived = self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
-        evaluation = evaluate(self.objective, state, self.data, last, arrived) if instruction.evaluate else None
+        confused = self.run.inference if instruction.confusion and self.tells_confusion else ""
+        asked = (self.objective, state, self.data, last, arrived, confused)
+        evaluation = evaluate(*asked) if instruction.evaluate else None
         if evaluation is not None and self.encoded is not None:
             evaluation = self.encoded.judged(evaluation, partial(self.objective.encoded_scores, instruction.payload))
         report = Report(self.partition, instruction.round, evaluation=evaluation)
@@ -392,10 +398,3 @@ def _told_in_full() -> Iterator[None]:
 
 def _parameters(module: torch.nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
-
-
-def _size(state: ClientState) -> int:
-    tensors = [*state.module.state_dict().values(), *state.kept.values(), *state.optimiser.values()]
-    tensors += [] if state.prototypes is None else part_tensors(state.prototypes).values()
-    tensors += [] if state.covariance is None else [state.covariance]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -9,6 +9,7 @@ from data import ToldError
 from data.client_data import ClientData, Rows, Transform
 from federation.devices import exact
 from federation.settings import RECEIVED
+from federation.wire.confusion import width
 from federation.wire.payloads import Evaluation
 from prototypes.discriminant import discriminant_scores, pooled_covariance
 from prototypes.nearest import nearest_scores
@@ -64,30 +65,48 @@ def _refuse_not_finite(features: Tensor) -> None:
 
 @torch.no_grad()
 def evaluate(
-    objective: Objective, state: ClientState, data: ClientData, last: bool = False, arrived: ClientState | None = None
+    objective: Objective,
+    state: ClientState,
+    data: ClientData,
+    last: bool = False,
+    arrived: ClientState | None = None,
+    confused: str = "",
 ) -> Evaluation:
     """How many test and validation rows each rule gets right; and `last` of a run, where the partition asks for it,
     test rows of all classes.
 
     Args:
         arrived: the client with what has just come, whose classifier is the rule `received`; None without that rule.
+        confused: the rule by which to tell what the test rows of each class are taken for; "" for none.
     """
     began = time.perf_counter()
+    answers: dict[str, Tensor] = {}
     splits = [data.test, data.validation]
     if last and data.unheld is not None:
         splits.append(data.unheld.read())
-    right = [_right(objective, state, rows, data.transform) for rows in splits]
+    # the first are the test rows
+    noted = [answers, *({} for _ in splits[1:])]
+    right = [_right(objective, state, rows, data.transform, own) for rows, own in zip(splits, noted, strict=True)]
     if arrived is not None:
-        for rows, counts in zip(splits, right, strict=True):
+        for rows, counts, own in zip(splits, right, noted, strict=True):
             if len(rows):
                 z = features_of(objective, arrived, rows, data.transform)
-                counts[RECEIVED] = exact((objective.logits(arrived, z).argmax(dim=1) == rows.labels).sum())
+                own[RECEIVED] = objective.logits(arrived, z).argmax(dim=1)
+                counts[RECEIVED] = exact((own[RECEIVED] == rows.labels).sum())
     names = list(dict.fromkeys(rule for counts in right for rule in counts))
     # one transfer for all rules: a wait per rule would stall the device
     counted = [torch.stack([split[rule] for rule in names]).tolist() if split else [0] * len(names) for split in right]
     numbers = [len(split) for split in splits]
     correct = {rule: _reported([split[index] for split in counted]) for index, rule in enumerate(names)}
-    return Evaluation(_reported(numbers), correct, time.perf_counter() - began)
+    taken = _confusion(data.test.labels, answers[confused], objective.num_classes) if confused in answers else ()
+    return Evaluation(_reported(numbers), correct, time.perf_counter() - began, taken)
+
+
+def _confusion(labels: Tensor, answers: Tensor, num_classes: int) -> tuple[int, ...]:
+    """Counts of (true, predicted), row by row; above MOST_CLASSES of (true, right or wrong)."""
+    true, predicted, across = labels.cpu(), answers.cpu(), width(num_classes)
+    column = predicted if across == num_classes else (predicted != true).to(true.dtype)
+    return tuple(torch.bincount(true * across + column, minlength=num_classes * across).tolist())
 
 
 def _reported(numbers: list[int]) -> tuple[int, ...]:
@@ -126,12 +145,15 @@ def autocast(objective: Objective, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=wanted)
 
 
-def _right(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> dict[str, Tensor]:
-    """Rule -> number of right answers, as tensors still on the device."""
+def _right(
+    objective: Objective, state: ClientState, rows: Rows, transform: Transform, answers: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Rule -> number of right answers, as tensors still on the device; the answers themselves go into `answers`."""
     if not len(rows):
         return {}
     z, labels = features_of(objective, state, rows, transform), exact(rows.labels)
-    right = {rule: (scores.argmax(dim=1) == labels).sum() for rule, scores in rule_scores(objective, state, z).items()}
+    answers |= {rule: scores.argmax(dim=1) for rule, scores in rule_scores(objective, state, z).items()}
+    right = {rule: (found == labels).sum() for rule, found in answers.items()}
     if state.prototypes is not None and state.prototypes.counts is not None:
         usual = state.prototypes.labels[state.prototypes.counts.argmax()]
         right[MAJORITY] = (labels == usual).sum()

@@ -8,7 +8,7 @@ import torch
 
 from data.client_data import Transform
 from federation.seeds import derive
-from federation.wire.payloads import Payload
+from federation.wire.payloads import Payload, part_tensors
 from models import build, seed_name
 from models.split import channels_last
 from strategies import Run
@@ -58,3 +58,11 @@ def lay_out(objective: Objective, state: ClientState, received: Payload | None, 
     targets = objective.targets(state, received)
     state.targets = None if targets is None else targets.to(device=device)
     state.table = None if state.targets is None else state.targets.table(objective.num_classes)
+
+
+def size_of(state: ClientState) -> int:
+    """Bytes of its tensors."""
+    tensors = [*state.module.state_dict().values(), *state.kept.values(), *state.optimiser.values()]
+    tensors += [] if state.prototypes is None else part_tensors(state.prototypes).values()
+    tensors += [] if state.covariance is None else [state.covariance]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -158,6 +158,7 @@ class Settings(BaseModel):
     shared_test_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     shared_test_path: str = ""
     disclose_class_counts: bool = False
+    confusion: Literal["auto", "always", "never"] = "auto"
     stop_patience: Count = 0
     stop_min_delta: NotNegative = 0.0
 
@@ -260,6 +261,11 @@ class Settings(BaseModel):
             raise ValueError(
                 f"`stop-patience` is {self.stop_patience}: validation accuracy is of private rows, and under `privacy` "
                 "clients keep it; set it to 0"
+            )
+        if self.confusion == "always":
+            raise ValueError(
+                '`confusion` is "always": it tells how many test rows of each class a client has, which under '
+                '`privacy` none does; set it to "auto" or "never"'
             )
         if self.disclose_class_counts:
             raise ValueError(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MOST_NUMBERED = 20  # clients and classes up to which a cell tells its number
 MOST_NAMED = 32  # classes, or clients, that have their names along an axis
 MOST_IN_LEGEND = 20
+MOST_ANGLES = 200  # classes whose matrix can be read
 MOST_POINTS = 2000  # of local prototypes on the map
 Array = NDArray[np.float64]
 
@@ -44,7 +45,12 @@ def partition_map(holdings: Holdings, domains: Sequence[str]) -> Picture:
         if holdings.exact
         else "Filled: the client has training rows of the class. How many, only it knows."
     )
-    return Picture("partition", svg, f"Partition: {of_all}.", caption, wide=True)
+    names = holdings.class_names
+    rows = [
+        [client, names[label], int(counts[client, label])] for client, label in zip(*np.nonzero(counts), strict=True)
+    ]
+    heads = ["client", "class", "rows" if holdings.exact else "held"]
+    return Picture("partition", svg, f"Partition: {of_all}.", caption, wide=True, numbers=[heads, *rows])
 
 
 def partition_png(holdings: Holdings, domains: Sequence[str]) -> bytes:
@@ -138,7 +144,10 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
         "comes near 0, two classes are pulled to one place. Bound: √(2K/(K−1)) times the root mean square of their "
         "norms, and arccos(−1/(K−1)); only a simplex reaches it (K ≤ d + 1)."
     )
-    return Picture("separation", svg, f"Distances of global prototypes at the end: {told}.", caption, wide=True)
+    names = [f"{kind}_{name}" for kind in ("distance", "angle") for name in ("min", "mean", "bound")]
+    rows = [[number, *(each[name] for name in names)] for number, each in found]
+    alt = f"Distances of global prototypes at the end: {told}."
+    return Picture("separation", svg, alt, caption, wide=True, numbers=[["round", *names], *rows])
 
 
 def _why_none(results: Results, tensors: "dict[str, Tensor]") -> str:
@@ -150,6 +159,49 @@ def _why_none(results: Results, tensors: "dict[str, Tensor]") -> str:
     if tensors and "global/labels" not in tensors:
         return f"{name} gives each client prototypes of its own"
     return "no round has any; the server had fewer than two, or too many to measure, or did not record them yet"
+
+
+def angles(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]) -> Picture | str:
+    """Angles between all pairs of the newest round's global prototypes."""
+    if "global/labels" not in tensors:
+        return f"Angles of global prototypes: {_why_none(results, tensors)}."
+    vectors, labels = tensors["global/vectors"].double().numpy(), tensors["global/labels"].tolist()
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    there = norms[:, 0] > 0
+    units = vectors[there] / norms[there]
+    names = [results.class_names[label] for label, long in zip(labels, there, strict=True) if long]
+    if len(set(labels)) < len(labels):
+        return "Angles of global prototypes: a class has several, one for each component of its mixture."
+    if not 2 <= len(names) <= MOST_ANGLES:
+        return f"Angles of global prototypes: of {len(names)} that are not zero there is no matrix to read."
+    found = np.degrees(np.arccos(np.clip(units @ units.T, -1, 1)))
+    np.fill_diagonal(found, np.nan)
+    short = [one_line(name, 14) for name in names]
+    with canvas.figure((5.7, 4.9)) as drawn:
+        axes = drawn.add_subplot()
+        most = max(90.0, float(np.nanmax(found)))
+        image = axes.imshow(found, vmin=0, vmax=most, interpolation="none", cmap=canvas.COLOUR_MAP)
+        bar = axes.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.046)
+        bar.set_label("angle (degrees)")
+        bar.outline.set_visible(False)
+        if len(names) <= MOST_NAMED:
+            long = max(map(len, short)) > 2
+            axes.set_xticks(range(len(names)), short, rotation=90 if long else 0)
+            axes.set_yticks(range(len(names)), short)
+        axes.set(xlabel="class", ylabel="class")
+        axes.grid(visible=False)
+        for row, column in zip(*np.nonzero(~np.isnan(found)), strict=True) if len(names) <= 12 else ():
+            value = found[row, column]
+            # of its own colour, as the cell is
+            colour = "#fdfdfd" if value < 0.6 * most else "#101010"
+            axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)
+        svg = canvas.svg(drawn)
+    first, second = divmod(int(np.nanargmin(found)), len(names))
+    nearest = f"{names[first]} and {names[second]}, {found[first, second]:.0f}°"
+    caption = f"Angles between the global prototypes of round {about.get('round', '?')}. Nearest: {nearest}."
+    alt = f"Angles between the global prototypes of {len(names)} classes; the nearest are {nearest}."
+    rows = [[name, *(None if np.isnan(v) else v for v in row)] for name, row in zip(names, found.tolist(), strict=True)]
+    return Picture("angles", svg, alt, caption, numbers=[["class", *names], *rows])
 
 
 def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]) -> Picture | str:
@@ -193,7 +245,12 @@ def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[st
             drawn.legend(large, names, loc="outside right upper", title="class")
         svg = canvas.svg(drawn)
     alt = f"Map of {len(ours)} global and {len(theirs)} local prototypes of {len(classes)} classes in the plane."
-    return Picture("prototypes", svg, alt, _map_caption(results, about, ours, step), wide=True)
+    clients = tensors["local/clients"].tolist() if "local/clients" in tensors else []
+    who = ["global"] * len(ours) + [f"client {client}" for client in clients]
+    every = [results.class_names[label] for label in (*labels[0].tolist(), *labels[1].tolist())]
+    rows = [[*row, *point] for *row, point in zip(who, every, points.tolist(), strict=True)]
+    caption = _map_caption(results, about, ours, step)
+    return Picture("prototypes", svg, alt, caption, wide=True, numbers=[["of", "class", *axis_names], *rows])
 
 
 _SIDES = ("global", "local")

@@ -19,6 +19,7 @@ from pathlib import Path
 from data.files import replacing
 from federation.words import one_line
 
+MOST_CHOICES = 50
 MISSING = "–"  # in place of a value that there is not
 
 
@@ -99,15 +100,17 @@ def table(
     return element("div", whole, class_="wide", tabindex=0, role="region", aria_label=caption or "table")
 
 
-def picture(svg: str, alt: str, caption: object = "", wide: bool = False) -> Html:
+def picture(svg: str, alt: str, caption: object = "", wide: bool = False, numbers: str = "") -> Html:
     """A drawing of canvas.svg inside the page, with the words for those who do not see it.
 
     Args:
         wide: across the page rather than half of it, in a gallery.
+        numbers: where the file with its numbers lies, beside the page.
     """
     data = base64.b64encode(svg.encode()).decode()
     image = Html(f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(one_line(alt))}">')
-    below = [element("figcaption", caption)] if caption else []
+    told = (caption, Html(" ") if caption else "", link("Numbers (CSV)", numbers)) if numbers else (caption,)
+    below = [element("figcaption", *told)] if caption or numbers else []
     framed = element("div", image, class_="wide", tabindex=0, role="group", aria_label="picture")
     return element("figure", framed, *below, class_="whole" if wide else None)
 
@@ -115,6 +118,26 @@ def picture(svg: str, alt: str, caption: object = "", wide: bool = False) -> Htm
 def gallery(*pictures: object) -> Html:
     """Pictures side by side where there is room."""
     return element("div", *pictures, class_="gallery")
+
+
+def choice(name: str, entries: Sequence[tuple[object, object]], title: str = "", wide: bool = True) -> Html:
+    """One of several contents at a time, which the reader chooses; on paper the one that is chosen.
+
+    Args:
+        name: of the choice, which no other on the page has. entries: words and content of each, MOST_CHOICES at most.
+        wide: across the page rather than half of it, in a gallery.
+    """
+    buttons = [
+        Html(
+            f'<input type="radio" name="{escape(name)}" id="{escape(name)}-{place}"{" checked" * (not place)}>'
+            + element("label", words, for_=f"{name}-{place}")
+        )
+        for place, (words, _) in enumerate(entries)
+    ]
+    shown = element("div", *(element("div", content) for _, content in entries), class_="chosen")
+    return element(
+        "div", *buttons, shown, class_="choice whole" if wide else "choice", role="radiogroup", aria_label=title or name
+    )
 
 
 def details(title: object, *content: object) -> Html:
@@ -140,7 +163,7 @@ def page(title: str, parts: Iterable[object], lead: object = "", foot: object = 
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{html(title)}</title>\n{icon}\n<style>{STYLE}</style>\n</head>\n{body}\n</html>\n"
+        f"<title>{html(title)}</title>\n{icon}\n<style>{STYLE}{CHOSEN}</style>\n</head>\n{body}\n</html>\n"
     )
 
 
@@ -155,6 +178,10 @@ def write(path: Path, content: str) -> Path:
     return path
 
 
+CHOSEN = (
+    ",".join(f".choice>input:nth-of-type({n}):checked~.chosen>:nth-child({n})" for n in range(1, MOST_CHOICES + 1))
+    + "{display:block}\n"
+)
 STYLE = """
 :root { color-scheme: light dark; --ground: #ffffff; --raised: #f5f6f8; --ink: #1c1e21; --soft: #5a6068;
   --line: #d9dce1; --accent: #0072b2; }
@@ -192,11 +219,21 @@ td:not(.number) { min-width: 10rem; }
 .gallery > .whole { grid-column: 1 / -1; }
 .gallery > * { min-width: 0; }
 .gallery th.number, .gallery td.number { padding: .3rem .35rem; }
-.gallery caption { max-width: 100%; }
+.gallery caption { max-width: min(100%, calc(100vw - 2rem)); }
 figure { margin: .6rem 0; min-width: 0; }
 figure img { display: block; width: 100%; height: auto; min-width: 23rem; }
 .whole img { min-width: 44rem; }
 figcaption { margin-top: .4rem; max-width: 46rem; }
+.choice { position: relative; }
+.choice > input { position: absolute; opacity: 0; }
+.choice > label { display: inline-block; margin: 0 .3rem .4rem 0; padding: .25rem .8rem; border: 1px solid var(--line);
+  border-radius: 1rem; font-size: .9rem; cursor: pointer; }
+.choice > input:checked + label { background: var(--accent); border-color: var(--accent); color: var(--ground); }
+.choice > input:focus-visible + label { outline: 2px solid var(--accent); outline-offset: 2px; }
+.chosen > * { display: none; }
+.rounds svg { display: block; width: 100%; height: auto; }
+.rounds .choice > label { margin: 0 0 .3rem; padding: .1rem .4rem; border-radius: .2rem;
+  min-width: 1.9rem; text-align: center; }
 summary { cursor: pointer; color: var(--accent); margin: .6rem 0; }
 @media (max-width: 60rem) { .gallery { grid-template-columns: minmax(0, 1fr); } }
 @media print { body { max-width: none; padding: 0; font-size: 10pt; } .wide { overflow: visible; }

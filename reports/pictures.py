@@ -9,6 +9,7 @@ from federation.words import one_line
 from reports import canvas
 from reports.canvas import COLOURS, INK, SOFT
 from reports.results import Results
+from runs.figures import MAJORITY
 from runs.lines import readable_size
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ MOST_MODELS = 24
 class Picture:
     """A drawing, in words for those who do not see it, and what is to be said under it.
 
-    `name` is its file's in the run's folder `pictures`, without the ending.
+    `name` is its files' in the run's folder `pictures`, without the ending. `numbers` is what it shows as a table, the
+    heads first.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Picture:
     alt: str
     caption: str
     wide: bool = False
+    numbers: Sequence[Sequence[object]] = ()
 
 
 Maker = Callable[[Results], Picture | str]  # a picture, or the sentence why there is none
@@ -52,7 +55,20 @@ def accuracy_over_rounds(results: Results) -> Picture | str:
         f"{mean[-1]:.1f} %, worst client {worst[-1]:.1f} % at the end{chosen}."
     )
     caption = f"Test accuracy by {results.rule}, of the models that each round left (0: untrained ones)."
-    return Picture("accuracy-rounds", svg, alt, caption)
+    return Picture("accuracy-rounds", svg, alt, caption, numbers=_accuracies(results))
+
+
+def _accuracies(results: Results) -> list[Sequence[object]]:
+    """What `draw_accuracy` draws, a row a round."""
+    ensemble = [
+        (line["ensemble"]["of_round"], line["ensemble"]["accuracy"]) for line in results.lines if "ensemble" in line
+    ]
+    columns = {name: dict(results.of_rule(name)) for name in ("mean", "std", "worst")}
+    columns |= {"validation mean": dict(results.validation), MAJORITY: dict(results.floor), "ensemble": dict(ensemble)}
+    heads = ["round", *(f"{name} (%)" for name, found in columns.items() if found)]
+    rounds = sorted(set().union(*columns.values()))
+    shown = [found for found in columns.values() if found]
+    return [heads, *([each, *(_percent(found.get(each)) for found in shown)] for each in rounds)]
 
 
 def draw_accuracy(drawn: "Figure", results: Results) -> str:
@@ -69,6 +85,9 @@ def draw_accuracy(drawn: "Figure", results: Results) -> str:
     axes.fill_between(rounds, low, high, color=COLOURS[0], alpha=0.18, linewidth=0, label="± 1 std over clients")
     axes.plot(rounds, mean, color=COLOURS[0], marker=dots(rounds), markersize=3.5, label="mean of all rows")
     axes.plot(rounds, worst, color=COLOURS[1], linewidth=1.3, linestyle=(0, (4, 1.5)), label="worst client")
+    if results.validation:
+        points = _columns(results.validation)
+        axes.plot(*points, color=COLOURS[3], linewidth=1.3, linestyle=(0, (1.5, 1.5)), label="mean of validation rows")
     if results.floor:
         axes.plot(*_columns(results.floor), color=SOFT, linewidth=1.3, linestyle=":", label="majority class")
     _draw_ensemble(axes, results)
@@ -134,7 +153,10 @@ def accuracy_over_bytes(results: Results) -> Picture | str:
     last = curves[0][3][-1]
     alt = f"Test accuracy over megabytes sent: {last[1]:.1f} % after {readable_size(round(last[0] * 1e6))}."
     caption = f"The same mean accuracy by {results.rule}, over what all clients and the server had sent by then."
-    return Picture("accuracy-bytes", svg, alt, caption)
+    payload, wire = sent_by(results, "payload"), sent_by(results, "wire")
+    heads = ["round", "payload (bytes)", "wire (bytes)", "mean (%)"]
+    rows = [[of_round, payload.get(of_round), wire.get(of_round), 100 * mean] for of_round, mean in means]
+    return Picture("accuracy-bytes", svg, alt, caption, numbers=[heads, *rows])
 
 
 def sent_by(results: Results, kind: str) -> dict[int, int]:
@@ -180,7 +202,9 @@ def accuracy_by_model(results: Results) -> Picture | str:
         f"Each dot is one of {number} clients, after round {last['evaluation']['of_round']}; bars are medians, "
         f"boxes the middle half of five clients or more.{more}"
     )
-    return Picture("accuracy-models", svg, f"Median test accuracy by architecture: {told}.", caption)
+    alt = f"Median test accuracy by architecture: {told}."
+    rows = [[name, value] for name in sorted(found) for value in sorted(found[name])]
+    return Picture("accuracy-models", svg, alt, caption, numbers=[["model", "accuracy (%)"], *rows])
 
 
 def _draw_strip(axes: "Axes", place: int, values: Sequence[float]) -> None:
@@ -236,7 +260,9 @@ def time_by_part(results: Results) -> Picture | str:
         if at_a_time > 1
         else "The rest is messages, starting processes and waiting."
     )
-    return Picture("time", svg, f"Seconds in all: {told}.", caption)
+    heads = ["round", *(f"{name} (s)" for name, _ in PARTS)]
+    rows = [[number, *each] for number, each in zip(rounds, parts, strict=True)]
+    return Picture("time", svg, f"Seconds in all: {told}.", caption, numbers=[heads, *rows])
 
 
 PARTS = (
@@ -272,6 +298,10 @@ def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float
     return [of_round for of_round, _ in points], [100 * value for _, value in points]
 
 
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
+
+
 def dots(points: Sequence[Any]) -> str:
     """The marker of a curve: none where there are too many points to tell apart."""
     return "o" if len(points) <= FEW_POINTS else ""
@@ -291,8 +321,8 @@ def plain_numbers(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def whole_rounds(axes: "Axes") -> None:
+def whole_rounds(axes: "Axes", most: int = 8) -> None:
     """Whole numbers along the lower axis."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=most, integer=True, min_n_ticks=1))

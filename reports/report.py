@@ -6,6 +6,7 @@ gives the same bytes.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ from federation.seeds import limited_threads
 from federation.settings import shown
 from federation.words import class_words, duration, one_class, one_line
 from reports import page
+from reports.confusions import class_table, confusion_matrices
+from reports.curves import clients_over_rounds, loss_over_rounds
 from reports.holdings import Holdings, holdings
-from reports.maps import MOST_NAMED, heat_map, prototype_map, separation_over_rounds
+from reports.maps import MOST_NAMED, angles, heat_map, prototype_map, separation_over_rounds
+from reports.motion import motion, slider
+from reports.numbers import as_csv
 from reports.page import Html, paragraph, section
 from reports.pictures import (
     Picture,
@@ -26,6 +31,7 @@ from reports.pictures import (
 from reports.results import Results, read_results
 from runs.folder import RunFolder
 from runs.lines import readable_size
+from runs.origin import origins
 from strategies import known_settings
 
 log = logging.getLogger("protosphere")
@@ -53,8 +59,21 @@ MEANINGS = {
 NOT_SHOWN = frozenset({"results-dir", "resume"})
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Pictures of which a reader sees one at a time: words and picture of each."""
+
+    name: str
+    title: str
+    entries: Sequence[tuple[str, Picture]]
+    wide: bool = True
+
+
+Drawn = Picture | Choice | str  # the last: why there is none
+
+
 def write_report(folder: Path) -> Path:
-    """Write `report.html` and `pictures/*.svg` of a run into its folder, finished or cut after a round or more.
+    """Write `report.html` and `pictures/` of a run into its folder, finished or cut after a round or more.
 
     Returns:
         The page's path.
@@ -70,14 +89,27 @@ def write_report(folder: Path) -> Path:
     with limited_threads(1):
         held = holdings(results)
         tensors, about = RunFolder(folder).prototypes()
-        drawn: dict[str, list[Picture | str]] = {
-            "Accuracy": [make(results) for make in (accuracy_over_rounds, accuracy_over_bytes, accuracy_by_model)],
+        drawn: dict[str, list[Drawn]] = {
+            "Accuracy": [
+                *(make(results) for make in (accuracy_over_rounds, loss_over_rounds, accuracy_over_bytes)),
+                accuracy_by_model(results),
+                Choice("clients", "order of the clients", clients_over_rounds(results)),
+            ],
+            "Classes": [Choice("confusion", "whose", confusion_matrices(results), wide=False)],
             "Clients and their data": [heat_map(results, held)],
-            "Prototypes": [separation_over_rounds(results, tensors), prototype_map(results, tensors, about)],
+            "Prototypes": [
+                separation_over_rounds(results, tensors),
+                prototype_map(results, tensors, about),
+                angles(results, tensors, about),
+            ],
             "Time and bytes": [time_by_part(results)],
         }
-    _write_pictures(folder, [each for group in drawn.values() for each in group if isinstance(each, Picture)])
-    return page.write(folder / NAME, _page(results, held, drawn))
+        moved = motion(results)
+        if moved is not None:
+            drawn["Prototypes"].append(moved[0])
+    _write_pictures(folder, [each for group in drawn.values() for part in group for each in _pictures(part)])
+    frames = moved[1] if moved is not None else []
+    return page.write(folder / NAME, _page(results, held, drawn, frames))
 
 
 def leave_report(folder: Path) -> None:
@@ -92,17 +124,39 @@ def leave_report(folder: Path) -> None:
 def _write_pictures(folder: Path, pictures: Sequence[Picture]) -> None:
     place = folder / PICTURES
     place.mkdir(exist_ok=True)
-    wanted = {f"{picture.name}.svg" for picture in pictures}
-    for old in place.glob("*.svg"):
-        if old.name not in wanted:
+    files = {f"{picture.name}.svg": picture.svg for picture in pictures}
+    files |= {f"{picture.name}.csv": as_csv(picture.numbers) for picture in pictures if picture.numbers}
+    for old in (*place.glob("*.svg"), *place.glob("*.csv")):
+        if old.name not in files:
             old.unlink()
-    for picture in pictures:
-        page.write(place / f"{picture.name}.svg", picture.svg)
+    for name, text in files.items():
+        page.write(place / name, text)
 
 
-def _page(results: Results, held: Holdings, drawn: Mapping[str, Sequence[Picture | str]]) -> str:
+def _pictures(drawn: Drawn) -> list[Picture]:
+    if isinstance(drawn, Choice):
+        return [picture for _, picture in drawn.entries]
+    return [drawn] if isinstance(drawn, Picture) else []
+
+
+def _framed(picture: Picture | Choice) -> Html:
+    if isinstance(picture, Choice):
+        entries = [(words, _framed(each)) for words, each in picture.entries]
+        return page.choice(picture.name, entries, picture.title, picture.wide) if len(entries) > 1 else entries[0][1]
+    numbers = f"{PICTURES}/{picture.name}.csv" if picture.numbers else ""
+    return page.picture(picture.svg, picture.alt, picture.caption, picture.wide, numbers)
+
+
+def _page(
+    results: Results, held: Holdings, drawn: Mapping[str, Sequence[Drawn]], frames: Sequence[tuple[str, Html]]
+) -> str:
     summary, settings = results.summary, results.run.settings
-    beside = {"Accuracy": [_rules(results)], "Time and bytes": [_bytes(summary)]}
+    beside = {
+        "Accuracy": [_rules(results)],
+        "Classes": [*class_table(results)],
+        "Prototypes": [slider(frames)] if frames else [],
+        "Time and bytes": [_bytes(summary)],
+    }
     below = {
         "Accuracy": [*_domains(summary), *_ensemble(summary)],
         "Clients and their data": [*_classes(results), _roster(results)],
@@ -115,10 +169,11 @@ def _page(results: Results, held: Holdings, drawn: Mapping[str, Sequence[Picture
     elif by := summary.get("stopped"):
         parts.insert(0, paragraph(f"This run was ended by {one_line(str(by), 40)} after {summary['rounds']} rounds."))
     parts += [
-        section(title, *_gallery(pictures, beside.get(title, [])), *below.get(title, []))
+        section(title, *content)
         for title, pictures in drawn.items()
+        if (content := [*_gallery(pictures, beside.get(title, [])), *below.get(title, [])])
     ]
-    parts += [*_failures(results), _settings(results)]
+    parts += [*_failures(results), *_origin(results), _settings(results)]
     lead = (
         f"{len(results.roster)} clients, {len(results.class_names)} classes, {summary['rounds']} of {settings.rounds} "
         f"rounds, partition {settings.partition}, seed {settings.seed}, prediction by {results.rule}"
@@ -128,11 +183,17 @@ def _page(results: Results, held: Holdings, drawn: Mapping[str, Sequence[Picture
     return page.page(f"{settings.strategy} on {settings.dataset}", parts, lead=lead, foot=foot)
 
 
-def _gallery(pictures: Sequence[Picture | str], beside: Sequence[Html]) -> Iterator[Html]:
+def _gallery(pictures: Sequence[Drawn], beside: Sequence[Html]) -> Iterator[Html]:
     """The pictures, with what stands beside them; then why others are missing."""
-    framed = [page.picture(p.svg, p.alt, p.caption, p.wide) for p in pictures if isinstance(p, Picture)]
+    framed = [
+        _framed(each)
+        for each in pictures
+        if isinstance(each, Picture) or (isinstance(each, Choice) and each.entries and not each.wide)
+    ]
     if framed or beside:
-        yield page.gallery(*framed, *beside)
+        # what is across the page last, so that no half is left empty before it
+        chosen = [_framed(each) for each in pictures if isinstance(each, Choice) and each.entries and each.wide]
+        yield page.gallery(*framed, *beside, *chosen)
     yield from (paragraph(each, class_="note") for each in pictures if isinstance(each, str))
 
 
@@ -249,6 +310,7 @@ def _bytes(summary: Mapping[str, Any]) -> Html:
         ("of that, evaluation's figures", "evaluation_wire"),
         ("messages for evaluation alone", "evaluate_only_wire"),
         ("the ensemble's answers", "ensemble_wire"),
+        ("what was taken for what", "confusion_wire"),
     )
     rows = [
         [name, *(readable_size(sizes[key]) if (key := f"{kind}_{way}") in sizes else None for way in ("up", "down"))]
@@ -283,6 +345,28 @@ def _settings(results: Results) -> Html:
     head = ["setting", "value", "default"]
     table = page.table(head, changed, "Set for this run", (0, 1, 2)) if changed else paragraph("All at their defaults.")
     return section("Settings", table, page.details("all settings", page.table(head[:2], every, words=(0, 1))))
+
+
+def _origin(results: Results) -> Iterator[Html]:
+    """What was run: from the record of each start, and the versions that the summary has where there is none."""
+    starts = origins(results.folder)
+    if not starts:
+        return
+    words = {"at": "started", "command": "command", "commit": "commit", "commit_of_folder": "commit of the folder"}
+    rows = [
+        [name if place == 0 else f"{name}, resumed", _code(one_line(str(start[key]), 500))]
+        for place, start in enumerate(starts)
+        for key, name in words.items()
+        if start.get(key)
+    ]
+    machine, versions = (starts[-1].get(name) for name in ("machine", "versions"))
+    for name, found in (("machine", machine), ("versions", versions)):
+        if isinstance(found, dict):
+            told = ", ".join(f"{key} {', '.join(v) if isinstance(v, list) else v}" for key, v in found.items())
+            rows.append([name, one_line(told, 500)])
+    if not starts[0].get("command"):
+        rows.insert(0, ["command", "of Flower, or of a notebook: the settings below say what it was asked for"])
+    yield section("What was run", page.table(["", ""], rows, words=(0, 1)))
 
 
 def _code(words: str) -> Html:

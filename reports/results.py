@@ -65,10 +65,16 @@ class Results:
         """K names in label order."""
         return list(self.roster[0]["class_names"])
 
-    def of_rule(self, what: str, rule: str = "") -> list[tuple[int, float]]:
-        """(of_round, figure) of the test rows by the primary rule, or by another: mean, std, worst."""
-        tests = [(each["of_round"], each["rules"].get(rule or self.rule, {}).get("test")) for each in self.evaluations]
-        return [(of_round, test[what]) for of_round, test in tests if test]
+    def of_rule(self, what: str, rule: str = "", split: str = "test") -> list[tuple[int, float]]:
+        """(of_round, figure) of the test rows by the primary rule, or by another: mean, std, worst; or of another
+        split."""
+        found = [(each["of_round"], each["rules"].get(rule or self.rule, {}).get(split)) for each in self.evaluations]
+        return [(of_round, figures[what]) for of_round, figures in found if figures]
+
+    @property
+    def validation(self) -> list[tuple[int, float]]:
+        """(of_round, mean) of the validation rows by the primary rule; nothing where there are none."""
+        return self.of_rule("mean", split="validation")
 
     @property
     def floor(self) -> list[tuple[int, float]]:

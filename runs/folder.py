@@ -20,7 +20,7 @@ from data.files import replacing
 from federation.homes import MARK, mark, stores
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, is_run_name, plain_name, shown
 from models import plugins
-from runs import columns
+from runs import columns, history, origin
 from runs.places import find_run, results_root
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
@@ -30,8 +30,8 @@ LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than
 class RunFolder:
     """`<time>-<strategy>-<dataset>/` in the results folder.
 
-    Holds settings.json, roster.json, status.json, metrics.jsonl, checkpoint.safetensors, prototypes.safetensors and
-    summary.json; where there are many clients `clients/`, see runs/columns.py.
+    Holds settings.json, origin.json, roster.json, status.json, metrics.jsonl, checkpoint.safetensors,
+    prototypes.safetensors and summary.json; where there are many clients `clients/`, see runs/columns.py.
     """
 
     def __init__(self, path: Path):
@@ -172,7 +172,7 @@ class RunFolder:
             return
         # a folder that cannot be taken away does no harm beside the error that led here
         with suppress(OSError):
-            for name in ("settings.json", "roster.json", "status.json", "token", ".lock"):
+            for name in ("settings.json", "roster.json", "status.json", "origin.json", "token", ".lock"):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
             (stores(self.name) / MARK).unlink(missing_ok=True)
@@ -215,8 +215,9 @@ class RunFolder:
         self._write_json("settings.json", self.settings() | stop | {"rounds": rounds})
 
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
-        """Who took part, and what each discloses."""
+        """Who took part, and what each discloses; and what was started."""
         self._write_json("roster.json", roster)
+        origin.note(self.path)
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """How far the run is, for whoever looks on."""
@@ -305,6 +306,8 @@ class RunFolder:
     def save_prototypes(self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, int]) -> None:
         """The newest round's prototypes, global and local, for the report; and what there is to say of them."""
         self._save("prototypes.safetensors", tensors, {name: str(value) for name, value in about.items()})
+        with _writing_to(self.path):
+            history.keep(self.path, about["round"], dict(tensors))
 
     def prototypes(self) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
         """Inverse of `save_prototypes`; both empty where there are none.

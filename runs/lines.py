@@ -3,16 +3,15 @@
 All but what stands under `time` is the same to the bit for the same settings and seed.
 """
 
-import platform
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 from federation.settings import Settings
 from federation.wire.payloads import Evaluation, Identity
-from federation.words import own_version
 from runs import figures
+from runs.confusion import per_class
 from runs.folder import FORMAT
+from runs.origin import versions
 from runs.round import Bytes, Reply
 
 Line = dict[str, Any]
@@ -64,6 +63,9 @@ def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
         }
     sums["ensemble_wire_up"] = sum(size.ensemble for size in sizes.values())
     sums["ensemble_wire_down"] = sum(sent[partition].ensemble for partition in sizes)
+    # where it is asked for, in the last evaluation alone
+    told = {"up": sum(size.confusion for size in sizes.values()), "down": sum(sent[p].confusion for p in sizes)}
+    sums |= {f"confusion_wire_{way}": size for way, size in told.items() if size}
     return {"bytes": sums, "problems": {str(r.partition): r.problems for r in replies if r.problems}}
 
 
@@ -214,15 +216,12 @@ def summarise(
         "floor": {figures.MAJORITY: shown.get(figures.MAJORITY, {}).get("test", {}).get("mean")},
         "rules": {rule: values for rule, values in rules.items() if rule != figures.MAJORITY},
         **figures.by_domain(evaluation),
+        **per_class(lines),
         **figures.ensemble_headline(lines),
         "bytes": sizes,
         "problems": sum(len(line["problems"]) for line in lines),
         "failures": figures.failures(lines),
         "seconds": sum(line["time"]["round"] for line in lines),
         "settings": dict(written),
-        "versions": {
-            "protosphere": own_version(),
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("flwr", "torch", "numpy", "safetensors")},
-        },
+        "versions": versions(),
     }

@@ -17,13 +17,14 @@ class Bytes:
     """Sizes of one message or a sum of them: prototype values alone, and the serialised records.
 
     `evaluation` is the part of `wire` that the evaluation's figures take; `ensemble`, the answers for the shared test
-    set, is no part of it.
+    set, and `confusion`, what was taken for what, are no parts of it.
     """
 
     payload: int = 0
     wire: int = 0
     evaluation: int = 0
     ensemble: int = 0
+    confusion: int = 0
 
     def __add__(self, other: "Bytes") -> "Bytes":
         return Bytes(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))

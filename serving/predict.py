@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -189,10 +190,10 @@ def predict(trained: Trained, rule: str, files: Sequence[Path], texts: Sequence[
     Raises:
         SettingError: at once, for inputs that the client's model does not take.
     """
-    _refuse_unfit(trained, files, texts)
+    refuse_unfit(trained, files, texts)
     sources: list[Path | str] = [*files, *texts]
     starts = range(0, len(sources), ROWS_AT_ONCE)
-    return chain.from_iterable(_answers(trained, rule, sources[start : start + ROWS_AT_ONCE]) for start in starts)
+    return chain.from_iterable(answers_of(trained, rule, sources[start : start + ROWS_AT_ONCE]) for start in starts)
 
 
 def inputs_of(trained: Trained, rule: str, sources: Sequence[Path | str]) -> Tensor:
@@ -203,17 +204,27 @@ def inputs_of(trained: Trained, rule: str, sources: Sequence[Path | str]) -> Ten
         DataError: the first that cannot be read.
     """
     files = [source for source in sources if isinstance(source, Path)]
-    _refuse_unfit(trained, files, [source for source in sources if isinstance(source, str)])
+    refuse_unfit(trained, files, [source for source in sources if isinstance(source, str)])
     return torch.stack([_read(trained, rule, source) for source in sources])
 
 
-def _read(trained: Trained, rule: str, source: Path | str) -> Tensor:
+def _read(trained: Trained, rule: str, source: Path | str | BytesIO) -> Tensor:
     # an encoder of texts has tokens of its own
     tokens = trained.judge.tokens if rule == RULE and trained.judge and trained.judge.tokens else trained.tokens
-    return _tokens(tokens, source) if tokens else _image(trained.transform, source)
+    if tokens and not isinstance(source, BytesIO):
+        return _tokens(tokens, source)
+    return _image(trained.transform, source)
 
 
-def _refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str]) -> None:
+def refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str], others: int = 0) -> None:
+    """Refuse inputs that the client's model does not take.
+
+    Args:
+        others: how many images there are in memory.
+
+    Raises:
+        SettingError: what they are, and what it takes.
+    """
     shape = trained.transform.shape
     drawn = isinstance(trained.transform, InputTransform) and trained.transform.pixels and shape[0] in (1, 3)
     rows = f"rows of {shape[0]} numbers" if len(shape) == 1 else f"numbers of shape {tuple(shape)}"
@@ -224,11 +235,12 @@ def _refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str])
         )
     if trained.tokens is None and texts:
         raise SettingError(f"this client's model {trained.model!r} reads images; give it files instead of --text.")
-    if not files and not texts:
+    if not files and not texts and not others:
         raise SettingError("there is nothing to classify; name a file at least.")
 
 
-def _answers(trained: Trained, rule: str, sources: Sequence[Path | str]) -> Iterator[Answer]:
+def answers_of(trained: Trained, rule: str, sources: Sequence[Path | str | BytesIO]) -> Iterator[Answer]:
+    """An answer a source; what cannot be read is told in its answer."""
     read: list[Tensor | str] = []
     for source in sources:
         try:
@@ -262,7 +274,7 @@ def _judged(trained: Trained, rule: str, inputs: Tensor) -> list[Answer]:
     ]
 
 
-def _image(transform: Transform, source: Path | str) -> Tensor:
+def _image(transform: Transform, source: Path | str | BytesIO) -> Tensor:
     """An image file as the training images are stored: (C, H, W) uint8 of their full scale.
 
     Raises:

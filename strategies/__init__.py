@@ -75,6 +75,15 @@ class Run:
         return self.settings.privacy == "release"
 
     @property
+    def confusion(self) -> bool:
+        """Whether the last evaluation asks what test rows are taken for; a site with rows of its own may not say."""
+        if self.inference == RULE:
+            # of the encoder's answers clients count the right ones alone
+            return False
+        hidden = self.private or self.exchange.hides_counts
+        return self.settings.confusion == "always" or (self.settings.confusion == "auto" and not hidden)
+
+    @property
     def rules(self) -> tuple[str, ...]:
         """All rules that its clients report."""
         rules = (*self.method.rules, RULE) if self.private and self.exchange.down else self.method.rules

@@ -271,7 +271,8 @@ def _exchange(options: Options) -> Exchange:
     if not _scales(options):
         return Exchange()
     up = Spec("prototypes", transforms=(SignificantBits(UPLOADED_BITS),))
-    return Exchange((up,), discloses=("by the norms of its uploads about how many rows each class has",))
+    said = "by the norms of its uploads about how many rows each class has"
+    return Exchange((up,), discloses=(said,), hides_counts=True)
 
 
 FP = Method(

@@ -15,6 +15,7 @@ RECORDS: dict[str, type[ArrayRecord] | type[ConfigRecord] | type[MetricRecord]] 
     "training": MetricRecord,
     "evaluation": MetricRecord,
     "ensemble": ArrayRecord,
+    "confusion": MetricRecord,
     "identity": ConfigRecord,
 }
 LARGEST_FIGURE = 1e100  # beyond it a mean over clients could overflow

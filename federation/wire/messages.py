@@ -10,6 +10,7 @@ Every message holds at most these records, and a test fails on any other:
     training     MetricRecord  counts, figures, parts                                          up
     evaluation   MetricRecord  rows, seconds, [test, validation, all classes] by rule          up
     ensemble     ArrayRecord   class probabilities for the shared test set (parts.py)          up, where asked for
+    confusion    MetricRecord  nothing; counts (confusion.py)                                  down, up, at the end
     identity     ConfigRecord  see payloads.Identity                                           up, once
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from federation.settings import is_run_name
+from federation.wire import confusion
 from federation.wire.checks import (
     LARGEST_FIGURE,
     MessageError,
@@ -94,6 +96,8 @@ def encode_instruction(instruction: Instruction, codec: Codec, specs: Sequence[S
     records = RecordDict({"instruction": header})
     if payload is not None:
         records["payload"] = encode_payload(payload, codec, specs)
+    if instruction.confusion:
+        records[confusion.RECORD] = confusion.asked()
     return records
 
 
@@ -108,7 +112,7 @@ def decode_instruction(
     Raises:
         MessageError: when a record is missing, strange or malformed, or written with another codec.
     """
-    check_records(records, "instruction", "payload")
+    check_records(records, "instruction", "payload", confusion.RECORD)
     texts = dict.fromkeys(("run", "token", "payload", "codec"), str)
     lists = dict.fromkeys(("constants", "values"), list)
     header = config_values(
@@ -128,7 +132,9 @@ def decode_instruction(
     if not 0 <= header["trained"] < header["round"]:
         raise MessageError(f"round {header['round']} cannot come after training in round {header['trained']}")
     names = ("run", "round", "evaluate", "trained", "ensemble", "token")
-    return Instruction(payload=payload, constants=constants, **{name: header[name] for name in names})
+    own_names = {name: header[name] for name in names}
+    asked = confusion.is_asked(records.metric_records.get(confusion.RECORD))
+    return Instruction(payload=payload, constants=constants, confusion=asked, **own_names)
 
 
 def _check_run(run: str, token: str) -> None:
@@ -185,6 +191,8 @@ def encode_report(report: Report, codec: Codec, specs: Sequence[Spec] = ()) -> R
         metrics: dict[str, Any] = {rule: list(right) for rule, right in evaluation.correct.items()}
         metrics |= {"rows": list(evaluation.rows), "seconds": evaluation.seconds}
         records["evaluation"] = MetricRecord(metrics)
+        if evaluation.confusion:
+            records[confusion.RECORD] = confusion.encode_counts(evaluation.confusion)
     if report.answers is not None:
         records["ensemble"] = encode_answers(report.answers)
     return records
@@ -192,12 +200,13 @@ def encode_report(report: Report, codec: Codec, specs: Sequence[Spec] = ()) -> R
 
 def decode_report(records: RecordDict, codec: Codec) -> tuple[Report, ArrayRecord | None]:
     """Server side of `encode_report`. The payload comes back undecoded: a bad upload is dropped, while the
-    evaluation beside it still counts; the ensemble's answers are left to `decode_answers` for the same reason.
+    evaluation beside it still counts; the ensemble's answers are left to `decode_answers`, and what was taken for what
+    to `decode_counts`, for the same reason.
 
     Raises:
         MessageError: when the reply as a whole cannot be used: malformed, or written with another codec.
     """
-    check_records(records, "report", "payload", "training", "evaluation", "ensemble")
+    check_records(records, "report", "payload", "training", "evaluation", "ensemble", confusion.RECORD)
     texts = dict.fromkeys(("problem", "remark", "codec"), str)
     header = config_values(records, "report", partition=int, round=int, seconds=float, parts=list, **texts)
     codec.refuse_other(header["codec"])

@@ -107,6 +107,7 @@ class Instruction:
         payload: what the method sends down, or None (round 1, or nothing aggregated yet).
         constants: numbers that the method's server half worked out once for the run, by name (TinyProto's mu).
         ensemble: whether to predict the shared test set, with the model and the targets of the evaluation.
+        confusion: whether to tell what the test rows of each class were taken for.
     """
 
     run: str
@@ -117,6 +118,7 @@ class Instruction:
     constants: Mapping[str, float] = field(default_factory=dict)
     ensemble: bool = False
     token: str = ""
+    confusion: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,11 +140,14 @@ class Evaluation:
         correct: rule -> (right on test, right on validation), and right on all classes where `rows` has them. A rule
             that a client cannot apply (no training rows, nothing received) is missing.
         seconds: time spent.
+        confusion: counts of (true, predicted) of the test rows by the primary rule, row by row, where they were asked
+            for (confusion.py); else nothing.
     """
 
     rows: tuple[int, ...]
     correct: dict[str, tuple[int, ...]]
     seconds: float = 0.0
+    confusion: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

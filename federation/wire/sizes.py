@@ -23,6 +23,11 @@ def wire_bytes(records: RecordDict, without: tuple[str, ...] = ()) -> int:
     return _framed(RecordDict, len(sizes), _json(dict.fromkeys(kept, NAME))) + sum(sizes.values())
 
 
+def record_bytes(record: Any) -> int:
+    """Size of one record, serialised."""
+    return _record(record)[1]
+
+
 def _record(record: Any) -> tuple[Hashable, int]:
     """What tells a record from others, and its bytes."""
     if not isinstance(record, ArrayRecord):

@@ -64,6 +64,7 @@ class Exchange:
         either: whether a message holds one of the parts instead of all; the server half says when which.
         told_counts: whether clients tell their class counts once, when they say who they are.
         discloses: what else the server can learn from the uploads, in words.
+        hides_counts: whether uploads are made so that class counts stay at home: nothing else is to tell them unasked.
     """
 
     up: tuple[Spec, ...] = (PROTOTYPES,)
@@ -71,6 +72,7 @@ class Exchange:
     discloses: tuple[str, ...] = ()
     either: bool = False
     told_counts: bool = False
+    hides_counts: bool = False
 
     def kinds(self) -> set[str]:
         """Of all parts, both ways."""

@@ -9,12 +9,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from data.shared_set import SharedLabels
 from federation.homes import OTHER_HOME, remedy
 from federation.wire.codec import Codec, CodecError
+from federation.wire.confusion import decode_counts
 from federation.wire.messages import MessageError, decode_report, encode_instruction
 from federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
 from federation.wire.payloads import ClassVectors, Identity, Instruction, Payload, class_vectors, parts_of
@@ -23,10 +24,12 @@ from federation.wire.sizes import wire_bytes
 from federation.wire.specs import Spec
 from federation.wire.weights import norms_of, read_layouts
 from federation.words import class_word, one_line
+from runs.confusion import Confusions
 from runs.round import Bytes, Reply, RunError
 from strategies.contract import Outcome, ServerHalf, State
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
+APART = ("ensemble", "confusion")  # records that are counted by themselves
 LATE = "no reply in time"
 UNSENT = "Flower took no message for its node: the SuperNode has left"
 LONGEST_PROBLEM = 300  # characters; the words are a client's
@@ -120,6 +123,19 @@ def collected(replies: Iterable[Message], nodes: Mapping[int, int], trains: bool
     return sorted(checked, key=lambda reply: reply.partition)
 
 
+def size_of(records: RecordDict, for_ensemble: bool = False) -> Bytes:
+    """Of a message, whichever way.
+
+    Args:
+        for_ensemble: sent for the ensemble alone: it is no part of training's bytes, nor of evaluation's.
+    """
+    whole, wire = wire_bytes(records), wire_bytes(records, without=APART)
+    if for_ensemble:
+        return Bytes(ensemble=whole)
+    ensemble = wire_bytes(records, without=APART[1:]) - wire if "ensemble" in records else 0
+    return Bytes(payload_bytes(records), wire, ensemble=ensemble, confusion=whole - wire - ensemble)
+
+
 def encoded(instruction: Instruction, codec: Codec, specs: Sequence[Spec]) -> RecordDict:
     """An instruction as it goes down.
 
@@ -158,6 +174,7 @@ def checked_reply(
     limits: Limits,
     roster: Mapping[int, Identity] | None = None,
     shared: SharedLabels | None = None,
+    confusions: Confusions | None = None,
     units: Mapping[int, float] | None = None,
     keep: Callable[[int, Payload], None] | None = None,
 ) -> Reply:
@@ -166,6 +183,7 @@ def checked_reply(
     Args:
         roster: what a reply says of its rows is held against it, if there is one: weights in means come from it.
         shared: what the ensemble was to predict; without it no answers are legal.
+        confusions: takes what clients take for what, where they were asked; without it nothing of it is legal.
         units: what the norms of a client's upload are measured in (1 where it has none).
         keep: takes uploads that wait in files.
 
@@ -183,7 +201,8 @@ def checked_reply(
     if simulated and message.has_error() and message.error.code == OTHER_HOME:
         raise RunError(f"round {round_number}: {remedy(one_line(message.error.reason or '', LONGEST_REFUSAL))}")
     try:
-        return _reply(message, partition, trains, round_number, limits, roster or {}, shared, units or {}, keep)
+        asked = (limits, roster or {}, shared, confusions, units or {}, keep)
+        return _reply(message, partition, trains, round_number, *asked)
     # Flower leaves some of a record's parts unread until they are asked for
     except Exception as error:
         return Reply(partition, trains, problem=f"its reply cannot be used ({type(error).__name__})")
@@ -197,6 +216,7 @@ def _reply(
     limits: Limits,
     roster: Mapping[int, Identity],
     shared: SharedLabels | None,
+    confusions: Confusions | None,
     units: Mapping[int, float],
     keep: Callable[[int, Payload], None] | None,
 ) -> Reply:
@@ -208,6 +228,8 @@ def _reply(
         reply = _with_answers(reply, message.content.array_records.get("ensemble"), shared)
     if reply.report is not None and partition in roster:
         reply = _held_against(roster[partition], reply)
+    if reply.report is not None and "confusion" in message.content:
+        reply = _with_confusion(reply, message.content.metric_records["confusion"], confusions, roster.get(partition))
     reply = replace(reply, problem=_told(reply.problem), refused=_told(reply.refused))
     if keep is None or reply.report is None or reply.report.payload is None:
         return reply
@@ -221,14 +243,13 @@ def _checked(message: Message, partition: int, trains: bool, round_number: int, 
     if message.has_error():
         return Reply(partition, trains, problem=_last_line(message.error.reason or "unknown error"))
     records = message.content
-    whole, wire = wire_bytes(records), wire_bytes(records, without=("ensemble",))
-    size = Bytes(payload_bytes(records), wire, ensemble=whole - wire)
+    size = size_of(records)
     try:
         report, upload = decode_report(records, limits.codec)
         if (report.partition, report.round) != (partition, round_number):
             raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
         if report.evaluation is not None:
-            size = replace(size, evaluation=wire - wire_bytes(records, without=("evaluation", "ensemble")))
+            size = replace(size, evaluation=size.wire - wire_bytes(records, without=("evaluation", *APART)))
     except MessageError as error:
         return Reply(partition, trains, problem=str(error), dropped=trains and "payload" in records, size=size)
     try:
@@ -262,6 +283,25 @@ def _with_answers(reply: Reply, answers: ArrayRecord | None, shared: SharedLabel
         return replace(reply, probabilities=decode_answers(answers, shared))
     except MessageError as error:
         return replace(reply, refused=f"ensemble answer dropped: {error}")
+
+
+def _with_confusion(
+    reply: Reply, record: MetricRecord, confusions: Confusions | None, identity: Identity | None
+) -> Reply:
+    """What cannot be used is dropped by itself."""
+    evaluation = reply.report.evaluation if reply.report else None
+    try:
+        if confusions is None or identity is None or evaluation is None:
+            raise MessageError("nobody asked for one, or there is no evaluation beside it")
+        if confusions.rule not in evaluation.correct:
+            raise MessageError(f"its evaluation has no rule {confusions.rule!r}")
+        right = evaluation.correct[confusions.rule][0]
+        found = decode_counts(record, len(identity.class_names), evaluation.rows[0], right)
+    except MessageError as error:
+        refused = "; ".join(filter(None, (reply.refused, f"confusion dropped: {error}")))
+        return replace(reply, refused=refused)
+    confusions.add(reply.partition, found)
+    return reply
 
 
 def _held_against(identity: Identity, reply: Reply) -> Reply:

@@ -29,22 +29,15 @@ from federation.roster import (
 from federation.seeds import limited_threads
 from federation.wire.codec import Codec, codec_of
 from federation.wire.messages import encode_question
-from federation.wire.parts import Limits, payload_bytes
+from federation.wire.parts import Limits
 from federation.wire.payloads import Instruction, Payload, mean_norm
 from federation.wire.replies import over_ray
-from federation.wire.sizes import wire_bytes
 from models import plugins
 from prototypes.prototype_set import PrototypeSet
 from runs import figures
+from runs.confusion import Confusions
 from runs.folder import RunFolder
-from runs.lines import (
-    add_evaluation,
-    console_line,
-    evaluations,
-    final_line,
-    times,
-    training_line,
-)
+from runs.lines import add_evaluation, console_line, evaluations, final_line, times, training_line
 from runs.round import Bytes, Reply
 from runs.snapshot import separation_of
 from strategies import Run
@@ -52,7 +45,7 @@ from strategies.contract import ServerHalf, State
 from strategies.release import encoder_means, joined, with_classes
 from strategies.rounds.checkpoint import leave_summary, restore, save
 from strategies.rounds.ensemble import score, shared_test_set
-from strategies.rounds.exchange import LATE, aggregated, collected, encoded, exchange
+from strategies.rounds.exchange import LATE, aggregated, collected, encoded, exchange, size_of
 from strategies.rounds.opening import opening_lines
 from strategies.rounds.outliers import Outliers, without_heavy
 from strategies.rounds.sampling import sampled
@@ -93,6 +86,7 @@ class PrototypeStrategy(Strategy):
         self.outliers = Outliers()
         self.token = ""  # the run's, read when it starts
         self.timeout = run.settings.round_timeout
+        self._confusions: Confusions | None = None  # of the evaluation that ends the run
         self._end = run.settings.rounds + 1  # the number of the evaluation that ends the run
         self.stopping = Stopping(run.settings, run.inference, on_round)
         self._scratch = Scratch(folder.path)
@@ -190,6 +184,9 @@ class PrototypeStrategy(Strategy):
         self.roster.refresh(grid)
         everyone = self.settings.evaluate_clients == "all"
         asked = sorted(self.roster.nodes) if everyone else self.sample(last)
+        if self.run.confusion:
+            models = {partition: identity.model for partition, identity in self.roster.identities.items()}
+            self._confusions = Confusions(self.run.inference, models)
         messages = self._messages(asked, MessageType.EVALUATE, self._end, True)
         if self._ensemble_due(self._end):
             rest = [partition for partition in sorted(self.roster.nodes) if partition not in asked]
@@ -213,8 +210,9 @@ class PrototypeStrategy(Strategy):
         if answers and self.shared is not None:
             with limited_threads(self.settings.server_threads):
                 line["ensemble"] = {"of_round": of_round, **score(answers, self.shared)}
-        metrics = self._accuracy(replies)
-        if metrics is not None:
+        if self._confusions:
+            line |= self._confusions.as_json()
+        if (metrics := self._accuracy(replies)) is not None:
             result.evaluate_metrics_clientapp[of_round] = metrics
         line["time"] = line.get("time", {}) | times(replies, time.monotonic() - began)
         self.folder.append(line)
@@ -320,12 +318,10 @@ class PrototypeStrategy(Strategy):
                 payload = joined(own, self.means, self.codec.dim) if self.run.private else own
                 ensemble = self._ensemble_due(server_round)
                 asked = (server_round, evaluate, payload, trained, self.half.constants, ensemble)
-                records = encoded(Instruction(self.folder.name, *asked, self.token), self.codec, self.run.exchange.down)
-                wire = wire_bytes(records)
-                # a message that is sent for the ensemble alone is no part of training's bytes, nor of evaluation's
-                apart = message_type == MessageType.EVALUATE and not evaluate
-                size = Bytes(ensemble=wire) if apart else Bytes(payload_bytes(records), wire)
-                made[key, trained] = records, size
+                told = Instruction(self.folder.name, *asked, self.token, evaluate and self._confusions is not None)
+                records = encoded(told, self.codec, self.run.exchange.down)
+                alone = message_type == MessageType.EVALUATE and not evaluate
+                made[key, trained] = records, size_of(records, alone)
             records, size = made[key, trained]
             self._sent[partition] = size
             node = self.roster.nodes[partition]
@@ -366,6 +362,7 @@ class PrototypeStrategy(Strategy):
             "limits": self._limits(server_round),
             "roster": self.roster.identities,
             "shared": self.shared if self._ensemble_due(server_round) else None,
+            "confusions": self._confusions,
             "units": self._units,
             "keep": self._scratch.put if self.run.exchange.waits else None,
         }

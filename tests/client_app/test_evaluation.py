@@ -7,6 +7,7 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from client_app.evaluation import ROWS_AT_ONCE, DivergenceError, evaluate, features_of, measure
+from federation.wire import confusion
 from prototypes.prototype_set import PrototypeSet
 
 
@@ -80,6 +81,22 @@ def test_each_rule_equals_its_loop_over_rows(parts):
         }
         assert {rule: pair[split] for rule, pair in found.correct.items()} == expected
     assert len({pair[0] for pair in found.correct.values()}) > 3, "rules that all agree would hide a mix-up"
+
+
+@pytest.mark.parametrize("most", [100, 3], ids=["matrix", "per-class"])
+def test_what_is_taken_for_what_equals_a_loop_over_test_rows(parts, monkeypatch, most):
+    monkeypatch.setattr(confusion, "MOST_CLASSES", most)
+    made = trained(parts, train=(0, 0, 1, 2, 2, 2) * 6, test=(0, 1, 2, 3, 3) * 15)
+    whole = evaluate(made.objective, made.state, made.data, confused="local-prototypes")
+    answers = nearest(alone(made.state.module, made.data.test), local_means(made))
+    across = 4 if most == 100 else 2
+    expected = [[0] * across for _ in range(4)]
+    for true, predicted in zip(made.data.test.labels.tolist(), answers, strict=True):
+        expected[true][predicted if across == 4 else true != predicted] += 1
+    assert whole.confusion == tuple(count for row in expected for count in row)
+    assert sum(whole.confusion) > whole.correct["local-prototypes"][0] > 0, "some are wrong"
+    assert evaluate(made.objective, made.state, made.data).confusion == ()
+    assert evaluate(made.objective, made.state, made.data, confused="global-prototypes").confusion == ()
 
 
 def test_a_class_that_a_client_does_not_hold_is_never_its_own_rules_answer(parts):

@@ -16,6 +16,7 @@ from federation.wire.codec import Codec
 from federation.wire.payloads import Instruction
 from models import ModelError
 from strategies import read_settings
+from tests.pictures import paint
 
 
 def ask(number, payload=None):
@@ -144,6 +145,37 @@ def test_the_device_of_the_node_config_goes_before_the_setting(client, monkeypat
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for settings, node in (({"device": "cuda"}, {"device": "cpu"}), ({"device": "auto"}, {}), ({"device": "cpu"}, {})):
         assert client(0, settings, **node).device == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("settings", "own", "tells"),
+    [
+        ({}, False, True),
+        ({}, True, False),
+        ({"confusion": "always"}, True, True),
+        ({"confusion": "never"}, False, False),
+        ({"strategy": "tinyproto-fp"}, False, False),
+        ({"strategy": "tinyproto-ft"}, False, False),
+        ({"strategy": "tinyproto-fp", "tinyproto.scaling": False}, False, True),
+        ({"strategy": "tinyproto-fp", "confusion": "always"}, False, True),
+        ({"strategy": "frame", "privacy": "release"}, False, False),
+    ],
+)
+def test_what_is_taken_for_what_is_told_where_class_counts_are_no_secret_and_said_so(
+    client, tmp_path, settings, own, tells
+):
+    node = {"data-path": paint(tmp_path / "site", ("a", "b"), 12)} if own else {}
+    made = client(0, {"max-samples": 0 if own else 400} | settings, **node)
+    assert made.tells_confusion is tells
+    assert any("test rows of each class" in words for words in made.identity().discloses) is tells
+    # whatever the server asks
+    asked = Instruction("run", 3, True, trained=0, confusion=True)
+    report = made.evaluate(asked)
+    evaluation = report.evaluation
+    if settings.get("privacy"):
+        assert evaluation is None
+    else:
+        assert sum(evaluation.confusion) == (evaluation.rows[0] if tells else 0)
 
 
 def test_a_client_names_its_domain(client, tmp_path):

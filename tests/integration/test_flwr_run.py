@@ -136,6 +136,7 @@ def test_resumed_it_is_that_of_one_process_which_was_never_cut(resumed, place, r
     folder = the_run(resumed, place)
     assert folder.name.endswith("-protonorm-digits")
     expected = {"settings.json", "roster.json", "status.json", "metrics.jsonl", "checkpoint.safetensors", "token"}
+    expected |= {"origin.json", "prototypes"}
     expected |= {
         "prototypes.safetensors",
         "summary.json",

@@ -79,11 +79,22 @@ def line(number, rounds, clients, rng, exchanged):
         "time": {"round": 0.3 * clients, "train": seconds, "evaluate": seconds, "client": seconds},
     }
     if number > rounds:
-        return found | {"final": True}
+        models = {model: triples(exchanged, shift) for shift, model in enumerate(MODELS[:clients])}
+        return found | {"final": True, "confusion": {"rule": "local-prototypes", "models": models}}
     apart = dict.fromkeys(("distance_min", "distance_mean", "distance_bound"), 1.0 + 1 / number)
     apart |= dict.fromkeys(("angle_min", "angle_mean", "angle_bound"), 90.0)
     found["time"]["server"] = 0.05
-    return found | {"training": {"asked": clients}, "server": {"separation": {"classes": exchanged} | apart}}
+    loss = {"cross-entropy": 2.0 / number, "pull": 0.1 * number, "loss": 2.0 / number + number}
+    return found | {
+        "training": {"asked": clients, "loss": loss},
+        "server": {"separation": {"classes": exchanged} | apart},
+    }
+
+
+def triples(classes, shift):
+    """Of each class three rows are right, and one or two taken for the next."""
+    right = [[label, label, 3] for label in range(classes)]
+    return sorted(right + [[label, (label + 1) % classes, 1 + shift % 2] for label in range(classes) if classes > 1])
 
 
 def spread(values):

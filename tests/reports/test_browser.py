@@ -23,12 +23,18 @@ AROUND = """<script>addEventListener("message", event => { document.body.textCon
 </script><body><iframe src="ADDRESS" style="width: WIDTHpx; height: 900px; border: 0"></iframe></body>"""
 PAGE = """<script>addEventListener("load", () => {
   const page = document.documentElement, drawn = [...document.images]
+  const shown = () => drawn.filter(each => each.getClientRects().length)
+  const letters = each => 8.8 * each.width / (each.naturalWidth * 0.75)
+  const first = shown(), smallest = Math.min(...first.map(letters))
+  for (const each of document.querySelectorAll("input + label:nth-of-type(2)")) each.click()
+  const other = shown().filter(each => !first.includes(each))
   parent.postMessage(JSON.stringify({
     undrawn: drawn.filter(each => !each.complete || each.naturalWidth < 100).map(each => each.alt),
     pictures: drawn.length,
     overflow: page.scrollWidth - page.clientWidth,
     ground: getComputedStyle(document.body).backgroundColor,
-    smallest: Math.min(...drawn.map(each => 8.8 * each.width / (each.naturalWidth * 0.75))),
+    smallest: Math.min(smallest, ...other.map(letters)),
+    chosen: [first.length, shown().length, other.length],
     asked: performance.getEntriesByType("resource").map(each => each.name).filter(name => !name.startsWith("data:")),
   }), "*")
 })</script>"""
@@ -69,6 +75,8 @@ def test_a_page_is_whole(seen, report, width, dark):
     assert found["pictures"] > 5
     assert found["overflow"] <= 0
     assert (max(map(int, re.findall(r"\d+", found["ground"]))) < 60) == dark
+    # of the clients' two orders and the four confusions one at a time, and another when it is asked for
+    assert found["chosen"] == [found["pictures"] - 4, found["pictures"] - 4, 2]
     assert found["smallest"] >= (11 if width == 1200 else 7)
 
 

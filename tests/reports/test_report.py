@@ -1,25 +1,33 @@
 """A run's report: whole for every kind of run, the same bytes again, safe whatever a client calls itself."""
 
+import csv
+import io
 import json
+import math
 import re
 import shutil
 from html.parser import HTMLParser
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn.functional import cosine_similarity
 
 from federation.settings import SettingError
 from federation.words import one_line
 from reports import report as report_module
 from reports.holdings import holdings
+from reports.numbers import as_csv
 from reports.report import leave_report, write_report
 from reports.results import read_results
 from runs.figures import MEANS
 from runs.folder import FORMAT
+from runs.history import keep
 from runs.round import RunError
 from server_app import app as app_module
 from tests.reports.fabricated import fabricate
 
-VOID = {"meta", "link", "img"}
+VOID = {"meta", "link", "img", "input"}
 EVIL = "<script>alert('x')</script>&\"</td>"
 
 
@@ -57,10 +65,16 @@ def outline(folder):
 
 
 def pictures(folder):
-    return {path.stem for path in (folder / "pictures").iterdir()}
+    files = {path.name for path in (folder / "pictures").iterdir()}
+    names = {name.removesuffix(".svg") for name in files if name.endswith(".svg")}
+    # every picture has its numbers beside it
+    assert files == {f"{name}.{kind}" for name in names for kind in ("svg", "csv")}
+    return names
 
 
-EVERY = {"accuracy-rounds", "accuracy-bytes", "accuracy-models", "partition", "separation", "prototypes", "time"}
+OF_ROUNDS = {"accuracy-rounds", "accuracy-bytes", "accuracy-models", "loss", "clients-worst", "clients-size", "time"}
+EVERY = OF_ROUNDS | {"partition", "separation", "angles", "prototypes"}
+CONFUSION = {"confusion", "confusion-1", "confusion-2", "confusion-3"}
 
 
 # --- what it is ---------------------------------------------------------------------------------------------------
@@ -81,17 +95,19 @@ def plain(tmp_path_factory):
 
 def test_a_run_has_a_page_and_every_picture_as_a_file_and_nothing_in_them_points_outside(plain):
     folder = plain
-    assert pictures(folder) == EVERY
+    every = EVERY | CONFUSION
+    assert pictures(folder) == every
     found = outline(folder)
-    assert [bool(each["alt"]) for each in found.named("img")] == [True] * len(EVERY)
+    assert [bool(each["alt"]) for each in found.named("img")] == [True] * len(every)
     assert "protonorm on digits" in found.text
     assert folder.name in found.text
     assert not list(folder.glob(".*tmp"))
     addresses = [each[name] for _, each in found.elements for name in ("src", "href") if name in each]
-    assert {address.split(":")[0] for address in addresses} == {"data"}
+    files = {f"pictures/{name}.csv" for name in every}
+    assert {address for address in addresses if not address.startswith("data:")} == files
     assert found.named("script") == []
     assert "@import" not in (folder / "report.html").read_text()
-    for svg in (folder / "pictures").iterdir():
+    for svg in (folder / "pictures").glob("*.svg"):
         assert not re.search(r"(href|src)=\"(?!#|data:)", svg.read_text()), svg.name
     # heads of tables say what they head
     assert {each["scope"] for each in found.named("th")} == {"col", "row"}
@@ -114,7 +130,7 @@ def test_words_of_others_are_escaped_everywhere(tmp_path):
     found = outline(folder)
     assert found.named("script") == []
     assert EVIL in found.text
-    for svg in (folder / "pictures").iterdir():
+    for svg in (folder / "pictures").glob("*.svg"):
         assert "<script" not in svg.read_text()
         assert "\x00" not in svg.read_text()
 
@@ -131,6 +147,128 @@ def test_figures_stand_as_the_summary_has_them(plain):
     settings = text.split("Set for this run")[1].split("all settings")[0].split()
     assert set(report_module.MEANINGS) == set(MEANS), "every figure that is a mean over clients has words"
     assert settings == ["setting", "value", "default", "rounds", "3", "20", "feature-dim", "6", "64"]
+
+
+def table(folder, name):
+    """A picture's numbers: a row a mapping."""
+    with (folder / "pictures" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_pictures_numbers_are_those_of_the_run(plain):
+    lines = [json.loads(line) for line in (plain / "metrics.jsonl").read_text().splitlines()]
+    tests = [line["evaluation"]["rules"]["local-prototypes"]["test"] for line in lines]
+    drawn = table(plain, "accuracy-rounds")
+    assert [int(row["round"]) for row in drawn] == [0, 1, 2, 3]
+    for name in ("mean", "std", "worst"):
+        assert [float(row[f"{name} (%)"]) for row in drawn] == pytest.approx([100 * test[name] for test in tests])
+    parts = [line["training"]["loss"] for line in lines[:-1]]
+    for name, head in (("cross-entropy", "cross-entropy"), ("pull", "pull"), ("loss", "total")):
+        assert [float(row[head]) for row in table(plain, "loss")] == [part[name] for part in parts]
+
+
+def test_angles_are_those_of_the_global_prototypes(plain):
+    vectors = load_file(plain / "prototypes.safetensors")["global/vectors"].double()
+    for row, found in enumerate(table(plain, "angles")):
+        for column, other in enumerate(vectors):
+            degrees = math.degrees(math.acos(float(cosine_similarity(vectors[row], other, dim=0).clamp(-1, 1))))
+            cell = found[f"class {column}"]
+            assert (cell == "") if row == column else float(cell) == pytest.approx(degrees)
+
+
+@pytest.mark.parametrize(("name", "by"), [("worst", "accuracy (%)"), ("size", "training rows")])
+def test_clients_come_in_order_and_of_many_the_first(tmp_path, name, by):
+    folder = fabricate(tmp_path / "run", clients=30, rounds=2)
+    roster = json.loads((folder / "roster.json").read_text())
+    for client in roster:
+        client["rows"][0] = 10 + (client["partition"] * 7) % 30
+    (folder / "roster.json").write_text(json.dumps(roster))
+    write_report(folder)
+    last = [float(row[by]) for row in table(folder, f"clients-{name}") if row["round"] == "2"]
+    assert len(last) == 30
+    assert last == sorted(last)
+    assert "The first 20 of 30 clients" in outline(folder).text
+    titles = re.findall(r">(\d+): \d+ %", (folder / "pictures" / f"clients-{name}.svg").read_text())
+    assert len(titles) == 20
+    # a choice without a script: one of its buttons is on
+    buttons = [each for each in outline(folder).named("input") if each["name"] == "clients"]
+    assert [("checked" in each, each["type"]) for each in buttons] == [(True, "radio"), (False, "radio")]
+
+
+def test_no_cell_of_a_table_is_a_formula_and_words_stay_words():
+    rows = [["=1+1", '+a,"b"', "-3", "@x"], [-3.5, None, "plain\nword", 0.1]]
+    assert list(csv.reader(io.StringIO(as_csv(rows)))) == [
+        ["'=1+1", '\'+a,"b"', "'-3", "'@x"],
+        ["-3.5", "", "plain word", "0.1"],
+    ]
+
+
+def test_classes_have_their_accuracy_and_what_they_are_taken_for(plain, tmp_path):
+    models = json.loads((plain / "metrics.jsonl").read_text().splitlines()[-1])["confusion"]["models"]
+    for place, triples in enumerate(
+        [[each for own in models.values() for each in own], *(models[name] for name in sorted(models))]
+    ):
+        expected = [[0] * 5 for _ in range(5)]
+        for true, predicted, rows in triples:
+            expected[true][predicted] += rows
+        drawn = table(plain, f"confusion-{place}" if place else "confusion")
+        assert [[int(row[f"class {label}"]) for label in range(5)] for row in drawn] == expected
+    # of three architectures 3 of 4, 3 of 5 and 3 of 4 rows are right, of each class
+    text = " ".join(outline(plain).text.split())
+    assert "class rows all clients resnet8 tiny_cnn tiny_perceptron" in text
+    assert "class 4 13 69.2 75.0 75.0 60.0" in text
+    # where each class alone was told there is the table, and where nothing was, neither
+    lines = (plain / "metrics.jsonl").read_text().splitlines()
+    for number, told in enumerate(([[0, 0, 3], [0, -1, 1]], None)):
+        folder = shutil.copytree(plain, tmp_path / str(number))
+        last = json.loads(lines[-1])
+        last["confusion"]["models"] = {"a": told}
+        if told is None:
+            del last["confusion"]
+        (folder / "metrics.jsonl").write_text("\n".join([*lines[:-1], json.dumps(last)]) + "\n")
+        write_report(folder)
+        assert not CONFUSION & pictures(folder)
+        assert ("class 0 4 75.0" in " ".join(outline(folder).text.split())) == (told is not None)
+
+
+def test_prototypes_over_rounds_have_a_map_each_by_one_scale(plain, tmp_path):
+    folder = shutil.copytree(plain, tmp_path / "run")
+    names = [EVIL, *(f"class {label}" for label in range(1, 5))]
+    roster = [each | {"class_names": names} for each in json.loads((folder / "roster.json").read_text())]
+    (folder / "roster.json").write_text(json.dumps(roster))
+    vectors = torch.randn(60, 5, 6, generator=torch.Generator().manual_seed(1))
+    for number in range(1, 61):
+        keep(folder, number, {"global/labels": torch.arange(5), "global/vectors": vectors[number - 1]})
+    write_report(folder)
+    rows = table(folder, "prototypes-rounds")
+    assert [int(row["round"]) for row in rows] == [number for number in range(2, 61, 2) for _ in range(5)]
+    found = outline(folder)
+    buttons = [each for each in found.named("input") if each["name"] == "round"]
+    assert len(buttons) == 30
+    circles = [(float(each["cx"]), float(each["cy"])) for each in found.named("circle")]
+    # an even map of the same numbers: distances keep their ratios over all rounds
+    points = [[float(value) for name, value in row.items() if "component" in name] for row in rows]
+    ratios = [
+        math.dist(circles[0], other) / math.dist(points[0], theirs)
+        for other, theirs in zip(circles[1:], points[1:], strict=True)
+    ]
+    assert max(ratios) == pytest.approx(min(ratios), rel=0.05)
+    assert found.named("script") == []
+
+
+def test_what_was_run_is_told(plain, tmp_path):
+    folder = shutil.copytree(plain, tmp_path / "run")
+    assert "What was run" not in outline(folder).text
+    start = {"at": "2026-01-01T00:00:00Z", "command": "protosphere run", "commit": "0123abc-dirty"}
+    start |= {"versions": {"torch": "9.9"}, "machine": {"processor": EVIL, "gpus": ["A", "B"]}}
+    (folder / "origin.json").write_text(json.dumps([start, {"at": "2026-01-02T00:00:00Z", "command": ""}]))
+    write_report(folder)
+    text = " ".join(outline(folder).text.split("What was run")[1].split("Settings")[0].split())
+    for words in ("protosphere run", "0123abc-dirty", "started, resumed 2026-01-02"):
+        assert words in text
+    (folder / "origin.json").write_text(json.dumps([start]))
+    write_report(folder)
+    assert f"processor {EVIL}, gpus A, B" in outline(folder).text
 
 
 def test_many_clients_are_cut_and_the_page_stays_small(tmp_path):
@@ -183,7 +321,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path, strategy, sentences):
     write_report(folder)
     for sentence in sentences:
         assert sentence in outline(folder).text
-    assert pictures(folder) == EVERY - {"separation", "prototypes"}
+    assert pictures(folder) == (EVERY | CONFUSION) - {"separation", "angles", "prototypes"}
 
 
 def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
@@ -207,7 +345,9 @@ def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
 def test_real_runs_have_reports(run, settings):
     folder = run(settings)
     write_report(folder)
-    assert pictures(folder) == EVERY - ({"separation"} if "strategy" in settings else set())
+    found = pictures(folder)
+    assert found - CONFUSION == EVERY - ({"separation", "angles"} if "strategy" in settings else set())
+    assert "confusion" in found
     held = json.loads((folder / "partition.json").read_text())
     rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
     assert [sum(counts) for counts in held["counts"]] == rows
@@ -250,7 +390,7 @@ def reporting(monkeypatch):
 def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, reporting, home, monkeypatch):
     folder = run({"rounds": 1})
     assert "1 of 1 rounds" in outline(folder).text
-    assert pictures(folder) == EVERY
+    assert pictures(folder) == EVERY | {"confusion"}
 
     def fail(*arguments):
         raise RunError("no more of this.")

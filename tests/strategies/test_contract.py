@@ -152,8 +152,10 @@ def test_what_a_client_discloses_is_what_crosses(row):
     seen, exchange = whole(row), read_settings(ROWS[row]).exchange
     # beside weights prototypes go by a name of their own
     crossed = {name.removeprefix("prototypes.") for name in seen.arrays["up"]}
-    assert seen.records["down"] == {"instruction", *(["payload"] if exchange.down else [])}
-    assert seen.records["up"] == {"identity", "report", "training", "evaluation", *(["payload"] if exchange.up else [])}
+    told = {"confusion"} if read_settings(ROWS[row]).confusion else set()
+    assert seen.records["down"] == told | {"instruction", *(["payload"] if exchange.down else [])}
+    payload = {"payload"} if exchange.up else set()
+    assert seen.records["up"] == told | payload | {"identity", "report", "training", "evaluation"}
     by_words = {
         "prototypes of its classes": "vectors",
         "the mean outputs of its model for its classes": "vectors",
@@ -166,6 +168,7 @@ def test_what_a_client_discloses_is_what_crosses(row):
     for said in seen.said.values():
         assert {array for words, array in by_words.items() if words in said} == crossed & {*by_words.values()}
         assert set(exchange.discloses) <= set(said)
+        assert any("test rows of each class" in words for words in said) == bool(told)
     beside = {
         "labels",
         "variances",

@@ -110,7 +110,7 @@ def test_a_finished_run_goes_on_with_more_rounds_and_else_evaluates_once_more(fe
 
 
 def snapshot(path):
-    return {file.name: file.read_bytes() for file in path.iterdir()}
+    return {file.name: file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def other_identity(**changes):

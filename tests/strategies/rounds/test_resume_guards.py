@@ -48,11 +48,12 @@ def test_one_lost_store_leaves_the_others_their_run(run, home, metrics):
 
 def test_lost_lines_are_said_and_the_rest_is_left_alone(run):
     folder = run()
-    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "metrics.jsonl"}
+    kept = [path for path in folder.rglob("*") if path.is_file() and path.name != "metrics.jsonl"]
+    before = {path: path.read_bytes() for path in kept}
     (folder / "metrics.jsonl").unlink()
     with pytest.raises(SettingError, match="no longer holds a line for each of the 2 finished rounds"):
         run({"resume": str(folder), "rounds": 2})
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def forging(record, **values):

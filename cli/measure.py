@@ -1,0 +1,115 @@
+"""`protosphere predict` of inputs whose classes are known: how a client fares on them."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cli.options import end
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from serving.labelled import Labelled
+    from serving.predict import Answer, Trained
+
+UNREADABLE = 1
+BAD_INPUT = 2
+MOST_COLUMNS = 12  # classes up to which what was taken for what is a table
+
+
+def measure(trained: "Trained", rule: str, inputs: "Sequence[Labelled]", as_json: bool, csv: Path | None) -> None:
+    """Print accuracy, accuracy by class and what was taken for what; leave a row an input in `csv`.
+
+    Exits 1 where some inputs could not be read: they are told, and left out of every figure.
+    """
+    from serving.labelled import confusion, judge
+
+    judged = list(judge(trained, rule, inputs))
+    counts = confusion(judged, len(trained.class_names))
+    if csv is not None:
+        _write(csv, judged, trained.class_names)
+    if as_json:
+        typer.echo(json.dumps(_as_json(counts, rule, trained.class_names)))
+    else:
+        _show(counts, rule, trained)
+    for _, answer in judged:
+        if answer.problem:
+            typer.echo(answer.problem, err=True)
+    if int(counts.sum()) < len(judged):
+        raise typer.Exit(UNREADABLE)
+
+
+def _write(path: Path, judged: "Sequence[tuple[Labelled, Answer]]", names: Sequence[str]) -> None:
+    from data.files import replacing
+    from reports.numbers import as_csv
+
+    rows: list[list[object]] = [["input", "label", "prediction", "probability"]]
+    for each, answer in judged:
+        predicted = None if answer.problem else names[answer.label]
+        rows.append([each.name, names[each.label], predicted, answer.confidence])
+    try:
+        with replacing(path) as temporary:
+            temporary.write_text(as_csv(rows), "utf-8")
+    except OSError as error:
+        end(f"--csv {path} cannot be written ({error.strerror or error}); name a file of yours.", BAD_INPUT)
+
+
+def _shares(counts: "NDArray[np.int64]") -> list[tuple[int, int, float | None]]:
+    """Of each class: rows, right, and accuracy if it has rows."""
+    found = zip(counts.sum(axis=1).tolist(), counts.diagonal().tolist(), strict=True)
+    return [(rows, right, right / rows if rows else None) for rows, right in found]
+
+
+def _as_json(counts: "NDArray[np.int64]", rule: str, names: Sequence[str]) -> dict[str, Any]:
+    rows, right = int(counts.sum()), int(counts.trace())
+    shares = zip(names, _shares(counts), strict=True)
+    return {
+        "rule": rule,
+        "rows": rows,
+        "right": right,
+        "accuracy": right / rows if rows else None,
+        "classes": {name: {"rows": n, "right": some, "accuracy": share} for name, (n, some, share) in shares},
+        "confusion": counts.tolist(),
+    }
+
+
+def _show(counts: "NDArray[np.int64]", rule: str, trained: "Trained") -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    names = trained.class_names
+    rows, right = int(counts.sum()), int(counts.trace())
+    typer.echo(f"client {trained.partition} of run {trained.run}, {trained.model} by {rule}")
+    typer.echo(
+        f"accuracy: {100 * right / rows:.1f} % ({right} of {rows})" if rows else "accuracy: no input could be read"
+    )
+    # Text: a name is no markup
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("class", overflow="fold")
+    for head in ("inputs", "right", "accuracy"):
+        table.add_column(head, justify="right", no_wrap=True)
+    told = [label for label, (n, _, _) in enumerate(_shares(counts)) if n]
+    for label in told:
+        n, some, share = _shares(counts)[label]
+        table.add_row(Text(names[label]), str(n), str(some), "-" if share is None else f"{100 * share:.1f} %")
+    console = Console(highlight=False)
+    console.print(table)
+    shown = [label for label in range(len(names)) if counts[label].any() or counts[:, label].any()]
+    if len(shown) <= MOST_COLUMNS:
+        matrix = Table(box=box.SIMPLE_HEAD, title="true class, by the class that was answered", title_justify="left")
+        matrix.add_column("")
+        for label in shown:
+            matrix.add_column(Text(names[label]), justify="right")
+        for label in told:
+            matrix.add_row(Text(names[label]), *(str(counts[label, other] or "") for other in shown))
+        console.print(matrix)
+        return
+    wrong = [(int(counts[t, p]), t, p) for t in told for p in shown if t != p and counts[t, p]]
+    for number, true, other in sorted(wrong, key=lambda each: (-each[0], each[1:]))[:MOST_COLUMNS]:
+        typer.echo(f"{number} of {names[true]} taken for {names[other]}")

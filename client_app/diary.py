@@ -1,0 +1,66 @@
+"""What a site keeps of its own messages: a line each in `messages.jsonl` of the client's store, for its own page.
+
+    round, trains     which message it answered
+    received, sent    bytes by record; of the payload by part
+    rows, correct     what the reply said of the evaluation, by rule
+    loss              what it said of the training, by part
+
+Sizes and figures that have left the machine in any case. A simulation keeps none: its run's folder has them all.
+"""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, RecordDict
+
+from client_app.told import simulated
+from federation.wire.payloads import Report
+from federation.wire.sizes import record_bytes
+
+log = logging.getLogger("protosphere")
+
+FILE = "messages.jsonl"
+
+
+def note(folder: Path, received: RecordDict, sent: RecordDict, report: Report, trains: bool) -> None:
+    """Add a reply to a client's store. A disk that is full costs the line and no round."""
+    if simulated():
+        return
+    line: dict[str, Any] = {
+        "round": report.round,
+        "trains": trains,
+        "received": by_part(received),
+        "sent": by_part(sent),
+    }
+    if report.evaluation is not None:
+        line |= {"rows": report.evaluation.rows, "correct": report.evaluation.correct}
+    if report.training is not None:
+        line |= {"loss": report.training.parts}
+    if report.problem:
+        line |= {"problem": report.problem}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    except OSError as error:
+        log.error("the record of messages in %s cannot be written: %s", folder, error)
+
+
+def by_part(records: RecordDict) -> dict[str, int]:
+    """Bytes of each record as it is serialised; of a payload of several parts those of each."""
+    sizes: dict[str, int] = {}
+    for name, record in records.items():
+        whole = record_bytes(record)
+        parts: dict[str, int] = {}
+        if isinstance(record, ArrayRecord):
+            for key, array in record.items():
+                part = f"{name}: {key.partition('.')[0]}" if "." in key else name
+                parts[part] = parts.get(part, 0) + len(array.data)
+        # the frame goes with the first part
+        rest = whole - sum(parts.values())
+        for part, size in parts.items() or {name: 0}.items():
+            sizes[part] = size + rest
+            rest = 0
+    return sizes

@@ -1,0 +1,101 @@
+"""The pictures and tables of what is taken for what in the last evaluation."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from federation.words import one_line
+from reports import canvas, page
+from reports.maps import MOST_NAMED
+from reports.page import Html
+from reports.pictures import Picture
+from reports.results import Results
+from runs.confusion import OTHER, by_class, together
+
+MOST_MATRICES = 8  # architectures that have one of their own
+MOST_NUMBERED = 20  # classes up to which a cell tells its number
+ALL = "all clients"
+
+
+def _triples(results: Results) -> tuple[str, Mapping[str, Sequence[Sequence[int]]]]:
+    """The rule, and the counts of all and of each architecture; of no use are labels that no class has."""
+    found: Mapping[str, Any] = next((line["confusion"] for line in reversed(results.lines) if "confusion" in line), {})
+    models = {one_line(name, 28) or "?": each for name, each in sorted(found.get("models", {}).items())}
+    several = models if len(models) > 1 else {}
+    return found.get("rule", ""), {ALL: together(models.values()), **several} if models else {}
+
+
+def confusion_matrices(results: Results) -> list[tuple[str, Picture]]:
+    """Of all clients, then of each architecture: its name, and its picture. Nothing where nobody told."""
+    rule, found = _triples(results)
+    squares = {name: each for name, each in found.items() if all(predicted != OTHER for _, predicted, _ in each)}
+    return [
+        (name, _matrix(results, rule, name, each, place))
+        for place, (name, each) in enumerate(list(squares.items())[: MOST_MATRICES + 1])
+    ]
+
+
+def _matrix(results: Results, rule: str, who: str, triples: Sequence[Sequence[int]], place: int) -> Picture:
+    names = [one_line(name, 14) for name in results.class_names]
+    K = len(names)
+    counts = np.zeros((K, K), dtype=np.int64)
+    for true, predicted, rows in triples:
+        counts[true, predicted] = rows
+    totals = counts.sum(axis=1, keepdims=True)
+    shares = np.divide(100 * counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0)
+    with canvas.figure((canvas.HALF[0], 4.9)) as drawn:
+        axes = drawn.add_subplot()
+        image = axes.imshow(
+            np.ma.masked_equal(shares, 0), vmin=0, vmax=100, interpolation="none", cmap=canvas.COLOUR_MAP
+        )
+        bar = axes.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.046)
+        bar.set_label("share of the true class (%)")
+        bar.outline.set_visible(False)
+        if K <= MOST_NAMED:
+            axes.set_xticks(range(K), names, rotation=90 if max(map(len, names)) > 2 else 0)
+            axes.set_yticks(range(K), names)
+        for row, column in zip(*np.nonzero(counts), strict=True) if K <= MOST_NUMBERED else ():
+            # of its own colour, as the cell is
+            colour = "#fdfdfd" if shares[row, column] < 60 else "#101010"
+            size = 8 if K <= 12 else 6.5
+            axes.text(column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=size, color=colour)
+        axes.set(xlabel="predicted class", ylabel="true class")
+        axes.grid(visible=False)
+        svg = canvas.svg(drawn)
+    wrong = sorted(((rows, true, other) for true, other, rows in triples if true != other), reverse=True)[:3]
+    words = [
+        f"“{results.class_names[true]}” for “{results.class_names[other]}” ({rows})" for rows, true, other in wrong
+    ]
+    most = f"Taken most often: {', '.join(words)}." if words else "No row is taken for another class."
+    caption = (
+        f"Test rows of {who} in the last evaluation by {rule}: in each cell how many of a true class were taken for "
+        f"which. {most}"
+    )
+    right = int(np.trace(counts))
+    alt = f"Confusion of {who}: {right} of {counts.sum()} test rows right. {most}"
+    table: list[list[object]] = [[name, *row] for name, row in zip(results.class_names, counts.tolist(), strict=True)]
+    numbers: list[list[object]] = [["true class", *results.class_names], *table]
+    return Picture(f"confusion-{place}" if place else "confusion", svg, alt, caption, numbers=numbers)
+
+
+def class_table(results: Results) -> Iterator[Html]:
+    """Accuracy by class, over all clients and by architecture."""
+    rule, found = _triples(results)
+    if not found:
+        return
+    figures = {name: by_class(each) for name, each in found.items()}
+    rows = [
+        [
+            one_line(name, 40),
+            figures[ALL].get(str(label), {}).get("rows", 0),
+            *(
+                None if str(label) not in each else f"{100 * each[str(label)]['accuracy']:.1f}"
+                for each in figures.values()
+            ),
+        ]
+        for label, name in enumerate(results.class_names)
+    ]
+    caption = f"Test accuracy in % by class, by {rule}, in the last evaluation"
+    table = page.table(["class", "rows", *figures], rows, caption)
+    yield page.details(f"accuracy of the {len(rows)} classes", table) if len(rows) > MOST_NAMED else table

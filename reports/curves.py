@@ -1,0 +1,139 @@
+"""The pictures of a run that look into its mean: the parts of the loss, and every client by itself."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from federation.words import one_line
+from reports import canvas
+from reports.canvas import COLOURS, SOFT
+from reports.pictures import Picture, dots, plain_numbers, whole_rounds
+from reports.results import Results
+
+MOST_SMALL = 20  # clients with a picture of their own
+IN_A_ROW = 5
+TOTAL = "loss"  # the weighted sum of its parts
+ORDERS = {"worst": "worst first", "size": "fewest rows first"}
+
+
+def loss_over_rounds(results: Results) -> Picture | str:
+    """The total and every part of it, the mean over clients."""
+    found = [
+        (line["round"], line["training"]["loss"]) for line in results.lines if line.get("training", {}).get("loss")
+    ]
+    if not found:
+        return "Loss over rounds: no client trained."
+    rounds = [number for number, _ in found]
+    every = dict.fromkeys(name for _, parts in found for name in parts)
+    names = sorted(every, key=lambda name: name != TOTAL)
+    # where there is one part the total is the same curve
+    drawn_names = [name for name in names if name != TOTAL or len(names) != 2 or not _equal(found, names)]
+    with canvas.figure() as drawn:
+        axes = drawn.add_subplot()
+        for place, name in enumerate(drawn_names):
+            values = [parts.get(name, float("nan")) for _, parts in found]
+            style: Any = "-" if name == TOTAL else ((0, (4, 1.5)), (0, (1.5, 1.5)))[place % 2]
+            colour = COLOURS[place % len(COLOURS)]
+            axes.plot(
+                rounds, values, color=colour, linestyle=style, marker=dots(rounds), markersize=3.5, label=_word(name)
+            )
+        values = [parts[name] for _, parts in found for name in drawn_names if name in parts]
+        if min(values) > 0 and max(values) > 30 * min(values):
+            axes.set_yscale("log")
+            plain_numbers(axes.yaxis)
+        axes.set(xlabel="round", ylabel="loss")
+        whole_rounds(axes)
+        drawn.legend(loc="outside lower center", ncols=3)
+        svg = canvas.svg(drawn)
+    first, last = found[0][1], found[-1][1]
+    told = "; ".join(
+        f"{_word(name)} from {first[name]:.3g} to {last[name]:.3g}"
+        for name in names
+        if {name} <= first.keys() & last.keys()
+    )
+    caption = (
+        "Training loss, the mean of each round's steps over clients, weighted by rows. The parts are before their "
+        "weights; the total has these."
+    )
+    rows = [[number, *(parts.get(name) for name in names)] for number, parts in found]
+    return Picture("loss", svg, f"Loss over rounds: {told}.", caption, numbers=[["round", *map(_word, names)], *rows])
+
+
+def _word(name: str) -> str:
+    return "total" if name == TOTAL else one_line(name, 30)
+
+
+def _equal(found: Sequence[tuple[int, Any]], names: Sequence[str]) -> bool:
+    return all(len({parts.get(name) for name in names}) == 1 for _, parts in found)
+
+
+def clients_over_rounds(results: Results) -> list[tuple[str, Picture]]:
+    """Small multiples of the clients' own test accuracy by the primary rule, in each of two orders: what it is, and its
+    picture; nothing where no client was evaluated."""
+    curves: dict[int, list[tuple[int, float]]] = {}
+    for line in results.lines:
+        if not line.get("evaluation"):
+            continue
+        for partition, client in line["clients"].items():
+            accuracy = client.get("evaluation", {}).get(results.rule, [None])[0]
+            if accuracy is not None:
+                curves.setdefault(int(partition), []).append((line["evaluation"]["of_round"], accuracy))
+    known = {client["partition"]: client for client in results.roster if client["partition"] in curves}
+    if not known:
+        return []
+    rows = {partition: sum(client["rows"][:1]) for partition, client in known.items()}
+    orders = {
+        "worst": sorted(known, key=lambda partition: (curves[partition][-1][1], partition)),
+        "size": sorted(known, key=lambda partition: (rows[partition], partition)),
+    }
+    # of clients that withhold their rows there is one order alone
+    chosen = list(ORDERS.items()) if any(rows.values()) else [("worst", ORDERS["worst"])]
+    return [(words, _small(results, name, orders[name], curves, rows)) for name, words in chosen]
+
+
+def _small(
+    results: Results,
+    name: str,
+    order: Sequence[int],
+    curves: dict[int, list[tuple[int, float]]],
+    rows: dict[int, int],
+) -> Picture:
+    shown = order[:MOST_SMALL]
+    mean = [(of_round, 100 * value) for of_round, value in results.of_rule("mean")]
+    across = min(IN_A_ROW, len(shown))
+    down = -(-len(shown) // across)
+    models = {client["partition"]: one_line(client["model"], 22) for client in results.roster}
+    with canvas.figure((canvas.WHOLE[0], 0.7 + 1.65 * down)) as drawn:
+        grid: Any = drawn.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+        for place, axes in enumerate(grid.flat):
+            if place >= len(shown):
+                axes.set_visible(False)
+                continue
+            partition = shown[place]
+            points = [(of_round, 100 * value) for of_round, value in curves[partition]]
+            axes.plot(*zip(*mean, strict=True), color=SOFT, alpha=0.35, linewidth=3.0)
+            axes.plot(
+                *zip(*points, strict=True),
+                color=COLOURS[0],
+                marker=dots(points) if len(points) < 4 else "",
+                markersize=3,
+            )
+            told = f", {rows[partition]} rows" if rows[partition] else ""
+            axes.set_title(f"{partition}: {points[-1][1]:.0f} %{told}", fontsize=9.5)
+            axes.text(0.97, 0.05, models[partition], transform=axes.transAxes, ha="right", fontsize=8, color=SOFT)
+            axes.set_ylim(-3, 103)
+            whole_rounds(axes, most=4)
+            # where the one below is empty
+            axes.tick_params(labelbottom=place + across >= len(shown))
+        drawn.supxlabel("round", fontsize=9.5)
+        drawn.supylabel("test accuracy (%)", fontsize=9.5)
+        svg = canvas.svg(drawn)
+    some = f"The first {len(shown)} of {len(order)} clients" if len(order) > len(shown) else f"All {len(order)} clients"
+    last = ", ".join(f"{partition} {100 * curves[partition][-1][1]:.0f} %" for partition in shown[:5])
+    caption = (
+        f"{some}, {ORDERS[name]}: number, test accuracy by {results.rule} at the end, training rows, model. Broad: the "
+        "mean of all clients' rows."
+    )
+    table = [[p, models[p], rows[p] or None, of_round, 100 * value] for p in order for of_round, value in curves[p]]
+    heads = ["client", "model", "training rows", "round", "accuracy (%)"]
+    alt = f"Test accuracy of single clients over rounds, {ORDERS[name]}; at the end {last}."
+    return Picture(f"clients-{name}", svg, alt, caption, wide=True, numbers=[heads, *table])

@@ -1,0 +1,155 @@
+"""A site's own page: what left its machine, how its model fares there, and by which settings. From the client's store
+alone, without a server.
+
+`messages.jsonl` has the sizes of every message and what it told, `figures.jsonl` what stays at home under `privacy`,
+`client.json` the settings.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from federation.settings import SettingError, shown
+from federation.words import class_words, one_line
+from reports import canvas, page
+from reports.canvas import COLOURS
+from reports.page import Html, paragraph, section
+from reports.pictures import dots, whole_rounds
+from runs.lines import readable_size
+
+MESSAGES, FIGURES, ABOUT = "messages.jsonl", "figures.jsonl", "client.json"
+OF_A_LINE = {"round": int, "sent": dict, "received": dict}
+Line = Mapping[str, Any]
+
+
+def write_site(folder: Path, target: Path) -> Path:
+    """Write the page of the client whose store is `folder`.
+
+    Returns:
+        `target`.
+
+    Raises:
+        SettingError: the folder is no client's, or its records are none.
+        OSError: the page cannot be written.
+    """
+    about = _about(folder)
+    messages, figures = _lines(folder / MESSAGES, OF_A_LINE), _lines(folder / FIGURES, {"round": int})
+    # under `privacy` no message tells an accuracy
+    told = [line for line in messages if "correct" in line] or [line for line in figures if "correct" in line]
+    parts = [_cards(messages, told, about["rule"]), section("Accuracy at this site", *_curve(told, about["rule"]))]
+    parts.append(section("What left this machine", *_sizes(messages)))
+    problems = [
+        [line["round"], one_line(str(line["problem"]), 300)] for line in (*messages, *figures) if line.get("problem")
+    ]
+    if problems:
+        parts.append(section("Problems", page.table(["round", "what"], problems, words=(0, 1))))
+    settings = [[element(name), element(shown(value))] for name, value in about["settings"].items()]
+    parts.append(
+        section("Settings", page.details("all settings", page.table(["setting", "value"], settings, words=(0, 1))))
+    )
+    names = about["class_names"]
+    lead = f"{one_line(about['model'], 60)}, {class_words(range(len(names)), names)}, prediction by {about['rule']}"
+    whose = f"client {about['partition']} of run {folder.absolute().parent.name}"
+    return page.write(target, page.page(f"This site in {about['strategy']}", parts, lead=lead, foot=f"Of {whose}."))
+
+
+def element(words: str) -> Html:
+    """In the letters of code."""
+    return page.element("code", words)
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    wanted = {"partition": int, "model": str, "class_names": list, "rule": str, "strategy": str, "settings": dict}
+    try:
+        about = json.loads((folder / ABOUT).read_text("utf-8"))
+        if all(isinstance(about[name], kind) for name, kind in wanted.items()):
+            return dict(about)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise SettingError(
+        f"{folder} is no client's folder, or its {ABOUT} cannot be read; a client's is "
+        "PROTOSPHERE_HOME/clients/<run>/<partition>."
+    )
+
+
+def _lines(path: Path, wanted: Mapping[str, type]) -> list[Line]:
+    try:
+        text = path.read_text("utf-8") if path.exists() else ""
+        # what a crash cut short is no line
+        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        if all(isinstance(line[name], kind) for line in lines for name, kind in wanted.items()):
+            return lines
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise SettingError(f"{path} cannot be read as this program wrote it; take it away, and the page is made without.")
+
+
+def _accuracies(told: Sequence[Line], rule: str, place: int) -> list[tuple[int, float]]:
+    """(round whose models they are, %) of the test rows, 0, or of the validation rows, 1."""
+    return [
+        (line["round"] - 1, 100 * line["correct"][rule][place] / line["rows"][place])
+        for line in told
+        if rule in line["correct"] and line["rows"][place]
+    ]
+
+
+def _cards(messages: Sequence[Line], told: Sequence[Line], rule: str) -> Html:
+    tests = _accuracies(told, rule, 0)
+    sent, received = (sum(sum(line[way].values()) for line in messages) for way in ("sent", "received"))
+    rounds = {line["round"] for line in messages if line.get("trains")}
+    accuracy = f"{tests[-1][1]:.1f} %" if tests else None
+    return page.cards(
+        [
+            ("test accuracy", accuracy, f"of {told[-1]['rows'][0]} rows, after round {tests[-1][0]}" if tests else ""),
+            ("sent", readable_size(sent), f"in {len(messages)} replies"),
+            ("received", readable_size(received), "settings and what clients share"),
+            ("rounds", len(rounds) if messages else None, "that this site trained in"),
+        ]
+    )
+
+
+def _curve(told: Sequence[Line], rule: str) -> Iterator[Html]:
+    tests, validations = (_accuracies(told, rule, place) for place in (0, 1))
+    if not tests:
+        yield paragraph(f"No evaluation by the rule {rule} is on record here.", class_="note")
+        return
+    with canvas.figure() as drawn:
+        axes = drawn.add_subplot()
+        axes.plot(*zip(*tests, strict=True), color=COLOURS[0], marker=dots(tests), markersize=3.5, label="test rows")
+        if validations:
+            axes.plot(*zip(*validations, strict=True), color=COLOURS[3], linestyle=":", label="validation rows")
+        axes.set(xlabel="round", ylabel="accuracy (%)")
+        whole_rounds(axes)
+        drawn.legend(loc="outside lower center", ncols=2)
+        svg = canvas.svg(drawn)
+    alt = f"Accuracy of this site's model by {rule}: from {tests[0][1]:.1f} % to {tests[-1][1]:.1f} %."
+    caption = f"Accuracy of this site's model on its own rows by {rule}, as each round left it."
+    yield page.gallery(page.picture(svg, alt, caption))
+
+
+def _sizes(messages: Sequence[Line]) -> Iterator[Html]:
+    if not messages:
+        yield paragraph(
+            "No message is on record: a simulation, or a version before this one, keeps none.", class_="note"
+        )
+        return
+    names = dict.fromkeys(name for line in messages for way in ("sent", "received") for name in line[way])
+    rows = []
+    for name in names:
+        sent, received = ([line[way][name] for line in messages if name in line[way]] for way in ("sent", "received"))
+        rows.append([name, len(sent), readable_size(sum(sent)), readable_size(sum(received)) if received else None])
+    yield page.table(["part", "replies", "sent", "received"], rows, "Bytes by part of the messages, in all rounds")
+    by_round = [
+        [line["round"], "trained" if line.get("trains") else "evaluated"]
+        + [readable_size(sum(line[way].values())) for way in ("sent", "received")]
+        for line in messages
+    ]
+    yield page.details(
+        f"the {len(messages)} replies", page.table(["round", "what", "sent", "received"], by_round, words=(0, 1))
+    )
+    yield paragraph(
+        "Sizes are of the records as they are serialised; what Flower puts around a message, and the one answer to who "
+        "this client is, are not among them.",
+        class_="note",
+    )

@@ -1,0 +1,118 @@
+"""Where a run comes from: the command that started it, the versions of what it is made of, the machine.
+
+`origin.json` of the run's folder has an entry for every start: the first, and each resume.
+"""
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data.files import replacing
+from federation.words import own_version
+
+FILE = "origin.json"
+PACKAGES = ("flwr", "torch", "numpy", "safetensors")
+PATIENCE = 5.0  # seconds for git
+# started by Flower or by a notebook, whose words say nothing of the run
+NOT_A_COMMAND = ("flwr", "flower", "ray", "ipykernel", "default_worker")
+
+
+def versions() -> dict[str, str]:
+    """Of this program, of Python, and of the packages that figures depend on."""
+    return {
+        "protosphere": own_version(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in PACKAGES},
+    }
+
+
+def note(folder: Path) -> None:
+    """Add this start to `origin.json` of a run's folder. It says where figures come from and changes none: what cannot
+    be found out is left out, and a folder that cannot be written is the run's to notice."""
+    try:
+        with replacing(folder / FILE) as temporary:
+            temporary.write_text(json.dumps([*origins(folder), _now()], indent=2) + "\n", "utf-8")
+    except OSError:
+        pass
+
+
+def origins(folder: Path) -> list[dict[str, Any]]:
+    """The starts of a run, the first one first; none where there is no record of them."""
+    try:
+        found = json.loads((folder / FILE).read_text("utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _now() -> dict[str, Any]:
+    commits = {"commit": commit_of(str(Path(__file__).parent)), "commit_of_folder": commit_of(os.getcwd())}
+    if commits["commit_of_folder"] == commits["commit"]:
+        del commits["commit_of_folder"]
+    return {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": command_of(sys.argv),
+        **{name: found for name, found in commits.items() if found},
+        "versions": versions(),
+        "machine": machine(),
+    }
+
+
+def command_of(words: Sequence[str]) -> str:
+    """The command line, as a shell takes it; "" where it is one of Flower's own or of a notebook."""
+    program = Path(words[0]).name if words else ""
+    if not program or program.startswith(NOT_A_COMMAND) or any(name in words[0] for name in ("ipykernel", "/ray/")):
+        return ""
+    # the folder that a program lies in is this machine's own
+    return shlex.join([program, *words[1:]])
+
+
+@lru_cache(maxsize=8)
+def commit_of(folder: str) -> str:
+    """The commit of the git repository that a folder is in, and "-dirty" where files that git knows differ from it; ""
+    where there is none."""
+    found = _git(folder, "rev-parse", "HEAD")
+    return "" if not found else found + ("-dirty" if _git(folder, "status", "--porcelain", "-uno") else "")
+
+
+def _git(folder: str, *words: str) -> str:
+    try:
+        # without locks: it only looks
+        command = ["git", "--no-optional-locks", "-C", folder, *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return "" if done.returncode else done.stdout.strip()
+
+
+@lru_cache(maxsize=1)
+def machine() -> dict[str, Any]:
+    """What the server's machine is: its system, processor, cores, memory in GB, and accelerators by name."""
+    found: dict[str, Any] = {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()}
+    with suppress(AttributeError, OSError, ValueError):
+        found["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    if torch.cuda.is_available():
+        found["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return found
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

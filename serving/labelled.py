@@ -1,0 +1,153 @@
+"""Inputs whose classes are known, and how a trained client fares on them."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_app.evaluation import ROWS_AT_ONCE
+from data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
+from data.folders import IMAGE_SUFFIXES, seen
+from federation.settings import SettingError, shown
+from federation.words import class_words
+from serving.predict import Answer, Trained, answers_of, refuse_unfit
+
+TABLES = (".csv", ".parquet")
+TEXT_SUFFIXES = (".txt",)
+FILE_COLUMNS = ("file", "file_name", "filename", "path")
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """An input, by what name it goes, and its class."""
+
+    name: str
+    source: Path | str | BytesIO
+    label: int
+
+
+def holds_labels(path: Path) -> bool:
+    """Whether a path is taken for inputs with their classes: a folder, or a table."""
+    return path.is_dir() or path.suffix.lower() in TABLES
+
+
+def read_labelled(trained: Trained, path: Path, label_column: str = "") -> list[Labelled]:
+    """The inputs in a folder's subfolders, each named by its class, or in the rows of a table.
+
+    Of a table a row has its class (by name, or by number) and an image, an image's file beside the table, or a text.
+
+    Args:
+        label_column: of a table; "" for the usual names.
+
+    Raises:
+        SettingError: there is none, or a class that the client does not know.
+    """
+    found = _in_folder(trained, path) if path.is_dir() else _in_table(trained, path, label_column)
+    if not found:
+        raise SettingError(
+            f"{path} holds no input with its class; a folder needs subfolders named by class "
+            f"({class_words(range(len(trained.class_names)), trained.class_names)}), a table rows."
+        )
+    return found
+
+
+def _in_folder(trained: Trained, folder: Path) -> list[Labelled]:
+    suffixes = TEXT_SUFFIXES if trained.tokens else IMAGE_SUFFIXES
+    found = []
+    for place in sorted(each for each in folder.iterdir() if each.is_dir() and seen(each.relative_to(folder))):
+        files = sorted(each for each in place.rglob("*") if each.suffix.lower() in suffixes and each.is_file())
+        if files:
+            label = _label(trained, place.name, str(place))
+            found += [Labelled(str(file.relative_to(folder)), file, label) for file in files]
+    return found
+
+
+def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]:
+    import pandas as pd
+
+    try:
+        # a class called "NA" is a class
+        rows = pd.read_csv(path, keep_default_na=False) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+    except Exception as error:
+        # what is broken in a table shows in exceptions of every kind
+        raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
+    columns = [str(name) for name in rows.columns]
+    named = (label_column,) if label_column else LABEL_COLUMNS
+    label = _column(path, columns, named, "the classes are", "name it with --label-column")
+    usual = TEXT_COLUMNS if trained.tokens else (*IMAGE_COLUMNS, *FILE_COLUMNS)
+    value = _column(path, [name for name in columns if name != label], usual, "the inputs are", "rename it")
+    pairs = zip(rows[value].tolist(), rows[label].tolist(), strict=True)
+    return [
+        Labelled(f"row {number}", _source(trained, path, value, cell), _label(trained, name, f"row {number} of {path}"))
+        for number, (cell, name) in enumerate(pairs)
+    ]
+
+
+def _column(path: Path, columns: Sequence[str], wanted: Sequence[str], what: str, remedy: str) -> str:
+    found = [name for name in columns if name.lower() in wanted or name in wanted]
+    if len(found) != 1:
+        raise SettingError(
+            f"{path} has the columns {', '.join(columns)}, of which {len(found)} can be where {what} "
+            f"({', '.join(wanted)}); {remedy}."
+        )
+    return found[0]
+
+
+def _source(trained: Trained, path: Path, column: str, cell: Any) -> Path | str | BytesIO:
+    if trained.tokens:
+        return str(cell)
+    if isinstance(cell, dict) and isinstance(cell.get("bytes"), bytes):
+        return BytesIO(cell["bytes"])
+    if isinstance(cell, bytes):
+        return BytesIO(cell)
+    if isinstance(cell, str):
+        return path.parent / cell
+    raise SettingError(f"{path} has in column {shown(column)} no images, but {type(cell).__name__}.")
+
+
+def _label(trained: Trained, name: object, where: str) -> int:
+    """A class by its name; where none is called so, by its number."""
+    names = trained.class_names
+    if str(name) in names:
+        return names.index(str(name))
+    if isinstance(name, int) and not isinstance(name, bool) and 0 <= name < len(names):
+        return name
+    raise SettingError(
+        f"{where} is of class {shown(str(name))}, which this client does not know; it knows "
+        f"{class_words(range(len(names)), names)}."
+    )
+
+
+def judge(trained: Trained, rule: str, inputs: Sequence[Labelled]) -> Iterator[tuple[Labelled, Answer]]:
+    """Each input with the client's answer; one that cannot be read is told in its answer.
+
+    Raises:
+        SettingError: at once, for inputs that the client's model does not take.
+    """
+    files = [each.source for each in inputs if isinstance(each.source, Path)]
+    texts = [each.source for each in inputs if isinstance(each.source, str)]
+    refuse_unfit(trained, files, texts, others=len(inputs) - len(files) - len(texts))
+    return _judged(trained, rule, inputs)
+
+
+def _judged(trained: Trained, rule: str, inputs: Iterable[Labelled]) -> Iterator[tuple[Labelled, Answer]]:
+    rest = iter(inputs)
+    while some := list(islice(rest, ROWS_AT_ONCE)):
+        answers = answers_of(trained, rule, [each.source for each in some])
+        for each, answer in zip(some, answers, strict=True):
+            problem = f"{each.name}: {answer.problem}" if answer.problem else ""
+            yield each, replace(answer, source=each.name, problem=problem)
+
+
+def confusion(judged: Iterable[tuple[Labelled, Answer]], num_classes: int) -> NDArray[np.int64]:
+    """Counts of (true, predicted), (K, K), of the inputs that could be read."""
+    counts = np.zeros((num_classes, num_classes), dtype=np.int64)
+    for each, answer in judged:
+        if not answer.problem:
+            counts[each.label, answer.label] += 1
+    return counts

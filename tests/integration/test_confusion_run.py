@@ -1,0 +1,46 @@
+"""What is taken for what over a whole run: told once, at the end, and nothing else is another for it."""
+
+import json
+
+import pytest
+
+
+def parts(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "time"} for line in lines]
+
+
+@pytest.mark.parametrize("settings", [{}, {"strategy": "fedavg", "fraction-train": 0.5, "evaluate-every": 5}], ids=str)
+def test_it_comes_with_the_last_evaluation_and_changes_no_other_figure(run, settings):
+    told, silent = (run(settings | {"confusion": which}) for which in ("auto", "never"))
+    lines, plain = parts(told), parts(silent)
+    last = lines[-1].pop("confusion")
+    sizes = lines[-1]["bytes"]
+    assert {sizes.pop("confusion_wire_up") > 0, sizes.pop("confusion_wire_down") > 0} == {True}
+    assert lines == plain
+    assert not any("confusion" in line for line in lines)
+    rule = last["rule"]
+    for partition, triples in last["clients"].items():
+        accuracies = lines[-1]["clients"][partition]["evaluation"]
+        right = sum(rows for true, predicted, rows in triples if true == predicted)
+        total = sum(rows for *_, rows in triples)
+        assert (total, right / total) == (accuracies["rows"][0], accuracies[rule][0])
+    assert len(last["clients"]) == 4
+    classes = json.loads((told / "summary.json").read_text())["classes"]
+    assert (
+        sum(each["rows"] for each in classes["all"].values()) == lines[-1]["evaluation"]["rules"][rule]["test"]["rows"]
+    )
+    assert "classes" not in json.loads((silent / "summary.json").read_text())
+
+
+def test_a_run_that_is_stopped_early_has_it_too(run):
+    folder = run({"rounds": 30, "stop-patience": 1, "stop-min-delta": 0.9})
+    lines = parts(folder)
+    assert len(lines) < 31
+    assert ["confusion" in line for line in lines] == [False] * (len(lines) - 1) + [True]
+
+
+def test_tinyproto_hides_counts_and_asks_only_where_it_is_told_to(run):
+    settings = {"strategy": "tinyproto-fp", "rounds": 1}
+    assert "confusion" not in parts(run(settings))[-1]
+    assert "confusion" in parts(run(settings | {"confusion": "always"}))[-1]

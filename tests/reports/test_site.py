@@ -1,0 +1,128 @@
+"""A site's own page, from its store alone; and the record of messages that it is made of."""
+
+import json
+
+import pytest
+from flwr.app import Context, Message, MessageType, RecordDict
+from typer.testing import CliRunner
+
+from cli.main import app as command
+from client_app import told
+from client_app.app import app
+from experiments.runtime.grid import LocalGrid
+from federation.wire.codec import Codec
+from federation.wire.messages import encode_instruction
+from federation.wire.payloads import Instruction
+from federation.wire.sizes import wire_bytes
+from strategies import known_settings
+from tests.reports.test_report import EVIL, Outline
+
+QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}
+
+
+@pytest.fixture
+def site(home, monkeypatch):
+    """site(settings, **node config) -> the client's folder, after two rounds and the last evaluation, and replies."""
+
+    def start(settings=None, **node):
+        LocalGrid({}, [])
+        monkeypatch.setattr(told, "_here", False)
+        node = {"partition-id": 1, "num-partitions": 4} | node
+        replies = []
+        for number, kind in ((1, MessageType.TRAIN), (2, MessageType.TRAIN), (3, MessageType.EVALUATE)):
+            trained = 0 if number == 1 else number - 1
+            records = encode_instruction(
+                Instruction("a-run", number, True, None, trained, confusion=number == 3), Codec(10, 8)
+            )
+            message = Message(records, 77, kind)
+            replies.append(
+                (records, app(message, Context(1, 77, node, RecordDict(), QUICK | (settings or {}))).content)
+            )
+        return home / "clients" / "a-run" / "1", replies
+
+    return start
+
+
+def write(folder, target):
+    return CliRunner().invoke(command, ["report", "--state", str(folder), "--html", str(target)])
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "messages.jsonl").read_text().splitlines()]
+
+
+def test_sizes_are_those_of_what_crossed_and_figures_those_that_were_told(site):
+    folder, replies = site({"strategy": "fedavg"})
+    found = lines(folder)
+    assert [(line["round"], line["trains"]) for line in found] == [(1, True), (2, True), (3, False)]
+    for line, (received, sent) in zip(found, replies, strict=True):
+        for way, records in (("received", received), ("sent", sent)):
+            # the frame around all records, and no more, is not of one of them
+            assert 0 < wire_bytes(records) - sum(line[way].values()) < 150 * (len(records) + 1)
+        assert line["rows"] == sent["evaluation"]["rows"]
+        assert line["correct"]["classifier"] == sent["evaluation"]["classifier"]
+    assert {"payload: head", "training", "confusion"} <= set().union(*(line["sent"] for line in found))
+    assert "payload" not in str(found[-1]["sent"])
+
+
+def test_the_page_says_what_left_and_how_the_model_fares(site, tmp_path):
+    folder, _ = site({"strategy": "fedproto"})
+    result = write(folder, tmp_path / "site.html")
+    assert (result.exit_code, result.stderr) == (0, "")
+    page = Outline((tmp_path / "site.html").read_text("utf-8"))
+    text = " ".join(page.text.split())
+    last = lines(folder)[-1]
+    assert f"{100 * last['correct']['local-prototypes'][0] / last['rows'][0]:.1f} %" in text
+    assert "client 1 of run a-run" in text
+    assert "payload 2 " in text
+    assert len(page.named("img")) == 1
+    assert page.named("script") == []
+    assert '"fedproto"' in text
+    once = (tmp_path / "site.html").read_bytes()
+    write(folder, tmp_path / "site.html")
+    assert (tmp_path / "site.html").read_bytes() == once
+
+
+def test_under_privacy_the_curve_is_of_what_stays_at_home(site, tmp_path):
+    settings = {"strategy": "frame", "privacy": "release", "inference": "classifier"}
+    folder, _ = site(settings)
+    assert not any("correct" in line for line in lines(folder))
+    assert write(folder, tmp_path / "site.html").exit_code == 0
+    assert len(Outline((tmp_path / "site.html").read_text()).named("img")) == 1
+
+
+def test_a_simulation_keeps_no_record_and_the_page_says_so(run, home, tmp_path):
+    folder = home / "clients" / run({"rounds": 1}).name / "0"
+    assert not (folder / "messages.jsonl").exists()
+    assert write(folder, tmp_path / "site.html").exit_code == 0
+    assert "No message is on record" in (tmp_path / "site.html").read_text()
+
+
+def test_words_are_escaped_and_a_line_that_was_cut_is_none(site, tmp_path):
+    folder, _ = site()
+    with (folder / "messages.jsonl").open("a") as file:
+        file.write(json.dumps({"round": 4, "sent": {EVIL: 1}, "received": {}, "problem": EVIL}) + '\n{"round": 5, "se')
+    write(folder, tmp_path / "site.html")
+    page = Outline((tmp_path / "site.html").read_text("utf-8"))
+    assert page.named("script") == []
+    assert EVIL in page.text
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("client.json", "{}"), ("client.json", "x"), ("messages.jsonl", "[]\n"), ("figures.jsonl", '{"round": "1"}\n')],
+)
+def test_what_is_no_record_is_one_sentence(site, tmp_path, name, content):
+    folder, _ = site()
+    (folder / name).write_text(content)
+    result = write(folder, tmp_path / "site.html")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert name in result.stderr
+    assert not (tmp_path / "site.html").exists()
+
+
+def test_a_page_needs_a_state_and_a_place(site, tmp_path):
+    folder, _ = site()
+    for arguments in (["latest", "--html", "x.html"], ["--state", str(folder), "--html", str(tmp_path / "no" / "x")]):
+        result = CliRunner().invoke(command, ["report", *arguments])
+        assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)

@@ -1,0 +1,52 @@
+"""Global prototypes over rounds, as a run keeps them for its report."""
+
+import pytest
+import torch
+
+from runs.history import FOLDER, MOST_ROUNDS, MOST_VALUES, keep, kept, step_of
+
+
+def of_round(number, k=3, d=4):
+    labels, vectors = torch.arange(k), torch.randn(k, d, generator=torch.Generator().manual_seed(number))
+    return {"global/labels": labels, "global/vectors": vectors}
+
+
+@pytest.mark.parametrize(("rounds", "step"), [(1, 1), (50, 1), (51, 1), (52, 2), (101, 2), (104, 4), (1000, 32)])
+def test_of_many_rounds_an_even_part_is_kept(tmp_path, rounds, step):
+    step = step_of(rounds)
+    for number in range(1, rounds + 1):
+        keep(tmp_path, number, of_round(number))
+    found = kept(tmp_path)
+    assert list(found) == list(range(step, rounds + 1, step))
+    assert MOST_ROUNDS / 2 - 1 <= len(found) <= MOST_ROUNDS or step == 1
+    for number, (labels, vectors) in found.items():
+        torch.testing.assert_close(vectors, of_round(number)["global/vectors"].double(), atol=2e-3, rtol=2e-3)
+        assert labels.tolist() == [0, 1, 2]
+
+
+def test_rounds_that_are_run_again_are_of_the_new_run(tmp_path):
+    for number in (1, 2, 3):
+        keep(tmp_path, number, of_round(number))
+    keep(tmp_path, 2, of_round(7))
+    assert list(kept(tmp_path)) == [1, 2]
+    assert torch.equal(kept(tmp_path)[2][1], of_round(7)["global/vectors"].half().double())
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {},
+        {"global/labels": torch.arange(1), "global/vectors": torch.full((1, 2), 1e6)},
+        {"global/labels": torch.arange(1), "global/vectors": torch.zeros(1, MOST_VALUES + 1)},
+    ],
+    ids=["none", "beyond float16", "large"],
+)
+def test_what_would_be_wrong_or_large_is_not_kept(tmp_path, tensors):
+    keep(tmp_path, 1, tensors)
+    assert kept(tmp_path) == {}
+
+
+def test_a_file_that_is_none_is_left_out(tmp_path):
+    keep(tmp_path, 1, of_round(1))
+    (tmp_path / FOLDER / "round-000002.safetensors").write_text("x")
+    assert list(kept(tmp_path)) == [1]
