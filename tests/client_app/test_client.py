@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from client_app import client as client_module
 from client_app import told, trainer
+from client_app.state import size_of
 from client_app.store import StoreError
 from client_app.trainer import DivergenceError
 from federation.settings import SettingError
@@ -155,7 +156,7 @@ def test_memory_holds_the_states_used_last_within_its_bound(client):
     for partition in range(4):
         client(partition).train(ask(1))
     assert [key[:2] for key in client_module._states] == [("a-run", partition) for partition in range(4)]
-    sizes = [client_module._size(state) for _, state in client_module._states.values()]
+    sizes = [size_of(state) for _, state in client_module._states.values()]
     weights = sum(tensor.nbytes for tensor in client_module._states["a-run", 0, CPU][1].module.state_dict().values())
     assert sizes[0] > weights, "prototypes and their covariance count, too"
     assert client_module._states.total == sum(sizes)

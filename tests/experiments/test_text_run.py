@@ -103,7 +103,9 @@ def test_neither_another_process_nor_another_place_of_the_encoder_changes_anythi
 ):
     shutil.copytree(place / "encoder", tmp_path / "encoder")
     moved = settings | {"models": settings["models"].replace(str(place), str(tmp_path))}
-    assert metrics(run(moved, clients=CLIENTS, workers=2)) == metrics(whole)
+    elsewhere = metrics(run(moved, clients=CLIENTS, workers=2))
+    # what is counted by architecture has its name, which is the place
+    assert json.loads(json.dumps(elsewhere).replace(str(tmp_path), str(place))) == metrics(whole)
 
 
 def test_that_is_known_before_the_start(settings):

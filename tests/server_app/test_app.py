@@ -38,7 +38,7 @@ def test_a_run_says_where_its_results_are_first_and_last(home, capsys):
     (folder,) = (home / "results").iterdir()
     assert lines[0] == lines[-1] == f"{PREFIX}results: {folder}"
     files = {"settings.json", "roster.json", "status.json", "token", "metrics.jsonl", "checkpoint.safetensors"}
-    files |= {"prototypes.safetensors", "summary.json", ".lock"}
+    files |= {"prototypes.safetensors", "prototypes", "summary.json", "origin.json", ".lock"}
     assert {path.name for path in folder.iterdir()} == files
     assert json.loads((folder / "settings.json").read_text()).keys() == known_settings().keys()
 
@@ -89,10 +89,10 @@ def test_too_few_clients_by_the_deadline_says_who_is_missing(home):
 def test_a_resumed_run_that_cannot_start_keeps_its_folder(home):
     start({})
     (folder,) = (home / "results").iterdir()
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(RosterError, match="3 clients"):
         start({"resume": "latest"}, clients=2)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
 def test_whoever_looks_on_sees_how_far_a_run_is(home, run, cut, monkeypatch):

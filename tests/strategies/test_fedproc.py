@@ -146,12 +146,12 @@ def test_nor_does_its_norm_pass_for_the_scale_of_the_features(halves):
 def test_a_resumed_run_keeps_its_rounds(federation, rounds, given):
     """Whether they are said by the setting or by the argument."""
     first = federation(3).start(FEDPROC | {"rounds": 3}).folder.path
-    before = {file.name: file.read_bytes() for file in first.iterdir()}
+    before = {file: file.read_bytes() for file in first.rglob("*") if file.is_file()}
     again = federation(3)
     with pytest.raises(SettingError, match=r"setting `rounds` is [249], but the run was started for 3.*`fedproc`"):
         again.start(FEDPROC | {"resume": str(first), "rounds": rounds}, **given)
     assert not again.asked
-    assert {file.name: file.read_bytes() for file in first.iterdir()} == before
+    assert {file: file.read_bytes() for file in first.rglob("*") if file.is_file()} == before
 
 
 def test_a_new_run_of_other_rounds_than_its_setting_is_refused(federation):
