@@ -30,7 +30,9 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from data.domains import short_name
     from experiments.kept import kept
+    from models.plugins import stem
     from runs.lines import readable_size
     from runs.places import results_root
 
@@ -40,11 +42,22 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(("name", "method", "data", "state", "%", "size")):
-        # method and data may be paths
-        table.add_column(name, no_wrap=place not in (1, 2), overflow="fold", justify="right" if place > 3 else "left")
+        # a narrow terminal folds the first three, which may be long, and loses nothing
+        narrow = place > 3
+        least = 5 if narrow else 8
+        table.add_column(
+            name, no_wrap=place > 2, min_width=least, overflow="fold", justify="right" if narrow else "left"
+        )
     for each in found:
         headline = "-" if each.headline is None else f"{100 * each.headline:.2f}"
-        row = [each.name, each.what, each.dataset, f"{each.state} {each.rounds}", headline, readable_size(each.size)]
+        row = [
+            each.name,
+            stem(each.what),
+            short_name(each.dataset),
+            f"{each.state} {each.rounds}",
+            headline,
+            readable_size(each.size),
+        ]
         table.add_row(*row)
     Console(highlight=False, markup=False).print(table)
     typer.echo(f"in {results_root(results)}: {readable_size(sum(each.size for each in found))}")
