@@ -17,12 +17,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.common import ROOT, where
-from experiments.compare.figures import Spread, percent, spread
+from experiments.compare.figures import spread
 from experiments.compare.paired import Difference, ahead, difference
 from experiments.compare.plan import Comparison, read
+from experiments.compare.tables import accuracy
 from reports import canvas
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 QUESTIONS, RESULTS, PAGES = (
     ROOT / "benchmarks" / "questions",
@@ -127,7 +132,7 @@ def page(answer: Answer) -> str:
 
 
 def _table(answer: Answer, row: str) -> Iterator[str]:
-    base = answer.comparison.beside
+    base, seeds = answer.comparison.beside, len(answer.comparison.seeds)
     head = ["method", *(part for metric in answer.metrics for part in (metric, f"less `{base}`")), "kB a round"]
     yield f"| {' | '.join(head)} |"
     yield "|---" + "|---:" * (len(head) - 1) + "|"
@@ -135,7 +140,7 @@ def _table(answer: Answer, row: str) -> Iterator[str]:
     for method in answer.methods:
         cells = [f"`{method}`"]
         for metric in answer.metrics:
-            value = _accuracy(spread(list(answer.of(row, method, metric).values())))
+            value = accuracy(spread(list(answer.of(row, method, metric).values())), seeds)
             cells.append(f"**{value}**" if method == best[metric] else value)
             cells.append("" if method == base else _difference(answer.against(row, method, metric)))
         yield f"| {' | '.join([*cells, f'{answer.kilobytes(row, method):,.1f}'])} |"
@@ -152,12 +157,6 @@ def _apart(answer: Answer, row: str) -> Iterator[str]:
                 f"- {metric}, apart from `{base}`: above {', '.join(above) or 'none'}; below "
                 f"{', '.join(below) or 'none'}; neither {len(found) - len(apart)} of {len(found)}"
             )
-
-
-def _accuracy(found: Spread | None) -> str:
-    if found is None:
-        return "-"
-    return percent(found.mean) + (f" ± {percent(found.std)}" if found.std is not None else "")
 
 
 def _difference(each: Difference | None) -> str:
@@ -188,7 +187,7 @@ def picture(answer: Answer) -> str:
         return canvas.svg(drawing)
 
 
-def _intervals(axes, answer: Answer, row: str, metric: str, methods: Sequence[str], place: int) -> None:  # type: ignore[no-untyped-def]
+def _intervals(axes: "Axes", answer: Answer, row: str, metric: str, methods: Sequence[str], place: int) -> None:
     found = [answer.against(row, method, metric) for method in methods]
     known = [(number, each) for number, each in enumerate(found) if each is not None]
     across = [100 * each.mean for _, each in known]

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from cli.options import Encoder, Rule
+
 BAD_INPUT = 2
 
 
@@ -22,17 +24,8 @@ def export(
             show_default=False,
         ),
     ] = "",
-    rule: Annotated[
-        str, typer.Option(help="Another prediction rule than the client's own.", metavar="NAME", show_default=False)
-    ] = "",
-    encoder: Annotated[
-        str,
-        typer.Option(
-            help="Where the public encoder of the rule `encoder` lies, if elsewhere than at the client.",
-            metavar="NAME",
-            show_default=False,
-        ),
-    ] = "",
+    rule: Rule = "",
+    encoder: Encoder = "",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a client's model as one file for elsewhere.

@@ -16,6 +16,18 @@ Preset = Annotated[
     ),
 ]
 
+Rule = Annotated[
+    str, typer.Option(help="Another prediction rule than the client's own.", metavar="NAME", show_default=False)
+]
+Encoder = Annotated[
+    str,
+    typer.Option(
+        help="Where the public encoder of the rule `encoder` lies, if elsewhere than at the client.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+
 
 def end(sentence: str, code: int) -> NoReturn:
     """Leave with a sentence on stderr."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import end
+from cli.options import Encoder, Rule, end
 
 if TYPE_CHECKING:
     from serving.predict import Answer
@@ -27,20 +27,11 @@ def predict(
             metavar="INPUT...",
         ),
     ] = None,
-    rule: Annotated[
-        str, typer.Option(help="Another prediction rule than the client's own.", metavar="NAME", show_default=False)
-    ] = "",
+    rule: Rule = "",
     texts: Annotated[
         list[str] | None, typer.Option("--text", help="A text itself, for a client that reads text; may be repeated.")
     ] = None,
-    encoder: Annotated[
-        str,
-        typer.Option(
-            help="Where the public encoder of the rule `encoder` lies, if elsewhere than at the client.",
-            metavar="NAME",
-            show_default=False,
-        ),
-    ] = "",
+    encoder: Encoder = "",
     device: Annotated[
         str, typer.Option(help="auto, cpu, cuda, mps, xpu, or with a number, cuda:0.", metavar="NAME")
     ] = "auto",

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from cli.options import end
+
 BAD_INPUT = 2
 
 
@@ -42,11 +44,9 @@ def report(
     Exits 0 when the report was written, else 2.
     """
     if bool(folder) == bool(state):
-        typer.echo("give a run's folder, or --state and a client's folder.", err=True)
-        raise typer.Exit(BAD_INPUT)
+        end("give a run's folder, or --state and a client's folder.", BAD_INPUT)
     if html and not state:
-        typer.echo("--html is a client's own page: give --state and its folder, too.", err=True)
-        raise typer.Exit(BAD_INPUT)
+        end("--html is a client's own page: give --state and its folder, too.", BAD_INPUT)
     if html:
         _own_page(Path(state).expanduser(), Path(html).expanduser())
         return
@@ -65,12 +65,9 @@ def report(
             place = there if there.is_dir() and not here.exists() else here
         typer.echo(f"report: {write_report(place.resolve())}")
     except SettingError as error:
-        typer.echo(str(error), err=True)
+        end(str(error), BAD_INPUT)
     except OSError as error:
-        typer.echo(f"the report cannot be written to {folder} ({error.strerror or error}); copy the run.", err=True)
-    else:
-        return
-    raise typer.Exit(BAD_INPUT)
+        end(f"the report cannot be written to {folder} ({error.strerror or error}); copy the run.", BAD_INPUT)
 
 
 def _own_page(folder: Path, target: Path) -> None:
@@ -80,12 +77,9 @@ def _own_page(folder: Path, target: Path) -> None:
     try:
         typer.echo(f"report: {write_site(folder, target).resolve()}")
     except SettingError as error:
-        typer.echo(str(error), err=True)
+        end(str(error), BAD_INPUT)
     except OSError as error:
-        typer.echo(f"the page cannot be written to {target} ({error.strerror or error}).", err=True)
-    else:
-        return
-    raise typer.Exit(BAD_INPUT)
+        end(f"the page cannot be written to {target} ({error.strerror or error}).", BAD_INPUT)
 
 
 def _own_figures(folder: Path) -> None:

@@ -10,6 +10,7 @@ Sizes and figures that have left the machine in any case. A simulation keeps non
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,21 @@ def note(folder: Path, received: RecordDict, sent: RecordDict, report: Report, t
         line |= {"loss": report.training.parts}
     if report.problem:
         line |= {"problem": report.problem}
+    append(folder, FILE, line, "record of messages")
+
+
+def append(folder: Path, name: str, line: Mapping[str, Any], what: str) -> None:
+    """Add a line of JSON to a file of a client's store; a disk that takes none is said in the site's log alone.
+
+    Args:
+        what: the file holds, for that.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / FILE).open("a", encoding="utf-8") as file:
+        with (folder / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
     except OSError as error:
-        log.error("the record of messages in %s cannot be written: %s", folder, error)
+        log.error("the %s in %s cannot be written: %s", what, folder, error)
 
 
 def by_part(records: RecordDict) -> dict[str, int]:

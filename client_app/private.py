@@ -4,7 +4,6 @@ Training, evaluation and what goes wrong in them stay here: figures and sentence
 function of public facts and of the release. So whatever happens to a row, the bytes that leave are the same.
 """
 
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from client_app.diary import append
 from client_app.encoded import Encoded
 from client_app.ledger import Asked, Ledger, Limit
 from client_app.site import NodeConfig, text
@@ -232,13 +232,7 @@ class Guard:
         self._append(instruction.run, {"round": instruction.round, "problem": f"{type(error).__name__}: {error}"})
 
     def _append(self, run: str, line: dict[str, Any]) -> None:
-        folder = self.store(run)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with (folder / FIGURES).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            log.error("the figures in %s cannot be written: %s", folder, error)
+        append(self.store(run), FIGURES, line, "figures")
 
 
 def guard_of(

@@ -15,7 +15,7 @@ from rich.console import Console
 from cli.compare_bar import Bar
 from experiments.compare.cells import cells
 from experiments.compare.engine import run_cells
-from experiments.compare.figures import as_csv, differences, results, spread
+from experiments.compare.figures import as_csv, every_difference, results, spread
 from experiments.compare.folder import ComparisonFolder
 from experiments.compare.machine import share
 from experiments.compare.plan import from_table
@@ -178,12 +178,11 @@ class Comparison:
         [['protonorm, gamma 5', 'local', 1]]
         """
         asked, found, _ = tuned(self._asked, results(self._kept, self._asked, self._cells))
-        rows = []
-        for row in asked.rows:
-            for place, metric in enumerate(asked.metrics):
-                for method, each in differences(found, row.label, place, asked).items():
-                    told = {"row": row.label, "method": method, "baseline": asked.beside, "metric": str(metric)}
-                    rows.append(told | {name: each and getattr(each, own) for name, own in OF_DIFFERENCE.items()})
+        rows = [
+            {"row": row, "method": method, "baseline": asked.beside, "metric": metric}
+            | {name: each and getattr(each, own) for name, own in OF_DIFFERENCE.items()}
+            for row, metric, method, each in every_difference(asked, found)
+        ]
         frame = pd.DataFrame(rows, columns=["row", "method", "baseline", "metric", *OF_DIFFERENCE])
         whole = dict.fromkeys(("seeds", "needed"), "Int64")
         return frame.astype(dict.fromkeys(("difference", "low", "high"), "float64") | whole)

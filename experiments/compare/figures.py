@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -214,13 +214,21 @@ def differences_csv(comparison: Comparison, found: Sequence[Result]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "seeds_needed"])
+    for row, metric, method, each in every_difference(comparison, found):
+        told = (each.seeds, each.mean, each.low, each.high, each.needed) if each else (0, *[None] * 4)
+        words = [row, metric, method, comparison.beside]
+        writer.writerow([*words, *("" if value is None else value for value in told)])
+    return text.getvalue()
+
+
+def every_difference(
+    comparison: Comparison, found: Sequence[Result]
+) -> Iterator[tuple[str, str, str, Difference | None]]:
+    """(row, metric, method, its difference to the baseline), in the comparison's order."""
     for row in comparison.rows:
         for index, metric in enumerate(comparison.metrics):
             for method, each in differences(found, row.label, index, comparison).items():
-                told = (each.seeds, each.mean, each.low, each.high, each.needed) if each else (0, *[None] * 4)
-                words = [row.label, metric, method, comparison.beside]
-                writer.writerow([*words, *("" if value is None else value for value in told)])
-    return text.getvalue()
+                yield row.label, str(metric), method, each
 
 
 def as_csv(comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result], folder: Path) -> str:

@@ -3,14 +3,13 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from experiments.compare.cells import Cell
 from experiments.compare.folder import INDIFFERENT, ComparisonFolder
-from federation.words import own_version
 from models import plugins
+from runs.origin import versions
 
 # of the run alone: with its token the comparison could take its clients' models away
 NOT_COPIED = ("token", "checkpoint.safetensors", ".lock", "status.json")
@@ -40,7 +39,7 @@ def reuse(folder: ComparisonFolder, cells: Sequence[Cell]) -> dict[str, Path]:
 
 def _finished(root: Path, own: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Runs of these versions that came to their last round, the newest first."""
-    ours = {"protosphere": own_version()} | {name: version(name) for name in ("torch", "numpy")}
+    ours = {name: number for name, number in versions().items() if name in ("protosphere", "torch", "numpy")}
     for file in sorted([*root.glob("*/summary.json"), *root.glob("*/cells/*/*/summary.json")], reverse=True):
         run = file.parent
         if own in run.parents:
