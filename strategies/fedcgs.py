@@ -190,8 +190,8 @@ def _exchange(options: Options) -> Exchange:
     if options[FedCGSSettings].covariance == "identity":
         return Exchange((MEANS,), (PROTOTYPES,), IN_SPACE)
     told = "the second moment of its rows' features, of all classes together"
-    moment = Spec("weights", MOMENT, waits=True, exact=True, told=told)
-    return Exchange((MEANS, moment), (Spec("weights", DISCRIMINANT, exact=True),), IN_SPACE)
+    moment = Spec("weights", MOMENT, waits=True, dtype="float32", told=told)
+    return Exchange((MEANS, moment), (Spec("weights", DISCRIMINANT, dtype="float32"),), IN_SPACE)
 
 
 def _refuse_covariance(options: Options) -> None:
