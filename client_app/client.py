@@ -185,6 +185,7 @@ class Client:
 
     def _evaluated(self, instruction: Instruction) -> Report:
         state, stamp = self._take(instruction, trains=False)
+        instruction = self._whole(instruction)
         report = self._arrival(state, instruction)
         self._keep(instruction.run, stamp, state)
         return report
@@ -210,6 +211,7 @@ class Client:
 
     def _trained(self, instruction: Instruction) -> Stages[Report]:
         state, _ = self._take(instruction, trains=True)
+        instruction = self._whole(instruction)
         report = self._arrival(state, instruction)
         stream = (self.settings.seed, "client", self.partition, "round", instruction.round)
         seed_process(*stream, "process")
@@ -235,6 +237,12 @@ class Client:
             figures = replace(figures, prototype_norm=mean_norm(as_sent(upload, self.run.exchange.up)))
         seconds = time.perf_counter() - began - self.waited
         return replace(report, payload=upload, training=replace(figures, seconds=seconds))
+
+    def _whole(self, instruction: Instruction) -> Instruction:
+        """With what came before, of a method whose server sends it once."""
+        if instruction.payload is not None or not self.run.exchange.once:
+            return instruction
+        return replace(instruction, payload=self._store(instruction.run).load_received()[0])
 
     def _received(self, instruction: Instruction) -> Payload | None:
         """What came. Where no upload of weights was valid yet, each training starts from the initial ones: who has
@@ -271,10 +279,11 @@ class Client:
         last = instruction.round > self.settings.rounds
         arrived = self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
         confused = self.run.inference if instruction.confusion and self.tells_confusion else ""
-        asked = (self.objective, state, self.data, last, arrived, confused)
+        beside = None
+        if self.encoded is not None:
+            beside = partial(self.encoded.scores, self.objective, state, instruction.payload)
+        asked = (self.objective, state, self.data, last, arrived, confused, beside)
         evaluation = evaluate(*asked) if instruction.evaluate else None
-        if evaluation is not None and self.encoded is not None:
-            evaluation = self.encoded.judged(evaluation, partial(self.objective.encoded_scores, instruction.payload))
         report = Report(self.partition, instruction.round, evaluation=evaluation)
         if not instruction.ensemble:
             return report

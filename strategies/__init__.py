@@ -3,7 +3,7 @@ imported only when asked for, since a deployment starts a process a message."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -77,9 +77,6 @@ class Run:
     @property
     def confusion(self) -> bool:
         """Whether the last evaluation asks what test rows are taken for; a site with rows of its own may not say."""
-        if self.inference == RULE:
-            # of the encoder's answers clients count the right ones alone
-            return False
         hidden = self.private or self.exchange.hides_counts
         return self.settings.confusion == "always" or (self.settings.confusion == "auto" and not hidden)
 
@@ -140,6 +137,8 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     refuse_unknown(shared, _names(Settings))
     settings: Settings = check(Settings, shared)
     method = load_method(settings.strategy)
+    if method.objective.encoder and settings.privacy == "none" and not settings.privacy_encoder:
+        settings = replace(settings, privacy_encoder=method.objective.encoder)
     own: dict[type, Any] = {}
     for prefix, kind in method.settings.items():
         values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}

@@ -59,12 +59,14 @@ class Objective:
         of_prototypes: whether it reads `state.prototypes` while it trains or uploads. Where it does not, a client's
             features are measured before evaluations alone, and there are no prototypes after other rounds.
         encodes: whether it reads rows through the public encoder that `privacy-encoder` names, without `privacy`.
+        encoder: the one that it takes where none is named; "" for none.
     """
 
     beside: Sequence[str] = ()
     of_features = False
     of_prototypes = True
     encodes = False
+    encoder = ""
 
     def __init__(self, settings: Settings, options: Options, num_classes: int):
         self.settings = settings
@@ -142,6 +144,11 @@ class Objective:
     def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
         """The rule `encoder` of a method that `encodes`: directions u / ||u|| (n, d) float64 to (n, K), minus infinity
         for an unknown class; None before anything has come."""
+        return None
+
+    def pooled(self, state: ClientState, z: Tensor, encoded: Tensor) -> Tensor | None:
+        """The rule `pool` of a method that `encodes` and has it: of the model's features z (n, d), and of what the rule
+        `encoder` scores the same rows (n, K) float64: (n, K)."""
         return None
 
 

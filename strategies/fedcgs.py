@@ -188,10 +188,10 @@ IN_SPACE = ("by these what its rows look like to a public encoder",)
 
 def _exchange(options: Options) -> Exchange:
     if options[FedCGSSettings].covariance == "identity":
-        return Exchange((MEANS,), (PROTOTYPES,), IN_SPACE)
+        return Exchange((MEANS,), (PROTOTYPES,), IN_SPACE, once=True)
     told = "the second moment of its rows' features, of all classes together"
     moment = Spec("weights", MOMENT, waits=True, dtype="float32", told=told)
-    return Exchange((MEANS, moment), (Spec("weights", DISCRIMINANT, dtype="float32"),), IN_SPACE)
+    return Exchange((MEANS, moment), (Spec("weights", DISCRIMINANT, dtype="float32"),), IN_SPACE, once=True)
 
 
 def _refuse_covariance(options: Options) -> None:
