@@ -7,7 +7,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from client_app.site import NodeConfig, text
 from data.client_data import ClientData, Rows, TokenTransform
@@ -18,6 +17,7 @@ from models.encoder import Encoder, has_place, public_encoder
 from models.text import Tokens, reads_text
 from strategies import Run
 from strategies.contract import ClientState, Objective
+from strategies.encoder_space import directions
 from strategies.release import POOL, RULE
 
 ROWS_AT_ONCE = 256
@@ -91,11 +91,6 @@ class Encoded:
             found = directions(self.features(rows))
             _directions[rows] = kept = self.encoder.fingerprint, found
         return kept[1]
-
-
-def directions(features: Tensor) -> Tensor:
-    """z^ of u, (n, d) float64: 0 where an encoder failed."""
-    return normalize(features.double().nan_to_num(0, 0, 0), dim=1)
 
 
 def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: Load, simulated: bool) -> Encoded | None:

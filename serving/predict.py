@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 from torch import Tensor, softmax
 
-from client_app.encoded import directions
 from client_app.evaluation import ROWS_AT_ONCE, features_of, rule_scores
 from client_app.state import FORMAT, lay_out, new_state
 from client_app.store import Store, StoreError
@@ -27,6 +26,7 @@ from models.text import Tokens
 from serving.judge import Judge, judge_of
 from strategies import read_settings
 from strategies.contract import ClientState, Objective
+from strategies.encoder_space import directions
 from strategies.release import RULE
 
 PARTS = {"partition": int, "model": str, "class_names": list, "input": dict, "rule": str, "settings": dict}

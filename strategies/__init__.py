@@ -3,7 +3,7 @@ imported only when asked for, since a deployment starts a process a message."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from strategies.rounds.flower import PrototypeStrategy
 
 METHODS = {
+    "protosphere": "strategies.protosphere",
     "fedproto": "strategies.fedproto",
     "protonorm": "strategies.protonorm",
     "fedtgp": "strategies.fedtgp",
@@ -138,7 +139,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     settings: Settings = check(Settings, shared)
     method = load_method(settings.strategy)
     if method.objective.encoder and settings.privacy == "none" and not settings.privacy_encoder:
-        settings = replace(settings, privacy_encoder=method.objective.encoder)
+        settings = settings.model_copy(update={"privacy_encoder": method.objective.encoder})
     own: dict[type, Any] = {}
     for prefix, kind in method.settings.items():
         values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}

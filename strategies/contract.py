@@ -152,7 +152,7 @@ class Objective:
         return None
 
 
-class PullObjective(Objective):
+class Pulled(Objective):
     """Cross-entropy + lambda R: the prototype pull that FedProto and its heirs share (methods page, section 0)."""
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
@@ -163,6 +163,10 @@ class PullObjective(Objective):
         pull = prototype_pull(plain.features, batch.labels, *state.table, reduction=self.settings.prototype_loss)
         total = plain.total + self.settings.prototype_weight * pull
         return Loss(total, plain.parts | {"prototype-pull": pull}, plain.features)
+
+
+class PullObjective(Pulled):
+    """Pulled to what comes of the local prototypes that it sends."""
 
     def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
         """The local prototypes p_ij, without the counts n_ij."""
