@@ -2,7 +2,7 @@
 
     space    z^ = u / ||u||, u of a public encoder: `handcrafted`, unless `privacy-encoder` names another
     client   L = CE(g(z), y) + lambda R(z, gamma c_y), c the seed's frame (strategies/frame.py); so no target crosses
-             once: m_ij of its classes C_i with n_ij >= max(fewest, n_i / 2k_i), of the k_i that it holds; and
+             once: m_ij of C_i, those of its k_i classes with n_ij >= max(fewest, n_i / 2k_i); and
              S_i = sum over its rows of (z^ - m_iy)(z^ - m_iy)^T / n_i, half of it, in 16 bits
     server   w_ij = n_i / |C_i|, since class counts stay at home;  mu_j = sum_i w_ij m_ij / sum_i w_ij
              Sigma = sum_i (n_i S_i + sum_j w_ij (m_ij - mu_j)(m_ij - mu_j)^T) / sum_i n_i, shrunk to a sphere
@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from federation.settings import AtLeastOne, Count, Positive, SettingError, Settings
+from federation.settings import RULES, AtLeastOne, Count, Positive, SettingError, Settings
 from federation.wire.payloads import Parts, Payload, parts_of
 from prototypes.discriminant import covariance_of_sums
 from prototypes.prototype_set import PrototypeSet
@@ -71,7 +71,7 @@ class ProtosphereSettings:
         shrinkage: of the pooled Sigma towards a sphere of its own size, in [0, 1].
         exchanges: the rounds, from the first, in which clients send; 0: one where all train in each, else so many
             that nearly all have trained in one of them. Of a client the server takes the first that comes.
-        fewest: rows of a class for its mean to be sent.
+        fewest: rows of a class for its mean to be sent, unless none has so many.
     """
 
     gamma: Positive = 10.0
@@ -122,10 +122,8 @@ class ProtosphereObjective(Pulled):
         rows, columns = torch.triu_indices(*[found.shape[1]] * 2)
         half = (scale_of(self.settings) * (apart.T @ apart) / max(len(labels), 1))[rows, columns]
         sent = spoken_for(counts, self.options[ProtosphereSettings].fewest).nonzero().flatten()
-        if not len(sent):
-            # of so few rows the scatter would be the rows
-            half = torch.zeros_like(half)
-        scatter = Weights({SCATTER: half.float().unsqueeze(0)})
+        # as it crosses
+        scatter = Weights({SCATTER: half.half().float().unsqueeze(0)})
         return Parts({MEANS.name: PrototypeSet(sent, means[sent].float()), SCATTER: scatter})
 
     def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
@@ -145,9 +143,12 @@ class ProtosphereObjective(Pulled):
 
 
 def spoken_for(counts: Tensor, fewest: int) -> Tensor:
-    """The classes whose means a client sends, (K,) bool: one of few rows is nearly those rows, and weighs too much."""
+    """The classes whose means a client sends, (K,) bool: one of few rows is nearly those rows, and weighs too much. Who
+    has no other sends the largest.
+    """
     share = counts.sum() / (counts > 0).sum().clamp_min(1)
-    return (counts >= fewest) & (counts >= share / 2)
+    enough = (counts >= fewest) & (counts >= share / 2)
+    return enough if bool(enough.any()) else (counts == counts.max()) & (counts > 0)
 
 
 def scale_of(settings: Settings) -> float:
@@ -187,8 +188,6 @@ class Protosphere(ServerHalf):
             assert isinstance(own, PrototypeSet)
             assert isinstance(apart, Weights)
             heard.append(partition)
-            if not len(own.labels):
-                continue
             n, means = float(self.identities[partition].rows[0]), own.vectors.double()
             share = n / len(own.labels)
             scatter = torch.zeros(d, d, dtype=torch.float64)
@@ -220,5 +219,5 @@ METHOD = Method(
     settings={"protosphere": ProtosphereSettings},
     exchange=_exchange,
     inference=POOL,
-    rules=("local-prototypes", "classifier", "discriminant", RULE, POOL),
+    rules=(*RULES, RULE, POOL),
 )

@@ -92,8 +92,8 @@ class PrototypeStrategy(Strategy):
         self._scratch = Scratch(folder.path)
         self._silent: set[int] = set()
         self.trained: dict[int, int] = {}
-        self._made = 0  # the round that made the downloads
-        self._holds: dict[int, int] = {}  # partition -> the round whose downloads it has
+        self.made = 0  # the round that made the downloads
+        self.holds: dict[int, int] = {}  # partition -> the round whose downloads it has
         self._units: Mapping[int, float] = {}  # of the norms of uploads
         self._sent: dict[int, Bytes] = {}
         self._figures: dict[str, Any] = {}
@@ -160,7 +160,7 @@ class PrototypeStrategy(Strategy):
             # a round that failed over a full disk is not the clients' failure, and must not count
             self.folder.refuse_full_disk()
         server_began = time.monotonic()
-        self._holds |= {reply.partition: self._made for reply in replies if reply.report}
+        self.holds |= {reply.partition: self.made for reply in replies if reply.report}
         self._figures = {}
         metrics = self._aggregate(server_round, [reply for reply in replies if reply.trains])
         if metrics:
@@ -275,7 +275,7 @@ class PrototypeStrategy(Strategy):
         watched = self.outliers.warnings(uploads, self._units, norm, trained_towards)
         refuse_non_finite(outcome.downloads, server_round, self.half.class_word)
         kept = self.downloads if outcome.keeps else {}
-        self._made = server_round
+        self.made = server_round
         self.state, self.downloads, self.uploads = outcome.state, {**kept, **outcome.downloads}, uploads
         apart = separation_of(outcome.downloads, self.half.scales[0]) if self.run.exchange.pointwise else {}
         recorded = {**outcome.figures, "prototype_norm": norm, **apart}
@@ -317,7 +317,7 @@ class PrototypeStrategy(Strategy):
         for partition in partitions:
             key = self.half.address(partition, downloads, self.state, server_round)
             trained = self.trained.get(partition, 0)
-            has = self.run.exchange.once and self._holds.get(partition) == self._made
+            has = self.run.exchange.once and self.holds.get(partition) == self.made
             if (key, trained, has) not in made:
                 own = None if has else downloads.get(key)
                 payload = joined(own, self.means, self.codec.dim) if self.run.private else own

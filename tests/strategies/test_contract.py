@@ -41,12 +41,13 @@ ROWS["fedgen of all weights"] = {"strategy": "fedgen", "fedgen.share": "all", "m
 ROWS["fedgen by samples"] = {"strategy": "fedgen", "fedgen.weighting": "samples"} | COUNTED
 ROWS["fedpa by samples"] = {"strategy": "fedpa", "fedpa.weighting": "samples"} | COUNTED
 ROWS["fraug for pictures"] = {"strategy": "fraug", "fraug.variant": "pacs", "share-buffers": "own"}
+ROWS["protosphere"] |= {"protosphere.exchanges": 1}
 ROWS["fedcgs by means alone"] = ROWS["fedcgs"] | {"fedcgs.covariance": "identity"}
 ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}
 
 METHOD_OF = {row: load_method(settings["strategy"]) for row, settings in ROWS.items()}
 OF_WEIGHTS = ("extractor", "backbone", "head", "companion", "companion-update", "scale", "generator", "discriminant")
-ONCE = ("fedcgs",)  # what is sent in the first round alone
+ONCE = ("fedcgs", "protosphere")  # what is sent in the first round alone
 ROUNDS = 3
 WHOLE = {
     "rounds": ROUNDS,
@@ -130,7 +131,7 @@ def size_of(payload):
     if isinstance(payload, MixtureSet):
         return 4 * len(payload) * (2 * DIM + 1)
     if isinstance(payload, Weights):
-        return 4 * sum(tensor.numel() for tensor in payload.tensors.values())
+        return sum((2 if name == "scatter" else 4) * tensor.numel() for name, tensor in payload.tensors.items())
     return sum(size_of(part) for part in parts_of(payload).values())
 
 
@@ -162,6 +163,7 @@ def test_what_a_client_discloses_is_what_crosses(row):
         "mixtures of its classes": "means",
         "its class counts": "counts",
         "the second moment of its rows' features, of all classes together": "moment.values",
+        "how its rows' features vary around the means of their classes, of all classes together": "scatter.values",
         **{f"the trained weights of its {part}": f"{part}.values" for part in OF_WEIGHTS},
     }
     assert set(seen.said) == set(range(CLIENTS))
@@ -175,6 +177,7 @@ def test_what_a_client_discloses_is_what_crosses(row):
         "weights",
         "companion-update.ranks",
         "moment.small",
+        "scatter.small",
         *(f"{part}.small" for part in OF_WEIGHTS),
     }
     assert crossed - {*by_words.values()} <= beside
@@ -248,7 +251,8 @@ def test_who_is_evaluated_rarely_trains_sends_and_scores_the_same(row, monkeypat
     """Methods that read no prototypes are measured before evaluations alone: at the end of a round on which one
     follows, and else, by a client that has not trained since, when it is asked."""
     seen, run = whole(row), read_settings(ROWS[row])
-    assert {spec.kind for spec in run.exchange.up} <= {"weights"}
+    # prototypes of an encoder's space are none of the model's
+    assert run.encodes or {spec.kind for spec in run.exchange.up} <= {"weights"}
     measured, inner = [], client_module.measure
     monkeypatch.setattr(client_module, "measure", lambda o, state, data: measured.append(1) or inner(o, state, data))
     rare = watched(WHOLE | of_one(row) | ROWS[row] | {"evaluate-every": 2, "state-memory": 0}, Seen())
