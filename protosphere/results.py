@@ -67,7 +67,7 @@ class Run:
     def __init__(self, folder: str | os.PathLike[str]):
         # a link has another name than the run, under which clients keep their models
         self.folder = Path(folder).expanduser().resolve()
-        self._whole: Results | None = None
+        self._whole: tuple[int, Results] | None = None
 
     @property
     def name(self) -> str:
@@ -240,12 +240,18 @@ class Run:
 
     @property
     def _results(self) -> Results:
-        if self._whole is not None:
-            return self._whole
+        # it may have gone on since
+        ended = self.folder / "summary.json"
+        written = ended.stat().st_mtime_ns if ended.exists() else 0
+        if self._whole is not None and self._whole[0] == written:
+            return self._whole[1]
         found = read_results(self.folder)
         if found.finished:
-            self._whole = found
+            self._whole = written, found
         return found
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
 
     def __repr__(self) -> str:
         return f"Run({self.name!r})"

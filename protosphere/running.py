@@ -13,7 +13,7 @@ from federation.devices import device_of
 from federation.settings import SettingError, shown
 from protosphere.arrays import data_of
 from protosphere.frames import of_line
-from protosphere.names import Value, settings_of
+from protosphere.names import Value, plain, settings_of
 from protosphere.progress import Progress
 from protosphere.results import Run
 from protosphere.start import ours_first
@@ -98,7 +98,8 @@ def run(
     with ours_first():
         named = {"strategy": strategy, "dataset": data_of(dataset)}
     asked |= settings_of(None, {name: value for name, value in named.items() if value})
-    _refuse_engine(engine, workers)
+    clients = plain(clients)
+    _refuse_arguments(engine, workers, clients, on_round)
     folders: list[Path] = []
     with ours_first(), Progress(quiet) as progress:
         wanted = plan(preset=preset, resume=os.fspath(resume), clients=clients, more=asked)
@@ -131,13 +132,17 @@ def run(
             raise
 
 
-def _refuse_engine(engine: str, workers: int) -> None:
+def _refuse_arguments(engine: str, workers: int, clients: object, on_round: object) -> None:
     if engine not in GRIDS:
         raise SettingError(f"engine is {shown(engine)}, but it is loop or cohort.")
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise SettingError(f"workers is {shown(workers)}, but a run needs at least 1.")
     if engine == "cohort" and workers != 1:
         raise SettingError(f"workers is {workers}, but engine cohort trains clients in one process; leave it out.")
+    if clients is not None and (isinstance(clients, bool) or not isinstance(clients, int) or clients < 1):
+        raise SettingError(f"clients is {shown(clients)}, but a run needs a whole number of them, at least 1.")
+    if on_round is not None and not callable(on_round):
+        raise SettingError(f"on_round is {shown(on_round)}, but it is called after every round: give it a function.")
 
 
 def _after(error: BaseException, folders: list[Path]) -> None:
