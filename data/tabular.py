@@ -19,6 +19,7 @@ import numpy as np
 from data import DataError
 from data.alone import usable
 from data.arrays import Arrays
+from data.cells import MISSING, as_numbers, as_words, is_number
 from data.columns import (
     LABEL_COLUMNS,
     TEXT_COLUMNS,
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 NUMBER, CATEGORY = "number", "category"
-# how a CSV file writes a missing value
-MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "?")
+UNNAMED = ("", "Unnamed: 0", "__index_level_0__")
 MOST_VALUES = 200  # of a category; more are ids or texts
 _ROW = "number of the row"
 _FEW = 10  # values that a category may have however few rows there are
@@ -182,7 +182,7 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
 
 def _numbers(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     """(n, 1 or 2) features and which rows are wrong (n,)."""
-    values, missing = _as_numbers(cells)
+    values, missing = as_numbers(cells)
     with np.errstate(over="ignore"):
         numbers = values.astype(np.float32)
     wrong = (~missing & ~np.isfinite(numbers)) | (missing & (not column.missing))
@@ -193,7 +193,7 @@ def _one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     import pyarrow
     import pyarrow.compute as pc
 
-    words, missing = _as_words(cells)
+    words, missing = as_words(cells)
     codes = pc.index_in(words, value_set=pyarrow.array(column.values, pyarrow.string())).fill_null(-1).to_numpy()
     hot = np.zeros((len(codes), column.features), np.float32)
     known = np.flatnonzero(~missing & (codes >= 0))
@@ -201,44 +201,6 @@ def _one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     if column.missing:
         hot[missing, -1] = 1
     return hot, np.where(missing, not column.missing, codes < 0)
-
-
-def _as_numbers(cells: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Values (n,) float64, NaN for what is missing and infinity for what is no number; and which are missing."""
-    import pyarrow
-    import pyarrow.compute as pc
-
-    if pyarrow.types.is_dictionary(cells.type):
-        cells = cells.cast(cells.type.value_type)
-    if not pyarrow.types.is_string(cells.type) and not pyarrow.types.is_large_string(cells.type):
-        values = cells.cast(pyarrow.float64(), safe=False).to_numpy().astype(np.float64)
-        return values, np.isnan(values)
-    words, missing = _as_words(cells)
-    try:
-        values = words.cast(pyarrow.float64()).to_numpy().astype(np.float64)
-    except pyarrow.ArrowInvalid:
-        values = np.array([_number(word) for word in words.to_pylist()])
-    # the word itself is no number, either
-    values = np.where(np.isnan(values) & ~missing, np.inf, values)
-    return values, missing if len(values) else np.asarray(pc.is_null(words).to_numpy())
-
-
-def _number(word: str | None) -> float:
-    try:
-        return np.nan if word is None else float(word)
-    except ValueError:
-        return np.inf
-
-
-def _as_words(cells: Any) -> tuple[Any, np.ndarray]:
-    """Cells as strings without spaces around them, null for what is missing; and which are missing."""
-    import pyarrow
-    import pyarrow.compute as pc
-
-    words = cells.cast(pyarrow.string())
-    words = pc.utf8_trim_whitespace(words)
-    missing = pc.is_in(words, value_set=pyarrow.array([*MISSING, None], pyarrow.string()))
-    return pc.if_else(missing, pyarrow.scalar(None, pyarrow.string()), words), np.asarray(missing.to_numpy())
 
 
 def _whole_rows(encoded: np.ndarray) -> list[str]:
@@ -314,6 +276,14 @@ def write_schema(path: Path, schema: Sequence[Column]) -> None:
 def _inferred(name: str, tables: Mapping[str, pyarrow.Table], wanted: Sequence[str]) -> tuple[Column, ...]:
     import pyarrow
 
+    index = next((each for each in wanted if each in UNNAMED), None)
+    if index is not None:
+        _refuse(
+            name,
+            f"has the column {index!r} without a name of its own, the numbers of rows as pandas writes them: write "
+            f"the table with index=False, or name the columns to use in {SCHEMA}",
+            "has a column without a name",
+        )
     return tuple(
         _column(name, each, pyarrow.chunked_array([c for t in tables.values() for c in t.column(each).chunks], kind))
         for each in wanted
@@ -333,16 +303,23 @@ def _column(name: str, column: str, cells: Any) -> Column:
             f"them, or name the columns to use in {SCHEMA}",
             "has a column that holds neither numbers nor strings",
         )
-    values, missing = _as_numbers(cells)
+    values, missing = as_numbers(cells)
     if not np.isinf(values).any() or not strings:
         return Column(column, NUMBER, missing=bool(missing.any()))
-    words, missing = _as_words(cells)
+    words, missing = as_words(cells)
     distinct = sorted(word for word in words.unique().to_pylist() if word is not None)
+    others = [word for word in distinct if not is_number(word)]
+    if not others:
+        # a number all the same: its row refuses infinity
+        return Column(column, NUMBER, missing=bool(missing.any()))
     if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(words) // 2):
+        likely = "if it holds texts, set text-column to it; if ids, "
+        if len(others) < len(distinct) / 2:
+            likely = f"if it holds numbers, {others[0]!r} is none, so mend or empty that cell; otherwise "
         _refuse(
             name,
             f"has {len(distinct)} different values in the column {column!r} of {len(words)} rows, too many for a "
-            f"category: if it holds texts, set text-column to it; if ids, name the columns to use in {SCHEMA}",
+            f"category: {likely}name the columns to use in {SCHEMA}",
             "has a column of too many values for a category",
         )
     return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))

@@ -160,6 +160,8 @@ def test_a_file_that_names_no_columns_is_refused(table, tmp_path, content):
     ("column", "words"),
     [
         ([f"a sentence of row {row}" for row in range(N)], "text-column"),
+        ([*map(str, range(1, N)), "1,5"], "'1,5' is none"),
+        (["1"] * (N - 1) + ["-inf"], f"'-inf' in row {N - 1} "),
         (pd.date_range("2024", periods=N), "timestamp"),
     ],
 )
@@ -169,6 +171,15 @@ def test_texts_ids_and_times_are_no_features(table, tmp_path, column, words):
         decoded(str(root), tmp_path / "cache")
     write_schema(root / "columns.json", SCHEMA[:2])
     assert decoded(str(root), tmp_path / "cache").inputs.shape == (N, 3)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_the_numbers_that_pandas_gives_rows_are_no_feature(tmp_path, suffix):
+    path = tmp_path / f"t.{suffix}"
+    mixed = FRAME.sample(frac=1, random_state=0)
+    mixed.to_csv(path) if suffix == "csv" else mixed.to_parquet(path)
+    with pytest.raises(DataError, match="index=False"):
+        decoded(str(path), tmp_path / "cache")
 
 
 def test_texts_stay_texts_and_labels_and_groups_are_no_features(table, tmp_path):
