@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -60,8 +60,9 @@ def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alon
     wanted = _wanted(columns)
     try:
         with np.load(path, allow_pickle=False) as held:
+            names = list(held.files)
             entries = [*_OWN, *(name + end for name in wanted for end in ("", _TEST))]
-            found = {name: held[name] for name in entries if name in held.files}
+            found = {name: held[name] for name in entries if name in names}
     except Exception as error:
         # broken archives and pickled objects show in exceptions of every kind
         raise DataError(
@@ -69,6 +70,7 @@ def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alon
             "y=...), of numbers and strings, no objects.",
             told="its file of arrays cannot be read",
         ) from error
+    _refuse_misnamed(str(path), names)
     return arranged(str(path), found, class_names, wanted, alone)
 
 
@@ -111,6 +113,8 @@ def arranged(
         shapes = " and ".join(f"{each.dtype} {each.shape[1:]}" for each in inputs)
         _refuse(name, f"holds rows of {shapes} in x and x_test: give both one shape and type", "differ in their rows")
     class_names = class_names or tuple(map(str, np.asarray(found.get("classes", ())).tolist()))
+    if len(set(class_names)) < len(class_names):
+        _refuse(name, "names a class twice in classes: give each class one name, in label order", "name a class twice")
     labels = [np.asarray(found["y" + end]) for end in splits]
     for end, x, y in zip(splits, inputs, labels, strict=True):
         if y.shape != (len(x),):
@@ -132,6 +136,19 @@ def arranged(
         class_names,
         {each: values[every] for each, values in extra.items()},
     )
+
+
+def _refuse_misnamed(name: str, keys: Iterable[str]) -> None:
+    """Refuse `xtest` or `X_test`, which would be no test rows, and nobody would be told.
+
+    Raises:
+        DataError: an array that is called nearly as one of ours.
+    """
+    meant = {own.replace("_", ""): own for own in _OWN}
+    for key in keys:
+        own = meant.get(key.lower().replace("_", ""), key)
+        if own != key:
+            _refuse(name, f"has an array {key!r}: if it is {own}, call it that, else something else", "misname one")
 
 
 def _inputs(name: str, key: str, x: np.ndarray, axes: str, alone: bool) -> np.ndarray:
@@ -260,6 +277,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
         DataError: it cannot be written, or `arranged` refuses them.
     """
     held = {name: _plain(np.asarray(values)) for name, values in arrays.items()}
+    _refuse_misnamed("dataset", held)
     arranged("dataset", held)
     digest = hashlib.blake2b(digest_size=8)
     for name, values in sorted(held.items()):

@@ -65,6 +65,8 @@ BAD = [
     ({"x": X, "y": np.array([0, 1, 2, 0, -1, 1])}, r"the label -1 at y\[4\]"),
     ({"x": X, "y": Y, "classes": ["a", "b"]}, r"the label 2 at y\[2\]"),
     ({"x": X, "y": np.array(list("abcabd")), "classes": list("abc")}, r"the label d at y\[5\]"),
+    ({"x": X, "y": Y, "classes": ["a", "b", "a"]}, "a class twice"),
+    ({"x": X, "y": Y, "X_test": X, "ytest": Y}, "an array 'X_test': if it is x_test"),
     ({"x": X, "y": Y + 10_000}, "more than 10000"),
     ({"x": X[:, :0], "y": Y}, "a row each"),
     ({"x": X[:, 0], "y": Y}, "a row each"),
