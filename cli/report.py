@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cli import complete
 from cli.options import end
 
 BAD_INPUT = 2
@@ -13,7 +14,12 @@ BAD_INPUT = 2
 
 def report(
     folder: Annotated[
-        str, typer.Argument(help="A run's folder, its name in the results folder, or `latest`.", show_default=False)
+        str,
+        typer.Argument(
+            help="A run's folder, its name in the results folder, or `latest`.",
+            show_default=False,
+            autocompletion=complete.runs,
+        ),
     ] = "",
     results: Annotated[
         str, typer.Option(help="The folder that holds the runs' folders.", metavar="DIR", show_default=False)

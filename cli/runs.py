@@ -138,7 +138,7 @@ def delete(
     from federation.settings import SettingError
 
     try:
-        folders = [find(name, results) for name in dict.fromkeys(names)]
+        folders = list(dict.fromkeys(find(name, results) for name in names))
         for folder in folders:
             typer.echo(f"{folder}")
         if not yes:

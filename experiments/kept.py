@@ -70,9 +70,11 @@ def find(name: str, results: str = "") -> Path:
     there = kept(results)
     if name == "latest" and there:
         return there[-1].path
-    for path in (Path(os.path.expanduser(name)), root / name):
-        if any((path / file).exists() for file in ("settings.json", COMPARISON)):
-            return path.resolve()
+    known = {each.path.resolve() for each in there}
+    for path in (Path(os.path.expanduser(name)).resolve(), (root / name).resolve()):
+        # other programs, too, keep a settings.json
+        if path in known or "strategy" in _read(path / "settings.json") or "cells" in _read(path / COMPARISON):
+            return path
     raise SettingError(
         f"no run and no comparison is called {shown(name)}{nearest(name, [each.name for each in there])}; `protosphere "
         f"runs` lists those in {root}."

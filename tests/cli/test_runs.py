@@ -64,7 +64,12 @@ def test_deleted_runs_take_their_clients_models_along_and_nothing_else(three):
         done = asked("delete", first.name, other.name, "--yes", *results)
     assert (done.exit_code, "being written" in done.stderr) == (2, True)
     assert all(path.is_dir() and stores(path.name).is_dir() for path in three)
-    assert asked("delete", first.name, str(other), "--yes", *results).exit_code == 0
+    # another program's folder
+    editor = first.parent.parent / "editor"
+    editor.mkdir()
+    (editor / "settings.json").write_text('{"tab": 4}')
+    assert (asked("delete", str(editor), "--yes", *results).exit_code, editor.is_dir()) == (2, True)
+    assert asked("delete", first.name, str(other), str(first), "--yes", *results).exit_code == 0
     assert [path.is_dir() for path in three] == [False, False, True]
     assert [stores(path.name).is_dir() for path in three] == [False, False, True]
 
