@@ -1,6 +1,7 @@
 """A run in this process."""
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from protosphere.start import ours_first
 from strategies import read_settings
 
 Engine = Literal["loop", "cohort"]
+# models are drawn from torch's global generator; a run may start another from on_round
+_ONE_AT_A_TIME = threading.RLock()
 GRIDS: Mapping[str, Callable[..., LocalGrid]] = {"loop": LocalGrid, "cohort": CohortGrid}
 
 
@@ -37,7 +40,8 @@ def run(
     settings: Mapping[str, Value] | None = None,
     **more: Value,
 ) -> Run:
-    """Train clients together in this process, as `protosphere run` does, and give what came out.
+    """Train clients together in this process, as `protosphere run` does, and give what came out. Of several threads each
+    waits until the run before is done.
 
     >>> import protosphere
     >>> run = protosphere.run("protonorm", "spiral", clients=4, rounds=3, models="tiny_perceptron", spiral_points=50)
@@ -101,7 +105,7 @@ def run(
     clients = plain(clients)
     _refuse_arguments(engine, workers, clients, on_round)
     folders: list[Path] = []
-    with ours_first(), Progress(quiet) as progress:
+    with _ONE_AT_A_TIME, ours_first(), Progress(quiet) as progress:
         wanted = plan(preset=preset, resume=os.fspath(resume), clients=clients, more=asked)
         device_of(str(wanted.run_config["device"]), "setting `device` is")
         rounds, rule = int(wanted.run_config["rounds"]), read_settings(wanted.run_config).inference

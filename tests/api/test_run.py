@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,19 @@ def test_a_run_that_is_cut_can_be_loaded_and_resumed(error, state):
     assert (run.folder / "report.html").exists() == (state == "stopped")
     whole = start(strategy="fedproto", rounds=4)
     assert protosphere.run(resume=run.name, quiet=True).rounds["accuracy"].equals(whole.rounds["accuracy"])
+
+
+def test_runs_in_threads_wait_for_each_other():
+    heard = []
+
+    def go(seed):
+        start(strategy="fedproto", seed=seed, on_round=lambda figures: heard.append(seed))
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(go, range(3)))
+    assert [own for own, before in zip(heard, [None, *heard], strict=False) if own != before] == list(
+        dict.fromkeys(heard)
+    )
 
 
 def test_load_finds_a_run_by_every_name(tmp_path, monkeypatch):
