@@ -40,8 +40,8 @@ def run(
     settings: Mapping[str, Value] | None = None,
     **more: Value,
 ) -> Run:
-    """Train clients together in this process, as `protosphere run` does, and give what came out. Of several threads each
-    waits until the run before is done.
+    """Train clients together in this process, as `protosphere run` does, and give what came out. Of several threads
+    each waits until the run before is done.
 
     >>> import protosphere
     >>> run = protosphere.run("protonorm", "spiral", clients=4, rounds=3, models="tiny_perceptron", spiral_points=50)
