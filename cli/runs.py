@@ -63,7 +63,14 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     typer.echo(f"in {results_root(results)}: {readable_size(sum(each.size for each in found))}")
 
 
+def _in(context: typer.Context, results: str) -> str:
+    """The results folder: a command's own, or what stands before the command."""
+    before = context.parent.params.get("results") if context.parent else ""
+    return results or str(before or "")
+
+
 def compare(
+    context: typer.Context,
     names: Annotated[
         list[str],
         typer.Argument(
@@ -89,7 +96,7 @@ def compare(
     from reports.results import read_results
 
     try:
-        found = [read_results(find(name, results)) for name in names]
+        found = [read_results(find(name, _in(context, results)).resolve()) for name in names]
     except SettingError as error:
         end(str(error), BAD_INPUT)
     if len(found) < 2:
@@ -121,6 +128,7 @@ def compare(
 
 
 def delete(
+    context: typer.Context,
     names: Annotated[
         list[str], typer.Argument(help="Names or folders.", metavar="RUN...", autocompletion=complete.runs)
     ],
@@ -138,8 +146,8 @@ def delete(
     from federation.settings import SettingError
 
     try:
-        folders = list(dict.fromkeys(find(name, results) for name in names))
-        for folder in folders:
+        folders = [find(name, _in(context, results)) for name in names]
+        for folder in dict.fromkeys(folder.resolve() for folder in folders):
             typer.echo(f"{folder}")
         if not yes:
             if not sys.stdin.isatty():
