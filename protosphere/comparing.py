@@ -4,7 +4,7 @@ import html
 import io
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -85,6 +85,15 @@ def compare(
         SettingError, DataError, ModelError: before anything starts, what cannot work.
         RunError: every run failed.
     """
+    for name, given in {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds}.items():
+        _refuse_single(name, given)
+    if sweep is not None and not isinstance(sweep, Mapping):
+        raise SettingError(f"sweep is {shown(sweep)}, but it is a mapping of settings to lists of values.")
+    for name, given in (sweep or {}).items():
+        _refuse_single(f"sweep of {name}", given)
+    jobs = plain(jobs)
+    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int)):
+        raise SettingError(f"jobs is {shown(jobs)}, but it is a whole number.")
     table: dict[str, Any] = {
         "methods": [_labelled(each) for each in methods],
         "datasets": [_entry(each) for each in datasets],
@@ -219,20 +228,29 @@ class Comparison:
         'local'
 
         Args:
-            method: its label. row: "" for the first.
+            method: its label; of a swept one that in `table`, for what was chosen, or in `chosen`. row: "" for the
+                first.
 
         Raises:
             SettingError: there is none such that is finished.
         """
+        *_, choices = tuned(self._asked, results(self._kept, self._asked, self._cells))
+        own = {(each.row, each.method): each.chosen for each in choices}
         for cell in self._cells:
+            wanted = own.get((cell.row, method)) or method
             if (
-                (cell.method, cell.seed) == (method, seed)
+                (cell.method, cell.seed) == (wanted, seed)
                 and row in ("", cell.row)
                 and (run := self._kept.run_of(cell))
             ):
                 return Run(run)
-        there = "; ".join(cell.title for cell in self._cells)
-        raise SettingError(f"no finished run of {method}, seed {seed} is in {self.folder}; it has {there}.")
+        methods = "; ".join(dict.fromkeys(cell.method for cell in self._cells))
+        seeds = ", ".join(str(each) for each in sorted({cell.seed for cell in self._cells}))
+        where = f", row {row}," if row else ""
+        raise SettingError(
+            f"no finished run of {method}, seed {seed}{where} is in {self.folder}; its methods are {methods}; its "
+            f"seeds {seeds}; its rows {'; '.join(dict.fromkeys(cell.row for cell in self._cells))}."
+        )
 
     def report(self) -> Report:
         """Write tables, pictures and `report.html` anew, and give that; a notebook shows it.
@@ -249,6 +267,12 @@ class Comparison:
     def _repr_html_(self) -> str:
         words: str = self.table().to_html(index=False, float_format=lambda value: f"{value:.4g}", na_rep="")
         return f"{words}<p>{html.escape(self.folder.name)}</p>"
+
+
+def _refuse_single(name: str, given: object) -> None:
+    """Refuse one of what there may be several: of a word every letter would be one."""
+    if isinstance(given, str | Mapping | os.PathLike) or not isinstance(given, Iterable):
+        raise SettingError(f"{name} is {shown(given)}, but it is a list: give [...], of one entry, too.")
 
 
 def _entry(item: Entry) -> Any:

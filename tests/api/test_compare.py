@@ -26,6 +26,12 @@ QUICK = {"clients": 3, "rounds": 2, "models": "tiny_perceptron", "spiral_points"
         ({"baseline": "fedprot"}, "SettingError", "fedprot"),
         ({"sweep": {"protonorm__gamma": [1, 2]}}, "SettingError", "protonorm.gamma"),
         ({"sweep": {"learning_rate": [0.1]}}, "SettingError", "learning-rate"),
+        ({"methods": "local"}, "SettingError", 'methods is "local"'),
+        ({"datasets": "spiral"}, "SettingError", 'datasets is "spiral"'),
+        ({"seeds": 3}, "SettingError", "seeds is 3"),
+        ({"sweep": {"learning_rate": 0.1}}, "SettingError", "learning_rate is 0.1"),
+        ({"sweep": ["learning_rate"]}, "SettingError", "sweep is"),
+        ({"jobs": "2"}, "SettingError", 'jobs is "2"'),
         ({"seed": 1}, "SettingError", "`seed`"),
         ({"gamma": 1}, "SettingError", "`gamma`"),
     ],
@@ -104,6 +110,7 @@ def test_a_sweep_is_chosen_on_validation_rows_and_finished_runs_are_taken():
     assert dict(zip(tried["variant"], tried["validation"], strict=True)) == pytest.approx(validation)
     best = tried[tried["chosen"]]["variant"].item()
     assert validation[best] == max(validation.values())
+    assert found.run("protonorm").folder == runs[best].folder
     again = protosphere.compare(**asked, reuse=True)
     assert again.table().drop(columns="seconds").equals(found.table().drop(columns="seconds"))
     assert again.run("local").summary == found.run("local").summary
