@@ -33,7 +33,7 @@ from data.columns import (
 )
 from data.files import replacing
 from data.folders import SCHEMA, Folder
-from data.text_files import batches, column_types
+from data.tables import read_columns, types_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -72,19 +72,20 @@ class Column:
 def is_numbers(folder: Folder, columns: Columns, site: bool) -> bool:
     """Whether a folder's tables hold numbers and categories: a `columns.json` lies there, or no column is an image or
     has a usual name of texts, and it is no site's."""
-    if folder.format not in ("csv", "parquet") or columns.text:
+    if folder.format not in ("csv", "json", "parquet") or columns.text:
         return False
     if (folder.root / SCHEMA).is_file():
         return True
     if site:
         return False
     try:
-        held = _types(folder.train[0])
+        held = types_of(folder.train[0])
     except Exception:
         # whoever reads the whole table says what is wrong with it
         return False
     pictures = any(str(kind).startswith(("struct", "binary", "large_binary", "list")) for kind in held.values())
-    texts = any(name in held and str(held[name]).endswith("string") for name in TEXT_COLUMNS)
+    # parquet alone knows numbers from strings before every row is read
+    texts = any(name in held and (folder.format != "parquet" or is_string(held[name])) for name in TEXT_COLUMNS)
     return not pictures and not texts and len(held) > 1
 
 
@@ -101,7 +102,7 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
     import datasets
 
     name = folder.name
-    held = _types(folder.train[0])
+    held = types_of(folder.train[0])
     refuse_absent(name, held, columns)
     label = columns.label or next((each for each in LABEL_COLUMNS if each in held), "")
     if not label:
@@ -312,13 +313,9 @@ def write_schema(path: Path, schema: Sequence[Column]) -> None:
 
 
 def _inferred(name: str, tables: Mapping[str, pyarrow.Table], wanted: Sequence[str]) -> tuple[Column, ...]:
-    import pyarrow
-
-    return tuple(
-        _column(name, each, pyarrow.chunked_array([c for t in tables.values() for c in t.column(each).chunks], kind))
-        for each in wanted
-        for kind in [tables["train"].schema.field(each).type]
-    )
+    # of all splits: one may have whole numbers where another has fractions
+    every = _joined(name, [table.select(wanted) for table in tables.values()])
+    return tuple(_column(name, each, every.column(each)) for each in wanted)
 
 
 def _column(name: str, column: str, cells: Any) -> Column:
@@ -351,27 +348,15 @@ def _column(name: str, column: str, cells: Any) -> Column:
 # --- files ---------------------------------------------------------------------------------------------------
 
 
-def _types(path: Path) -> dict[str, Any]:
-    import pyarrow.parquet
-
-    if path.suffix != ".parquet":
-        return dict(column_types(path))
-    schema = pyarrow.parquet.read_schema(path)
-    return {name: schema.field(name).type for name in schema.names}
-
-
 def _splits(folder: Folder) -> list[tuple[str, tuple[Path, ...]]]:
     return [(split, paths) for split, paths in (("train", folder.train), ("test", folder.test)) if paths]
 
 
 def _table(folder: Folder, paths: tuple[Path, ...], wanted: Sequence[str]) -> pyarrow.Table:
     """Some columns of a split's files."""
-    import pyarrow
-    import pyarrow.parquet
-
     parts = []
     for path in paths:
-        held = _types(path)
+        held = types_of(path)
         lacking = next((each for each in wanted if each not in held), None)
         if lacking is not None:
             _refuse(
@@ -380,15 +365,17 @@ def _table(folder: Folder, paths: tuple[Path, ...], wanted: Sequence[str]) -> py
                 f"columns of the first, or of {SCHEMA}",
                 "lacks a column in one of its files",
             )
-        if path.suffix == ".parquet":
-            parts.append(pyarrow.parquet.read_table(path, columns=list(wanted)))
-        else:
-            schema = pyarrow.schema([(each, pyarrow.string()) for each in wanted])
-            parts.append(pyarrow.Table.from_batches(batches(path, schema), schema))
+        parts.append(read_columns(path, wanted))
+    return _joined(folder.name, parts)
+
+
+def _joined(name: str, parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
+    import pyarrow
+
     try:
         return pyarrow.concat_tables(parts, promote_options="permissive")
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-        _refuse(folder.name, f"has files of different columns ({error}): write them alike", "has files that differ")
+        _refuse(name, f"has files of different columns ({error}): write them alike", "has files that differ")
 
 
 def _refuse(name: str, sentence: str, told: str) -> NoReturn:

@@ -131,6 +131,10 @@ ARRAYS = [
     Case("names a column, but its data are arrays", node(arrays(x=GOOD_X, y=GOOD_Y), label_column="canary")),
     Case("its data are arrays without a classes.txt", node(named(("canary.npz", "")), data_path=AT + "/canary.npz")),
     Case("what its columns.json does not allow", own(("train-canary.csv", "canary,label\nx,no\n"), COLUMNS)),
+    Case(
+        "row 1 of a table of its data has text, where other rows have a number",
+        own(("train-canary.jsonl", '{"canary": 1.5, "label": "no"}\n{"canary": "canary", "label": "no"}'), COLUMNS),
+    ),
     Case("its own code for data failed", coded("raise RuntimeError('canary')")),
     Case("its own code gives no data set", coded("return 'canary'[0]")),
     Case("its rows come from code of its own", node(coded("return []"), privacy_epsilon="3.0"), PRIVATE),
