@@ -22,7 +22,8 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     """List runs and comparisons; compare or delete some.
 
     State `cut`: it did not come to its end, and `--resume` goes on with it; beside the state stand finished rounds, or
-    cells. A long name of data lacks its middle. `%` is the headline's accuracy. The size counts the clients' models that lie in this home.
+    cells. A long name of data lacks its middle. `%` is the headline's accuracy. The size counts the clients' models
+    that lie in this home.
 
     Exits 0.
     """

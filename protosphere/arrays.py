@@ -19,8 +19,7 @@ def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any]") -> Any:
     """
     if isinstance(dataset, Mapping):
         return str(write_arrays(home() / "arrays", dataset))
-    arrays = isinstance(dataset, tuple | list) and any(hasattr(each, "__array__") for each in dataset)
-    if not arrays:
+    if not is_arrays(dataset):
         return dataset
     assert isinstance(dataset, tuple | list)
     if len(dataset) not in (2, 4):
@@ -29,3 +28,10 @@ def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any]") -> Any:
             "hold more."
         )
     return str(write_arrays(home() / "arrays", dict(zip(KEYS, dataset, strict=False))))
+
+
+def is_arrays(dataset: object) -> bool:
+    """Whether it is arrays in a row, or by their names."""
+    if isinstance(dataset, Mapping):
+        return hasattr(dataset.get("x"), "__array__")
+    return isinstance(dataset, tuple | list) and any(hasattr(each, "__array__") for each in dataset)

@@ -23,6 +23,7 @@ from experiments.compare.report import REPORT, write_all
 from experiments.compare.reuse import reuse as take_finished
 from experiments.compare.sweep import swept, tuned
 from federation.settings import SettingError, shown
+from protosphere.arrays import data_of, is_arrays
 from protosphere.names import Value, plain, setting, settings_of
 from protosphere.results import Report, Run
 from protosphere.start import ours_first
@@ -30,16 +31,19 @@ from runs.places import results_root
 from runs.round import RunError
 
 Entry = str | Mapping[str, Value]
+USUAL_DATA = ("digits",)
+ARRAYS = "arrays"
 LABELS = ("label", "base", "missing")
 OF_DIFFERENCE = {"difference": "mean", "low": "low", "high": "high", "seeds": "seeds", "needed": "needed"}
 
 
 def compare(
     methods: Sequence[Entry],
-    datasets: Sequence[Entry] = ("digits",),
+    datasets: Sequence[Any] = USUAL_DATA,
     partitions: Sequence[Mapping[str, Value]] = (),
     seeds: Sequence[int] = (0, 1, 2),
     *,
+    dataset: "Value | Mapping[str, Any] | Sequence[Any]" = "",
     metric: str | Sequence[str] = "headline",
     target: float | None = None,
     baseline: str = "",
@@ -60,12 +64,22 @@ def compare(
     >>> found.table()["method"].tolist()
     ['local', 'protonorm, gamma 5']
 
+    Arrays are kept once for all runs, in a file called by their content, as `run` keeps them:
+
+    >>> x = np.random.default_rng(0).normal(size=(120, 5))
+    >>> own = protosphere.compare(["local", "fedproto"], dataset=(x, x[:, 0] > 0), seeds=[0], clients=2, rounds=1,
+    ...                           models="tiny_perceptron", quiet=True)
+    >>> own.table()["row"].tolist()
+    ['arrays', 'arrays']
+
     Args:
         methods: names, or mappings of `strategy`, perhaps a `label`, and settings of that method, named as in `run`.
-        datasets: names, ids or paths, or mappings of `dataset` and settings.
+        datasets: names, ids or paths, or arrays as `run` takes them; or mappings of `dataset`, any of these, perhaps a
+            `label`, and settings.
         partitions: mappings of the settings that decide who holds which rows, perhaps with a `label`; none for the
             settings' own.
         seeds: different whole numbers from 0 on.
+        dataset: a single one, as `run` takes it, instead of `datasets`.
         metric: what is compared: `headline`, `selected`, `best`, `client-best`, `last-5` or `final`, perhaps after a
             rule (`classifier last-5`); the first of several makes the curves.
         target: an accuracy in (0, 1] up to which bytes are counted.
@@ -85,9 +99,11 @@ def compare(
         SettingError, DataError, ModelError: before anything starts, what cannot work.
         RunError: every run failed.
     """
+    with ours_first():
+        data = _data(datasets, dataset)
     table: dict[str, Any] = {
         "methods": [_labelled(each) for each in methods],
-        "datasets": [_entry(each) for each in datasets],
+        "datasets": data,
         "partitions": [_labelled(each) for each in partitions],
         "seeds": [plain(seed) for seed in seeds],
         "metric": metric if isinstance(metric, str) else list(metric),
@@ -249,6 +265,29 @@ class Comparison:
     def _repr_html_(self) -> str:
         words: str = self.table().to_html(index=False, float_format=lambda value: f"{value:.4g}", na_rep="")
         return f"{words}<p>{html.escape(self.folder.name)}</p>"
+
+
+def _data(datasets: Sequence[Any], dataset: Any) -> list[Any]:
+    """The data sets as a comparison's file would have them; arrays as the path of their file.
+
+    Raises:
+        SettingError: `dataset` and `datasets`, or a sequence that is neither names nor arrays.
+        DataError: arrays that are no data set.
+    """
+    single = is_arrays(dataset) or bool(dataset)
+    if single and datasets is not USUAL_DATA:
+        raise SettingError("`dataset` and `datasets` exclude each other; give one of them.")
+    items = [dataset] if single else [datasets] if is_arrays(datasets) else list(datasets)
+    found: list[Any] = []
+    for item in items:
+        entry = dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {"dataset": item}
+        if is_arrays(entry.get("dataset")):
+            # what they are called has no meaning for anybody
+            others = sum(str(each.get("label", "")).startswith(ARRAYS) for each in found if isinstance(each, dict))
+            entry = {"label": f"{ARRAYS} {others + 1}" if others else ARRAYS} | entry
+            entry["dataset"] = data_of(entry["dataset"])
+        found.append(_entry(entry if len(entry) > 1 else entry.get("dataset", entry)))
+    return found
 
 
 def _entry(item: Entry) -> Any:
