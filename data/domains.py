@@ -112,8 +112,8 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
     three channels if one has them; to pixels of full scale 255. Arrays that are no uint8 images stay as they are, and
     all have one shape and type. Labels are matched by the classes' names, in the first domain's order; or in that of a
     `classes.txt` beside the subfolders, which names the classes of all domains, and those of a domain that only numbers
-    its own. The domains' training rows come first, interleaved in proportion, then their test rows likewise, so that the
-    first rows are of all domains alike. Groups of different domains are different groups.
+    its own. The domains' training rows come first, interleaved in proportion, then their test rows likewise, so that
+    the first rows are of all domains alike. Groups of different domains are different groups.
 
     Args:
         recipe: of all the domains.
