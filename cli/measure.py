@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from serving.labelled import Labelled
     from serving.predict import Answer, Trained
 
 UNREADABLE = 1
@@ -21,17 +20,19 @@ BAD_INPUT = 2
 MOST_COLUMNS = 12  # classes up to which what was taken for what is a table
 
 
-def measure(trained: "Trained", rule: str, inputs: "Sequence[Labelled]", as_json: bool, csv: Path | None) -> None:
-    """Print accuracy, accuracy by class and what was taken for what; leave a row an input in `csv`.
+def measure(
+    trained: "Trained", rule: str, judged: "Sequence[tuple[int, Answer]]", as_json: bool, csv: Path | None
+) -> None:
+    """Of the classes of inputs and the answers to them print accuracy, accuracy by class and what was taken for what;
+    leave a row an input in `csv`.
 
     Exits 1 where some inputs could not be read: they are told, and left out of every figure.
     """
-    from serving.labelled import confusion, judge
+    from serving.labelled import confusion
 
-    judged = list(judge(trained, rule, inputs))
     counts = confusion(judged, len(trained.class_names))
     if csv is not None:
-        _write(csv, judged, trained.class_names)
+        write_answers(csv, judged, trained.class_names)
     if as_json:
         typer.echo(json.dumps(_as_json(counts, rule, trained.class_names)))
     else:
@@ -43,14 +44,15 @@ def measure(trained: "Trained", rule: str, inputs: "Sequence[Labelled]", as_json
         raise typer.Exit(UNREADABLE)
 
 
-def _write(path: Path, judged: "Sequence[tuple[Labelled, Answer]]", names: Sequence[str]) -> None:
+def write_answers(path: Path, judged: "Sequence[tuple[int | None, Answer]]", names: Sequence[str]) -> None:
+    """A row an input: its name, its class where that is known, the prediction and its probability."""
     from data.files import replacing
     from reports.numbers import as_csv
 
     rows: list[list[object]] = [["input", "label", "prediction", "probability"]]
-    for each, answer in judged:
+    for label, answer in judged:
         predicted = None if answer.problem else names[answer.label]
-        rows.append([each.name, names[each.label], predicted, answer.confidence])
+        rows.append([answer.source, None if label is None else names[label], predicted, answer.confidence])
     try:
         with replacing(path) as temporary:
             temporary.write_text(as_csv(rows), "utf-8")

@@ -43,6 +43,7 @@ NUMBER, CATEGORY = "number", "category"
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 MOST_VALUES = 200  # of a category; more are ids or texts
 _ROW = "number of the row"
+NOTHING = "no value"
 _FEW = 10  # values that a category may have however few rows there are
 
 
@@ -162,15 +163,17 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
                 "lacks a column that its columns.json names",
             )
         cells = table.column(column.name)
-        part, wrong = _numbers(column, cells) if column.kind == NUMBER else _one_hot(column, cells)
+        part, wrong = features_of(column, cells)
         if alone:
             part[wrong] = np.inf
         elif wrong.any():
             row = int(wrong.argmax())
-            value = cells[row].as_py()
-            none = value is None or (isinstance(value, str) and value.strip() in MISSING) or value != value
-            what = "no value" if none else f"{value!r}"
-            remedy = 'say "missing": true there' if none else f"it can be {column.kind} there: mend the row or the file"
+            what = cell_word(cells[row].as_py())
+            remedy = (
+                'say "missing": true there'
+                if what == NOTHING
+                else f"it can be {column.kind} there: mend the row or the file"
+            )
             _refuse(
                 name,
                 f"has {what} in row {row} of its {split} table in the column {column.name!r}, which {SCHEMA}, or the "
@@ -179,6 +182,17 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
             )
         parts.append(part)
     return np.concatenate(parts, axis=1)
+
+
+def features_of(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(n, features of the column), and which rows are wrong (n,)."""
+    return _numbers(column, cells) if column.kind == NUMBER else _one_hot(column, cells)
+
+
+def cell_word(value: Any) -> str:
+    """A cell for a sentence: its value, or NOTHING."""
+    none = value is None or (isinstance(value, str) and value.strip() in MISSING) or value != value
+    return NOTHING if none else f"{value!r}"
 
 
 def _numbers(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
