@@ -147,6 +147,11 @@ class Deployment:
         own |= {"partition": str(partition), "of": str(len(self.sites)), **site.options}
         self._nodes[partition] = self._run_script("supernode.sh", own, self.log(partition))
 
+    def end_node(self, partition: int) -> None:
+        """Have a site's SuperNode leave, as its operator would."""
+        self._nodes[partition].signal(signal.SIGTERM)
+        self._nodes[partition].stop(STOP_PATIENCE)
+
     def alive(self, partition: int | None = None) -> set[int]:
         """Ids of the processes of a site, or of the SuperLink."""
         family = self._superlink if partition is None else self._nodes.get(partition)

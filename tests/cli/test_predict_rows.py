@@ -216,8 +216,8 @@ def text(content, name="t.csv"):
         ("rows", text("no archive", "t.npz"), "cannot be read"),
         ("rows", lambda place: [*arrays(x=ROWS)(place), "--label-column", "y"], "--label-column"),
         ("rows", lambda place: [*arrays(x=ROWS)(place), *table(FRAME)(place)], "one .npz"),
-        ("pixels", arrays(x=IMAGES / 255), "float64"),
-        ("pixels", arrays(x=IMAGES[:, :4]), "(3, 4, 10)"),
+        ("pixels", arrays(x=IMAGES / 255), "float32"),
+        ("pixels", arrays(x=IMAGES[:, :5]), "(3, 5, 10)"),
     ],
 )  # fmt: skip
 def test_what_is_of_no_use_is_one_sentence(client, given, words, trained, predict, tmp_path):
