@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 UNREADABLE = 1
 BAD_INPUT = 2
+MOST_PROBLEMS = 20  # that are told in a sentence each
 MOST_COLUMNS = 12  # classes up to which what was taken for what is a table
 
 
@@ -37,10 +38,17 @@ def measure(
         typer.echo(json.dumps(_as_json(counts, rule, trained.class_names)))
     else:
         _show(counts, rule, trained)
-    for _, answer in judged:
-        if answer.problem:
-            typer.echo(answer.problem, err=True)
-    if int(counts.sum()) < len(judged):
+    tell_problems([answer for _, answer in judged])
+
+
+def tell_problems(answers: "Sequence[Answer]") -> None:
+    """Say which inputs could not be read, and exit with 1 if there are any."""
+    problems = [answer.problem for answer in answers if answer.problem]
+    for problem in problems[:MOST_PROBLEMS]:
+        typer.echo(problem, err=True)
+    if len(problems) > MOST_PROBLEMS:
+        typer.echo(f"... and {len(problems) - MOST_PROBLEMS} more could not be read", err=True)
+    if problems:
         raise typer.Exit(UNREADABLE)
 
 
@@ -91,6 +99,8 @@ def _show(counts: "NDArray[np.int64]", rule: str, trained: "Trained") -> None:
     typer.echo(
         f"accuracy: {100 * right / rows:.1f} % ({right} of {rows})" if rows else "accuracy: no input could be read"
     )
+    if not rows:
+        return
     # Text: a name is no markup
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("class", overflow="fold")

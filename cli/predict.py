@@ -12,7 +12,6 @@ from cli.options import Encoder, Rule, end
 if TYPE_CHECKING:
     from serving.predict import Answer
 
-UNREADABLE = 1
 BAD_INPUT = 2
 
 
@@ -56,7 +55,7 @@ def predict(
 
     Exits 0 when all could be read, 1 when some could not, and 2 when the client or the question is of no use.
     """
-    from cli.measure import measure, write_answers
+    from cli.measure import measure, tell_problems, write_answers
     from client_app.client import USER_ERRORS
     from federation.settings import SettingError
     from serving.labelled import holds_labels, judge, read_labelled
@@ -99,11 +98,7 @@ def predict(
     elif read:
         typer.echo(f"client {trained.partition} of run {trained.run}, {trained.model} by {chosen}")
         _print_table(read, trained.class_names)
-    for answer in answers:
-        if answer.problem:
-            typer.echo(answer.problem, err=True)
-    if len(read) < len(answers):
-        raise typer.Exit(UNREADABLE)
+    tell_problems(answers)
 
 
 def _as_json(answer: "Answer", rule: str, class_names: tuple[str, ...]) -> dict[str, object]:

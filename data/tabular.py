@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 NUMBER, CATEGORY = "number", "category"
 # how a CSV file writes a missing value
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "?")
+TRUTHS = ("false", "true")
 MOST_VALUES = 200  # of a category; more are ids or texts
 _ROW = "number of the row"
 NOTHING = "no value"
@@ -197,7 +198,7 @@ def cell_word(value: Any) -> str:
 
 def _numbers(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     """(n, 1 or 2) features and which rows are wrong (n,)."""
-    values, missing = _as_numbers(cells)
+    values, missing = _as_numbers(cells, truths=True)
     with np.errstate(over="ignore"):
         numbers = values.astype(np.float32)
     wrong = (~missing & ~np.isfinite(numbers)) | (missing & (not column.missing))
@@ -218,8 +219,9 @@ def _one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     return hot, np.where(missing, not column.missing, codes < 0)
 
 
-def _as_numbers(cells: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Values (n,) float64, NaN for what is missing and infinity for what is no number; and which are missing."""
+def _as_numbers(cells: Any, truths: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Values (n,) float64, NaN for what is missing and infinity for what is no number; and which are missing. With
+    `truths` the words true and false are 1 and 0, as the column has them where it is no strings."""
     import pyarrow
     import pyarrow.compute as pc
 
@@ -232,13 +234,15 @@ def _as_numbers(cells: Any) -> tuple[np.ndarray, np.ndarray]:
     try:
         values = words.cast(pyarrow.float64()).to_numpy().astype(np.float64)
     except pyarrow.ArrowInvalid:
-        values = np.array([_number(word) for word in words.to_pylist()])
+        values = np.array([_number(word, truths) for word in words.to_pylist()])
     # the word itself is no number, either
     values = np.where(np.isnan(values) & ~missing, np.inf, values)
     return values, missing if len(values) else np.asarray(pc.is_null(words).to_numpy())
 
 
-def _number(word: str | None) -> float:
+def _number(word: str | None, truths: bool) -> float:
+    if truths and word is not None and word.lower() in TRUTHS:
+        return float(TRUTHS.index(word.lower()))
     try:
         return np.nan if word is None else float(word)
     except ValueError:

@@ -154,6 +154,15 @@ def test_a_row_that_training_would_refuse_is_told_and_left_out(cell, words, trai
     assert json.loads(found.stdout) == json.loads(others.stdout)
 
 
+def test_of_many_rows_of_no_use_some_are_told(trained, predict, tmp_path):
+    found = predict("--state", trained.csv, write(FRAME.assign(job="baker"), tmp_path / "own.csv"))
+    assert (found.exit_code, "no input could be read" in found.stdout) == (1, True)
+    told = found.stderr.splitlines()
+    assert len(told) < 30
+    assert [f"row {row} " in told[row] for row in range(9)] == [True] * 9
+    assert str(N - len(told) + 1) in told[-1]
+
+
 def test_a_column_too_many_is_told_and_not_read(trained, predict, tmp_path):
     given = [FRAME[:9], FRAME[:9][FRAME.columns[::-1]].assign(noise=1.5)]
     found = [predict("--state", trained.csv, write(each, tmp_path / "own.csv"), "--json") for each in given]

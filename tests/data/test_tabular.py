@@ -141,6 +141,13 @@ def test_sites_agree_on_features_by_a_file(table, tmp_path):
     assert np.array_equal(np.array(found.inputs), expected(FRAME)[frame.index], equal_nan=True)
 
 
+def test_truths_may_be_words_where_the_column_is_known_to_be_numbers(tmp_path):
+    (tmp_path / "t.csv").write_text("a,label\nTrue,x\nfalse,y\n1,x\n,y\n")
+    write_schema(tmp_path / "columns.json", (Column("a", "number", missing=True),))
+    found = decoded(str(tmp_path / "t.csv"), tmp_path / "cache").inputs
+    assert np.array_equal(np.array(found), [[1, 0], [0, 0], [1, 0], [np.nan, 1]], equal_nan=True)
+
+
 BAD = [
     ({"job": "baker"}, r"'baker' in row 2 .* 'job'"),
     ({"sex": None}, r"no value in row 2 .* 'sex'"),
