@@ -155,14 +155,13 @@ def in_process(run, metrics, clinics):
 
 @pytest.fixture
 def resettle(deployment):
-    """resettle(options of each site): their SuperNodes stop, and start anew; at the end as they were."""
+    """resettle(options of each site): their SuperNodes end, and others start; at the end those of before."""
     before = [site.options for site in deployment.sites]
 
     def settle(options):
         for number, own in enumerate(options):
-            deployment.end_node(number)
             deployment.sites[number] = Site(number, own)
-            deployment.start_node(number)
+            deployment.renew_node(number)
 
     yield settle
     settle(before)
@@ -188,25 +187,25 @@ def as_arrays(folder, seed):
     return folder / "rows.npz"
 
 
-# before the run of prototypes, as those of weights
-@pytest.mark.parametrize("form", [as_table, as_arrays])
-def test_sites_own_rows_may_be_tables_and_arrays(form, deployment, resettle, metrics, in_process, tmp_path):
-    files = []
-    for seed, name in enumerate(DOMAINS):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "classes.txt").write_text("well\nill\n")
-        files.append(form(tmp_path / name, seed))
-    own = {"model": "tiny_perceptron", "device": "cpu"}
-    resettle([own | {"data": str(file), "domain": domain} for file, domain in zip(files, DOMAINS, strict=True)])
-    out, err = front_door(deployment, SETTINGS).communicate(timeout=PATIENCE)
-    assert err == ""
-    folder = folder_of(out)
-    assert metrics(folder) == in_process(SETTINGS, files, ("tiny_perceptron",) * 2)
-    # each has a model of its own rows, which reads them as they are
-    for number, file in enumerate(files):
-        state = deployment.folder / f"site-{number}" / "state" / "clients" / folder.name / str(number)
-        found = CliRunner().invoke(app, ["predict", "--state", str(state), str(file), "--json"])
-        assert (found.stderr, json.loads(found.stdout)["rows"]) == ("", 60)
+# before the run of prototypes, as those of weights; in one test, since SuperNodes take long to start
+def test_sites_own_rows_may_be_tables_and_arrays(deployment, resettle, metrics, in_process, tmp_path):
+    for form in (as_table, as_arrays):
+        files = []
+        for seed, name in enumerate(DOMAINS):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / "classes.txt").write_text("well\nill\n")
+            files.append(form(tmp_path / name, seed))
+        own = {"model": "tiny_perceptron", "device": "cpu"}
+        resettle([own | {"data": str(file), "domain": domain} for file, domain in zip(files, DOMAINS, strict=True)])
+        out, err = front_door(deployment, SETTINGS).communicate(timeout=PATIENCE)
+        assert err == ""
+        folder = folder_of(out)
+        assert metrics(folder) == in_process(SETTINGS, files, ("tiny_perceptron",) * 2)
+        # each has a model of its own rows, which reads them as they are
+        for number, file in enumerate(files):
+            state = deployment.folder / f"site-{number}" / "state" / "clients" / folder.name / str(number)
+            found = CliRunner().invoke(app, ["predict", "--state", str(state), str(file), "--json"])
+            assert (found.stderr, json.loads(found.stdout)["rows"]) == ("", 60)
 
 
 # before the run of prototypes: the last test looks for those in the pages of a database that others would overwrite
