@@ -77,7 +77,7 @@ def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndar
         raise DataError(f"{str(path)!r} has no array x: give it the inputs as x, and perhaps their labels as y.")
     x = found["x"]
     axes = str(found["axes"]) if "axes" in found else ""
-    forms = {"NCHW": x.shape[1:], "NHWC": (x.shape[-1], *x.shape[1:-1]), "NHW": (1, *x.shape[1:])}
+    forms = {"NCHW": x.shape[1:], "NHWC": (*x.shape[3:], *x.shape[1:3]), "NHW": (1, *x.shape[1:])}
     fitting = [name for name, form in forms.items() if len(name) == x.ndim and len(shape) == 3 and form == shape]
     x = _inputs(str(path), "x", x, axes or (fitting[0] if len(fitting) == 1 else ""), alone=True)
     if "y" in found and found["y"].shape != (len(x),):
