@@ -8,10 +8,12 @@ import numpy as np
 
 # how a CSV file writes a missing value
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "?")
+TRUTHS = ("false", "true")
 
 
-def as_numbers(cells: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Values (n,) float64, NaN for what is missing and infinity for what is no number; and which are missing."""
+def as_numbers(cells: Any, truths: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Values (n,) float64, NaN for what is missing and infinity for what is no number; and which are missing. With
+    `truths` the words true and false are 1 and 0, as the column has them where it is no strings."""
     import pyarrow
     import pyarrow.compute as pc
 
@@ -24,7 +26,7 @@ def as_numbers(cells: Any) -> tuple[np.ndarray, np.ndarray]:
     try:
         values = words.cast(pyarrow.float64()).to_numpy().astype(np.float64)
     except pyarrow.ArrowInvalid:
-        values = np.array([_number(word) for word in words.to_pylist()])
+        values = np.array([_number(word, truths) for word in words.to_pylist()])
     # the word itself is no number, either
     values = np.where(np.isnan(values) & ~missing, np.inf, values)
     return values, missing if len(values) else np.asarray(pc.is_null(words).to_numpy())
@@ -38,7 +40,9 @@ def is_number(word: str) -> bool:
         return False
 
 
-def _number(word: str | None) -> float:
+def _number(word: str | None, truths: bool) -> float:
+    if truths and word is not None and word.lower() in TRUTHS:
+        return float(TRUTHS.index(word.lower()))
     try:
         return np.nan if word is None else float(word)
     except ValueError:

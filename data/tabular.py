@@ -34,7 +34,7 @@ from data.columns import (
 )
 from data.files import replacing
 from data.folders import SCHEMA, Folder
-from data.text_files import batches, column_types
+from data.tables import read_columns, types_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -43,6 +43,7 @@ NUMBER, CATEGORY = "number", "category"
 UNNAMED = ("", "Unnamed: 0", "__index_level_0__")
 MOST_VALUES = 200  # of a category; more are ids or texts
 _ROW = "number of the row"
+NOTHING = "no value"
 _FEW = 10  # values that a category may have however few rows there are
 
 
@@ -72,19 +73,20 @@ class Column:
 def is_numbers(folder: Folder, columns: Columns, site: bool) -> bool:
     """Whether a folder's tables hold numbers and categories: a `columns.json` lies there, or no column is an image or
     has a usual name of texts, and it is no site's."""
-    if folder.format not in ("csv", "parquet") or columns.text:
+    if folder.format not in ("csv", "json", "parquet") or columns.text:
         return False
     if (folder.root / SCHEMA).is_file():
         return True
     if site:
         return False
     try:
-        held = _types(folder.train[0])
+        held = types_of(folder.train[0])
     except Exception:
         # whoever reads the whole table says what is wrong with it
         return False
     pictures = any(str(kind).startswith(("struct", "binary", "large_binary", "list")) for kind in held.values())
-    texts = any(name in held and str(held[name]).endswith("string") for name in TEXT_COLUMNS)
+    # parquet alone knows numbers from strings before every row is read
+    texts = any(name in held and (folder.format != "parquet" or is_string(held[name])) for name in TEXT_COLUMNS)
     return not pictures and not texts and len(held) > 1
 
 
@@ -101,7 +103,7 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
     import datasets
 
     name = folder.name
-    held = _types(folder.train[0])
+    held = types_of(folder.train[0])
     refuse_absent(name, held, columns)
     label = columns.label or next((each for each in LABEL_COLUMNS if each in held), "")
     if not label:
@@ -161,15 +163,17 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
                 "lacks a column that its columns.json names",
             )
         cells = table.column(column.name)
-        part, wrong = _numbers(column, cells) if column.kind == NUMBER else _one_hot(column, cells)
+        part, wrong = features_of(column, cells)
         if alone:
             part[wrong] = np.inf
         elif wrong.any():
             row = int(wrong.argmax())
-            value = cells[row].as_py()
-            none = value is None or (isinstance(value, str) and value.strip() in MISSING) or value != value
-            what = "no value" if none else f"{value!r}"
-            remedy = 'say "missing": true there' if none else f"it can be {column.kind} there: mend the row or the file"
+            what = cell_word(cells[row].as_py())
+            remedy = (
+                'say "missing": true there'
+                if what == NOTHING
+                else f"it can be {column.kind} there: mend the row or the file"
+            )
             _refuse(
                 name,
                 f"has {what} in row {row} of its {split} table in the column {column.name!r}, which {SCHEMA}, or the "
@@ -180,9 +184,20 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
     return np.concatenate(parts, axis=1)
 
 
+def features_of(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(n, features of the column), and which rows are wrong (n,)."""
+    return _numbers(column, cells) if column.kind == NUMBER else _one_hot(column, cells)
+
+
+def cell_word(value: Any) -> str:
+    """A cell for a sentence: its value, or NOTHING."""
+    none = value is None or (isinstance(value, str) and value.strip() in MISSING) or value != value
+    return NOTHING if none else f"{value!r}"
+
+
 def _numbers(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     """(n, 1 or 2) features and which rows are wrong (n,)."""
-    values, missing = as_numbers(cells)
+    values, missing = as_numbers(cells, truths=True)
     with np.errstate(over="ignore"):
         numbers = values.astype(np.float32)
     wrong = (~missing & ~np.isfinite(numbers)) | (missing & (not column.missing))
@@ -274,8 +289,6 @@ def write_schema(path: Path, schema: Sequence[Column]) -> None:
 
 
 def _inferred(name: str, tables: Mapping[str, pyarrow.Table], wanted: Sequence[str]) -> tuple[Column, ...]:
-    import pyarrow
-
     index = next((each for each in wanted if each in UNNAMED), None)
     if index is not None:
         _refuse(
@@ -284,11 +297,9 @@ def _inferred(name: str, tables: Mapping[str, pyarrow.Table], wanted: Sequence[s
             f"the table with index=False, or name the columns to use in {SCHEMA}",
             "has a column without a name",
         )
-    return tuple(
-        _column(name, each, pyarrow.chunked_array([c for t in tables.values() for c in t.column(each).chunks], kind))
-        for each in wanted
-        for kind in [tables["train"].schema.field(each).type]
-    )
+    # of all splits: one may have whole numbers where another has fractions
+    every = _joined(name, [table.select(wanted) for table in tables.values()])
+    return tuple(_column(name, each, every.column(each)) for each in wanted)
 
 
 def _column(name: str, column: str, cells: Any) -> Column:
@@ -328,27 +339,15 @@ def _column(name: str, column: str, cells: Any) -> Column:
 # --- files ---------------------------------------------------------------------------------------------------
 
 
-def _types(path: Path) -> dict[str, Any]:
-    import pyarrow.parquet
-
-    if path.suffix != ".parquet":
-        return dict(column_types(path))
-    schema = pyarrow.parquet.read_schema(path)
-    return {name: schema.field(name).type for name in schema.names}
-
-
 def _splits(folder: Folder) -> list[tuple[str, tuple[Path, ...]]]:
     return [(split, paths) for split, paths in (("train", folder.train), ("test", folder.test)) if paths]
 
 
 def _table(folder: Folder, paths: tuple[Path, ...], wanted: Sequence[str]) -> pyarrow.Table:
     """Some columns of a split's files."""
-    import pyarrow
-    import pyarrow.parquet
-
     parts = []
     for path in paths:
-        held = _types(path)
+        held = types_of(path)
         lacking = next((each for each in wanted if each not in held), None)
         if lacking is not None:
             _refuse(
@@ -357,15 +356,17 @@ def _table(folder: Folder, paths: tuple[Path, ...], wanted: Sequence[str]) -> py
                 f"columns of the first, or of {SCHEMA}",
                 "lacks a column in one of its files",
             )
-        if path.suffix == ".parquet":
-            parts.append(pyarrow.parquet.read_table(path, columns=list(wanted)))
-        else:
-            schema = pyarrow.schema([(each, pyarrow.string()) for each in wanted])
-            parts.append(pyarrow.Table.from_batches(batches(path, schema), schema))
+        parts.append(read_columns(path, wanted))
+    return _joined(folder.name, parts)
+
+
+def _joined(name: str, parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
+    import pyarrow
+
     try:
         return pyarrow.concat_tables(parts, promote_options="permissive")
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-        _refuse(folder.name, f"has files of different columns ({error}): write them alike", "has files that differ")
+        _refuse(name, f"has files of different columns ({error}): write them alike", "has files that differ")
 
 
 def _refuse(name: str, sentence: str, told: str) -> NoReturn:

@@ -62,3 +62,10 @@ def array(name: str, values: Any) -> "np.ndarray[Any, np.dtype[Any]]":
         return np.asarray(values)
     except (RuntimeError, TypeError, ValueError) as error:
         raise DataError(f"{name} is no array ({error}): give rows of one shape.") from None
+
+
+def is_arrays(dataset: object) -> bool:
+    """Whether it is arrays in a row, or by their names, and neither a name nor several."""
+    if isinstance(dataset, Mapping):
+        return "x" in dataset
+    return isinstance(dataset, tuple | list) and not all(isinstance(each, WORDS) for each in dataset)

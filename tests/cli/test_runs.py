@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,6 +47,20 @@ def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):
     assert "cut 1/2" in next(line for line in shown.splitlines() if cut.name in line)
     with FileLock(cut / ".lock"):
         assert next(each.state for each in kept(str(first.parent)) if each.path == cut) == "running"
+
+
+@pytest.mark.parametrize(("width", "most"), [("80", 16), ("200", 24)])
+def test_a_long_name_of_data_stays_on_one_line_with_its_begin_and_end(three, width, most):
+    settings = json.loads((three[0] / "settings.json").read_text())
+    path = "/data/arrays-0123456789abcdef-of-the-north.npz"
+    (three[0] / "settings.json").write_text(json.dumps(settings | {"dataset": path}))
+    shown = CliRunner().invoke(app, ["runs", "--results", str(three[0].parent)], env={"COLUMNS": width}).stdout
+    (told,) = [word for word in shown.split() if word.startswith("arrays-") and "…" in word]
+    begin, end = told.split("…")
+    assert len(told) == most
+    assert Path(path).name.startswith(begin)
+    assert path.endswith(end)
+    assert min(len(begin), len(end)) > 4
 
 
 def test_what_is_broken_is_listed_too(three):
