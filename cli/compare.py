@@ -113,7 +113,12 @@ def compare(
     ] = "",
     resume: Annotated[
         str,
-        typer.Option(help="Go on with a comparison: its folder, or `latest`.", metavar="FOLDER", show_default=False),
+        typer.Option(
+            help="Go on with a comparison: its folder, or `latest`.",
+            metavar="FOLDER",
+            show_default=False,
+            autocompletion=complete.runs,
+        ),
     ] = "",
     jobs: Annotated[
         int | None,

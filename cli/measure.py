@@ -13,44 +13,54 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from serving.labelled import Labelled
     from serving.predict import Answer, Trained
 
 UNREADABLE = 1
 BAD_INPUT = 2
+MOST_PROBLEMS = 20  # that are told in a sentence each
 MOST_COLUMNS = 12  # classes up to which what was taken for what is a table
 
 
-def measure(trained: "Trained", rule: str, inputs: "Sequence[Labelled]", as_json: bool, csv: Path | None) -> None:
-    """Print accuracy, accuracy by class and what was taken for what; leave a row an input in `csv`.
+def measure(
+    trained: "Trained", rule: str, judged: "Sequence[tuple[int, Answer]]", as_json: bool, csv: Path | None
+) -> None:
+    """Of the classes of inputs and the answers to them print accuracy, accuracy by class and what was taken for what;
+    leave a row an input in `csv`.
 
     Exits 1 where some inputs could not be read: they are told, and left out of every figure.
     """
-    from serving.labelled import confusion, judge
+    from serving.labelled import confusion
 
-    judged = list(judge(trained, rule, inputs))
     counts = confusion(judged, len(trained.class_names))
     if csv is not None:
-        _write(csv, judged, trained.class_names)
+        write_answers(csv, judged, trained.class_names)
     if as_json:
         typer.echo(json.dumps(_as_json(counts, rule, trained.class_names)))
     else:
         _show(counts, rule, trained)
-    for _, answer in judged:
-        if answer.problem:
-            typer.echo(answer.problem, err=True)
-    if int(counts.sum()) < len(judged):
+    tell_problems([answer for _, answer in judged])
+
+
+def tell_problems(answers: "Sequence[Answer]") -> None:
+    """Say which inputs could not be read, and exit with 1 if there are any."""
+    problems = [answer.problem for answer in answers if answer.problem]
+    for problem in problems[:MOST_PROBLEMS]:
+        typer.echo(problem, err=True)
+    if len(problems) > MOST_PROBLEMS:
+        typer.echo(f"... and {len(problems) - MOST_PROBLEMS} more could not be read", err=True)
+    if problems:
         raise typer.Exit(UNREADABLE)
 
 
-def _write(path: Path, judged: "Sequence[tuple[Labelled, Answer]]", names: Sequence[str]) -> None:
+def write_answers(path: Path, judged: "Sequence[tuple[int | None, Answer]]", names: Sequence[str]) -> None:
+    """A row an input: its name, its class where that is known, the prediction and its probability."""
     from data.files import replacing
     from reports.numbers import as_csv
 
     rows: list[list[object]] = [["input", "label", "prediction", "probability"]]
-    for each, answer in judged:
+    for label, answer in judged:
         predicted = None if answer.problem else names[answer.label]
-        rows.append([each.name, names[each.label], predicted, answer.confidence])
+        rows.append([answer.source, None if label is None else names[label], predicted, answer.confidence])
     try:
         with replacing(path) as temporary:
             temporary.write_text(as_csv(rows), "utf-8")
@@ -89,6 +99,8 @@ def _show(counts: "NDArray[np.int64]", rule: str, trained: "Trained") -> None:
     typer.echo(
         f"accuracy: {100 * right / rows:.1f} % ({right} of {rows})" if rows else "accuracy: no input could be read"
     )
+    if not rows:
+        return
     # Text: a name is no markup
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("class", overflow="fold")

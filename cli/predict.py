@@ -1,4 +1,4 @@
-"""`protosphere predict`: what a trained client says of images or texts."""
+"""`protosphere predict`: what a trained client says of images, texts, and rows of numbers."""
 
 import json
 from collections.abc import Iterable
@@ -12,7 +12,6 @@ from cli.options import Encoder, Rule, end
 if TYPE_CHECKING:
     from serving.predict import Answer
 
-UNREADABLE = 1
 BAD_INPUT = 2
 
 
@@ -23,7 +22,7 @@ def predict(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Images; text files for a client that reads text; or one folder of classes, or table.",
+            help="Images; text files for a client that reads text; or one folder of classes, table, or .npz file.",
             metavar="INPUT...",
         ),
     ] = None,
@@ -39,42 +38,57 @@ def predict(
     csv: Annotated[
         Path | None,
         typer.Option(
-            help="Of inputs with their classes: a row each into this file.", metavar="FILE", show_default=False
+            help="Of a folder, table or .npz file: a row each input into this file.", metavar="FILE", show_default=False
         ),
     ] = None,
     label_column: Annotated[
         str, typer.Option(help="Of a table: where the classes are.", metavar="NAME", show_default=False)
     ] = "",
 ) -> None:
-    """Classify images or texts with a client's model.
+    """Classify images, texts or rows with a client's model.
 
     It is the private model that the client trained, where it trained it; no training data are needed.
 
-    A folder whose subfolders are named by class, or a table (.csv, .parquet) with a column of classes, is measured:
-    accuracy, also by class, and what was taken for what.
+    A folder whose subfolders are named by class, a table (.csv, .jsonl, .parquet) with a column of classes, or arrays
+    (.npz) with `y` is measured: accuracy, also by class, and what was taken for what. Rows of numbers and categories
+    are a table with the columns of the training data, or arrays of their shape; without classes they are classified.
 
     Exits 0 when all could be read, 1 when some could not, and 2 when the client or the question is of no use.
     """
-    from cli.measure import measure
+    from cli.measure import measure, tell_problems, write_answers
     from client_app.client import USER_ERRORS
     from federation.settings import SettingError
-    from serving.labelled import holds_labels, read_labelled
+    from serving.labelled import holds_labels, judge, read_labelled
     from serving.predict import open_trained
     from serving.predict import predict as answers_of
+    from serving.rows import answers_to, holds_rows, read_rows
 
     try:
         trained = open_trained(state, device, encoder)
         for notice in trained.notices:
             typer.echo(f"warning: {notice}", err=True)
         chosen = trained.chosen(rule)
-        if files and len(files) == 1 and not texts and holds_labels(files[0]):
-            measure(trained, chosen, read_labelled(trained, files[0], label_column), as_json, csv)
+        single = files[0] if files and len(files) == 1 and not texts else None
+        if single and holds_rows(trained, single):
+            rows = read_rows(trained, single, label_column)
+            for notice in rows.notices:
+                typer.echo(f"warning: {notice}", err=True)
+            answers = list(answers_to(trained, chosen, rows))
+            if rows.labels is not None:
+                measure(trained, chosen, list(zip(rows.labels, answers, strict=True)), as_json, csv)
+                return
+            if csv:
+                write_answers(csv, [(None, answer) for answer in answers], trained.class_names)
+        elif single and holds_labels(single):
+            judged = list(judge(trained, chosen, read_labelled(trained, single, label_column)))
+            measure(trained, chosen, judged, as_json, csv)
             return
-        if csv or label_column:
+        elif csv or label_column:
             raise SettingError(
-                "--csv and --label-column go with one folder of classes, or one table, and nothing else."
+                "--csv and --label-column go with one folder of classes, one table or one .npz file, and nothing else."
             )
-        answers = list(answers_of(trained, chosen, files or [], texts or []))
+        else:
+            answers = list(answers_of(trained, chosen, files or [], texts or []))
     except USER_ERRORS as error:
         end(str(error), BAD_INPUT)
     read = [answer for answer in answers if not answer.problem]
@@ -84,11 +98,7 @@ def predict(
     elif read:
         typer.echo(f"client {trained.partition} of run {trained.run}, {trained.model} by {chosen}")
         _print_table(read, trained.class_names)
-    for answer in answers:
-        if answer.problem:
-            typer.echo(answer.problem, err=True)
-    if len(read) < len(answers):
-        raise typer.Exit(UNREADABLE)
+    tell_problems(answers)
 
 
 def _as_json(answer: "Answer", rule: str, class_names: tuple[str, ...]) -> dict[str, object]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cli import complete
 from cli.options import end
 
 BAD_INPUT = 2
@@ -13,7 +14,12 @@ BAD_INPUT = 2
 
 def report(
     folder: Annotated[
-        str, typer.Argument(help="A run's folder, its name in the results folder, or `latest`.", show_default=False)
+        str,
+        typer.Argument(
+            help="A run's folder, its name in the results folder, or `latest`.",
+            show_default=False,
+            autocompletion=complete.runs,
+        ),
     ] = "",
     results: Annotated[
         str, typer.Option(help="The folder that holds the runs' folders.", metavar="DIR", show_default=False)
@@ -85,6 +91,8 @@ def _own_page(folder: Path, target: Path) -> None:
 def _own_figures(folder: Path) -> None:
     """A line a round: test accuracy by rule, what the client trained on, and what went wrong."""
     file = folder / "figures.jsonl"
+    if (folder / "client.json").is_file() and not file.exists():
+        end(f"{folder} keeps no figures, as clients do under `privacy` alone; --html FILE writes its page.", BAD_INPUT)
     try:
         lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
         for line in lines:

@@ -101,6 +101,7 @@ def run(
             help="Go on with a run: its folder, its name, its number in `flwr ls`, or `latest`.",
             metavar="RUN",
             show_default=False,
+            autocompletion=complete.runs,
         ),
     ] = "",
     results: Annotated[

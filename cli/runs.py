@@ -10,6 +10,8 @@ from cli.help import Command, Group
 from cli.options import end
 
 BAD_INPUT = 2
+WIDE = 100  # characters
+MOST_OF_DATA = (16, 24)  # characters of a data set's name, in a narrow and in a wide terminal
 RESULTS = typer.Option("--results", help="The results folder.", metavar="DIR", show_default=False)
 
 app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None, invoke_without_command=True)
@@ -20,7 +22,8 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     """List runs and comparisons; compare or delete some.
 
     State `cut`: it did not come to its end, and `--resume` goes on with it; beside the state stand finished rounds, or
-    cells. `%` is the headline's accuracy. The size counts the clients' models that lie in this home.
+    cells. A long name of data lacks its middle. `%` is the headline's accuracy. The size counts the clients' models
+    that lie in this home.
 
     Exits 0.
     """
@@ -32,6 +35,7 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
 
     from data.domains import short_name
     from experiments.kept import kept
+    from federation.words import without_middle
     from models.plugins import stem
     from runs.lines import readable_size
     from runs.places import results_root
@@ -40,30 +44,39 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     if not found:
         typer.echo(f"{results_root(results)} holds no run; `protosphere run` makes one.")
         return
+    console = Console(highlight=False, markup=False)
+    most = MOST_OF_DATA[console.width >= WIDE]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(("name", "method", "data", "state", "%", "size")):
-        # a narrow terminal folds the first three, which may be long, and loses nothing
+        # a narrow terminal folds the first two, which may be long, and loses nothing
         narrow = place > 3
         least = 5 if narrow else 8
         table.add_column(
-            name, no_wrap=place > 2, min_width=least, overflow="fold", justify="right" if narrow else "left"
+            name, no_wrap=place > 1, min_width=least, overflow="fold", justify="right" if narrow else "left"
         )
     for each in found:
         headline = "-" if each.headline is None else f"{100 * each.headline:.2f}"
         row = [
             each.name,
             stem(each.what),
-            short_name(each.dataset),
+            without_middle(short_name(each.dataset), most),
             f"{each.state} {each.rounds}",
             headline,
             readable_size(each.size),
         ]
         table.add_row(*row)
-    Console(highlight=False, markup=False).print(table)
+    console.print(table)
     typer.echo(f"in {results_root(results)}: {readable_size(sum(each.size for each in found))}")
 
 
+def _in(context: typer.Context, results: str) -> str:
+    """The results folder: a command's own, or what stands before the command."""
+    before = context.parent.params.get("results") if context.parent else ""
+    return results or str(before or "")
+
+
 def compare(
+    context: typer.Context,
     names: Annotated[
         list[str],
         typer.Argument(
@@ -89,7 +102,7 @@ def compare(
     from reports.results import read_results
 
     try:
-        found = [read_results(find(name, results)) for name in names]
+        found = [read_results(find(name, _in(context, results)).resolve()) for name in names]
     except SettingError as error:
         end(str(error), BAD_INPUT)
     if len(found) < 2:
@@ -121,6 +134,7 @@ def compare(
 
 
 def delete(
+    context: typer.Context,
     names: Annotated[
         list[str], typer.Argument(help="Names or folders.", metavar="RUN...", autocompletion=complete.runs)
     ],
@@ -138,8 +152,8 @@ def delete(
     from federation.settings import SettingError
 
     try:
-        folders = [find(name, results) for name in dict.fromkeys(names)]
-        for folder in folders:
+        folders = [find(name, _in(context, results)) for name in names]
+        for folder in dict.fromkeys(folder.resolve() for folder in folders):
             typer.echo(f"{folder}")
         if not yes:
             if not sys.stdin.isatty():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -58,10 +58,41 @@ def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alon
         DataError: the file cannot be read, lacks x or y, or holds what `arranged` refuses.
     """
     wanted = _wanted(columns)
+    found, rest = _held(path, [*_OWN, *(name + end for name in wanted for end in ("", _TEST))])
+    _refuse_misnamed(str(path), rest)
+    return arranged(str(path), found, class_names, wanted, alone)
+
+
+def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
+    """What a `.npz` file holds for a model: `x` as it is stored, `y` as it stands there if it has one, and the names of
+    all else, which nobody reads. Rows of `x` may hold values that are not finite.
+
+    Args:
+        shape: of one input of the model; it says which axis of images has the channels, where the file does not.
+
+    Raises:
+        DataError: the file cannot be read, lacks x, or has no rows of values there.
+    """
+    found, rest = _held(path, ["x", "y", "axes"])
+    if "x" not in found:
+        raise DataError(f"{str(path)!r} has no array x: give it the inputs as x, and perhaps their labels as y.")
+    x = found["x"]
+    axes = str(found["axes"]) if "axes" in found else ""
+    forms = {"NCHW": x.shape[1:], "NHWC": (*x.shape[3:], *x.shape[1:3]), "NHW": (1, *x.shape[1:])}
+    fitting = [name for name, form in forms.items() if len(name) == x.ndim and len(shape) == 3 and form == shape]
+    x = _inputs(str(path), "x", x, axes or (fitting[0] if len(fitting) == 1 else ""), alone=True)
+    if "y" in found and found["y"].shape != (len(x),):
+        raise DataError(f"{str(path)!r} has y of shape {found['y'].shape} beside {len(x)} rows in x: one label a row.")
+    return x, found.get("y"), rest
+
+
+def _held(path: Path, entries: Sequence[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Those of the entries that a `.npz` file has, and the names of its other ones."""
     try:
         with np.load(path, allow_pickle=False) as held:
-            entries = [*_OWN, *(name + end for name in wanted for end in ("", _TEST))]
-            found = {name: held[name] for name in entries if name in held.files}
+            return {name: held[name] for name in entries if name in held.files}, tuple(
+                name for name in held.files if name not in entries
+            )
     except Exception as error:
         # broken archives and pickled objects show in exceptions of every kind
         raise DataError(
@@ -69,7 +100,6 @@ def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alon
             "y=...), of numbers and strings, no objects.",
             told="its file of arrays cannot be read",
         ) from error
-    return arranged(str(path), found, class_names, wanted, alone)
 
 
 def _wanted(columns: Columns) -> tuple[str, ...]:
@@ -111,6 +141,8 @@ def arranged(
         shapes = " and ".join(f"{each.dtype} {each.shape[1:]}" for each in inputs)
         _refuse(name, f"holds rows of {shapes} in x and x_test: give both one shape and type", "differ in their rows")
     class_names = class_names or tuple(map(str, np.asarray(found.get("classes", ())).tolist()))
+    if len(set(class_names)) < len(class_names):
+        _refuse(name, "names a class twice in classes: give each class one name, in label order", "name a class twice")
     labels = [np.asarray(found["y" + end]) for end in splits]
     for end, x, y in zip(splits, inputs, labels, strict=True):
         if y.shape != (len(x),):
@@ -123,7 +155,7 @@ def arranged(
     extra = {each: _extra(name, each, found, splits, inputs) for each in wanted}
     kept = [np.ones(len(y), dtype=bool) for y in numbered]
     if alone:
-        kept = [(y >= 0) & _finite_rows(x) for x, y in zip(inputs, numbered, strict=True)]
+        kept = [(y >= 0) & finite_rows(x) for x, y in zip(inputs, numbered, strict=True)]
     every = np.concatenate(kept)
     return Arrays(
         np.concatenate([x[mask] for x, mask in zip(inputs, kept, strict=True)]),
@@ -132,6 +164,19 @@ def arranged(
         class_names,
         {each: values[every] for each, values in extra.items()},
     )
+
+
+def _refuse_misnamed(name: str, keys: Iterable[str]) -> None:
+    """Refuse `xtest` or `X_test`, which would be no test rows, and nobody would be told.
+
+    Raises:
+        DataError: an array that is called nearly as one of ours.
+    """
+    meant = {own.replace("_", ""): own for own in _OWN}
+    for key in keys:
+        own = meant.get(key.lower().replace("_", ""), key)
+        if own != key:
+            _refuse(name, f"has an array {key!r}: if it is {own}, call it that, else something else", "misname one")
 
 
 def _inputs(name: str, key: str, x: np.ndarray, axes: str, alone: bool) -> np.ndarray:
@@ -241,7 +286,7 @@ def _extra(
     return np.concatenate(values)
 
 
-def _finite_rows(x: np.ndarray) -> np.ndarray:
+def finite_rows(x: np.ndarray) -> np.ndarray:
     """Which rows hold finite numbers alone: (n,) bool."""
     if x.dtype == np.uint8:
         return np.ones(len(x), dtype=bool)
@@ -260,6 +305,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
         DataError: it cannot be written, or `arranged` refuses them.
     """
     held = {name: _plain(np.asarray(values)) for name, values in arrays.items()}
+    _refuse_misnamed("dataset", held)
     arranged("dataset", held)
     digest = hashlib.blake2b(digest_size=8)
     for name, values in sorted(held.items()):

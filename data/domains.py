@@ -1,4 +1,5 @@
-"""Domains: several image data sets of one task as one, of one size and channel count, whose rows know their domain.
+"""Domains: several data sets of one task as one, whose rows know their domain: images, brought to one size and channel
+count, or arrays of numbers of one shape.
 
 PFPL's mixed heterogeneity needs them. A `dataset` setting names them as a list with commas, or as the subfolders of a
 folder, `<folder>/*`.
@@ -98,7 +99,7 @@ def locate_all(dataset: str) -> list[str | Folder]:
     """What `locate` says of the data set, or of each of the domains, that a `dataset` setting names. Reads no data.
 
     Raises:
-        DataError: what `domains_of` and, naming the domain, `locate` raise; a domain that is no images.
+        DataError: what `domains_of` and, naming the domain, `locate` raise; a domain that is neither images nor arrays.
     """
     domains = domains_of(dataset)
     return [_place(domain) for domain in domains] if domains else [locate(dataset)]
@@ -107,12 +108,12 @@ def locate_all(dataset: str) -> list[str | Folder]:
 def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
     """The decoded data set of a recipe whose `dataset` is a single one (then what `decode` gives) or several domains.
 
-    Domains are brought to `image_size` or, where that is 0, to the largest height and the largest width among them; to
-    three channels if one has them; to pixels of full scale 255. Labels are matched by the classes' names, in the first
-    domain's order; or in that of a `classes.txt` beside the subfolders, which names the classes of all domains, and
-    those of a domain that only numbers its own. The domains' training rows come first, interleaved in proportion, then
-    their test rows likewise, so that the first rows are of all domains alike. Groups of different domains are different
-    groups.
+    Images are brought to `image_size` or, where that is 0, to the largest height and the largest width among them; to
+    three channels if one has them; to pixels of full scale 255. Arrays that are no uint8 images stay as they are, and
+    all have one shape and type. Labels are matched by the classes' names, in the first domain's order; or in that of a
+    `classes.txt` beside the subfolders, which names the classes of all domains, and those of a domain that only numbers
+    its own. The domains' training rows come first, interleaved in proportion, then their test rows likewise, so that
+    the first rows are of all domains alike. Groups of different domains are different groups.
 
     Args:
         recipe: of all the domains.
@@ -120,8 +121,9 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
         classes: `same`: all domains have the same class names; `union`: the classes of all, the first domain's first.
 
     Raises:
-        DataError: what `decode` and `locate_all` raise (of a domain, naming it), a domain that is no images or has no
-            training row, classes that a `classes.txt` for all does not name, and with `same` different classes.
+        DataError: what `decode` and `locate_all` raise (of a domain, naming it), a domain that is neither images nor
+            arrays or has no training row, arrays of another shape or type than the first domain's, classes that a
+            `classes.txt` for all does not name, and with `same` different classes.
     """
     if classes not in CLASSES:
         raise DataError.public(f"classes is {classes!r}, but it must be one of {', '.join(CLASSES)}.")
@@ -226,14 +228,14 @@ def _place(domain: Domain) -> str | Folder:
     with _naming(domain.name):
         place = locate(domain.dataset)
     if place == "spiral" or (isinstance(place, Folder) and place.format in ("csv", "json")):
-        raise _no_images(domain.name, "numbers" if place == "spiral" else "texts")
+        raise _unfit(domain.name, "numbers" if place == "spiral" else "texts")
     return place
 
 
-def _no_images(domain: str, held: str) -> DataError:
+def _unfit(domain: str, held: str) -> DataError:
     return DataError(
-        f"domain {domain!r} holds {held}, but domains must be images: take it out of dataset.",
-        told=f"a domain holds {held}, but domains must be images",
+        f"domain {domain!r} holds {held}, but domains must be images or arrays: take it out of dataset.",
+        told=f"a domain holds {held}, but domains must be images or arrays",
     )
 
 
@@ -249,6 +251,7 @@ def _combine(
     begin = time.perf_counter()
     parts = [_part(recipe, domain, cache_dir) for domain in domains]
     names = tuple(domain.name for domain in domains)
+    images = _are_images(parts, names)
     parts = [_named(part, name, common) for part, name in zip(parts, names, strict=True)] if common else parts
     class_names = common or _class_names(parts, names, classes)
     number = {name: label for label, name in enumerate(class_names)}
@@ -268,8 +271,10 @@ def _combine(
     np.save(partial / "domains.npy", table)
     if recipe.columns.group:
         np.save(partial / "groups.npy", groups)
-    _write_images(parts, table, partial / "inputs.npy")
-    write_about(partial, short_name(recipe.dataset), sum(train), class_names, 255.0, names)
+    (_write_images if images else _write_numbers)(parts, table, partial / "inputs.npy")
+    write_about(
+        partial, short_name(recipe.dataset), sum(train), class_names, 255.0 if images else parts[0].scale, names
+    )
     _log.info("combined %s: %d rows in %.1f s", ", ".join(names), labels.size, time.perf_counter() - begin)
 
 
@@ -277,14 +282,36 @@ def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
     with _naming(domain.name):
         # the key has asked for lists of classes, or there is one for all domains
         part = decode(replace(recipe, dataset=domain.dataset, listed=""), cache_dir)
-    if isinstance(part.inputs, Texts) or part.inputs.ndim != 4 or part.inputs.dtype != np.uint8:
-        raise _no_images(domain.name, "texts" if isinstance(part.inputs, Texts) else "numbers")
+    if isinstance(part.inputs, Texts) or part.columns:
+        raise _unfit(domain.name, "texts" if isinstance(part.inputs, Texts) else "a table of numbers")
     if not part.train_rows:
         raise DataError(
             f"domain {domain.name!r} has no training row: give it some, or take it out of dataset.",
             told="a domain has no training row",
         )
     return part
+
+
+def _are_images(parts: Sequence[Decoded], names: Sequence[str]) -> bool:
+    """Whether all are images of bytes, which can be brought to one size; other arrays must have one shape and type.
+
+    Raises:
+        DataError: the first that differs from the first domain.
+    """
+    forms = [(str(part.inputs.dtype), part.inputs.shape[1:]) for part in parts if not isinstance(part.inputs, Texts)]
+    images = all(kind == "uint8" and len(shape) == 3 for kind, shape in forms)
+    # grey is brought to colour, and nothing else to another number of channels
+    if images and len({shape[0] for _, shape in forms} - {1}) < 2:
+        return True
+    for name, form in zip(names, forms, strict=True):
+        if form != forms[0]:
+            told = " and ".join(f"{kind} {shape}" for kind, shape in (forms[0], form))
+            raise DataError(
+                f"domains {names[0]!r} and {name!r} hold rows of {told}, but only images as uint8 are brought to one "
+                "size: give both one shape and type.",
+                told="its domains hold rows of different shapes or types",
+            )
+    return False
 
 
 def _named(part: Decoded, domain: str, common: tuple[str, ...]) -> Decoded:
@@ -339,4 +366,17 @@ def _write_images(parts: Sequence[Decoded], table: np.ndarray, target: Path) -> 
             block = in_bytes(np.asarray(part.inputs[np.arange(start, min(start + _BLOCK, rows.size))]), part.scale)
             # a grey image is repeated in every channel
             inputs[rows[start : start + _BLOCK]] = np.stack([resized(image, height, width) for image in block])
+    inputs.flush()
+
+
+def _write_numbers(parts: Sequence[Decoded], table: np.ndarray, target: Path) -> None:
+    """The rows of all parts, which have one shape and type, as they are, each where `table` has its part's number."""
+    first = parts[0].inputs
+    assert isinstance(first, np.ndarray)
+    shape = (table.size, *first.shape[1:])
+    inputs = np.lib.format.open_memmap(target, mode="w+", dtype=first.dtype, shape=shape)
+    for index, part in enumerate(parts):
+        rows = np.flatnonzero(table == index)
+        for start in range(0, rows.size, _BLOCK):
+            inputs[rows[start : start + _BLOCK]] = part.inputs[np.arange(start, min(start + _BLOCK, rows.size))]
     inputs.flush()

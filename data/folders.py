@@ -40,7 +40,7 @@ class Folder:
 
     def state(self) -> list[tuple[str, int, int]]:
         """Name, size in bytes and time of change in ns of every file that the data are read from."""
-        beside = [self.root / "classes.txt", *([self.root / SCHEMA] if self.format in ("csv", "parquet") else [])]
+        beside = [self.root / "classes.txt", *([self.root / SCHEMA] if self.format in TABLE_SUFFIXES.values() else [])]
         files = [*self.train, *self.test, *[path for path in beside if path.is_file()]]
         return [(str(p.relative_to(self.root)), *_state(p)) for p in files]
 

@@ -39,7 +39,10 @@ def _item(code: Code, part: Any, row: int) -> tuple[np.ndarray, int]:
     try:
         x, y = part[row]
         x = x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
-        return x, int(y)
+        number = int(y)
+        if number != y:
+            raise ValueError(f"its label is {y}, no whole number")
+        return x, number
     except Exception as error:
         raise _wrong(code, f"fails at item {row} ({type(error).__name__}: {error})") from error
 

@@ -19,6 +19,7 @@ import numpy as np
 from data import DataError
 from data.alone import usable
 from data.arrays import Arrays
+from data.cells import MISSING, as_numbers, as_words, is_number
 from data.columns import (
     LABEL_COLUMNS,
     TEXT_COLUMNS,
@@ -33,16 +34,16 @@ from data.columns import (
 )
 from data.files import replacing
 from data.folders import SCHEMA, Folder
-from data.text_files import batches, column_types
+from data.tables import read_columns, types_of
 
 if TYPE_CHECKING:
     import pyarrow
 
 NUMBER, CATEGORY = "number", "category"
-# how a CSV file writes a missing value
-MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "?")
+UNNAMED = ("", "Unnamed: 0", "__index_level_0__")
 MOST_VALUES = 200  # of a category; more are ids or texts
 _ROW = "number of the row"
+NOTHING = "no value"
 _FEW = 10  # values that a category may have however few rows there are
 
 
@@ -72,19 +73,20 @@ class Column:
 def is_numbers(folder: Folder, columns: Columns, site: bool) -> bool:
     """Whether a folder's tables hold numbers and categories: a `columns.json` lies there, or no column is an image or
     has a usual name of texts, and it is no site's."""
-    if folder.format not in ("csv", "parquet") or columns.text:
+    if folder.format not in ("csv", "json", "parquet") or columns.text:
         return False
     if (folder.root / SCHEMA).is_file():
         return True
     if site:
         return False
     try:
-        held = _types(folder.train[0])
+        held = types_of(folder.train[0])
     except Exception:
         # whoever reads the whole table says what is wrong with it
         return False
     pictures = any(str(kind).startswith(("struct", "binary", "large_binary", "list")) for kind in held.values())
-    texts = any(name in held and str(held[name]).endswith("string") for name in TEXT_COLUMNS)
+    # parquet alone knows numbers from strings before every row is read
+    texts = any(name in held and (folder.format != "parquet" or is_string(held[name])) for name in TEXT_COLUMNS)
     return not pictures and not texts and len(held) > 1
 
 
@@ -101,7 +103,7 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
     import datasets
 
     name = folder.name
-    held = _types(folder.train[0])
+    held = types_of(folder.train[0])
     refuse_absent(name, held, columns)
     label = columns.label or next((each for each in LABEL_COLUMNS if each in held), "")
     if not label:
@@ -161,15 +163,17 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
                 "lacks a column that its columns.json names",
             )
         cells = table.column(column.name)
-        part, wrong = _numbers(column, cells) if column.kind == NUMBER else _one_hot(column, cells)
+        part, wrong = features_of(column, cells)
         if alone:
             part[wrong] = np.inf
         elif wrong.any():
             row = int(wrong.argmax())
-            value = cells[row].as_py()
-            none = value is None or (isinstance(value, str) and value.strip() in MISSING) or value != value
-            what = "no value" if none else f"{value!r}"
-            remedy = 'say "missing": true there' if none else f"it can be {column.kind} there: mend the row or the file"
+            what = cell_word(cells[row].as_py())
+            remedy = (
+                'say "missing": true there'
+                if what == NOTHING
+                else f"it can be {column.kind} there: mend the row or the file"
+            )
             _refuse(
                 name,
                 f"has {what} in row {row} of its {split} table in the column {column.name!r}, which {SCHEMA}, or the "
@@ -180,9 +184,20 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
     return np.concatenate(parts, axis=1)
 
 
+def features_of(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
+    """(n, features of the column), and which rows are wrong (n,)."""
+    return _numbers(column, cells) if column.kind == NUMBER else _one_hot(column, cells)
+
+
+def cell_word(value: Any) -> str:
+    """A cell for a sentence: its value, or NOTHING."""
+    none = value is None or (isinstance(value, str) and value.strip() in MISSING) or value != value
+    return NOTHING if none else f"{value!r}"
+
+
 def _numbers(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     """(n, 1 or 2) features and which rows are wrong (n,)."""
-    values, missing = _as_numbers(cells)
+    values, missing = as_numbers(cells, truths=True)
     with np.errstate(over="ignore"):
         numbers = values.astype(np.float32)
     wrong = (~missing & ~np.isfinite(numbers)) | (missing & (not column.missing))
@@ -193,7 +208,7 @@ def _one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     import pyarrow
     import pyarrow.compute as pc
 
-    words, missing = _as_words(cells)
+    words, missing = as_words(cells)
     codes = pc.index_in(words, value_set=pyarrow.array(column.values, pyarrow.string())).fill_null(-1).to_numpy()
     hot = np.zeros((len(codes), column.features), np.float32)
     known = np.flatnonzero(~missing & (codes >= 0))
@@ -201,44 +216,6 @@ def _one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     if column.missing:
         hot[missing, -1] = 1
     return hot, np.where(missing, not column.missing, codes < 0)
-
-
-def _as_numbers(cells: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Values (n,) float64, NaN for what is missing and infinity for what is no number; and which are missing."""
-    import pyarrow
-    import pyarrow.compute as pc
-
-    if pyarrow.types.is_dictionary(cells.type):
-        cells = cells.cast(cells.type.value_type)
-    if not pyarrow.types.is_string(cells.type) and not pyarrow.types.is_large_string(cells.type):
-        values = cells.cast(pyarrow.float64(), safe=False).to_numpy().astype(np.float64)
-        return values, np.isnan(values)
-    words, missing = _as_words(cells)
-    try:
-        values = words.cast(pyarrow.float64()).to_numpy().astype(np.float64)
-    except pyarrow.ArrowInvalid:
-        values = np.array([_number(word) for word in words.to_pylist()])
-    # the word itself is no number, either
-    values = np.where(np.isnan(values) & ~missing, np.inf, values)
-    return values, missing if len(values) else np.asarray(pc.is_null(words).to_numpy())
-
-
-def _number(word: str | None) -> float:
-    try:
-        return np.nan if word is None else float(word)
-    except ValueError:
-        return np.inf
-
-
-def _as_words(cells: Any) -> tuple[Any, np.ndarray]:
-    """Cells as strings without spaces around them, null for what is missing; and which are missing."""
-    import pyarrow
-    import pyarrow.compute as pc
-
-    words = cells.cast(pyarrow.string())
-    words = pc.utf8_trim_whitespace(words)
-    missing = pc.is_in(words, value_set=pyarrow.array([*MISSING, None], pyarrow.string()))
-    return pc.if_else(missing, pyarrow.scalar(None, pyarrow.string()), words), np.asarray(missing.to_numpy())
 
 
 def _whole_rows(encoded: np.ndarray) -> list[str]:
@@ -312,13 +289,17 @@ def write_schema(path: Path, schema: Sequence[Column]) -> None:
 
 
 def _inferred(name: str, tables: Mapping[str, pyarrow.Table], wanted: Sequence[str]) -> tuple[Column, ...]:
-    import pyarrow
-
-    return tuple(
-        _column(name, each, pyarrow.chunked_array([c for t in tables.values() for c in t.column(each).chunks], kind))
-        for each in wanted
-        for kind in [tables["train"].schema.field(each).type]
-    )
+    index = next((each for each in wanted if each in UNNAMED), None)
+    if index is not None:
+        _refuse(
+            name,
+            f"has the column {index!r} without a name of its own, the numbers of rows as pandas writes them: write "
+            f"the table with index=False, or name the columns to use in {SCHEMA}",
+            "has a column without a name",
+        )
+    # of all splits: one may have whole numbers where another has fractions
+    every = _joined(name, [table.select(wanted) for table in tables.values()])
+    return tuple(_column(name, each, every.column(each)) for each in wanted)
 
 
 def _column(name: str, column: str, cells: Any) -> Column:
@@ -333,16 +314,23 @@ def _column(name: str, column: str, cells: Any) -> Column:
             f"them, or name the columns to use in {SCHEMA}",
             "has a column that holds neither numbers nor strings",
         )
-    values, missing = _as_numbers(cells)
+    values, missing = as_numbers(cells)
     if not np.isinf(values).any() or not strings:
         return Column(column, NUMBER, missing=bool(missing.any()))
-    words, missing = _as_words(cells)
+    words, missing = as_words(cells)
     distinct = sorted(word for word in words.unique().to_pylist() if word is not None)
+    others = [word for word in distinct if not is_number(word)]
+    if not others:
+        # a number all the same: its row refuses infinity
+        return Column(column, NUMBER, missing=bool(missing.any()))
     if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(words) // 2):
+        likely = "if it holds texts, set text-column to it; if ids, "
+        if len(others) < len(distinct) / 2:
+            likely = f"if it holds numbers, {others[0]!r} is none, so mend or empty that cell; otherwise "
         _refuse(
             name,
             f"has {len(distinct)} different values in the column {column!r} of {len(words)} rows, too many for a "
-            f"category: if it holds texts, set text-column to it; if ids, name the columns to use in {SCHEMA}",
+            f"category: {likely}name the columns to use in {SCHEMA}",
             "has a column of too many values for a category",
         )
     return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))
@@ -351,27 +339,15 @@ def _column(name: str, column: str, cells: Any) -> Column:
 # --- files ---------------------------------------------------------------------------------------------------
 
 
-def _types(path: Path) -> dict[str, Any]:
-    import pyarrow.parquet
-
-    if path.suffix != ".parquet":
-        return dict(column_types(path))
-    schema = pyarrow.parquet.read_schema(path)
-    return {name: schema.field(name).type for name in schema.names}
-
-
 def _splits(folder: Folder) -> list[tuple[str, tuple[Path, ...]]]:
     return [(split, paths) for split, paths in (("train", folder.train), ("test", folder.test)) if paths]
 
 
 def _table(folder: Folder, paths: tuple[Path, ...], wanted: Sequence[str]) -> pyarrow.Table:
     """Some columns of a split's files."""
-    import pyarrow
-    import pyarrow.parquet
-
     parts = []
     for path in paths:
-        held = _types(path)
+        held = types_of(path)
         lacking = next((each for each in wanted if each not in held), None)
         if lacking is not None:
             _refuse(
@@ -380,15 +356,17 @@ def _table(folder: Folder, paths: tuple[Path, ...], wanted: Sequence[str]) -> py
                 f"columns of the first, or of {SCHEMA}",
                 "lacks a column in one of its files",
             )
-        if path.suffix == ".parquet":
-            parts.append(pyarrow.parquet.read_table(path, columns=list(wanted)))
-        else:
-            schema = pyarrow.schema([(each, pyarrow.string()) for each in wanted])
-            parts.append(pyarrow.Table.from_batches(batches(path, schema), schema))
+        parts.append(read_columns(path, wanted))
+    return _joined(folder.name, parts)
+
+
+def _joined(name: str, parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
+    import pyarrow
+
     try:
         return pyarrow.concat_tables(parts, promote_options="permissive")
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-        _refuse(folder.name, f"has files of different columns ({error}): write them alike", "has files that differ")
+        _refuse(name, f"has files of different columns ({error}): write them alike", "has files that differ")
 
 
 def _refuse(name: str, sentence: str, told: str) -> NoReturn:

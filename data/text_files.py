@@ -47,7 +47,7 @@ def column_types(path: Path) -> dict[str, pyarrow.DataType]:
             )
         return {name: pyarrow.string() for name in names}
     types: dict[str, pyarrow.DataType | None] = {}
-    for _, row in _json_rows(path):
+    for _, row in json_rows(path):
         for key, value in row.items():
             if types.get(key) is None:
                 types[key] = None if value is None else pyarrow.int64() if type(value) is int else pyarrow.string()
@@ -64,7 +64,7 @@ def batches(path: Path, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]
     import pyarrow
 
     if path.suffix != ".csv":
-        rows = _json_rows(path)
+        rows = json_rows(path)
         while some := list(islice(rows, _BATCH)):
             arrays = [pyarrow.array([_value(path, *row, field) for row in some], field.type) for field in schema]
             yield pyarrow.record_batch(arrays, schema=schema)
@@ -125,7 +125,7 @@ def _broken_csv(path: Path, error: Exception) -> DataError:
     )
 
 
-def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Number and content of every row: of a line each, or of one array, which is read as a whole."""
     with path.open("rb") as stream:
         if stream.read(100).decode("utf-8-sig", "replace").lstrip().startswith("["):

@@ -61,7 +61,7 @@ def kept(results: str = "") -> list[Kept]:
 
 
 def find(name: str, results: str = "") -> Path:
-    """The folder of a run or comparison: a path, a name in the results folder, or `latest`.
+    """The folder of a run or comparison, perhaps a link to it: a path, a name in the results folder, or `latest`.
 
     Raises:
         SettingError: there is none.
@@ -70,9 +70,11 @@ def find(name: str, results: str = "") -> Path:
     there = kept(results)
     if name == "latest" and there:
         return there[-1].path
-    for path in (Path(os.path.expanduser(name)), root / name):
-        if any((path / file).exists() for file in ("settings.json", COMPARISON)):
-            return path.resolve()
+    known = {each.path.absolute() for each in there}
+    for path in (Path(os.path.abspath(os.path.expanduser(name))), (root / name).absolute()):
+        # other programs, too, keep a settings.json
+        if path in known or "strategy" in _read(path / "settings.json") or "cells" in _read(path / COMPARISON):
+            return path
     raise SettingError(
         f"no run and no comparison is called {shown(name)}{nearest(name, [each.name for each in there])}; `protosphere "
         f"runs` lists those in {root}."
@@ -86,19 +88,22 @@ def delete(folders: Sequence[Path]) -> None:
         SettingError: one is being written; then nothing is taken away.
         OSError: one cannot be taken away.
     """
-    locks = [FileLock(folder / ".lock", timeout=0) for folder in folders]
+    places = list(dict.fromkeys(folder.resolve() for folder in folders))
+    locks = [FileLock(place / ".lock", timeout=0) for place in places]
     try:
-        for folder, lock in zip(folders, locks, strict=True):
+        for place, lock in zip(places, locks, strict=True):
             try:
                 lock.acquire()
             except Timeout:
-                raise SettingError(f"{folder} is being written; wait for its end, or stop it first.") from None
-        for folder in folders:
-            for run in _runs_of(folder):
+                raise SettingError(f"{place} is being written; wait for its end, or stop it first.") from None
+        for place in places:
+            for run in _runs_of(place):
                 with suppress(SettingError):
                     # without its token nobody can tell whose the stores are, and they stay
                     discard_stores(run.name, run.token)
-            shutil.rmtree(folder)
+            shutil.rmtree(place)
+        for link in folders:
+            link.unlink(missing_ok=True)
     finally:
         for lock in locks:
             lock.release()

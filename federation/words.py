@@ -74,3 +74,9 @@ def one_line(words: str, most: int = 0) -> str:
     """Somebody else's words on one line without control characters, cut to `most` characters (0: never)."""
     line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
     return line if not most or len(line) <= most else f"{line[: most - 1]}…"
+
+
+def without_middle(name: str, most: int) -> str:
+    """A name of at most `most` characters: what is longer keeps its begin and its end, which tell it from others."""
+    end = (most - 1) // 3
+    return name if len(name) <= most else f"{name[: most - 1 - end]}…{name[len(name) - end :]}"

@@ -1,31 +1,71 @@
 """Arrays that a user gives for a data set, as the file that every process of a run can open."""
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import torch
+
+from data import DataError
 from data.arrays import write_arrays
 from federation.settings import SettingError, home
 from protosphere.names import Value
 
 KEYS = ("x", "y", "x_test", "y_test")
+WORDS = (str, os.PathLike)
 
 
-def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any]") -> Any:
+def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any] | None") -> Any:
     """A data set's name or path as it is; of arrays the path of their file in PROTOSPHERE_HOME.
 
     Raises:
-        SettingError: a sequence that is neither names nor arrays.
+        SettingError: what is neither names nor arrays.
         DataError: arrays that are no data set.
     """
     if isinstance(dataset, Mapping):
-        return str(write_arrays(home() / "arrays", dataset))
-    arrays = isinstance(dataset, tuple | list) and any(hasattr(each, "__array__") for each in dataset)
-    if not arrays:
+        return _written(dataset)
+    if dataset is None or isinstance(dataset, WORDS):
         return dataset
-    assert isinstance(dataset, tuple | list)
+    if not isinstance(dataset, tuple | list):
+        raise SettingError(
+            f"dataset is a {type(dataset).__name__}, but it is a name, a path, or arrays as (x, y) or (x, y, x_test, "
+            "y_test); of a table or a torch Dataset give the path of its file."
+        )
+    if dataset and all(isinstance(each, WORDS) for each in dataset):
+        return dataset
     if len(dataset) not in (2, 4):
         raise SettingError(
             f"dataset is {len(dataset)} arrays, but it is (x, y) or (x, y, x_test, y_test); a mapping of names can "
             "hold more."
         )
-    return str(write_arrays(home() / "arrays", dict(zip(KEYS, dataset, strict=False))))
+    return _written(dict(zip(KEYS, dataset, strict=False)))
+
+
+def _written(arrays: Mapping[str, Any]) -> str:
+    return str(write_arrays(home() / "arrays", {str(name): array(str(name), each) for name, each in arrays.items()}))
+
+
+def array(name: str, values: Any) -> "np.ndarray[Any, np.dtype[Any]]":
+    """An array of numpy's, of whatever can be one: tensors of any type and device, lists of rows.
+
+    Raises:
+        DataError: rows of different shapes.
+    """
+    try:
+        if isinstance(values, list | tuple) and any(isinstance(each, torch.Tensor) for each in values):
+            values = torch.stack([torch.as_tensor(each) for each in values])
+        if isinstance(values, torch.Tensor):
+            values = values.detach().cpu()
+            # a type that numpy lacks
+            values = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+        return np.asarray(values)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise DataError(f"{name} is no array ({error}): give rows of one shape.") from None
+
+
+def is_arrays(dataset: object) -> bool:
+    """Whether it is arrays in a row, or by their names, and neither a name nor several."""
+    if isinstance(dataset, Mapping):
+        return "x" in dataset
+    return isinstance(dataset, tuple | list) and not all(isinstance(each, WORDS) for each in dataset)

@@ -14,6 +14,7 @@ import torch
 from data import DataError
 from data.client_data import InputTransform
 from data.tabular import encode
+from protosphere.arrays import WORDS, array
 from protosphere.start import ours_first
 from serving.predict import WITH_PROBABILITIES, Trained, inputs_of, open_trained
 
@@ -98,7 +99,10 @@ class Client:
             DataError: rows of another shape, or a file that cannot be read.
         """
         chosen = self._trained.chosen(rule)
-        scores = self._trained.scores(chosen, self._inputs(x, chosen)).double().cpu()
+        rows = self._inputs(x, chosen)
+        scores = torch.zeros(0, len(self.class_names), dtype=torch.float64)
+        if len(rows):
+            scores = self._trained.scores(chosen, rows).double().cpu()
         labels = scores.argmax(dim=1).numpy()
         return Predictions(
             rule=chosen,
@@ -111,28 +115,51 @@ class Client:
     def _inputs(self, x: "Inputs", rule: str) -> torch.Tensor:
         transform = self._trained.transform
         columns = transform.columns if isinstance(transform, InputTransform) else ()
-        if not isinstance(x, np.ndarray | torch.Tensor | pd.DataFrame):
-            texts = self._trained.tokens is not None
-            listed: Sequence[str | os.PathLike[str]] = [x] if isinstance(x, str | os.PathLike) else x
-            return inputs_of(
-                self._trained, rule, [each if texts and isinstance(each, str) else Path(each) for each in listed]
-            )
         if columns and isinstance(x, pd.DataFrame):
-            x = encode("x", "given", columns, pa.Table.from_pandas(x, preserve_index=False))
-        rows = x if isinstance(x, torch.Tensor) else torch.as_tensor(np.asarray(x))
+            return torch.from_numpy(encode("x", "given", columns, pa.Table.from_pandas(x, preserve_index=False)))
+        listed = self._sources(x)
+        if listed is not None:
+            return inputs_of(self._trained, rule, listed)
+        # a copy, for torch shares no memory with arrays that are read-only or run backwards
+        rows = np.array(array("x", x))
+        if rows.dtype.kind not in "biuf":
+            raise DataError(f"x holds {rows.dtype}, but this client's model takes numbers.")
         shape = self.input_shape
-        if tuple(rows.shape[1:]) != shape:
+        if rows.shape[1:] != shape or not rows.ndim:
             raise DataError(
-                f"x has the shape {tuple(rows.shape)}, but this client's model takes (n, {', '.join(map(str, shape))})."
+                f"x has the shape {rows.shape}, but this client's model takes (n, {', '.join(map(str, shape))})."
             )
         # of an image whose channels were scaled to 1 everything would be black
-        pixels = isinstance(transform, InputTransform) and transform.pixels
-        if pixels and rows.is_floating_point():
+        if isinstance(transform, InputTransform) and transform.pixels:
+            if rows.dtype.kind == "f" or (rows.size and not 0 <= rows.min() <= rows.max() <= transform.scale):
+                raise DataError(
+                    f"x holds {rows.dtype} from {rows.min()} to {rows.max()}, but images are stored as whole numbers "
+                    f"from 0 to {transform.scale:g}, which the client scales itself; give them as they were before "
+                    "scaling."
+                )
+            return torch.from_numpy(rows)
+        if self._trained.tokens is not None:
+            return torch.from_numpy(rows)
+        with np.errstate(over="ignore"):
+            rows = rows.astype(np.float32)
+        # of a table a number may be missing
+        wrong = np.argwhere(np.isinf(rows) if columns else ~np.isfinite(rows)).tolist()
+        if wrong:
             raise DataError(
-                f"x holds {rows.dtype}, but images are stored as whole numbers of their full scale, which the client "
-                "scales itself; give them as they were before scaling."
+                f"x holds {rows[tuple(wrong[0])]} at x{wrong[0]}, but inputs must be finite float32 numbers."
             )
-        return rows if pixels or self._trained.tokens is not None else rows.to(torch.float32)
+        return torch.from_numpy(rows)
+
+    def _sources(self, x: "Inputs") -> list[Path | str] | None:
+        """Files, or texts of a model that reads them; None for rows."""
+        if isinstance(x, WORDS):
+            x = [x]
+        if isinstance(x, np.ndarray) and x.dtype.kind in "OU":
+            x = x.tolist()
+        if not isinstance(x, list | tuple | pd.Series) or not all(isinstance(each, WORDS) for each in x):
+            return None
+        texts = self._trained.tokens is not None
+        return [each if texts and isinstance(each, str) else Path(each) for each in x]
 
     def __repr__(self) -> str:
         return f"Client({self.folder.name} of {self.folder.parent.name!r})"

@@ -4,7 +4,7 @@ import html
 import io
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -23,6 +23,7 @@ from experiments.compare.report import REPORT, write_all
 from experiments.compare.reuse import reuse as take_finished
 from experiments.compare.sweep import swept, tuned
 from federation.settings import SettingError, shown
+from protosphere.arrays import data_of, is_arrays
 from protosphere.names import Value, plain, setting, settings_of
 from protosphere.results import Report, Run
 from protosphere.start import ours_first
@@ -30,16 +31,19 @@ from runs.places import results_root
 from runs.round import RunError
 
 Entry = str | Mapping[str, Value]
+USUAL_DATA = ("digits",)
+ARRAYS = "arrays"
 LABELS = ("label", "base", "missing")
 OF_DIFFERENCE = {"difference": "mean", "low": "low", "high": "high", "seeds": "seeds", "needed": "needed"}
 
 
 def compare(
     methods: Sequence[Entry],
-    datasets: Sequence[Entry] = ("digits",),
+    datasets: Sequence[Any] = USUAL_DATA,
     partitions: Sequence[Mapping[str, Value]] = (),
     seeds: Sequence[int] = (0, 1, 2),
     *,
+    dataset: "Value | Mapping[str, Any] | Sequence[Any]" = "",
     metric: str | Sequence[str] = "headline",
     target: float | None = None,
     baseline: str = "",
@@ -60,12 +64,22 @@ def compare(
     >>> found.table()["method"].tolist()
     ['local', 'protonorm, gamma 5']
 
+    Arrays are kept once for all runs, in a file called by their content, as `run` keeps them:
+
+    >>> x = np.random.default_rng(0).normal(size=(120, 5))
+    >>> own = protosphere.compare(["local", "fedproto"], dataset=(x, x[:, 0] > 0), seeds=[0], clients=2, rounds=1,
+    ...                           models="tiny_perceptron", quiet=True)
+    >>> own.table()["row"].tolist()
+    ['arrays', 'arrays']
+
     Args:
         methods: names, or mappings of `strategy`, perhaps a `label`, and settings of that method, named as in `run`.
-        datasets: names, ids or paths, or mappings of `dataset` and settings.
+        datasets: names, ids or paths, or arrays as `run` takes them; or mappings of `dataset`, any of these, perhaps a
+            `label`, and settings.
         partitions: mappings of the settings that decide who holds which rows, perhaps with a `label`; none for the
             settings' own.
         seeds: different whole numbers from 0 on.
+        dataset: a single one, as `run` takes it, instead of `datasets`.
         metric: what is compared: `headline`, `selected`, `best`, `client-best`, `last-5` or `final`, perhaps after a
             rule (`classifier last-5`); the first of several makes the curves.
         target: an accuracy in (0, 1] up to which bytes are counted.
@@ -85,9 +99,20 @@ def compare(
         SettingError, DataError, ModelError: before anything starts, what cannot work.
         RunError: every run failed.
     """
+    for name, given in {"methods": methods, "partitions": partitions, "seeds": seeds}.items():
+        _refuse_single(name, given)
+    if sweep is not None and not isinstance(sweep, Mapping):
+        raise SettingError(f"sweep is {shown(sweep)}, but it is a mapping of settings to lists of values.")
+    for name, values in (sweep or {}).items():
+        _refuse_single(f"sweep of {name}", values)
+    jobs = plain(jobs)
+    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int)):
+        raise SettingError(f"jobs is {shown(jobs)}, but it is a whole number.")
+    with ours_first():
+        data = _data(datasets, dataset)
     table: dict[str, Any] = {
         "methods": [_labelled(each) for each in methods],
-        "datasets": [_entry(each) for each in datasets],
+        "datasets": data,
         "partitions": [_labelled(each) for each in partitions],
         "seeds": [plain(seed) for seed in seeds],
         "metric": metric if isinstance(metric, str) else list(metric),
@@ -219,20 +244,29 @@ class Comparison:
         'local'
 
         Args:
-            method: its label. row: "" for the first.
+            method: its label; of a swept one that in `table`, for what was chosen, or in `chosen`. row: "" for the
+                first.
 
         Raises:
             SettingError: there is none such that is finished.
         """
+        *_, choices = tuned(self._asked, results(self._kept, self._asked, self._cells))
+        own = {(each.row, each.method): each.chosen for each in choices}
         for cell in self._cells:
+            wanted = own.get((cell.row, method)) or method
             if (
-                (cell.method, cell.seed) == (method, seed)
+                (cell.method, cell.seed) == (wanted, seed)
                 and row in ("", cell.row)
                 and (run := self._kept.run_of(cell))
             ):
                 return Run(run)
-        there = "; ".join(cell.title for cell in self._cells)
-        raise SettingError(f"no finished run of {method}, seed {seed} is in {self.folder}; it has {there}.")
+        methods = "; ".join(dict.fromkeys(cell.method for cell in self._cells))
+        seeds = ", ".join(str(each) for each in sorted({cell.seed for cell in self._cells}))
+        where = f", row {row}," if row else ""
+        raise SettingError(
+            f"no finished run of {method}, seed {seed}{where} is in {self.folder}; its methods are {methods}; its "
+            f"seeds {seeds}; its rows {'; '.join(dict.fromkeys(cell.row for cell in self._cells))}."
+        )
 
     def report(self) -> Report:
         """Write tables, pictures and `report.html` anew, and give that; a notebook shows it.
@@ -249,6 +283,41 @@ class Comparison:
     def _repr_html_(self) -> str:
         words: str = self.table().to_html(index=False, float_format=lambda value: f"{value:.4g}", na_rep="")
         return f"{words}<p>{html.escape(self.folder.name)}</p>"
+
+
+def _refuse_single(name: str, given: object) -> None:
+    """Refuse one of what there may be several: of a word every letter would be one."""
+    if isinstance(given, str | Mapping | os.PathLike) or not isinstance(given, Iterable):
+        raise SettingError(f"{name} is {shown(given)}, but it is a list: give [...], of one entry, too.")
+
+
+def _data(datasets: Sequence[Any], dataset: Any) -> list[Any]:
+    """The data sets as a comparison's file would have them; arrays as the path of their file.
+
+    Raises:
+        SettingError: `dataset` and `datasets`, or a sequence that is neither names nor arrays.
+        DataError: arrays that are no data set.
+    """
+    single = not isinstance(dataset, str) or dataset != ""
+    if single and datasets is not USUAL_DATA:
+        raise SettingError("`dataset` and `datasets` exclude each other; give one of them.")
+    # (x, y), and no list of such pairs
+    rows = is_arrays(datasets) and (
+        isinstance(datasets, Mapping) or any(hasattr(each, "__array__") for each in datasets)
+    )
+    if not single and not rows:
+        _refuse_single("datasets", datasets)
+    found: list[Any] = []
+    for item in [dataset] if single else [datasets] if rows else datasets:
+        entry = dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {"dataset": item}
+        if is_arrays(entry.get("dataset")):
+            # what they are called has no meaning for anybody
+            others = sum(str(each.get("label", "")).startswith(ARRAYS) for each in found if isinstance(each, dict))
+            entry = {"label": f"{ARRAYS} {others + 1}" if others else ARRAYS} | entry
+        if "dataset" in entry:
+            entry["dataset"] = data_of(entry["dataset"])
+        found.append(_entry(entry if len(entry) > 1 else entry.get("dataset", entry)))
+    return found
 
 
 def _entry(item: Entry) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from federation.settings import Scalar
+from federation.settings import Scalar, SettingError, shown
 
 Value = Scalar | os.PathLike[str] | Sequence[str]
 
@@ -16,7 +16,12 @@ def settings_of(mapping: Mapping[str, Value] | None, keywords: Mapping[str, Valu
     Args:
         mapping: with their own names, or with those of keywords.
         keywords: `__` stands for a dot and `_` for a dash; they go before the mapping's.
+
+    Raises:
+        SettingError: it is no mapping of names.
     """
+    if mapping is not None and not (isinstance(mapping, Mapping) and all(isinstance(name, str) for name in mapping)):
+        raise SettingError(f"settings is {shown(mapping)}, but it is a mapping of names to values.")
     return {setting(name): plain(value) for each in (mapping or {}, keywords) for name, value in each.items()}
 
 

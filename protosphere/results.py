@@ -67,7 +67,7 @@ class Run:
     def __init__(self, folder: str | os.PathLike[str]):
         # a link has another name than the run, under which clients keep their models
         self.folder = Path(folder).expanduser().resolve()
-        self._whole: Results | None = None
+        self._whole: tuple[int, Results] | None = None
 
     @property
     def name(self) -> str:
@@ -119,9 +119,11 @@ class Run:
 
         Columns: `accuracy`, `std` and `worst` (test rows, by the run's rule: the mean over all rows, the standard
         deviation over clients, the worst client), `validation`, `majority-class` (the floor); `accuracy/<rule>` and
-        `validation/<rule>` by every rule; `loss` and its parts `loss/<part>`, `gradient_ratio`, `target_norm`,
-        `prototype_norm` (means over clients), `server/<figure>`; `payload_up`, `payload_down`, `wire_up`, `wire_down`
-        (bytes), `seconds`. Accuracies are shares of 1; what was not measured is not a number.
+        `validation/<rule>` by every rule, and `all-classes/<rule>` and `ensemble` where they are asked for;
+        `clients_asked`, `clients_valid` and `clients_dropped` (how many); `loss` and its parts `loss/<part>`,
+        `gradient_ratio`, `target_norm`, `prototype_norm` (means over clients), `server/<figure>`; `payload_up`,
+        `payload_down`, `wire_up`, `wire_down` (bytes), `seconds`. Accuracies are shares of 1; what was not measured is
+        not a number.
 
         Raises:
             SettingError: as `summary`.
@@ -240,12 +242,18 @@ class Run:
 
     @property
     def _results(self) -> Results:
-        if self._whole is not None:
-            return self._whole
+        # it may have gone on since
+        ended = self.folder / "summary.json"
+        written = ended.stat().st_mtime_ns if ended.exists() else 0
+        if self._whole is not None and self._whole[0] == written:
+            return self._whole[1]
         found = read_results(self.folder)
         if found.finished:
-            self._whole = found
+            self._whole = written, found
         return found
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
 
     def __repr__(self) -> str:
         return f"Run({self.name!r})"

@@ -1,6 +1,7 @@
 """A run in this process."""
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -13,13 +14,15 @@ from federation.devices import device_of
 from federation.settings import SettingError, shown
 from protosphere.arrays import data_of
 from protosphere.frames import of_line
-from protosphere.names import Value, settings_of
+from protosphere.names import Value, plain, settings_of
 from protosphere.progress import Progress
 from protosphere.results import Run
 from protosphere.start import ours_first
 from strategies import read_settings
 
 Engine = Literal["loop", "cohort"]
+# models are drawn from torch's global generator; a run may start another from on_round
+_ONE_AT_A_TIME = threading.RLock()
 GRIDS: Mapping[str, Callable[..., LocalGrid]] = {"loop": LocalGrid, "cohort": CohortGrid}
 
 
@@ -37,7 +40,8 @@ def run(
     settings: Mapping[str, Value] | None = None,
     **more: Value,
 ) -> Run:
-    """Train clients together in this process, as `protosphere run` does, and give what came out.
+    """Train clients together in this process, as `protosphere run` does, and give what came out. Of several threads
+    each waits until the run before is done.
 
     >>> import protosphere
     >>> run = protosphere.run("protonorm", "spiral", clients=4, rounds=3, models="tiny_perceptron", spiral_points=50)
@@ -98,9 +102,10 @@ def run(
     with ours_first():
         named = {"strategy": strategy, "dataset": data_of(dataset)}
     asked |= settings_of(None, {name: value for name, value in named.items() if value})
-    _refuse_engine(engine, workers)
+    clients = plain(clients)
+    _refuse_arguments(engine, workers, clients, on_round)
     folders: list[Path] = []
-    with ours_first(), Progress(quiet) as progress:
+    with _ONE_AT_A_TIME, ours_first(), Progress(quiet) as progress:
         wanted = plan(preset=preset, resume=os.fspath(resume), clients=clients, more=asked)
         device_of(str(wanted.run_config["device"]), "setting `device` is")
         rounds, rule = int(wanted.run_config["rounds"]), read_settings(wanted.run_config).inference
@@ -131,13 +136,17 @@ def run(
             raise
 
 
-def _refuse_engine(engine: str, workers: int) -> None:
+def _refuse_arguments(engine: str, workers: int, clients: object, on_round: object) -> None:
     if engine not in GRIDS:
         raise SettingError(f"engine is {shown(engine)}, but it is loop or cohort.")
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise SettingError(f"workers is {shown(workers)}, but a run needs at least 1.")
     if engine == "cohort" and workers != 1:
         raise SettingError(f"workers is {workers}, but engine cohort trains clients in one process; leave it out.")
+    if clients is not None and (isinstance(clients, bool) or not isinstance(clients, int) or clients < 1):
+        raise SettingError(f"clients is {shown(clients)}, but a run needs a whole number of them, at least 1.")
+    if on_round is not None and not callable(on_round):
+        raise SettingError(f"on_round is {shown(on_round)}, but it is called after every round: give it a function.")
 
 
 def _after(error: BaseException, folders: list[Path]) -> None:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data.domains import short_name
 from federation.seeds import limited_threads
 from federation.settings import shown
 from federation.words import class_words, duration, one_class, one_line
+from models.plugins import stem
 from reports import page
 from reports.confusions import class_table, confusion_matrices
 from reports.curves import clients_over_rounds, loss_over_rounds
@@ -180,7 +182,7 @@ def _page(
     ) + (f", with {one_line(str(summary['companion']), 120)}" if summary.get("companion") else "")
     versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
     foot = f"Protosphere's report of {results.folder.name}. Made with {versions}."
-    return page.page(f"{settings.strategy} on {settings.dataset}", parts, lead=lead, foot=foot)
+    return page.page(f"{stem(settings.strategy)} on {short_name(settings.dataset)}", parts, lead=lead, foot=foot)
 
 
 def _gallery(pictures: Sequence[Drawn], beside: Sequence[Html]) -> Iterator[Html]:

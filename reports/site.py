@@ -102,8 +102,8 @@ def _cards(messages: Sequence[Line], told: Sequence[Line], rule: str) -> Html:
     return page.cards(
         [
             ("test accuracy", accuracy, f"of {told[-1]['rows'][0]} rows, after round {tests[-1][0]}" if tests else ""),
-            ("sent", readable_size(sent), f"in {len(messages)} replies"),
-            ("received", readable_size(received), "settings and what clients share"),
+            ("sent", readable_size(sent) if messages else None, f"in {len(messages)} replies"),
+            ("received", readable_size(received) if messages else None, "settings and what clients share"),
             ("rounds", len(rounds) if messages else None, "that this site trained in"),
         ]
     )

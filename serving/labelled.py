@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from client_app.evaluation import ROWS_AT_ONCE
 from data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
 from data.folders import IMAGE_SUFFIXES, seen
+from data.text_files import json_rows
 from federation.settings import SettingError, shown
 from federation.words import class_words
 from serving.predict import Answer, Trained, answers_of, refuse_unfit
 
-TABLES = (".csv", ".parquet")
+TABLES = (".csv", ".parquet", ".jsonl")
 TEXT_SUFFIXES = (".txt",)
 FILE_COLUMNS = ("file", "file_name", "filename", "path")
 
@@ -71,8 +72,13 @@ def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]
     import pandas as pd
 
     try:
-        # a class called "NA" is a class
-        rows = pd.read_csv(path, keep_default_na=False) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+        if path.suffix.lower() == ".csv":
+            # a class called "NA" is a class
+            rows = pd.read_csv(path, keep_default_na=False)
+        elif path.suffix.lower() == ".jsonl":
+            rows = pd.DataFrame([row for _, row in json_rows(path)])
+        else:
+            rows = pd.read_parquet(path)
     except Exception as error:
         # what is broken in a table shows in exceptions of every kind
         raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
@@ -123,8 +129,8 @@ def _label(trained: Trained, name: object, where: str) -> int:
     )
 
 
-def judge(trained: Trained, rule: str, inputs: Sequence[Labelled]) -> Iterator[tuple[Labelled, Answer]]:
-    """Each input with the client's answer; one that cannot be read is told in its answer.
+def judge(trained: Trained, rule: str, inputs: Sequence[Labelled]) -> Iterator[tuple[int, Answer]]:
+    """The class of each input with the client's answer; one that cannot be read is told in its answer.
 
     Raises:
         SettingError: at once, for inputs that the client's model does not take.
@@ -135,19 +141,19 @@ def judge(trained: Trained, rule: str, inputs: Sequence[Labelled]) -> Iterator[t
     return _judged(trained, rule, inputs)
 
 
-def _judged(trained: Trained, rule: str, inputs: Iterable[Labelled]) -> Iterator[tuple[Labelled, Answer]]:
+def _judged(trained: Trained, rule: str, inputs: Iterable[Labelled]) -> Iterator[tuple[int, Answer]]:
     rest = iter(inputs)
     while some := list(islice(rest, ROWS_AT_ONCE)):
         answers = answers_of(trained, rule, [each.source for each in some])
         for each, answer in zip(some, answers, strict=True):
             problem = f"{each.name}: {answer.problem}" if answer.problem else ""
-            yield each, replace(answer, source=each.name, problem=problem)
+            yield each.label, replace(answer, source=each.name, problem=problem)
 
 
-def confusion(judged: Iterable[tuple[Labelled, Answer]], num_classes: int) -> NDArray[np.int64]:
+def confusion(judged: Iterable[tuple[int, Answer]], num_classes: int) -> NDArray[np.int64]:
     """Counts of (true, predicted), (K, K), of the inputs that could be read."""
     counts = np.zeros((num_classes, num_classes), dtype=np.int64)
-    for each, answer in judged:
+    for label, answer in judged:
         if not answer.problem:
-            counts[each.label, answer.label] += 1
+            counts[label, answer.label] += 1
     return counts

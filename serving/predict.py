@@ -227,6 +227,12 @@ def _read(trained: Trained, rule: str, source: Path | str | BytesIO) -> Tensor:
     return _image(trained.transform, source)
 
 
+def reads_images(trained: Trained) -> bool:
+    """Whether it takes pictures as files hold them."""
+    transform = trained.transform
+    return isinstance(transform, InputTransform) and transform.pixels and transform.shape[0] in (1, 3)
+
+
 def refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str], others: int = 0) -> None:
     """Refuse inputs that the client's model does not take.
 
@@ -237,12 +243,11 @@ def refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str], 
         SettingError: what they are, and what it takes.
     """
     shape = trained.transform.shape
-    drawn = isinstance(trained.transform, InputTransform) and trained.transform.pixels and shape[0] in (1, 3)
     rows = f"rows of {shape[0]} numbers" if len(shape) == 1 else f"numbers of shape {tuple(shape)}"
-    if trained.tokens is None and not drawn:
+    if trained.tokens is None and not reads_images(trained):
         raise SettingError(
-            f"this client's model takes no images but {rows}; `protosphere export` writes a program that takes those, "
-            "and so does a client in Python."
+            f"this client's model takes no images but {rows}: give it one table (.csv, .jsonl, .parquet) or one .npz "
+            "file, like its training data."
         )
     if trained.tokens is None and texts:
         raise SettingError(f"this client's model {trained.model!r} reads images; give it files instead of --text.")
@@ -259,13 +264,14 @@ def answers_of(trained: Trained, rule: str, sources: Sequence[Path | str | Bytes
         except DataError as error:
             read.append(str(error))
     inputs = [each for each in read if isinstance(each, Tensor)]
-    judged = iter(_judged(trained, rule, torch.stack(inputs)) if inputs else [])
+    found = iter(judged(trained, rule, torch.stack(inputs)) if inputs else [])
     for source, each in zip(sources, read, strict=True):
         name = str(source)
-        yield Answer(name, each) if isinstance(each, str) else replace(next(judged), source=name)
+        yield Answer(name, each) if isinstance(each, str) else replace(next(found), source=name)
 
 
-def _judged(trained: Trained, rule: str, inputs: Tensor) -> list[Answer]:
+def judged(trained: Trained, rule: str, inputs: Tensor) -> list[Answer]:
+    """An answer, without a source, for each of some inputs (n, ...) as they are stored."""
     scores = trained.scores(rule, inputs).double().cpu()
     best = scores.argmax(dim=1, keepdim=True)
     others = scores.scatter(1, best, -torch.inf)

@@ -18,7 +18,7 @@ NOT_COPIED = ("token", "checkpoint.safetensors", ".lock", "status.json")
 def reuse(folder: ComparisonFolder, cells: Sequence[Cell]) -> dict[str, Path]:
     """Copy finished runs beside the comparison into the cells that lack one: cell's name -> the run.
 
-    A method or model of the user's own may have changed since, and is run anew.
+    Code of the user's own may have changed since, and is run anew.
 
     Raises:
         OSError: a run cannot be copied.
@@ -60,5 +60,5 @@ def _key(settings: Mapping[str, Any]) -> str:
 
 
 def _own_code(settings: Mapping[str, Any]) -> bool:
-    words = [str(settings["strategy"]), *str(settings["models"]).split(",")]
+    words = [str(settings[name]) for name in ("strategy", "dataset", "partition")] + str(settings["models"]).split(",")
     return any(plugins.is_plugin(word.strip()) for word in words)

@@ -1,5 +1,6 @@
 """A comparison's tables: on the console, as Markdown and as LaTeX. One layout, three ways to write it down."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -91,7 +92,7 @@ def markdown(grids: Sequence[Grid]) -> str:
     """GitHub's tables, what stands out in bold."""
 
     def cell(shown: Shown) -> str:
-        text = shown.text.replace("|", "\\|")
+        text = re.sub(r"[\\|*<`]", r"\\\g<0>", shown.text)
         return f"**{text}**" if shown.best else text
 
     parts = []

@@ -68,6 +68,7 @@ class Deployment:
         self.environment = quiet() | own | dict(environment or {})
         self._superlink: Family | None = None
         self._nodes: dict[int, Family] = {}
+        self._ids: dict[int, int] = {}
 
     def start(self) -> None:
         """Make the credentials, start the SuperLink, register the nodes' keys, start the SuperNodes.
@@ -78,7 +79,7 @@ class Deployment:
         self.make_credentials()
         self.start_superlink()
         for site in self.sites:
-            self.register(self.key(site.partition))
+            self._ids[site.partition] = self.register(self.key(site.partition))
             self.start_node(site.partition)
 
     def make_credentials(self) -> None:
@@ -146,6 +147,22 @@ class Deployment:
         own |= {"superlink": f"localhost:{self.fleet}", "state": self.folder / f"site-{partition}" / "state"}
         own |= {"partition": str(partition), "of": str(len(self.sites)), **site.options}
         self._nodes[partition] = self._run_script("supernode.sh", own, self.log(partition))
+
+    def renew_node(self, partition: int) -> None:
+        """End a site's SuperNode and start it at once, with a new key: the SuperLink refuses the old one until it has
+        missed its heartbeats.
+
+        Raises:
+            FlowerError: the new key is not registered.
+        """
+        self.kill(partition)
+        self.flwr("supernode", "unregister", str(self._ids[partition]), CONNECTION)
+        key = self.key(partition)
+        for path in (key, key.with_name(key.name + ".pub")):
+            path.unlink()
+        self.make_credentials()
+        self._ids[partition] = self.register(key)
+        self.start_node(partition)
 
     def alive(self, partition: int | None = None) -> set[int]:
         """Ids of the processes of a site, or of the SuperLink."""

@@ -288,8 +288,8 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
 def _scalar(name: str, value: Any) -> Scalar:
     if not isinstance(value, bool | int | float | str):
         raise SettingError(
-            f"setting `{name}` is {value!r}, but a setting is a number, true, false or a string; a list is a string "
-            'with commas, as in "resnet8,mobilenet_v2".'
+            f"setting `{name}` is {shown(value)}, but a setting is a number, true, false or a string; a list is a "
+            'string with commas, as in "resnet8,mobilenet_v2".'
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise SettingError(f"setting `{name}` is {value}, but a whole number must fit into 64 bits.")

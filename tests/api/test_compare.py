@@ -1,11 +1,15 @@
 """A comparison from Python: what it takes, and its tables against the runs that they are of."""
 
+import json
 import statistics
 
+import numpy as np
 import pytest
 
 import protosphere
 
+Y = np.arange(120) % 3
+X = np.random.default_rng(3).normal(size=(120, 5)) + Y[:, None]
 QUICK = {"clients": 3, "rounds": 2, "models": "tiny_perceptron", "spiral_points": 60, "device": "cpu", "quiet": True}
 
 
@@ -26,8 +30,17 @@ QUICK = {"clients": 3, "rounds": 2, "models": "tiny_perceptron", "spiral_points"
         ({"baseline": "fedprot"}, "SettingError", "fedprot"),
         ({"sweep": {"protonorm__gamma": [1, 2]}}, "SettingError", "protonorm.gamma"),
         ({"sweep": {"learning_rate": [0.1]}}, "SettingError", "learning-rate"),
+        ({"methods": "local"}, "SettingError", 'methods is "local"'),
+        ({"datasets": "spiral"}, "SettingError", 'datasets is "spiral"'),
+        ({"seeds": 3}, "SettingError", "seeds is 3"),
+        ({"sweep": {"learning_rate": 0.1}}, "SettingError", "learning_rate is 0.1"),
+        ({"sweep": ["learning_rate"]}, "SettingError", "sweep is"),
+        ({"jobs": "2"}, "SettingError", 'jobs is "2"'),
         ({"seed": 1}, "SettingError", "`seed`"),
         ({"gamma": 1}, "SettingError", "`gamma`"),
+        ({"dataset": "digits"}, "SettingError", "`datasets`"),
+        ({"datasets": [(X, Y, Y)]}, "SettingError", "3 arrays"),
+        ({"datasets": [{"dataset": (X, Y[:7])}]}, "DataError", "120 rows"),
     ],
 )
 def test_refusals_come_before_anything_starts(asked, kind, named, home):
@@ -104,9 +117,35 @@ def test_a_sweep_is_chosen_on_validation_rows_and_finished_runs_are_taken():
     assert dict(zip(tried["variant"], tried["validation"], strict=True)) == pytest.approx(validation)
     best = tried[tried["chosen"]]["variant"].item()
     assert validation[best] == max(validation.values())
+    assert found.run("protonorm").folder == runs[best].folder
     again = protosphere.compare(**asked, reuse=True)
     assert again.table().drop(columns="seconds").equals(found.table().drop(columns="seconds"))
     assert again.run("local").summary == found.run("local").summary
+
+
+@pytest.mark.integration
+def test_arrays_are_kept_once_and_known_again(home):
+    asked = {"methods": ["local", "protonorm"], "seeds": [0, 1], "sweep": {"protonorm__gamma": [1.0, 9.0]}}
+    asked |= {name: value for name, value in QUICK.items() if name != "spiral_points"}
+    found = protosphere.compare(dataset=(X, Y), baseline="local", **asked)
+    (file,) = (home / "arrays").iterdir()
+    assert found.table()[["row", "method"]].values.tolist() == [["arrays", "local"], ["arrays", "protonorm"]]
+    assert found.differences()["baseline"].tolist() == ["local"]
+    assert {found.run(name, seed).settings["dataset"] for name in ("local",) for seed in (0, 1)} == {str(file)}
+    # equal arrays are the same data set, in whatever way they are given; others are not
+    moved = {"dataset": {"x": X + 1, "y": Y}, "label": "moved"}
+    again = protosphere.compare(datasets=[(X.copy(), Y.copy()), moved], reuse=True, **asked)
+    assert len(list((home / "arrays").iterdir())) == 2
+    assert again.table()["row"].tolist() == ["arrays"] * 2 + ["moved"] * 2
+    seconds = {row: again.table().set_index(["row", "method"])["seconds"][row, "local"] for row in ("arrays", "moved")}
+    assert seconds["arrays"] == found.table().set_index("method")["seconds"]["local"]
+    assert [again.run("local", seed).summary for seed in (0, 1)] == [
+        found.run("local", seed).summary for seed in (0, 1)
+    ]
+    run = protosphere.run("local", (X, Y), seed=1, **{k: v for k, v in QUICK.items() if k != "spiral_points"})
+    assert run.summary["headline"] == found.run("local", 1).summary["headline"]
+    abouts = [json.loads(path.read_text()) for path in (home / "cache" / "decoded").glob("*/about.json")]
+    assert [about["dataset"] for about in abouts].count(str(file)) == 1
 
 
 @pytest.mark.integration

@@ -115,9 +115,20 @@ def test_a_table_of_numbers_is_learnt_and_a_client_reads_rows_like_its_own(tmp_p
         start("local", "./table.csv", **(asked | {"models": "tiny_cnn"}))
 
 
-@pytest.mark.parametrize("dataset", [(ROWS, Y, Y), {"x": ROWS}, (ROWS, Y[:3])])
+def test_rows_may_come_as_whatever_holds_numbers_if_they_are_finite():
+    client = start("local", (torch.tensor(ROWS, requires_grad=True), Y.tolist()), models="tiny_perceptron").client(0)
+    held = client.predict(ROWS, "classifier").scores
+    for x in (ROWS.tolist(), list(torch.from_numpy(ROWS)), pd.DataFrame(ROWS), ROWS[::-1][::-1], ROWS.astype(float)):
+        assert np.array_equal(client.predict(x, "classifier").scores, held)
+    assert client.predict(ROWS[:0]).scores.shape == (0, 3)
+    for wrong in (ROWS * np.nan, ROWS[0], [[1.0], [1.0, 2.0]], 3, ROWS.astype(str)):
+        with pytest.raises(protosphere.DataError, match=r"^x "):
+            client.predict(wrong)
+
+
+@pytest.mark.parametrize("dataset", [(ROWS, Y, Y), {"x": ROWS}, (ROWS, Y[:3]), ([[1.0], [1.0, 2.0]], [0, 1])])
 def test_arrays_that_are_no_data_set_are_refused_before_anything_starts(dataset, home):
-    with pytest.raises(protosphere.Error, match=r"arrays|array y|120 rows"):
+    with pytest.raises(protosphere.Error, match=r"array|120 rows"):
         start("local", dataset)
     assert not (home / "results").exists()
 

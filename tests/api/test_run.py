@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,12 @@ def test_values_of_settings(value, plain):
         ({"engine": "fast"}, "SettingError", '"fast"'),
         ({"workers": 0}, "SettingError", "workers is 0"),
         ({"workers": 2, "engine": "cohort"}, "SettingError", "workers is 2"),
+        ({"clients": "3"}, "SettingError", 'clients is "3"'),
+        ({"clients": 0}, "SettingError", "clients is 0"),
+        ({"on_round": 3}, "SettingError", "on_round is 3"),
+        ({"settings": ["rounds"]}, "SettingError", "settings is"),
+        ({"dataset": np.zeros((9, 2))}, "SettingError", "dataset is a ndarray"),
+        ({"dataset": []}, "SettingError", "dataset is 0 arrays"),
     ],
 )
 def test_refusals_come_before_anything_starts(asked, kind, named, home):
@@ -141,7 +148,8 @@ def test_whoever_hears_of_rounds_hears_the_figures_of_the_table_and_may_end_the_
     print_summary(run.folder)
     assert "ended by on-round after round 3" in capsys.readouterr().out
     # it may go on, and is then the run that nobody ended
-    longer, whole = protosphere.run(resume=run.folder, quiet=True), start(strategy="protonorm", rounds=9)
+    longer, whole = protosphere.run(resume=run, quiet=True), start(strategy="protonorm", rounds=9)
+    assert run.rounds.equals(longer.rounds)
     timeless = [name for name in whole.rounds.columns if name != "seconds" and not name.startswith("wire")]
     assert longer.rounds[timeless].equals(whole.rounds[timeless])
     assert "stopped" not in longer.summary
@@ -161,6 +169,19 @@ def test_a_run_that_is_cut_can_be_loaded_and_resumed(error, state):
     assert (run.folder / "report.html").exists() == (state == "stopped")
     whole = start(strategy="fedproto", rounds=4)
     assert protosphere.run(resume=run.name, quiet=True).rounds["accuracy"].equals(whole.rounds["accuracy"])
+
+
+def test_runs_in_threads_wait_for_each_other():
+    heard = []
+
+    def go(seed):
+        start(strategy="fedproto", seed=seed, on_round=lambda figures: heard.append(seed))
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(go, range(3)))
+    assert [own for own, before in zip(heard, [None, *heard], strict=False) if own != before] == list(
+        dict.fromkeys(heard)
+    )
 
 
 def test_load_finds_a_run_by_every_name(tmp_path, monkeypatch):
@@ -226,6 +247,10 @@ def test_files_are_read_as_the_rows_that_they_hold_and_what_fits_nothing_is_refu
     assert np.allclose(client.predict(files[0], "classifier").scores, of_rows[:1], atol=1e-5)
     for x, rule, kind in (
         (levels / 16, "", protosphere.DataError),
+        (levels.astype(int) - 1, "", protosphere.DataError),
+        (levels * 20, "", protosphere.DataError),
+        (levels.astype(complex), "", protosphere.DataError),
+        (None, "", protosphere.DataError),
         (levels[0], "", protosphere.DataError),
         (torch.zeros(2, 64), "", protosphere.DataError),
         ([tmp_path / "none.png"], "", protosphere.DataError),

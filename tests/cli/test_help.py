@@ -119,6 +119,9 @@ def test_a_letter_that_the_terminal_lacks_is_no_crash(home, monkeypatch):
         ("protosphere run -c protonorm.ga", ["protonorm.gamma="]),
         ("protosphere run -c 'rounds=3 see", ["rounds=3 seed="]),
         ("protosphere runs delete lat", ["latest"]),
+        ("protosphere report lat", ["latest"]),
+        ("protosphere run --resume lat", ["latest"]),
+        ("protosphere compare --resume lat", ["latest"]),
     ],
 )
 def test_a_shell_completes_what_there_is(typed, found, home):

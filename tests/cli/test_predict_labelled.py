@@ -54,13 +54,19 @@ def as_csv(site, tmp_path):
     return tmp_path / "table.csv"
 
 
+def as_json_lines(site, tmp_path):
+    table = pd.DataFrame({"file": [str(path.relative_to(tmp_path)) for path in site.files], "label": site.labels})
+    table.to_json(tmp_path / "table.jsonl", orient="records", lines=True)
+    return tmp_path / "table.jsonl"
+
+
 def as_parquet(site, tmp_path):
     table = pd.DataFrame({"image": list(map(encoded, site.files)), "label": [str(label) for label in site.labels]})
     table.to_parquet(tmp_path / "table.parquet")
     return tmp_path / "table.parquet"
 
 
-@pytest.mark.parametrize("form", [as_folder, as_csv, as_parquet])
+@pytest.mark.parametrize("form", [as_folder, as_csv, as_json_lines, as_parquet])
 def test_figures_are_those_of_the_single_answers(invoke, site, tmp_path, form):
     place, left = form(site, tmp_path), tmp_path / "left.csv"
     asked = ("predict", "--state", site.state, "--rule", "classifier", place)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,6 +49,20 @@ def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):
         assert next(each.state for each in kept(str(first.parent)) if each.path == cut) == "running"
 
 
+@pytest.mark.parametrize(("width", "most"), [("80", 16), ("200", 24)])
+def test_a_long_name_of_data_stays_on_one_line_with_its_begin_and_end(three, width, most):
+    settings = json.loads((three[0] / "settings.json").read_text())
+    path = "/data/arrays-0123456789abcdef-of-the-north.npz"
+    (three[0] / "settings.json").write_text(json.dumps(settings | {"dataset": path}))
+    shown = CliRunner().invoke(app, ["runs", "--results", str(three[0].parent)], env={"COLUMNS": width}).stdout
+    (told,) = [word for word in shown.split() if word.startswith("arrays-") and "…" in word]
+    begin, end = told.split("…")
+    assert len(told) == most
+    assert Path(path).name.startswith(begin)
+    assert path.endswith(end)
+    assert min(len(begin), len(end)) > 4
+
+
 def test_what_is_broken_is_listed_too(three):
     (three[0] / "settings.json").write_text("{")
     (three[0] / "summary.json").unlink()
@@ -64,7 +79,16 @@ def test_deleted_runs_take_their_clients_models_along_and_nothing_else(three):
         done = asked("delete", first.name, other.name, "--yes", *results)
     assert (done.exit_code, "being written" in done.stderr) == (2, True)
     assert all(path.is_dir() and stores(path.name).is_dir() for path in three)
-    assert asked("delete", first.name, str(other), "--yes", *results).exit_code == 0
+    # another program's folder
+    editor = first.parent.parent / "editor"
+    editor.mkdir()
+    (editor / "settings.json").write_text('{"tab": 4}')
+    assert (asked("delete", str(editor), "--yes", *results).exit_code, editor.is_dir()) == (2, True)
+    link = first.parent / "link"
+    link.symlink_to(other)
+    # the results folder may stand before the command
+    assert asked(*results, "delete", first.name, "link", str(first), "--yes").exit_code == 0
+    assert not link.is_symlink()
     assert [path.is_dir() for path in three] == [False, False, True]
     assert [stores(path.name).is_dir() for path in three] == [False, False, True]
 

@@ -131,11 +131,16 @@ def file_at_home(name, make):
     return made
 
 
-def arrays(suffix="", **values):
-    """A site whose own data are a file of arrays."""
+def npz(**values):
+    """A file's content."""
     file = io.BytesIO()
     np.savez(file, **values)
-    make = own(("train-canary.npz", suffix.encode() or file.getvalue()))
+    return file.getvalue()
+
+
+def arrays(suffix="", **values):
+    """A site whose own data are a file of arrays."""
+    make = own(("train-canary.npz", suffix.encode() or npz(**values)))
     return node(make, data_path="{root}/canary-data/train-canary.npz")
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data import DataError
-from data.arrays import arranged, read_arrays, write_arrays
+from data.arrays import arranged, read_arrays, read_inputs, write_arrays
 from data.columns import USUAL, Columns
 from data.decoded import Recipe, decode, decoded
 from data.folders import read_folder
@@ -50,6 +50,30 @@ def test_rows_of_any_shape_and_type_are_stored_as_they_are(shape, dtype, axes, r
     assert (found.labels.tolist(), found.class_names) == (Y.tolist(), ("0", "1", "2"))
 
 
+@pytest.mark.parametrize(
+    ("given", "dtype", "shape", "row"),
+    [
+        ((6, 3, 8, 3), "uint8", (3, 3, 8), (3, 3, 8)),
+        ((6, 3, 8, 3), "uint8", (3, 8, 3), (3, 8, 3)),
+        ((6, 8, 9), "float32", (1, 8, 9), (1, 8, 9)),
+        ((6, 8, 9), "float32", (8, 9), (8, 9)),
+        ((6, 8, 9, 3), "uint8", (3, 5, 5), (3, 8, 9)),
+    ],
+)
+def test_of_a_models_rows_its_shape_says_where_the_channels_are(given, dtype, shape, row, tmp_path):
+    x = RNG.integers(0, 256, given).astype(dtype)
+    inputs, labels, others = read_inputs(saved(tmp_path / "x.npz", x=x, y=Y, site=Y), shape)
+    assert (inputs.shape, labels.tolist(), others) == ((6, *row), Y.tolist(), ("site",))
+    last = len(given) == 4 and row != given[1:]
+    assert np.array_equal(inputs, np.moveaxis(x, 3, 1) if last else x.reshape(inputs.shape))
+
+
+@pytest.mark.parametrize("x", [np.float32(1), np.zeros(6), np.array(["a"] * 6)])
+def test_what_is_no_rows_is_refused(x, tmp_path):
+    with pytest.raises(DataError, match="has x of"):
+        read_inputs(saved(tmp_path / "x.npz", x=x), (5,))
+
+
 NAN, INF = np.zeros((6, 2, 2), np.float32), np.zeros((6, 4))
 NAN[4, 1, 0], INF[5, 3] = np.nan, 1e39
 X = np.zeros((6, 4), np.float32)
@@ -65,6 +89,8 @@ BAD = [
     ({"x": X, "y": np.array([0, 1, 2, 0, -1, 1])}, r"the label -1 at y\[4\]"),
     ({"x": X, "y": Y, "classes": ["a", "b"]}, r"the label 2 at y\[2\]"),
     ({"x": X, "y": np.array(list("abcabd")), "classes": list("abc")}, r"the label d at y\[5\]"),
+    ({"x": X, "y": Y, "classes": ["a", "b", "a"]}, "a class twice"),
+    ({"x": X, "y": Y, "X_test": X, "ytest": Y}, "an array 'X_test': if it is x_test"),
     ({"x": X, "y": Y + 10_000}, "more than 10000"),
     ({"x": X[:, :0], "y": Y}, "a row each"),
     ({"x": X[:, 0], "y": Y}, "a row each"),

@@ -94,6 +94,45 @@ def test_digits_are_a_domain(domain, opened, tmp_path):
     assert np.array_equal(data.labels[data.domains == 1], alone.labels)
 
 
+def arrays_of(path, seed, shape, dtype, test=0, names=("ant", "bee")):
+    """A file of 6 training rows of random arrays; the rows."""
+    rng = np.random.default_rng(seed)
+    x = (rng.random((6 + test, *shape)) * 255).astype(dtype)
+    y = np.array(names)[np.arange(len(x)) % 2]
+    held = {"x": x[:6], "y": y[:6]} | ({"x_test": x[6:], "y_test": y[6:]} if test else {})
+    np.savez(path, **held)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "scale"),
+    [((5,), "float64", 1), ((2, 7), "float32", 1), ((3, 8, 8), "float32", 1), ((4,), "uint8", 255)],
+)
+def test_arrays_of_one_shape_are_domains_as_they_are(shape, dtype, scale, opened, tmp_path):
+    files = [str(tmp_path / f"{name}.npz") for name in ("north", "south")]
+    rows = [arrays_of(files[0], 1, shape, dtype), arrays_of(files[1], 2, shape, dtype, 3, ("bee", "ant"))]
+    data = opened(*files)
+    assert data.inputs.dtype == (np.uint8 if dtype == "uint8" else np.float32)
+    assert (data.scale, data.train_rows, data.class_names) == (scale, 12, ("ant", "bee"))
+    for table, own in enumerate(rows):
+        assert np.array_equal(data.inputs[data.domains == table], own.astype(data.inputs.dtype))
+        assert names_of(data, table) == [(("ant", "bee"), ("bee", "ant"))[table][row % 2] for row in range(len(own))]
+    spec = DataSpec(",".join(files), 2, "mixed", ways=2, shots=0, min_samples=1)
+    clients = [client_data(spec, number, tmp_path / "cache") for number in (0, 1)]
+    assert sorted(client.domain for client in clients) == ["north.npz", "south.npz"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((4,), "float32"), ((5,), "uint8"), ((3, 8, 8), "uint8"), ((5, 1), "float32")]
+)
+def test_arrays_of_another_shape_or_type_are_refused_by_name(shape, dtype, opened, tmp_path):
+    arrays_of(tmp_path / "a.npz", 1, (5,), "float32")
+    arrays_of(tmp_path / "b.npz", 2, shape, dtype)
+    said = refusal(opened, str(tmp_path / "a.npz"), str(tmp_path / "b.npz"))
+    assert said.startswith("domains 'a.npz' and 'b.npz' hold rows of float32 (5,) and")
+    assert str(shape) in said
+
+
 @pytest.mark.parametrize("held", ["numbers", "texts"])
 def test_what_has_no_images_cannot_be_resized(held, tmp_path):
     (tmp_path / "set").mkdir()
@@ -217,12 +256,16 @@ def test_one_bad_domain_is_named_and_nothing_half_written(bad, domain, opened, w
     assert all((path / "about.json").is_file() for path in left)
 
 
-@pytest.mark.parametrize(("held", "what"), [("spiral", "numbers"), ("csv", "texts"), ("parquet", "texts")])
-def test_domains_are_images(held, what, domain, opened, tmp_path):
+@pytest.mark.parametrize(
+    ("held", "what"), [("spiral", "numbers"), ("csv", "texts"), ("parquet", "texts"), ("table", "a table of numbers")]
+)
+def test_domains_are_images_or_arrays(held, what, domain, opened, tmp_path):
     notes = tmp_path / "notes"
     notes.mkdir()
     if held == "csv":
         (notes / "train.csv").write_text("text,label\na,0\nb,1\n")
+    elif held == "table":
+        pq.write_table(pa.table({"age": [1, 2], "label": [0, 1]}), notes / "train.parquet")
     else:
         pq.write_table(pa.table({"text": ["a", "b"], "label": [0, 1]}), notes / "train.parquet")
     item = "spiral" if held == "spiral" else str(notes)

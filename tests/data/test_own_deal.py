@@ -176,6 +176,7 @@ def test_a_dataset_is_read_once_in_its_order():
         (lambda: Rows(0), "without items"),
         (lambda: Rows(5, bad=3), "item 3 .*broken"),
         (lambda: [(torch.zeros(3), 0), (torch.zeros(4), 1)], "several shapes"),
+        (lambda: [(torch.zeros(3), 0), (torch.zeros(3), 0.5)], "item 1 .*0.5"),
         (lambda: [(torch.zeros(3), 0), (torch.tensor([0, np.nan, 0]), 1)], r"nan at x\[1, 1\]"),
     ],
 )

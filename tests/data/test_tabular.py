@@ -44,7 +44,10 @@ def table(tmp_path):
         for split, rows in (("train", frame), ("test", test)):
             if rows is not None:
                 path = root / f"{split}.{suffix}"
-                rows.to_csv(path, index=False) if suffix == "csv" else rows.to_parquet(path, index=False)
+                if suffix == "jsonl":
+                    rows.to_json(path, orient="records", lines=True)
+                else:
+                    rows.to_csv(path, index=False) if suffix == "csv" else rows.to_parquet(path, index=False)
         return root
 
     return make
@@ -57,7 +60,7 @@ def expected(frame):
     return np.stack([np.asarray(part, np.float32) for part in parts], axis=1)
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
 def test_columns_become_features_and_missing_values_what_they_are(table, tmp_path, suffix):
     found = decoded(str(table(suffix=suffix)), tmp_path / "cache")
     assert found.columns == SCHEMA
@@ -66,7 +69,29 @@ def test_columns_become_features_and_missing_values_what_they_are(table, tmp_pat
     assert numeric(SCHEMA).tolist() == [True, False, True, *[False] * 6]
     assert missing_rows(SCHEMA, found.inputs) == {"age": 4, "job": 10}
     # one file by its path is the same
-    assert decoded(str(table() / "train.csv"), tmp_path / "cache").columns == SCHEMA
+    assert decoded(str(table(suffix=suffix) / f"train.{suffix}"), tmp_path / "cache").columns == SCHEMA
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_a_column_is_what_all_splits_make_of_it(table, tmp_path, suffix):
+    train = pd.DataFrame({"a": [1, 2, 3], "b": [True, False, True], "label": ["x", "y", "x"]})
+    found = decoded(str(table(train, suffix, train.assign(a=[0.5, 1.5, np.nan]))), tmp_path / "cache")
+    assert found.columns == (Column("a", "number", missing=True), Column("b", "number"))
+    expected = [[1, 0, 1], [2, 0, 0], [3, 0, 1], [0.5, 0, 1], [1.5, 0, 0], [np.nan, 1, 1]]
+    assert np.array_equal(np.array(found.inputs), np.array(expected, np.float32), equal_nan=True)
+    assert (found.class_names, found.train_rows) == (("x", "y"), 3)
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [('"old"', "row 1 .* has text in column 'a', where other rows have a number"), ("true", "row 1 .* 'a'"),
+     ("[1]", "row 1 .* has a list or an object in column 'a'")],
+)  # fmt: skip
+def test_a_json_value_of_another_kind_is_refused_by_row(tmp_path, cell, words):
+    (tmp_path / "t.jsonl").write_text(f'{{"a": 0.5, "label": 0}}\n{{"a": {cell}, "label": 1}}\n')
+    with pytest.raises(DataError, match=words) as caught:
+        decoded(str(tmp_path / "t.jsonl"), tmp_path / "cache")
+    assert "old" not in str(caught.value)
 
 
 def test_a_client_scales_numbers_by_its_own_training_rows_alone(table, tmp_path):
@@ -116,6 +141,13 @@ def test_sites_agree_on_features_by_a_file(table, tmp_path):
     assert np.array_equal(np.array(found.inputs), expected(FRAME)[frame.index], equal_nan=True)
 
 
+def test_truths_may_be_words_where_the_column_is_known_to_be_numbers(tmp_path):
+    (tmp_path / "t.csv").write_text("a,label\nTrue,x\nfalse,y\n1,x\n,y\n")
+    write_schema(tmp_path / "columns.json", (Column("a", "number", missing=True),))
+    found = decoded(str(tmp_path / "t.csv"), tmp_path / "cache").inputs
+    assert np.array_equal(np.array(found), [[1, 0], [0, 0], [1, 0], [np.nan, 1]], equal_nan=True)
+
+
 BAD = [
     ({"job": "baker"}, r"'baker' in row 2 .* 'job'"),
     ({"sex": None}, r"no value in row 2 .* 'sex'"),
@@ -160,6 +192,8 @@ def test_a_file_that_names_no_columns_is_refused(table, tmp_path, content):
     ("column", "words"),
     [
         ([f"a sentence of row {row}" for row in range(N)], "text-column"),
+        ([*map(str, range(1, N)), "1,5"], "'1,5' is none"),
+        (["1"] * (N - 1) + ["-inf"], f"'-inf' in row {N - 1} "),
         (pd.date_range("2024", periods=N), "timestamp"),
     ],
 )
@@ -169,6 +203,15 @@ def test_texts_ids_and_times_are_no_features(table, tmp_path, column, words):
         decoded(str(root), tmp_path / "cache")
     write_schema(root / "columns.json", SCHEMA[:2])
     assert decoded(str(root), tmp_path / "cache").inputs.shape == (N, 3)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_the_numbers_that_pandas_gives_rows_are_no_feature(tmp_path, suffix):
+    path = tmp_path / f"t.{suffix}"
+    mixed = FRAME.sample(frac=1, random_state=0)
+    mixed.to_csv(path) if suffix == "csv" else mixed.to_parquet(path)
+    with pytest.raises(DataError, match="index=False"):
+        decoded(str(path), tmp_path / "cache")
 
 
 def test_texts_stay_texts_and_labels_and_groups_are_no_features(table, tmp_path):

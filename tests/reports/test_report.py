@@ -303,6 +303,12 @@ def test_a_run_that_was_cut_says_so(tmp_path):
     assert pictures(folder) == EVERY
 
 
+def test_the_title_names_data_without_the_way_to_them(tmp_path):
+    folder = fabricate(tmp_path / "run", settings={"dataset": "/home/me/wards.csv"})
+    write_report(folder)
+    assert "on wards.csv" in outline(folder).text
+
+
 @pytest.mark.parametrize(
     ("strategy", "sentences"),
     [

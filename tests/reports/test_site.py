@@ -95,7 +95,9 @@ def test_a_simulation_keeps_no_record_and_the_page_says_so(run, home, tmp_path):
     folder = home / "clients" / run({"rounds": 1}).name / "0"
     assert not (folder / "messages.jsonl").exists()
     assert write(folder, tmp_path / "site.html").exit_code == 0
-    assert "No message is on record" in (tmp_path / "site.html").read_text()
+    text = (tmp_path / "site.html").read_text()
+    assert "No message is on record" in text
+    assert "0.0 kB" not in text
 
 
 def test_words_are_escaped_and_a_line_that_was_cut_is_none(site, tmp_path):

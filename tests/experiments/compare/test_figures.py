@@ -15,7 +15,7 @@ from experiments.compare.figures import Spread, as_csv, curve_of, differences_cs
 from experiments.compare.folder import ComparisonFolder
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
 from experiments.compare.report import curves, write_all
-from experiments.compare.tables import console, grids, latex, markdown
+from experiments.compare.tables import Grid, Shown, console, grids, latex, markdown
 from strategies import known_settings
 
 RULES = ("local-prototypes", "classifier")
@@ -257,6 +257,8 @@ def test_markdown_latex_and_the_console_show_the_same_with_what_is_apart_in_bold
     assert "|  | CIFAR-10 | paper | MNIST |\n|---|---:|---:|---:|\n" in text
     assert "| CIFAR-10 | **+5.33 [+3.90, +6.77]** |" in text
     assert "| Proto_Norm | **82.00 ± 2.65** |  | - |" in text
+    named = markdown([Grid("t", ["", "a|b"], [[Shown("**<i>"), Shown("1", True)]])])
+    assert named == "t\n\n|  | a\\|b |\n|---|---:|\n| \\*\\*\\<i> | **1** |\n"
     text = latex(found)
     assert r"Proto\_Norm & \textbf{82.00 $\pm$ 2.65} &  & - \\" in text
     assert r"\begin{tabular}{lrrr}" in text

@@ -70,9 +70,12 @@ def test_other_settings_are_left_and_where_it_ran_does_not_matter(done, empty):
     assert reuse(*empty)
 
 
-def test_somebody_s_own_code_is_run_anew(done, empty):
+@pytest.mark.parametrize(
+    "own", [{"models": "/home/me/net.py"}, {"dataset": "mine:rows"}, {"partition": "/home/me/deal.py:by_ward"}]
+)
+def test_somebody_s_own_code_is_run_anew(done, empty, own):
     folder, found = empty
-    settings = json.loads((done / "settings.json").read_text()) | {"models": "/home/me/net.py"}
+    settings = json.loads((done / "settings.json").read_text()) | own
     (done / "settings.json").write_text(json.dumps(settings))
-    found[0].settings["models"] = "/home/me/net.py"
+    found[0].settings.update(own)
     assert reuse(folder, found) == {}

@@ -79,26 +79,15 @@ class Federation:
         self.family = Family(tell)
         self._app = write_app(folder / "app")
         self._started = dict.fromkeys(range(clients), 0.0)
-        self._ids: dict[int, int] = {}
         self._runs = 0
 
     def start(self) -> None:
-        """As `Deployment.start`; the nodes' ids are kept."""
-        self.deployment.make_credentials()
-        self.deployment.start_superlink()
-        for partition in range(self.clients):
-            self._ids[partition] = self.deployment.register(self.deployment.key(partition))
-            self.deployment.start_node(partition)
+        """As `Deployment.start`."""
+        self.deployment.start()
 
     def renew(self, partition: int) -> None:
-        """Start a killed SuperNode at once, with a new key: the old one is refused until its heartbeats are missed."""
-        self.deployment.flwr("supernode", "unregister", str(self._ids[partition]), CONNECTION)
-        key = self.deployment.key(partition)
-        for path in (key, key.with_name(key.name + ".pub")):
-            path.unlink()
-        self.deployment.make_credentials()
-        self._ids[partition] = self.deployment.register(key)
-        self.deployment.start_node(partition)
+        """Start a SuperNode at once that was killed."""
+        self.deployment.renew_node(partition)
 
     def run(self, *words: str) -> Run:
         """Start `protosphere run --superlink`."""

@@ -1,0 +1,236 @@
+"""A table of numbers and categories, or a file of arrays, as rows for a trained client: made as its training made them,
+scaled by its own kept figures."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client_app.evaluation import ROWS_AT_ONCE
+from data import DataError
+from data.arrays import SUFFIX, finite_rows, read_inputs
+from data.client_data import InputTransform
+from data.columns import LABEL_COLUMNS
+from data.domains import is_several
+from data.folders import TABLE_SUFFIXES
+from data.images import resized
+from data.tables import read_columns, types_of
+from data.tabular import NOTHING, NUMBER, Column, cell_word, features_of
+from federation.settings import SettingError, shown
+from federation.words import class_words
+from serving.predict import PIXEL, Answer, Trained, judged, reads_images
+
+if TYPE_CHECKING:
+    import pyarrow
+
+MOST_VALUES = 10  # of a category, in a sentence
+
+
+@dataclass(frozen=True, eq=False)
+class GivenRows:
+    """The rows of a file.
+
+    Attributes:
+        inputs: (n, ...) as the training data were stored.
+        labels: n class numbers; None where the file tells none.
+        problems: why a row cannot be used, by its number; all others can.
+        notices: what of the file is passed over, a sentence each.
+    """
+
+    inputs: Tensor
+    labels: list[int] | None
+    problems: dict[int, str] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+
+
+def holds_rows(trained: Trained, path: Path) -> bool:
+    """Whether a path is taken for rows of numbers: a file of arrays, or a table where the client reads no images."""
+    numbers = trained.tokens is None and not reads_images(trained)
+    return path.suffix == SUFFIX or (path.suffix in TABLE_SUFFIXES and numbers)
+
+
+def read_rows(trained: Trained, path: Path, label_column: str = "") -> GivenRows:
+    """The rows of a file, and their classes where it has them: in `y`, or in a column.
+
+    Args:
+        label_column: of a table; "" for the run's, or a usual name.
+
+    Raises:
+        SettingError, DataError: the file cannot be read, lacks a column, holds rows of another shape or type than the
+            client was trained on, or a class that it does not know.
+    """
+    if not isinstance(trained.transform, InputTransform):
+        raise SettingError(f"this client's model {trained.model!r} reads texts, and {path} holds none: give it texts.")
+    if path.suffix == SUFFIX:
+        if label_column:
+            raise SettingError(f"--label-column is of a table, and {path} holds arrays: their labels are y.")
+        return _arrays(trained, trained.transform, path)
+    return _table(trained, trained.transform, path, label_column)
+
+
+def answers_to(trained: Trained, rule: str, rows: GivenRows) -> Iterator[Answer]:
+    """An answer a row; one that cannot be used is told in its answer."""
+    usable = [row for row in range(len(rows.inputs)) if row not in rows.problems]
+    parts = (usable[start : start + ROWS_AT_ONCE] for start in range(0, len(usable), ROWS_AT_ONCE))
+    found = (answer for part in parts for answer in judged(trained, rule, rows.inputs[part]))
+    for row in range(len(rows.inputs)):
+        name = f"row {row}"
+        if row in rows.problems:
+            yield Answer(name, f"{name} has {rows.problems[row]}.")
+        else:
+            yield replace(next(found), source=name)
+
+
+# --- tables --------------------------------------------------------------------------------------------------
+
+
+def _table(trained: Trained, transform: InputTransform, path: Path, label_column: str) -> GivenRows:
+    schema = transform.columns
+    if not schema:
+        _refuse_form(path, "a table", transform)
+    settings = trained.objective.settings
+    names = [column.name for column in schema]
+    try:
+        held = list(types_of(path))
+        label = _label_column(path, held, names, label_column, settings.label_column)
+        lacking = [name for name in names if name not in held]
+        if lacking:
+            raise SettingError(
+                f"{path} lacks {_columns(lacking)}, by which this client was trained; it has {_columns(held)}: add "
+                "what is missing."
+            )
+        table = read_columns(path, [*names, *([label] if label else [])])
+        inputs, problems = _encoded(schema, table)
+    except (DataError, SettingError):
+        raise
+    except Exception as error:
+        # what is broken in a table shows in exceptions of every kind
+        raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
+    known = {*names, label, settings.group_column, settings.partition_column, settings.label_column}
+    others = [name for name in held if name not in known]
+    return GivenRows(
+        torch.from_numpy(inputs),
+        _labels(trained, path, table.column(label).to_pylist()) if label else None,
+        problems,
+        (f"{path} has {_columns(others)}, by which this client was not trained: not read.",) if others else (),
+    )
+
+
+def _label_column(path: Path, held: Sequence[str], features: Sequence[str], asked: str, usual: str) -> str:
+    """Where the classes are; "" where the table has none."""
+    if asked and (asked not in held or asked in features):
+        what = "is one of the model's inputs" if asked in features else f"is not in {path}, which has {_columns(held)}"
+        raise SettingError(f"--label-column is {shown(asked)}, which {what}; name the column with the classes.")
+    free = [name for name in held if name not in features]
+    return asked or next((name for name in (usual, *LABEL_COLUMNS) if name and name in free), "")
+
+
+def _encoded(schema: Sequence[Column], table: "pyarrow.Table") -> tuple[np.ndarray, dict[int, str]]:
+    """Features of the rows (n, F), and what is wrong with those that training would refuse."""
+    parts, problems = [np.zeros((table.num_rows, 0), np.float32)], dict[int, str]()
+    for column in schema:
+        cells = table.column(column.name)
+        part, wrong = features_of(column, cells)
+        parts.append(part)
+        for row in np.flatnonzero(wrong).tolist():
+            what = cell_word(cells[row].as_py())
+            problems.setdefault(row, f"{what} in the column {column.name!r}, where {_seen(column, what)}")
+    return np.concatenate(parts, axis=1), problems
+
+
+def _seen(column: Column, what: str) -> str:
+    if what == NOTHING:
+        return "no training row lacked one"
+    if column.kind == NUMBER:
+        return "training rows had finite numbers"
+    more = ", ..." if len(column.values) > MOST_VALUES else ""
+    return f"training rows had {', '.join(column.values[:MOST_VALUES])}{more}"
+
+
+def _columns(names: Sequence[str]) -> str:
+    return f"{'the columns' if len(names) > 1 else 'the column'} {', '.join(names)}" if names else "no column"
+
+
+# --- arrays --------------------------------------------------------------------------------------------------
+
+
+def _arrays(trained: Trained, transform: InputTransform, path: Path) -> GivenRows:
+    if transform.columns:
+        _refuse_form(path, "arrays", transform)
+    inputs, labels, others = read_inputs(path, transform.shape)
+    pixels = transform.scale != 1
+    if (inputs.dtype == np.uint8) != pixels:
+        wanted = f"uint8, pixels from 0 to {PIXEL}" if pixels else "float32"
+        raise SettingError(
+            f"{path} has x of type {inputs.dtype}, but this client was trained on {wanted}: give it the numbers that "
+            "its training data hold, before any scaling."
+        )
+    rows = torch.from_numpy(_in_shape(trained, transform, path, inputs))
+    if pixels and transform.scale != PIXEL:
+        rows = (rows * (transform.scale / PIXEL)).round().to(torch.uint8)
+    given = None if labels is None else _labels(trained, path, labels.tolist())
+    wrong = np.flatnonzero(~finite_rows(inputs)).tolist()
+    problems = dict.fromkeys(wrong, "a value that is not finite in x")
+    known = {trained.objective.settings.group_column, trained.objective.settings.partition_column, "classes"}
+    rest = [name for name in others if name not in known]
+    return GivenRows(
+        rows, given, problems, (f"{path} has {', '.join(rest)} beside x and y: not read.",) if rest else ()
+    )
+
+
+def _in_shape(trained: Trained, transform: InputTransform, path: Path, inputs: np.ndarray) -> np.ndarray:
+    """Rows of the model's shape; images are brought to it where training brought its own to it."""
+    shape, settings = tuple(transform.shape), trained.objective.settings
+    if inputs.shape[1:] == shape:
+        return inputs
+    brought = settings.image_size or is_several(settings.dataset)
+    if brought and transform.pixels and inputs.ndim == 4 and inputs.shape[1] in (1, shape[0]):
+        images = [np.broadcast_to(resized(image, *shape[1:]), shape) for image in inputs]
+        return np.stack(images) if images else np.empty((0, *shape), np.uint8)
+    raise SettingError(
+        f"{path} holds {_form(inputs.shape[1:])}, but this client was trained on {_form(shape)}: give it rows like "
+        "those."
+    )
+
+
+def _form(shape: Sequence[int]) -> str:
+    return f"rows of {shape[0]} numbers" if len(shape) == 1 else f"rows of shape {tuple(shape)}"
+
+
+def _refuse_form(path: Path, held: str, transform: InputTransform) -> NoReturn:
+    trained = f"a table of {_columns([column.name for column in transform.columns])}"
+    raise SettingError(
+        f"{path} holds {held}, but this client was trained on "
+        f"{trained if transform.columns else _form(transform.shape)}: give it "
+        f"{'such a table' if transform.columns else f'a {SUFFIX} file with such rows in x'}."
+    )
+
+
+# --- classes -------------------------------------------------------------------------------------------------
+
+
+def _labels(trained: Trained, path: Path, values: Sequence[Any]) -> list[int]:
+    """Class numbers, as training takes them: whole numbers are numbers, words names; of a CSV file, which has words
+    alone, whole numbers are numbers unless a class is called by one."""
+    names = trained.class_names
+    number = {name: label for label, name in enumerate(names)}
+    written = path.suffix == ".csv" and not any(name.isdecimal() for name in names)
+    found = []
+    for row, value in enumerate(values):
+        label = int(value) if isinstance(value, int) else number.get(str(value).strip(), -1)
+        if label < 0 and written and isinstance(value, str) and value.strip().isdecimal():
+            label = int(value)
+        if not 0 <= label < len(names):
+            what = (
+                "no class" if value in (None, "") else f"of class {shown(str(value))}, which this client does not know"
+            )
+            raise SettingError(
+                f"row {row} of {path} is {what}; it knows {class_words(range(len(names)), names)}: mend the row, or "
+                "leave its classes out."
+            )
+        found.append(label)
+    return found
