@@ -6,7 +6,7 @@
              S_i = sum over its rows of (z^ - m_iy)(z^ - m_iy)^T / n_i, half of it, in 16 bits
     server   w_ij = n_i / |C_i|, since class counts stay at home;  mu_j = sum_i w_ij m_ij / sum_i w_ij
              Sigma = sum_i (n_i S_i + sum_j w_ij (m_ij - mu_j)(m_ij - mu_j)^T) / sum_i n_i, shrunk to a sphere
-             once: W_j = Sigma^-1 mu_j,  b_j = -mu_j^T W_j / 2
+             once: W_j = Sigma^-1 mu_j in 16 bits,  b_j = -mu_j^T W_j / 2
     predict  `pool`: argmax_j log softmax(g(z))_j + log softmax(q + log pi_i)_j,  q = z^ W + b,
              pi_ij = (n_ij + 1/K) / (n_i + 1)
              `encoder`: argmax_j q_j, which knows classes that a client lacks
@@ -46,6 +46,7 @@ from strategies.contract import (
 from strategies.encoder_space import (
     DISCRIMINANT,
     TOLD,
+    WEIGHT,
     directions,
     discriminant_layout,
     discriminant_of,
@@ -200,6 +201,8 @@ class Protosphere(ServerHalf):
         covariance = covariance_of_sums(sums, weights, moment, self.options[ProtosphereSettings].shrinkage)
         found = discriminant_of(sums, weights, torch.ones_like(weights), covariance, self.settings.max_prototype_norm)
         figures = {"heard": len(heard)}
+        # as it crosses
+        found = Weights({**found.tensors, WEIGHT: found.tensors[WEIGHT].half().float()})
         return Outcome(kept, {EVERYONE: Parts({DISCRIMINANT: found})}, figures)
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
@@ -210,7 +213,7 @@ class Protosphere(ServerHalf):
 def _exchange(options: Options) -> Exchange:
     told = "how its rows' features vary around the means of their classes, of all classes together"
     scatter = Spec("weights", SCATTER, waits=True, dtype="float16", told=told)
-    return Exchange((MEANS, scatter), (Spec("weights", DISCRIMINANT, dtype="float32"),), TOLD, once=True)
+    return Exchange((MEANS, scatter), (Spec("weights", DISCRIMINANT, dtype="float16"),), TOLD, once=True)
 
 
 METHOD = Method(

@@ -121,8 +121,8 @@ def multiplied(payload):
     return Parts({n: Weights(products(p.tensors)) if isinstance(p, Weights) else p for n, p in parts})
 
 
-def size_of(payload):
-    """Bytes by the formula: four a value, of the values alone."""
+def size_of(payload, halved=()):
+    """Bytes by the formula: four a value, of the values alone; two of matrices in parts that are `halved`."""
     if payload is None:
         return 0
     if isinstance(payload, PrototypeSet):
@@ -131,21 +131,22 @@ def size_of(payload):
     if isinstance(payload, MixtureSet):
         return 4 * len(payload) * (2 * DIM + 1)
     if isinstance(payload, Weights):
-        return sum((2 if name == "scatter" else 4) * tensor.numel() for name, tensor in payload.tensors.items())
-    return sum(size_of(part) for part in parts_of(payload).values())
+        return sum((2 if halved and tensor.dim() > 1 else 4) * tensor.numel() for tensor in payload.tensors.values())
+    return sum(size_of(part, name in halved) for name, part in parts_of(payload).items())
 
 
 @every_row
 def test_the_bytes_that_are_reported_are_those_of_what_crossed(row):
-    seen = whole(row)
+    seen, exchange = whole(row), read_settings(ROWS[row]).exchange
+    halved = {spec.name for spec in (*exchange.up, *exchange.down) if spec.dtype == "float16"}
     for line in seen.lines():
         number, found = line["round"], line["bytes"]
-        assert found["payload_up"] == sum(size_of(made) for (_, of), made in seen.made.items() if of == number)
+        assert found["payload_up"] == sum(size_of(made, halved) for (_, of), made in seen.made.items() if of == number)
         for trains, name in ((True, "payload_down"), (False, "evaluate_only_payload_down")):
             of_round = [sent for (_, of, trained), sent in seen.sent.items() if (of, trained) == (number, trains)]
-            assert found[name] == sum(map(size_of, of_round))
+            assert found[name] == sum(size_of(sent, halved) for sent in of_round)
         assert found["evaluate_only_payload_up"] == 0
-    assert any(map(size_of, seen.came.values())) == bool(read_settings(ROWS[row]).exchange.down)
+    assert any(map(size_of, seen.came.values())) == bool(exchange.down)
 
 
 @every_row
