@@ -70,12 +70,11 @@ class Gradients(nn.Module):
         """Of images from -1 to 1, or of any other scale but for the colours."""
         small = self.rows @ x @ self.columns.T
         down, right = _differences(small.transpose(2, 3)).transpose(2, 3), _differences(small)
-        squares = down.square() + right.square()
-        # of several channels the one that changes most
-        strongest = squares.argmax(dim=1, keepdim=True)
-        g = torch.stack([each.gather(1, strongest)[:, 0] for each in (right, down)], dim=-1)
-        answers = (g @ self.directions.T).clamp_min(0) ** 3 / (g.square().sum(dim=-1, keepdim=True) + SMALL**2)
-        cells = avg_pool2d(answers.permute(0, 3, 1, 2), 2 * SIDE // CELLS, SIDE // CELLS, SIDE // CELLS // 2)
+        x_, y_ = _strongest(right, down)
+        of = self.directions.view(DIRECTIONS, 2, 1, 1)
+        along = (x_ * of[:, 0] + y_ * of[:, 1]).clamp_min(0)
+        answers = along * along * along / (x_ * x_ + y_ * y_ + SMALL**2)
+        cells = avg_pool2d(answers, 2 * SIDE // CELLS, SIDE // CELLS, SIDE // CELLS // 2)
         size = cells.square().sum(dim=1, keepdim=True).mean(dim=(2, 3), keepdim=True)
         smooth = self._smooth((cells / (size + SMALL).sqrt()).sqrt())
         found = normalize(torch.einsum("ts,nsij->ntij", self.around, smooth).flatten(1), dim=1)
@@ -122,6 +121,17 @@ def _differences(x: Tensor) -> Tensor:
     """Of each pixel's two neighbours along the last axis; at the edges, of the pixel and the one within."""
     padded = torch.cat([x[..., :1], x, x[..., -1:]], dim=-1)
     return padded[..., 2:] - padded[..., :-2]
+
+
+def _strongest(right: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
+    """Of gradients (n, C, H, W) those of the channel that changes most at each pixel: both (n, 1, H, W)."""
+    x, y = right[:, :1], down[:, :1]
+    # pairs of channels: an argmax along so short an axis takes as long as all else together
+    for channel in range(1, right.shape[1]):
+        other_x, other_y = right[:, channel : channel + 1], down[:, channel : channel + 1]
+        larger = other_x * other_x + other_y * other_y > x * x + y * y
+        x, y = torch.where(larger, other_x, x), torch.where(larger, other_y, y)
+    return x, y
 
 
 def _cosines(n: int) -> Tensor:
