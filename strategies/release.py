@@ -47,8 +47,8 @@ def refuse_unreleasable(settings: Settings, method: Method, options: Options) ->
         return
     if method.releases is None:
         raise SettingError(
-            f'setting `privacy` is "release", but `{settings.strategy}` exchanges what is made of a trained model; use '
-            "a method of prototypes alone, or `frame`, which exchanges nothing."
+            f'setting `privacy` is "release", but `{settings.strategy}` exchanges more than a release '
+            "holds; use a method of prototypes alone, as `protonorm`, or `frame`, which exchanges nothing."
         )
     check_public_encoder(
         settings,
