@@ -114,7 +114,7 @@ def test_whoever_looks_on_sees_how_far_a_run_is(home, run, cut, monkeypatch):
     assert find_run(seen[-1]["flower_run"], "") == folder
     seconds = [told["seconds"] for told in seen]
     assert seconds == sorted(seconds)
-    cut({"rounds": 2, "seed": 1}, "configure_train", lambda self, number, *_: number == 2)
+    cut({"rounds": 2, "seed": 1, "strategy": "protonorm"}, "configure_train", lambda self, number, *_: number == 2)
     assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["headline"]["of_round"]) == ("failed", 1, 0)
 
 
