@@ -16,6 +16,7 @@ from torch import Tensor
 from benchmarks.common import own_home, percent, where
 from data.client_data import ClientData, Rows, client_data
 from federation.data_spec import data_spec
+from federation.settings import Scalar
 from models.encoder import Encoder, public_encoder
 from prototypes.discriminant import covariance_of_sums, linear_discriminant
 from strategies import read_settings
@@ -28,7 +29,7 @@ Statistics = tuple[Tensor, Tensor, Tensor]  # class means (K, d), counts (K,), s
 
 def clients_of(dataset: str, alpha: float, seed: int, most: int) -> list[ClientData]:
     """The clients' rows of a run of these settings."""
-    asked = {"dataset": dataset, "alpha": alpha, "seed": seed, "max-samples": most}
+    asked: dict[str, Scalar] = {"dataset": dataset, "alpha": alpha, "seed": seed, "max-samples": most}
     spec = data_spec(read_settings(asked).settings, CLIENTS)
     with own_home() as home:
         return [client_data(spec, number, home / "cache") for number in range(CLIENTS)]
@@ -87,7 +88,7 @@ def accuracies(clients: list[ClientData]) -> Iterator[tuple[str, float]]:
         ("own rows alone", alone, priors),
         ("all rows, with counts", [everybody] * CLIENTS, priors),
         ("what crosses, without counts", [crossing] * CLIENTS, priors),
-        ("what crosses, rule `encoder`", [crossing] * CLIENTS, [0.0] * CLIENTS),
+        ("what crosses, rule `encoder`", [crossing] * CLIENTS, [torch.zeros(classes)] * CLIENTS),
     ):
         right = [
             float(((z @ w.T + b + prior).argmax(dim=1) == labels).double().mean())
