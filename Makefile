@@ -39,9 +39,9 @@ $(READY): pyproject.toml
 # by the classifier, which knows nothing at the start; then what the exchange is worth beside none, on one page; then the
 # same app through `flwr run`, over Flower's SuperLink and Ray
 demo: $(READY)
-	$(BIN)/protosphere run --clients 10 -c 'inference="classifier"' $(if $(SETTINGS),-c '$(SETTINGS)')
-	$(BIN)/protosphere compare --methods local,frame,protonorm --seeds 0,1,2 \
-		-c 'inference="classifier"' $(if $(SETTINGS),-c '$(SETTINGS)')
+	$(BIN)/protosphere run --clients 10 $(if $(SETTINGS),-c '$(SETTINGS)')
+	$(BIN)/protosphere compare --methods local,frame,protonorm,protosphere --seeds 0,1,2 \
+		--metric 'classifier selected,pool selected' $(if $(SETTINGS),-c '$(SETTINGS)')
 	$(BIN)/protosphere run --flower --clients 3 -c 'rounds=2'
 
 deploy-demo: $(READY)

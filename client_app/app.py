@@ -8,8 +8,9 @@ from functools import wraps
 from flwr.app import Context, Error, Message, MessageType
 from flwr.clientapp import ClientApp
 
-from client_app.client import USER_ERRORS, Client, run_of
+from client_app.client import USER_ERRORS, Client
 from client_app.diary import note
+from client_app.run import run_of
 from client_app.told import over_ray, told, withheld
 from client_app.trainer import Job, Outcome, Stages, finished
 from federation.homes import OTHER_HOME, OtherHomeError, refuse_other, stores

@@ -2,10 +2,8 @@
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +13,7 @@ from client_app.encoded import encoded_of
 from client_app.evaluation import DivergenceError, evaluate, measure, predict
 from client_app.ledger import LedgerError
 from client_app.private import guard_of, private_spec, refuse_unprotected
+from client_app.run import run_of, told_in_full
 from client_app.site import device_for, refuse_code, specs, text, whole_number
 from client_app.state import describe, lay_out, new_state, size_of
 from client_app.store import Stamp, Store, StoreError
@@ -38,7 +37,6 @@ from models import ModelError, model_for, plugins, reads_text, same_inputs, told
 from models.text import Tokens
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Layout
-from strategies import Run, read_settings, unpacked
 from strategies.contract import ClientState
 
 USER_ERRORS = (DataError, LedgerError, ModelError, SettingError, StoreError)
@@ -68,7 +66,7 @@ class Client:
         self.partition = whole_number(node, "partition-id")
         self.partitions = whole_number(node, "num-partitions")
         refuse_unprotected(self.settings, node)
-        with _told_in_full():
+        with told_in_full():
             self.model = text(node, "model") or model_for(self.settings.models, self.partition)
         if not simulated():
             refuse_code(node, self.settings, self.model)
@@ -93,7 +91,7 @@ class Client:
         fit_inputs(self.settings.augment, self.settings.normalise, 0 if self.tokens else len(self.data.transform.shape))
         # a domain that was dealt has its name already; the name of a folder on a site's own machine is not told
         self.domain = (self.data.domain if self._dealt else "") or text(node, "domain").strip()
-        with _told_in_full():
+        with told_in_full():
             self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim, self.run.exchange)
             self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
             self._refuse_companion(self.objective.companion)
@@ -187,6 +185,7 @@ class Client:
 
     def _evaluated(self, instruction: Instruction) -> Report:
         state, stamp = self._take(instruction, trains=False)
+        instruction = self._whole(instruction)
         report = self._arrival(state, instruction)
         self._keep(instruction.run, stamp, state)
         return report
@@ -212,6 +211,7 @@ class Client:
 
     def _trained(self, instruction: Instruction) -> Stages[Report]:
         state, _ = self._take(instruction, trains=True)
+        instruction = self._whole(instruction)
         report = self._arrival(state, instruction)
         stream = (self.settings.seed, "client", self.partition, "round", instruction.round)
         seed_process(*stream, "process")
@@ -237,6 +237,12 @@ class Client:
             figures = replace(figures, prototype_norm=mean_norm(as_sent(upload, self.run.exchange.up)))
         seconds = time.perf_counter() - began - self.waited
         return replace(report, payload=upload, training=replace(figures, seconds=seconds))
+
+    def _whole(self, instruction: Instruction) -> Instruction:
+        """With what came before, of a method whose server sends it once."""
+        if instruction.payload is not None or not self.run.exchange.once:
+            return instruction
+        return replace(instruction, payload=self._store(instruction.run).load_received()[0])
 
     def _received(self, instruction: Instruction) -> Payload | None:
         """What came. Where no upload of weights was valid yet, each training starts from the initial ones: who has
@@ -273,10 +279,11 @@ class Client:
         last = instruction.round > self.settings.rounds
         arrived = self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
         confused = self.run.inference if instruction.confusion and self.tells_confusion else ""
-        asked = (self.objective, state, self.data, last, arrived, confused)
+        beside = None
+        if self.encoded is not None:
+            beside = partial(self.encoded.scores, self.objective, state, instruction.payload)
+        asked = (self.objective, state, self.data, last, arrived, confused, beside)
         evaluation = evaluate(*asked) if instruction.evaluate else None
-        if evaluation is not None and self.encoded is not None:
-            evaluation = self.encoded.judged(evaluation, partial(self.objective.encoded_scores, instruction.payload))
         report = Report(self.partition, instruction.round, evaluation=evaluation)
         if not instruction.ensemble:
             return report
@@ -354,46 +361,6 @@ class Client:
     def _description(self) -> dict[str, Any]:
         about = describe(self.run, self.partition, self.model, self.data.class_names, self.data.transform)
         return about if self.encoded is None else about | self.encoded.description
-
-
-def run_of(context: Context) -> Run:
-    """The run that a context belongs to.
-
-    Raises:
-        SettingError: its settings cannot be used.
-    """
-    with _told_in_full():
-        # what is packed counts as what is not: it, too, may name a file
-        config = unpacked(context.run_config)
-    asked, own = str(config.get("strategy", "")), text(context.node_config, "strategy-file")
-    if plugins.is_file(asked) and not simulated():
-        if not own:
-            raise SettingError.public(
-                "the run's `strategy` is a file, and this site has none for it; start its SuperNode with --strategy "
-                "FILE, the same as the server's."
-            )
-        # the run's path is one of the server's machine; what it holds by which name is the run's to say
-        attribute = plugins.parted(asked)[1]
-        config["strategy"] = f"{own}:{attribute}" if attribute else own
-        # a file of the site's: what it says when it fails is not told
-        return _read(tuple(sorted(config.items())))
-    with _told_in_full():
-        return _read(tuple(sorted(config.items())))
-
-
-@lru_cache(maxsize=8)
-def _read(items: tuple[tuple[str, Any], ...]) -> Run:
-    return read_settings(dict(items))
-
-
-@contextmanager
-def _told_in_full() -> Iterator[None]:
-    """Inside, only the run's settings and the number of classes decide what goes wrong: the server knows both."""
-    try:
-        yield
-    except (SettingError, ModelError) as error:
-        error.told = str(error).rstrip(".")
-        raise
 
 
 def _parameters(module: torch.nn.Module) -> int:

@@ -7,19 +7,20 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from client_app.site import NodeConfig, text
 from data.client_data import ClientData, Rows, TokenTransform
 from federation.settings import SettingError, shown
-from federation.wire.payloads import Evaluation
+from federation.wire.payloads import Evaluation, Payload
 from models import ModelError
 from models.encoder import Encoder, has_place, public_encoder
 from models.text import Tokens, reads_text
 from strategies import Run
-from strategies.release import RULE
+from strategies.contract import ClientState, Objective
+from strategies.encoder_space import directions
+from strategies.release import POOL, RULE
 
-ROWS_AT_ONCE = 256  # that are prepared; the encoder takes one at a time
+ROWS_AT_ONCE = 256
 ENCODER = "encoder"  # in client.json
 Load = Callable[[Tokens], ClientData]
 
@@ -33,11 +34,13 @@ class Encoded:
     Attributes:
         data: the rows as the encoder takes them.
         place: the encoder's name, as the run or the site says it.
+        alone: whether the encoder takes one row at a time, as a release has to.
     """
 
     encoder: Encoder
     data: ClientData
     place: str
+    alone: bool = False
 
     @property
     def description(self) -> dict[str, object]:
@@ -50,12 +53,23 @@ class Encoded:
 
     def features(self, rows: Rows) -> Tensor:
         """u, (n, d)."""
-        inputs = rows.inputs.cpu()
-        chunks = [self.encoder(self.data.transform(some)) for some in inputs.split(ROWS_AT_ONCE) if len(some)]
+        inputs, encode = rows.inputs.cpu(), self.encoder if self.alone else self.encoder.together
+        chunks = [encode(self.data.transform(some)) for some in inputs.split(ROWS_AT_ONCE) if len(some)]
         return torch.cat(chunks) if chunks else torch.empty(0, len(self.encoder.mixing))
 
+    def scores(
+        self, objective: Objective, state: ClientState, received: Payload | None, rows: Rows, z: Tensor
+    ) -> dict[str, Tensor]:
+        """By the rules that read rows through the encoder, (n, K); without those that have nothing to judge by yet."""
+        found = objective.encoded_scores(received, self._directions(rows))
+        if found is None:
+            return {}
+        found = found.to(z.device)
+        pooled = objective.pooled(state, z, found)
+        return {RULE: found} if pooled is None else {RULE: found, POOL: pooled}
+
     def judged(self, evaluation: Evaluation, scores: Callable[[Tensor], Tensor | None]) -> Evaluation:
-        """With the rule `encoder` beside the others, which knows classes that the client lacks.
+        """An evaluation under `privacy`, with the rule `encoder` beside the others.
 
         Args:
             scores: of directions z^ (n, d): (n, K); None where there is nothing to judge by yet.
@@ -77,11 +91,6 @@ class Encoded:
             found = directions(self.features(rows))
             _directions[rows] = kept = self.encoder.fingerprint, found
         return kept[1]
-
-
-def directions(features: Tensor) -> Tensor:
-    """z^ of u, (n, d) float64: 0 where an encoder failed."""
-    return normalize(features.double().nan_to_num(0, 0, 0), dim=1)
 
 
 def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: Load, simulated: bool) -> Encoded | None:
@@ -117,7 +126,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: Load, simulat
                 "texts; give an encoder of texts, as hf:<hub id or path>.",
                 told="setting `privacy-encoder` names one that takes no token ids, and its rows are texts",
             )
-    return Encoded(encoder, data, name)
+    return Encoded(encoder, data, name, run.private)
 
 
 @lru_cache(maxsize=2)

@@ -1,6 +1,7 @@
 """One forward pass, every prediction rule; and the statistics of the training features that two rules need."""
 
 import time
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from strategies.contract import ClientState, Objective
 
 # Rows at once that were fastest: on a CPU images of a convolution fit in its cache, a GPU wants many.
 IMAGES_AT_ONCE, ROWS_AT_ONCE, ROWS_AT_ONCE_ON_GPU = 64, 256, 1024
+Beside = Callable[[Rows, Tensor], Mapping[str, Tensor]]
 
 
 class DivergenceError(ToldError):
@@ -71,6 +73,7 @@ def evaluate(
     last: bool = False,
     arrived: ClientState | None = None,
     confused: str = "",
+    beside: Beside | None = None,
 ) -> Evaluation:
     """How many test and validation rows each rule gets right; and `last` of a run, where the partition asks for it,
     test rows of all classes.
@@ -78,6 +81,7 @@ def evaluate(
     Args:
         arrived: the client with what has just come, whose classifier is the rule `received`; None without that rule.
         confused: the rule by which to tell what the test rows of each class are taken for; "" for none.
+        beside: gives scores by further rules, of rows and their features.
     """
     began = time.perf_counter()
     answers: dict[str, Tensor] = {}
@@ -86,7 +90,8 @@ def evaluate(
         splits.append(data.unheld.read())
     # the first are the test rows
     noted = [answers, *({} for _ in splits[1:])]
-    right = [_right(objective, state, rows, data.transform, own) for rows, own in zip(splits, noted, strict=True)]
+    asked = objective, state, data.transform, beside
+    right = [_right(*asked, rows, own) for rows, own in zip(splits, noted, strict=True)]
     if arrived is not None:
         for rows, counts, own in zip(splits, right, noted, strict=True):
             if len(rows):
@@ -146,13 +151,21 @@ def autocast(objective: Objective, device: torch.device) -> torch.autocast:
 
 
 def _right(
-    objective: Objective, state: ClientState, rows: Rows, transform: Transform, answers: dict[str, Tensor]
+    objective: Objective,
+    state: ClientState,
+    transform: Transform,
+    beside: Beside | None,
+    rows: Rows,
+    answers: dict[str, Tensor],
 ) -> dict[str, Tensor]:
     """Rule -> number of right answers, as tensors still on the device; the answers themselves go into `answers`."""
     if not len(rows):
         return {}
     z, labels = features_of(objective, state, rows, transform), exact(rows.labels)
-    answers |= {rule: scores.argmax(dim=1) for rule, scores in rule_scores(objective, state, z).items()}
+    scores = rule_scores(objective, state, z)
+    if beside is not None:
+        scores |= {rule: exact(found) for rule, found in beside(rows, z).items()}
+    answers |= {rule: found.argmax(dim=1) for rule, found in scores.items()}
     right = {rule: (found == labels).sum() for rule, found in answers.items()}
     if state.prototypes is not None and state.prototypes.counts is not None:
         usual = state.prototypes.labels[state.prototypes.counts.argmax()]

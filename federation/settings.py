@@ -99,7 +99,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(**STRICT, frozen=True)
 
-    strategy: str = "protonorm"
+    strategy: str = "protosphere"
     own_settings: str = ""
     dataset: NotEmpty = "digits"
     classes: Literal["same", "union"] = "same"

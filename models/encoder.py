@@ -2,6 +2,7 @@
 
     u = R h(x) - c,   h frozen, in eval mode, float32, one row at a time
 
+    handcrafted                   features without weights (models/handcrafted.py), of images and of numbers
     random                        a seeded network, for tests and demonstrations
     hf:<hub id or path>           an encoder of texts or, where the inputs are images, of images, frozen whole
     <torchvision name>@<path>     a torchvision network with weights from a file (.safetensors, or torch's own)
@@ -9,6 +10,7 @@
                                   callable(input_shape=), it returns a module (n, ...) -> (n, w)
 
 R (d, w) is Gaussian, drawn from the encoder's name and d; never from a run's seed, so that a release serves many runs.
+It takes the first d where features come in an order, as those of handcrafted images do.
 c is R times the constant `centre` (w,) that a module of somebody's own may carry: a mean of public rows, 0 without it.
 """
 
@@ -22,12 +24,13 @@ import torch
 from torch import Tensor, nn
 
 from models import plugins
+from models.handcrafted import handcrafted
 from models.hub_vision import HubVision
 from models.seeded import drawn
 from models.split import ModelError, probe, words_of
 from models.text import encoder_name, reads_text, seed_name, text_backbone
 
-RANDOM = "random"
+RANDOM, HANDCRAFTED = "random", "handcrafted"
 USUAL = "encoder"  # what a file's callable is called, where nothing else is said
 AT = "@"
 SMALLEST = 64  # pixels of the shorter side that torchvision's networks get
@@ -63,7 +66,10 @@ class Encoder:
                 told=f"the encoder gives an output of shape {shape} for one input",
             )
         width = shape[1]
-        self.mixing = drawn(_seed(self.name, dim), lambda: torch.randn(dim, width) / math.sqrt(width))
+        if getattr(network, "ordered", False):
+            self.mixing = torch.eye(dim, width)
+        else:
+            self.mixing = drawn(_seed(self.name, dim), lambda: torch.randn(dim, width) / math.sqrt(width))
         self.centre = self.mixing @ _centre(network, width, name)
         self.fingerprint = self._fingerprint()
         row = torch.linspace(-1, 1, math.prod(input_shape)).reshape(1, *input_shape)
@@ -84,6 +90,16 @@ class Encoder:
         rows = [self._safe(inputs[index : index + 1]) for index in range(len(inputs))]
         return torch.stack(rows) if rows else torch.empty(0, len(self.mixing))
 
+    @torch.no_grad()
+    def together(self, inputs: Tensor) -> Tensor:
+        """As a call gives it but for the last bits, and sooner: all rows at once, unless that fails."""
+        try:
+            found: Tensor = drawn(0, lambda: self.network(inputs))
+            return self._mixed(found)
+        except Exception:
+            # which rows it fails on one at a time will show
+            return self(inputs)
+
     def _safe(self, row: Tensor) -> Tensor:
         try:
             return self._one(row.cpu())
@@ -95,8 +111,11 @@ class Encoder:
         with torch.no_grad():
             # what it may draw is the same for each row
             found: Tensor = drawn(0, lambda: self.network(row))
-            h = found.float().flatten(2).mean(dim=2) if found.dim() == 4 else found.float()
-            return (self.mixing @ h[0]) - self.centre
+            return self._mixed(found)[0]
+
+    def _mixed(self, found: Tensor) -> Tensor:
+        h = found.float().flatten(2).mean(dim=2) if found.dim() == 4 else found.float()
+        return h @ self.mixing.T - self.centre
 
     def _fingerprint(self) -> str:
         digest = hashlib.blake2b(self.name.encode(), digest_size=8)
@@ -114,11 +133,11 @@ def check_encoder(name: str) -> None:
     Raises:
         ModelError: another form.
     """
-    if name == RANDOM or reads_text(name) or plugins.is_plugin(name) or all(name.partition(AT)):
+    if name in (RANDOM, HANDCRAFTED) or reads_text(name) or plugins.is_plugin(name) or all(name.partition(AT)):
         return
     raise ModelError(
-        f"the encoder {name!r} is none: give {RANDOM}, hf:<hub id or path>, <torchvision name>@<file of weights>, "
-        "package.module:callable or a file.",
+        f"the encoder {name!r} is none: give {HANDCRAFTED}, {RANDOM}, hf:<hub id or path>, <torchvision name>@<file of "
+        "weights>, package.module:callable or a file.",
         told="the encoder's name is none",
     )
 
@@ -167,6 +186,8 @@ def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder
 def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
     if name == RANDOM:
         return lambda: _random(input_shape)
+    if name == HANDCRAFTED:
+        return lambda: handcrafted(input_shape)
     if reads_text(name) and len(input_shape) == 3:
         return lambda: HubVision(name, input_shape)
     if reads_text(name):

@@ -24,7 +24,7 @@ from data.files import replacing
 from federation.settings import SettingError
 from prototypes.prototype_set import PrototypeSet
 from serving.predict import PIXEL, Trained
-from strategies.release import RULE
+from strategies.release import POOL, RULE
 
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}  # and how a file's name ends, which torch.export.load insists on
 METADATA = "metadata.json"
@@ -55,8 +55,9 @@ class Program(nn.Module):
         self.filled = bool(transform.columns)
         self.network = trained.state.module
         self._objective, self._state = trained.objective, trained.state
-        self.public = rule == RULE
-        self.head = Public(trained) if self.public else _head(trained, rule)
+        self.public = Public(trained) if rule in (RULE, POOL) else None
+        self.head = _head(trained, rule) if self.public is None else None
+        self.pooled = rule == POOL
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and features of a batch."""
@@ -64,10 +65,14 @@ class Program(nn.Module):
         stored = torch.round(inputs * (self.scale / PIXEL)) if self.pixels else inputs
         prepared = self._prepared(stored, self.mean, self.std)
         z = self._objective.features(self._state, prepared).float()
-        if not self.public:
+        if self.head is not None:
             return self.head(z).float(), z
+        assert self.public is not None
         # a public encoder sees no figures of a client's rows
-        return self.head(self._prepared(stored, self.plain_mean, self.plain_std)).float(), z
+        encoded = self.public(self._prepared(stored, self.plain_mean, self.plain_std))
+        if self.pooled:
+            encoded = self._objective.pooled(self._state, z, encoded)
+        return encoded.float(), z
 
     def _prepared(self, stored: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         prepared = (stored / self.scale - mean) / std

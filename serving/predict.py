@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 from torch import Tensor, softmax
 
-from client_app.encoded import directions
 from client_app.evaluation import ROWS_AT_ONCE, features_of, rule_scores
 from client_app.state import FORMAT, lay_out, new_state
 from client_app.store import Store, StoreError
@@ -27,12 +26,13 @@ from models.text import Tokens
 from serving.judge import Judge, judge_of
 from strategies import read_settings
 from strategies.contract import ClientState, Objective
-from strategies.release import RULE
+from strategies.encoder_space import directions
+from strategies.release import POOL, RULE
 
 PARTS = {"partition": int, "model": str, "class_names": list, "input": dict, "rule": str, "settings": dict}
 PIXEL = 255  # full scale of an image's channel
 # The rules whose scores are log-probabilities, up to a constant of each input.
-WITH_PROBABILITIES = ("classifier", "discriminant", RECEIVED)
+WITH_PROBABILITIES = ("classifier", "discriminant", RECEIVED, POOL)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,10 @@ class Trained:
         nothing = torch.zeros(0, self.objective.settings.feature_dim, device=self.device)
         own = tuple(rule_scores(self.objective, self.state, nothing))
         own = own if self.arrived is None else (*own, RECEIVED)
-        return own if self.judge is None else (*own, RULE)
+        if self.judge is None:
+            return own
+        none = self.judge.scores(torch.zeros(0, self.judge.dim, dtype=torch.float64))
+        return (*own, RULE) if self.objective.pooled(self.state, nothing, none) is None else (*own, RULE, POOL)
 
     def judged_by(self, rule: str) -> "tuple[Trained, str]":
         """The client and the rule that come to the same: `received` is the classifier of what came."""
@@ -97,15 +100,23 @@ class Trained:
         trained, rule = self.judged_by(rule)
         if trained is not self:
             return trained.scores(rule, inputs)
-        if rule == RULE and self.judge is not None:
-            encoder = self.judge.encoder()
-            prepared = inputs.cpu() if self.judge.tokens else self.transform.plain(inputs.cpu())
-            with limited_threads(self.objective.settings.threads):
-                return self.judge.scores(directions(encoder(prepared)))
-        rows = Rows(inputs.to(self.device), torch.zeros(len(inputs), dtype=torch.int64))
         with limited_threads(self.objective.settings.threads):
+            if rule == RULE:
+                return self._encoded(inputs)
+            rows = Rows(inputs.to(self.device), torch.zeros(len(inputs), dtype=torch.int64))
             z = features_of(self.objective, self.state, rows, self.transform)
+            if rule == POOL:
+                pooled = self.objective.pooled(self.state, z, self._encoded(inputs).to(self.device))
+                assert pooled is not None
+                return pooled
             return rule_scores(self.objective, self.state, z)[rule]
+
+    def _encoded(self, inputs: Tensor) -> Tensor:
+        """By the rule `encoder`."""
+        assert self.judge is not None
+        encoder = self.judge.encoder()
+        prepared = inputs.cpu() if self.judge.tokens else self.transform.plain(inputs.cpu())
+        return self.judge.scores(directions(encoder(prepared)))
 
 
 def open_trained(folder: Path, device: str = "auto", encoder: str = "") -> Trained:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from strategies.rounds.flower import PrototypeStrategy
 
 METHODS = {
+    "protosphere": "strategies.protosphere",
     "fedproto": "strategies.fedproto",
     "protonorm": "strategies.protonorm",
     "fedtgp": "strategies.fedtgp",
@@ -77,9 +78,6 @@ class Run:
     @property
     def confusion(self) -> bool:
         """Whether the last evaluation asks what test rows are taken for; a site with rows of its own may not say."""
-        if self.inference == RULE:
-            # of the encoder's answers clients count the right ones alone
-            return False
         hidden = self.private or self.exchange.hides_counts
         return self.settings.confusion == "always" or (self.settings.confusion == "auto" and not hidden)
 
@@ -140,6 +138,8 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     refuse_unknown(shared, _names(Settings))
     settings: Settings = check(Settings, shared)
     method = load_method(settings.strategy)
+    if method.objective.encoder and settings.privacy == "none" and not settings.privacy_encoder:
+        settings = settings.model_copy(update={"privacy_encoder": method.objective.encoder})
     own: dict[type, Any] = {}
     for prefix, kind in method.settings.items():
         values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import torch
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 from torch.nn.functional import softmax
@@ -28,6 +27,10 @@ from models.split import SplitModel
 from prototypes.losses import prototype_pull
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
+from strategies.state import Batch as Batch
+from strategies.state import ClientState as ClientState
+from strategies.state import Loss as Loss
+from strategies.state import Phase as Phase
 
 # A method's settings: a frozen dataclass, checked like the shared ones, with the prefix of its setting names.
 method_settings = pydantic_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -47,83 +50,6 @@ class Options:
         return value
 
 
-@dataclass
-class ClientState:
-    """All that a client has besides its data; the store saves it as one.
-
-    Attributes:
-        module: the nn.Module that `Objective.build` returned; only its own objective knows more of it.
-        prototypes: local prototypes p_ij with their counts, over the training rows after training.
-        covariance: (d, d) float64, the discriminant's, over the same rows. None without training rows.
-        constants: the numbers that the server works out once for the run; they come with every message.
-        targets: what was received, as the loss uses it (scaled, masked); None before the first.
-        table: the same as (vectors (K, d), present (K,)) on the device, laid out once a message.
-        received: what a method keeps of a message for the training that it starts; not stored.
-        features: z (n, d) and labels (n,) of the training rows after training, for the upload; gone after it.
-        encoded: gives u (n, d) and labels (n,) of the training rows, for the upload of a method that `encodes`.
-        kept: further tensors that a method keeps between rounds.
-        optimiser: the optimisers' tensors by phase, kept only with `optimizer-state = "persistent"`.
-    """
-
-    module: Any
-    prototypes: PrototypeSet | None = None
-    covariance: Tensor | None = None
-    constants: Mapping[str, float] = field(default_factory=dict)
-    targets: PrototypeSet | None = None
-    table: tuple[Tensor, Tensor] | None = None
-    received: Payload | None = None
-    features: tuple[Tensor, Tensor] | None = None
-    encoded: Callable[[], tuple[Tensor, Tensor]] | None = None
-    kept: dict[str, Tensor] = field(default_factory=dict)
-    optimiser: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """inputs (b, ...) float32 as the model takes them; labels (b,) int64."""
-
-    inputs: Tensor
-    labels: Tensor
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A batch's loss.
-
-    Attributes:
-        total: what is minimised.
-        parts: its unweighted terms by name, `cross-entropy` among them; each a scalar with its graph.
-        features: z (b, d), with the graph that leads to `total`.
-    """
-
-    total: Tensor
-    parts: dict[str, Tensor]
-    features: Tensor
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of training.
-
-    Attributes:
-        name: for seeds, logs and the optimiser's place in the store.
-        parameters: what is trained; all else stands still.
-        rows: (inputs, labels) to draw batches from as the model takes them; None for the client's training rows.
-        epochs: passes over them.
-        optimiser: builds the optimiser; None for the settings' SGD.
-        fresh: whether the optimiser starts anew each time, whatever `optimizer-state` says.
-        rate: the setting that holds its learning rate, to be named where training diverges.
-    """
-
-    name: str
-    parameters: list[nn.Parameter]
-    rows: tuple[Tensor, Tensor] | None = None
-    epochs: int = 1
-    optimiser: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None
-    fresh: bool = False
-    rate: str = "learning-rate"
-
-
 class Objective:
     """The client half of a method. As it stands: cross-entropy alone, prototypes for evaluation only.
 
@@ -133,12 +59,14 @@ class Objective:
         of_prototypes: whether it reads `state.prototypes` while it trains or uploads. Where it does not, a client's
             features are measured before evaluations alone, and there are no prototypes after other rounds.
         encodes: whether it reads rows through the public encoder that `privacy-encoder` names, without `privacy`.
+        encoder: the one that it takes where none is named; "" for none.
     """
 
     beside: Sequence[str] = ()
     of_features = False
     of_prototypes = True
     encodes = False
+    encoder = ""
 
     def __init__(self, settings: Settings, options: Options, num_classes: int):
         self.settings = settings
@@ -218,8 +146,13 @@ class Objective:
         for an unknown class; None before anything has come."""
         return None
 
+    def pooled(self, state: ClientState, z: Tensor, encoded: Tensor) -> Tensor | None:
+        """The rule `pool` of a method that `encodes` and has it: of the model's features z (n, d), and of what the rule
+        `encoder` scores the same rows (n, K) float64: (n, K)."""
+        return None
 
-class PullObjective(Objective):
+
+class Pulled(Objective):
     """Cross-entropy + lambda R: the prototype pull that FedProto and its heirs share (methods page, section 0)."""
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
@@ -230,6 +163,10 @@ class PullObjective(Objective):
         pull = prototype_pull(plain.features, batch.labels, *state.table, reduction=self.settings.prototype_loss)
         total = plain.total + self.settings.prototype_weight * pull
         return Loss(total, plain.parts | {"prototype-pull": pull}, plain.features)
+
+
+class PullObjective(Pulled):
+    """Pulled to what comes of the local prototypes that it sends."""
 
     def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
         """The local prototypes p_ij, without the counts n_ij."""

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from federation.settings import SettingError
 from federation.wire.payloads import Parts, Payload, parts_of
 from prototypes.aggregation import aggregate
-from prototypes.discriminant import SHRINKAGE, covariance_of_sums, linear_discriminant
+from prototypes.discriminant import SHRINKAGE, covariance_of_sums
 from prototypes.prototype_set import PrototypeSet
 from prototypes.release import HALF, B, Shape, class_sums, second_moment
 from prototypes.weights import Layout, Weights
@@ -43,11 +43,17 @@ from strategies.contract import (
     State,
     method_settings,
 )
+from strategies.encoder_space import (
+    DISCRIMINANT,
+    TOLD,
+    discriminant_layout,
+    discriminant_of,
+    discriminant_scores,
+)
 from strategies.release import RULE, encoder_scores
 from strategies.weights import refuse_other_layouts
 
-MOMENT, DISCRIMINANT = "moment", "discriminant"
-WEIGHT, BIAS, KNOWN = "weight", "bias", "known"  # of the discriminant; and which classes anybody has rows of
+MOMENT = "moment"
 MEANS = Spec("prototypes", counts=True)
 
 
@@ -66,8 +72,7 @@ class FedCGSSettings:
 
 def layouts(num_classes: int, dim: int) -> dict[str, Layout]:
     """Of the parts of weights: M, and the discriminant."""
-    rows = (BIAS, (num_classes,)), (KNOWN, (num_classes,)), (WEIGHT, (num_classes, dim))
-    return {MOMENT: ((MOMENT, (dim, dim)),), DISCRIMINANT: rows}
+    return {MOMENT: ((MOMENT, (dim, dim)),), DISCRIMINANT: discriminant_layout(num_classes, dim)}
 
 
 class FedCGSObjective(Objective):
@@ -111,11 +116,7 @@ class FedCGSObjective(Objective):
         """z^ w_j + b_j, or z^ mu_j / ||mu_j||."""
         if isinstance(received, PrototypeSet):
             return encoder_scores(directions, received, self.num_classes)
-        found = None if received is None else parts_of(received).get(DISCRIMINANT)
-        if not isinstance(found, Weights):
-            return None
-        weight, bias, known = (found.tensors[name].to(directions) for name in (WEIGHT, BIAS, KNOWN))
-        return (directions @ weight.T + bias).masked_fill(known == 0, -torch.inf)
+        return discriminant_scores(received, directions)
 
 
 class FedCGS(ServerHalf):
@@ -165,33 +166,21 @@ class FedCGS(ServerHalf):
         return Outcome({}, {EVERYONE: self._discriminant(sums, counts, moment)}, {"rows": int(counts.sum())})
 
     def _discriminant(self, sums: Tensor, counts: Tensor, moment: Tensor) -> Parts:
-        known = counts > 0
         covariance = covariance_of_sums(sums, counts, moment, self.options[FedCGSSettings].shrinkage)
-        means = sums[known] / counts[known].unsqueeze(1)
-        found, offset = linear_discriminant(means, counts[known], covariance)
-        # what is the same for all classes, and a common factor, decide nothing: what crosses stays within its bound
-        found, offset = found - found.mean(dim=0), offset - offset.mean()
-        longest = max(float(found.norm()), float(offset.norm()))
-        shorter = min(1.0, 0.99 * self.settings.max_prototype_norm / max(longest, 1e-300))
-        weight, bias = torch.zeros_like(sums), torch.zeros_like(counts)
-        weight[known], bias[known] = shorter * found, shorter * offset
-        sent = {WEIGHT: weight, BIAS: bias, KNOWN: known}
-        return Parts({DISCRIMINANT: Weights({name: tensor.float() for name, tensor in sent.items()})})
+        bound = self.settings.max_prototype_norm
+        return Parts({DISCRIMINANT: discriminant_of(sums, counts, counts, covariance, bound)})
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""
         return None
 
 
-IN_SPACE = ("by these what its rows look like to a public encoder",)
-
-
 def _exchange(options: Options) -> Exchange:
     if options[FedCGSSettings].covariance == "identity":
-        return Exchange((MEANS,), (PROTOTYPES,), IN_SPACE)
+        return Exchange((MEANS,), (PROTOTYPES,), TOLD, once=True)
     told = "the second moment of its rows' features, of all classes together"
-    moment = Spec("weights", MOMENT, waits=True, exact=True, told=told)
-    return Exchange((MEANS, moment), (Spec("weights", DISCRIMINANT, exact=True),), IN_SPACE)
+    moment = Spec("weights", MOMENT, waits=True, dtype="float32", told=told)
+    return Exchange((MEANS, moment), (Spec("weights", DISCRIMINANT, dtype="float32"),), TOLD, once=True)
 
 
 def _refuse_covariance(options: Options) -> None:

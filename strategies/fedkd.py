@@ -49,7 +49,7 @@ from strategies.contract import (
 from strategies.weights import COMPANION, load
 
 UPDATE = "companion-update"
-WHOLE = Spec("weights", COMPANION, waits=True, exact=True)
+WHOLE = Spec("weights", COMPANION, waits=True, dtype="float32")
 CHANGE = Spec("weights", UPDATE, waits=True, change=True, transforms=(LowRank(),))
 CHANGED = 0  # the key of D
 BASE, COUNTED, MADE_IN = "base/", "counted", "made_in"  # of states: G; whose uploads made it, and in which round

@@ -23,7 +23,7 @@ from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
 from strategies.contract import Exchange, Method, Options, Spec
 
-RULE = "encoder"
+RULE, POOL = "encoder", "pool"
 MEANS = Spec("prototypes", "encoder-means")
 
 
@@ -33,7 +33,7 @@ def any_options(options: Options) -> None:
 
 def under_release(exchange: Exchange) -> Exchange:
     """The parts of a method's messages, with the means beside what comes down; nothing but a release is told."""
-    return replace(exchange, down=(*exchange.down, MEANS) if exchange.down else (), discloses=())
+    return replace(exchange, down=(*exchange.down, MEANS) if exchange.down else (), discloses=(), once=False)
 
 
 def refuse_unreleasable(settings: Settings, method: Method, options: Options) -> None:
@@ -47,8 +47,8 @@ def refuse_unreleasable(settings: Settings, method: Method, options: Options) ->
         return
     if method.releases is None:
         raise SettingError(
-            f'setting `privacy` is "release", but `{settings.strategy}` exchanges what is made of a trained model; use '
-            "a method of prototypes alone, or `frame`, which exchanges nothing."
+            f'setting `privacy` is "release", but `{settings.strategy}` exchanges more than a release '
+            "holds; use a method of prototypes alone, as `protonorm`, or `frame`, which exchanges nothing."
         )
     check_public_encoder(
         settings,

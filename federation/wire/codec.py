@@ -79,8 +79,8 @@ class Codec:
         return (*spec.transforms, *masks, NumberFormat(self.wire_dtype))
 
     def weight_format(self, spec: Spec, layout: Layout = ()) -> WeightFormat:
-        """How a part of weights is written: in the run's number format, unless it has to be exact."""
-        return WeightFormat("float32" if spec.exact else self.wire_dtype, layout)
+        """How a part of weights is written: in the run's number format, unless it has its own."""
+        return WeightFormat(spec.dtype or self.wire_dtype, layout)
 
     @property
     def fingerprint(self) -> str:

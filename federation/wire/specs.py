@@ -1,6 +1,7 @@
 """What a method says of its messages, as one value: which parts go up and come down, and what they tell beside."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from federation.wire.transforms import Transform
 
@@ -18,7 +19,7 @@ class Spec:
         counts: whether class counts go with it.
         components: of mixtures, the most components of a class; None for any number.
         waits: whether uploads wait in files until the round has closed, and are read one at a time.
-        exact: of weights, whether they cross as float32 whatever the run's number format.
+        dtype: of weights, the number format in which they cross; "": the run's.
         change: whether they are a change of weights, in which a variance may be negative.
         told: of weights, what they tell of a client in words, where they are none of its model.
         transforms: what the method does to its values on the way, before masks and number format.
@@ -30,7 +31,7 @@ class Spec:
     counts: bool = False
     components: int | None = 1
     waits: bool = False
-    exact: bool = False
+    dtype: Literal["", "float32", "float16"] = ""
     change: bool = False
     told: str = ""
     transforms: tuple[Transform, ...] = ()
@@ -65,6 +66,7 @@ class Exchange:
         told_counts: whether clients tell their class counts once, when they say who they are.
         discloses: what else the server can learn from the uploads, in words.
         hides_counts: whether uploads are made so that class counts stay at home: nothing else is to tell them unasked.
+        once: whether a client keeps what came down, and is sent it again only when it is another.
     """
 
     up: tuple[Spec, ...] = (PROTOTYPES,)
@@ -73,6 +75,7 @@ class Exchange:
     either: bool = False
     told_counts: bool = False
     hides_counts: bool = False
+    once: bool = False
 
     def kinds(self) -> set[str]:
         """Of all parts, both ways."""

@@ -34,8 +34,18 @@ def _meta(strategy: "PrototypeStrategy") -> dict[str, Any]:
         "first_norm": strategy.first_norm,
         "outliers": strategy.outliers.as_json(),
         "constants": dict(strategy.half.constants),
-        "trained": {str(partition): made_in for partition, made_in in sorted(strategy.trained.items())},
+        "trained": _by_name(strategy.trained),
+        "made": strategy.made,
+        "holds": _by_name(strategy.holds),
     }
+
+
+def _by_name(rounds: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): number for partition, number in sorted(rounds.items())}
+
+
+def _by_partition(rounds: Mapping[str, int]) -> dict[int, int]:
+    return {int(partition): number for partition, number in rounds.items()}
 
 
 def restore(strategy: "PrototypeStrategy", rounds: int) -> None:
@@ -51,7 +61,9 @@ def restore(strategy: "PrototypeStrategy", rounds: int) -> None:
     strategy.first_norm = meta["first_norm"]
     strategy.outliers = Outliers.from_json(meta["outliers"])
     strategy.half.constants = meta["constants"]
-    strategy.trained = {int(partition): made_in for partition, made_in in meta["trained"].items()}
+    strategy.trained = _by_partition(meta["trained"])
+    # a checkpoint of before they were kept: all is sent anew
+    strategy.made, strategy.holds = meta.get("made", strategy.last_round), _by_partition(meta.get("holds", {}))
     strategy.state, downloads = unpack(tensors)
     means = downloads.pop(MEANS, None)
     strategy.downloads, strategy.means = downloads, means if isinstance(means, PrototypeSet) else None

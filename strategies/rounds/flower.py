@@ -92,6 +92,8 @@ class PrototypeStrategy(Strategy):
         self._scratch = Scratch(folder.path)
         self._silent: set[int] = set()
         self.trained: dict[int, int] = {}
+        self.made = 0  # the round that made the downloads
+        self.holds: dict[int, int] = {}  # partition -> the round whose downloads it has
         self._units: Mapping[int, float] = {}  # of the norms of uploads
         self._sent: dict[int, Bytes] = {}
         self._figures: dict[str, Any] = {}
@@ -158,6 +160,7 @@ class PrototypeStrategy(Strategy):
             # a round that failed over a full disk is not the clients' failure, and must not count
             self.folder.refuse_full_disk()
         server_began = time.monotonic()
+        self.holds |= {reply.partition: self.made for reply in replies if reply.report}
         self._figures = {}
         metrics = self._aggregate(server_round, [reply for reply in replies if reply.trains])
         if metrics:
@@ -272,6 +275,7 @@ class PrototypeStrategy(Strategy):
         watched = self.outliers.warnings(uploads, self._units, norm, trained_towards)
         refuse_non_finite(outcome.downloads, server_round, self.half.class_word)
         kept = self.downloads if outcome.keeps else {}
+        self.made = server_round
         self.state, self.downloads, self.uploads = outcome.state, {**kept, **outcome.downloads}, uploads
         apart = separation_of(outcome.downloads, self.half.scales[0]) if self.run.exchange.pointwise else {}
         recorded = {**outcome.figures, "prototype_norm": norm, **apart}
@@ -307,22 +311,23 @@ class PrototypeStrategy(Strategy):
         self, partitions: Sequence[int], message_type: str, server_round: int, evaluate: bool
     ) -> list[Message]:
         messages = []
-        made: dict[tuple[int, int], Any] = {}
+        made: dict[tuple[int, int, bool], Any] = {}
         due = self.half.downloads_due(server_round, message_type == MessageType.TRAIN)
         downloads = self.downloads if due else {}
         for partition in partitions:
             key = self.half.address(partition, downloads, self.state, server_round)
             trained = self.trained.get(partition, 0)
-            if (key, trained) not in made:
-                own = downloads.get(key)
+            has = self.run.exchange.once and self.holds.get(partition) == self.made
+            if (key, trained, has) not in made:
+                own = None if has else downloads.get(key)
                 payload = joined(own, self.means, self.codec.dim) if self.run.private else own
                 ensemble = self._ensemble_due(server_round)
                 asked = (server_round, evaluate, payload, trained, self.half.constants, ensemble)
                 told = Instruction(self.folder.name, *asked, self.token, evaluate and self._confusions is not None)
                 records = encoded(told, self.codec, self.run.exchange.down)
                 alone = message_type == MessageType.EVALUATE and not evaluate
-                made[key, trained] = records, size_of(records, alone)
-            records, size = made[key, trained]
+                made[key, trained, has] = records, size_of(records, alone)
+            records, size = made[key, trained, has]
             self._sent[partition] = size
             node = self.roster.nodes[partition]
             messages.append(Message(records, node, message_type, ttl=self.timeout + 60))

@@ -22,7 +22,7 @@ def invoke():
 @pytest.fixture
 def trained(run, home, tmp_path):
     """A client's folder, and images that it can classify; one has a name that looks like markup."""
-    folder = run({"rounds": 2, "alpha": 1.0}, clients=2)
+    folder = run({"rounds": 2, "alpha": 1.0, "strategy": "protonorm"}, clients=2)
     images = [tmp_path / name for name in ("one.png", "[red]two.png", "three.gif")]
     random = np.random.default_rng(0)
     for path in images:

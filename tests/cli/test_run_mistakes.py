@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
+SIMPLEX = 'strategy="protonorm" protonorm.alignment="simplex"'
 
 
 # what a plan refuses is in tests/experiments/runtime/test_run_config.py
@@ -16,7 +17,10 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
         (["--results", "/proc/x"], "the results folder /proc/x cannot be written ("),
         (["--clients", "900", "-c", "min-samples=2"], "900 clients with min-samples = 2 each need at least 1800 rows"),
         (["-c", 'split="official"'], "data set 'digits' has no official test rows"),
-        (["-c", 'protonorm.alignment="simplex" feature-dim=8'], "`protonorm.alignment` is simplex"),
+        (
+            ["-c", f"{SIMPLEX} feature-dim=8"],
+            "`protonorm.alignment` is simplex",
+        ),
         (["--resume", "latest"], 'setting `resume` is "latest", but {here}/home/results holds no run'),
         (["--cpus-per-client", "0"], "--cpus-per-client is 0, but this machine has 4"),
         (["--workers", "2"], "--workers goes without --flower"),

@@ -23,10 +23,13 @@ def asked(*arguments, answer=None):
     return CliRunner().invoke(app, ["runs", *arguments], input=answer, env={"COLUMNS": "200"})
 
 
+ONE = {"strategy": "protonorm"}
+
+
 @pytest.fixture
 def three(run):
     """Folders of a run, of one whose clients are the same, and of one with other clients."""
-    return [run(QUICK | own, clients=4) for own in ({}, {"strategy": "local"}, {"seed": 1})]
+    return [run(QUICK | own, clients=4) for own in (ONE, {"strategy": "local"}, ONE | {"seed": 1})]
 
 
 def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):

@@ -19,6 +19,7 @@ from strategies.contract import PullObjective
 
 CODEC = Codec(10, 8)
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}
+QUICK["strategy"] = "protonorm"
 
 
 @pytest.fixture

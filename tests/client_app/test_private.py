@@ -312,7 +312,10 @@ def test_a_run_without_a_size_of_images_learns_none_of_a_site_s(tmp_path):
     said = set()
     for number, files in enumerate((FULL, other, BROKEN, folder(size=30))):
         with pytest.raises(RosterError) as raised:
-            run([site(tmp_path / f"{number}-{each}", *files) for each in range(2)], {"image-size": 0})
+            run(
+                [site(tmp_path / f"{number}-{each}", *files) for each in range(2)],
+                {"image-size": 0, "strategy": "protonorm"},
+            )
         said.add(str(raised.value).partition(": ")[2])
     assert len(said) == 1
     assert "`image-size` is 0" in said.pop()

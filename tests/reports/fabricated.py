@@ -18,7 +18,7 @@ MODELS = ("tiny_cnn", "tiny_perceptron", "resnet8")
 def fabricate(folder: Path, clients=4, classes=5, rounds=3, dim=6, finished=True, settings=None, **roster):
     """A run's folder. `roster` replaces what every client says of itself."""
     folder.mkdir(parents=True)
-    config = known_settings() | {"rounds": rounds, "feature-dim": dim} | (settings or {})
+    config = known_settings() | {"strategy": "protonorm", "rounds": rounds, "feature-dim": dim} | (settings or {})
     (folder / "settings.json").write_text(json.dumps(config))
     rng = np.random.default_rng(clients + classes + rounds)
     who = [identity(p, clients, classes, dim, rng) | roster for p in range(clients)]

@@ -146,7 +146,20 @@ def test_figures_stand_as_the_summary_has_them(plain):
     assert '"rounds"' not in text
     settings = text.split("Set for this run")[1].split("all settings")[0].split()
     assert set(report_module.MEANINGS) == set(MEANS), "every figure that is a mean over clients has words"
-    assert settings == ["setting", "value", "default", "rounds", "3", "20", "feature-dim", "6", "64"]
+    assert settings == [
+        "setting",
+        "value",
+        "default",
+        "strategy",
+        '"protonorm"',
+        '"protosphere"',
+        "rounds",
+        "3",
+        "20",
+        "feature-dim",
+        "6",
+        "64",
+    ]
 
 
 def table(folder, name):
@@ -339,20 +352,24 @@ def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
     assert "no evaluation by the rule local-prototypes came in" in outline(folder).text
 
 
+LACKING = {"protonorm": set(), "protosphere": {"separation", "angles", "prototypes"}}
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         {"strategy": "gfpl", "rounds": 3, "gfpl.first-exchange": 2, "gfpl.exchange-every": 2},
         {"strategy": "pfpl", "evaluate-every": 5, "ensemble-every": 1, "fraction-train": 0.5},
-        {"dataset": "spiral", "feature-dim": 2, "spiral-points": 50, "wire-dtype": "int8"},
+        {"strategy": "protosphere"},
+        {"strategy": "protonorm", "dataset": "spiral", "feature-dim": 2, "spiral-points": 50, "wire-dtype": "int8"},
     ],
-    ids=lambda settings: settings.get("strategy", settings.get("dataset")),
+    ids=lambda settings: settings.get("dataset", settings["strategy"]),
 )
 def test_real_runs_have_reports(run, settings):
     folder = run(settings)
     write_report(folder)
     found = pictures(folder)
-    assert found - CONFUSION == EVERY - ({"separation", "angles"} if "strategy" in settings else set())
+    assert found - CONFUSION == EVERY - LACKING.get(settings["strategy"], {"separation", "angles"})
     assert "confusion" in found
     held = json.loads((folder / "partition.json").read_text())
     rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
@@ -394,7 +411,7 @@ def reporting(monkeypatch):
 
 
 def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, reporting, home, monkeypatch):
-    folder = run({"rounds": 1})
+    folder = run({"rounds": 1, "strategy": "protonorm"})
     assert "1 of 1 rounds" in outline(folder).text
     assert pictures(folder) == EVERY | {"confusion"}
 

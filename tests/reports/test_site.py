@@ -18,6 +18,7 @@ from strategies import known_settings
 from tests.reports.test_report import EVIL, Outline
 
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}
+QUICK["strategy"] = "protonorm"
 
 
 @pytest.fixture

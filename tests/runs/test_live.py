@@ -276,7 +276,7 @@ def test_wandb_gets_every_round_once_over_a_resume(told, wandb):
     assert wandb.ended == [0, 0]
     for began in wandb.began:
         assert (began["project"], began["id"], began["resume"]) == ("protosphere", folder.name, "allow")
-        assert began["config"]["strategy"] == "protonorm"
+        assert began["config"]["strategy"] == "protosphere"
         assert (began["dir"], began["settings"]["console"]) == (str(folder.path), "off")
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger("protosphere")
 def start(settings, clients=3, of=None):
     """The app as Flower calls it: with every setting fused in."""
     config = known_settings() | {"device": "cpu", "max-samples": 300, "feature-dim": 12, "models": "tiny_perceptron"}
-    config |= {"rounds": 1} | settings
+    config |= {"rounds": 1, "strategy": "protonorm"} | settings
     nodes = [{"partition-id": p, "num-partitions": of or clients} for p in range(clients)]
     grid = LocalGrid(config, nodes)
     app(grid, Context(grid.run_id, SERVER, {}, RecordDict(), config))
@@ -99,7 +99,7 @@ def test_whoever_looks_on_sees_how_far_a_run_is(home, run, cut, monkeypatch):
     seen = []
     written = RunFolder.write_status
     monkeypatch.setattr(RunFolder, "write_status", lambda self, told: (seen.append(dict(told)), written(self, told)))
-    folder = run({"rounds": 2})
+    folder = run({"rounds": 2, "strategy": "protonorm"})
     assert [(told["state"], told["round"]) for told in seen] == [
         ("starting", 0),
         ("running", 1),
@@ -114,7 +114,7 @@ def test_whoever_looks_on_sees_how_far_a_run_is(home, run, cut, monkeypatch):
     assert find_run(seen[-1]["flower_run"], "") == folder
     seconds = [told["seconds"] for told in seen]
     assert seconds == sorted(seconds)
-    cut({"rounds": 2, "seed": 1}, "configure_train", lambda self, number, *_: number == 2)
+    cut({"rounds": 2, "seed": 1, "strategy": "protonorm"}, "configure_train", lambda self, number, *_: number == 2)
     assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["headline"]["of_round"]) == ("failed", 1, 0)
 
 

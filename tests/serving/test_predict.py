@@ -32,6 +32,7 @@ VARIANTS = [
     {"strategy": "tinyproto-fp", "sparsity-dim": 6, "inference": "global-prototypes", "feature-activation": "relu"},
     {"strategy": "protonorm", "protonorm.gamma": 3.0, "image-size": 12, "models": "tiny_resnet", "rounds": 1},
     ASKED["fedcgs"] | {"fedcgs.covariance": "identity", "inference": "classifier"},
+    ASKED["protosphere"],
     RELEASED,
     {"strategy": "fedpagr", "shared-init": False, "seed": 5, "fraction-train": 0.5},
 ]
@@ -289,6 +290,7 @@ def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, 
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "train.csv").write_text("\n".join(["text,label", *lines]) + "\n")
     settings = {"dataset": str(tmp_path / "notes"), "models": f"hf:{encoder}?trainable=0", "max-tokens": 6}
+    settings["strategy"] = "protonorm"
     _, stores = trained_run(settings | {"rounds": 1, "partition": "iid"}, clients=1)
     trained = open_trained(stores / "0", "cpu")
     for name, content in (("warm.txt", "warm day"), ("none.txt", " "), ("bytes.txt", "")):

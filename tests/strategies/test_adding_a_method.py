@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from cli.main import app
 from client_app import told
-from client_app.client import Client, run_of
+from client_app.client import Client
+from client_app.run import run_of
 from experiments.runtime.grid import run_in_process
 from experiments.runtime.launch import launch
 from experiments.runtime.run_config import plan

@@ -115,8 +115,17 @@ def test_statistics_go_up_once_and_a_classifier_comes_down(run, covariance, mome
     assert [size["payload_up"] for size in sizes[:3]] == [M * (VECTORS.bytes(wire_dtype) + moment), 0, 0]
     # weights, offsets, and which classes anybody has
     came = 4 * (K * D + 2 * K) if down is None else down.bytes(wire_dtype)
-    assert [size["payload_down"] for size in sizes[1:3]] == [M * came] * 2
+    assert [size["payload_down"] for size in sizes[1:3]] == [M * came, 0]
+
+
+def test_of_a_scatter_half_crosses_in_half_the_bits_and_all_of_it_once(run):
+    sizes = [
+        line["bytes"]
+        for line in lines_of(run, {"strategy": "protosphere", "rounds": 3, "partition": "iid", "spiral-points": 120})
+    ]
+    assert [size["payload_up"] for size in sizes[:3]] == [M * (VECTORS.bytes("float32") + 2 * D * (D + 1) // 2), 0, 0]
+    assert [size["payload_down"] for size in sizes[:3]] == [0, M * (2 * K * D + 4 * 2 * K), 0]
 
 
 def test_every_method_has_a_formula():
-    assert {*FORMULAS, "fedkd", "gfpl", "fedcgs"} == set(METHODS)
+    assert {*FORMULAS, "fedkd", "gfpl", "fedcgs", "protosphere"} == set(METHODS)

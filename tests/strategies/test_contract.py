@@ -41,12 +41,13 @@ ROWS["fedgen of all weights"] = {"strategy": "fedgen", "fedgen.share": "all", "m
 ROWS["fedgen by samples"] = {"strategy": "fedgen", "fedgen.weighting": "samples"} | COUNTED
 ROWS["fedpa by samples"] = {"strategy": "fedpa", "fedpa.weighting": "samples"} | COUNTED
 ROWS["fraug for pictures"] = {"strategy": "fraug", "fraug.variant": "pacs", "share-buffers": "own"}
+ROWS["protosphere"] |= {"protosphere.exchanges": 1}
 ROWS["fedcgs by means alone"] = ROWS["fedcgs"] | {"fedcgs.covariance": "identity"}
 ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}
 
 METHOD_OF = {row: load_method(settings["strategy"]) for row, settings in ROWS.items()}
 OF_WEIGHTS = ("extractor", "backbone", "head", "companion", "companion-update", "scale", "generator", "discriminant")
-ONCE = ("fedcgs",)  # what is sent in the first round alone
+ONCE = ("fedcgs", "protosphere")  # what is sent in the first round alone
 ROUNDS = 3
 WHOLE = {
     "rounds": ROUNDS,
@@ -120,8 +121,8 @@ def multiplied(payload):
     return Parts({n: Weights(products(p.tensors)) if isinstance(p, Weights) else p for n, p in parts})
 
 
-def size_of(payload):
-    """Bytes by the formula: four a value, of the values alone."""
+def size_of(payload, halved=()):
+    """Bytes by the formula: four a value, of the values alone; two of matrices in parts that are `halved`."""
     if payload is None:
         return 0
     if isinstance(payload, PrototypeSet):
@@ -130,21 +131,22 @@ def size_of(payload):
     if isinstance(payload, MixtureSet):
         return 4 * len(payload) * (2 * DIM + 1)
     if isinstance(payload, Weights):
-        return 4 * sum(tensor.numel() for tensor in payload.tensors.values())
-    return sum(size_of(part) for part in parts_of(payload).values())
+        return sum((2 if halved and tensor.dim() > 1 else 4) * tensor.numel() for tensor in payload.tensors.values())
+    return sum(size_of(part, name in halved) for name, part in parts_of(payload).items())
 
 
 @every_row
 def test_the_bytes_that_are_reported_are_those_of_what_crossed(row):
-    seen = whole(row)
+    seen, exchange = whole(row), read_settings(ROWS[row]).exchange
+    halved = {spec.name for spec in (*exchange.up, *exchange.down) if spec.dtype == "float16"}
     for line in seen.lines():
         number, found = line["round"], line["bytes"]
-        assert found["payload_up"] == sum(size_of(made) for (_, of), made in seen.made.items() if of == number)
+        assert found["payload_up"] == sum(size_of(made, halved) for (_, of), made in seen.made.items() if of == number)
         for trains, name in ((True, "payload_down"), (False, "evaluate_only_payload_down")):
             of_round = [sent for (_, of, trained), sent in seen.sent.items() if (of, trained) == (number, trains)]
-            assert found[name] == sum(map(size_of, of_round))
+            assert found[name] == sum(size_of(sent, halved) for sent in of_round)
         assert found["evaluate_only_payload_up"] == 0
-    assert any(map(size_of, seen.came.values())) == bool(read_settings(ROWS[row]).exchange.down)
+    assert any(map(size_of, seen.came.values())) == bool(exchange.down)
 
 
 @every_row
@@ -162,6 +164,7 @@ def test_what_a_client_discloses_is_what_crosses(row):
         "mixtures of its classes": "means",
         "its class counts": "counts",
         "the second moment of its rows' features, of all classes together": "moment.values",
+        "how its rows' features vary around the means of their classes, of all classes together": "scatter.values",
         **{f"the trained weights of its {part}": f"{part}.values" for part in OF_WEIGHTS},
     }
     assert set(seen.said) == set(range(CLIENTS))
@@ -175,6 +178,7 @@ def test_what_a_client_discloses_is_what_crosses(row):
         "weights",
         "companion-update.ranks",
         "moment.small",
+        "scatter.small",
         *(f"{part}.small" for part in OF_WEIGHTS),
     }
     assert crossed - {*by_words.values()} <= beside
@@ -248,7 +252,8 @@ def test_who_is_evaluated_rarely_trains_sends_and_scores_the_same(row, monkeypat
     """Methods that read no prototypes are measured before evaluations alone: at the end of a round on which one
     follows, and else, by a client that has not trained since, when it is asked."""
     seen, run = whole(row), read_settings(ROWS[row])
-    assert {spec.kind for spec in run.exchange.up} <= {"weights"}
+    # prototypes of an encoder's space are none of the model's
+    assert run.encodes or {spec.kind for spec in run.exchange.up} <= {"weights"}
     measured, inner = [], client_module.measure
     monkeypatch.setattr(client_module, "measure", lambda o, state, data: measured.append(1) or inner(o, state, data))
     rare = watched(WHOLE | of_one(row) | ROWS[row] | {"evaluate-every": 2, "state-memory": 0}, Seen())

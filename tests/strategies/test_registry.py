@@ -19,8 +19,13 @@ from tests.strategies.needs import ASKED
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = {name.replace("_", "-") for name in Settings.model_fields}
 OWN = sorted(known_settings().keys() - SHARED)
-TAUGHT = ("fml", "fedkd", "fedcgs")  # by a companion, or in an encoder's space: no part of the model is received
-BUILDS_ON = {"strategies.tinyproto": {"strategies.fedtgp"}}
+TAUGHT = (
+    "fml",
+    "fedkd",
+    "fedcgs",
+    "protosphere",
+)  # by a companion, or in an encoder's space: no part of the model is received
+BUILDS_ON = {"strategies.tinyproto": {"strategies.fedtgp"}, "strategies.protosphere": {"strategies.frame"}}
 
 
 def module_of(name):
@@ -184,6 +189,10 @@ WRONG = {
     "gfpl.retrain-momentum": [1.0],
     "pfpl.alpha": [-0.01, 1.01],
     "pfpl.weighting": ["near"],
+    "protosphere.gamma": [0, -1.0],
+    "protosphere.shrinkage": [-0.1, 1.1],
+    "protosphere.exchanges": [-1, 0.5],
+    "protosphere.fewest": [0, 1.5],
     "fedcgs.covariance": ["own"],
     "fedcgs.shrinkage": [-0.1, 1.1],
     "frame.gamma": [0.0],

@@ -66,6 +66,7 @@ def grids():
 
     def make(settings=None, nodes=None, workers=1):
         config = known_settings() | {"max-samples": 400, "models": "tiny_perceptron", "feature-dim": 8}
+        config["strategy"] = "fedproto"
         nodes = nodes or [{"partition-id": i, "num-partitions": 4} for i in range(4)]
         opened.append(LocalGrid(config | (settings or {}), nodes, workers))
         return opened[-1]

@@ -120,7 +120,7 @@ def test_rows_are_set_aside_before_a_run_starts():
 
 
 def test_the_method_is_asked_about_classes_and_width():
-    simplex = {"protonorm.alignment": "simplex"}
+    simplex = {"strategy": "protonorm", "protonorm.alignment": "simplex"}
     check(read_settings(simplex | {"feature-dim": 9}), 4)
     check(read_settings({"feature-dim": 8}), 4)
     with pytest.raises(SettingError, match=r"needs `feature-dim` of 9 at least for 10 classes \(it is 8\)"):

@@ -111,7 +111,7 @@ def test_a_change_may_lower_a_variance_and_weights_may_not_have_a_negative_one()
 
 def test_exact_weights_cross_as_float32_whatever_the_number_format():
     sent, codec = weights(), Codec(3, 4, wire_dtype="int8")
-    back = as_arrived(sent, Spec("weights", "w", exact=True), codec, sent.layout)
+    back = as_arrived(sent, Spec("weights", "w", dtype="float32"), codec, sent.layout)
     assert all(torch.equal(tensor, back.tensors[name]) for name, tensor in sent.tensors.items())
 
 

@@ -1,0 +1,54 @@
+"""The run that a message belongs to, as a client reads it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from flwr.app import Context
+
+from client_app.site import text
+from client_app.told import simulated
+from federation.settings import SettingError
+from models import ModelError, plugins
+from strategies import Run, read_settings, unpacked
+
+
+def run_of(context: Context) -> Run:
+    """The run that a context belongs to.
+
+    Raises:
+        SettingError: its settings cannot be used.
+    """
+    with told_in_full():
+        # what is packed counts as what is not: it, too, may name a file
+        config = unpacked(context.run_config)
+    asked, own = str(config.get("strategy", "")), text(context.node_config, "strategy-file")
+    if plugins.is_file(asked) and not simulated():
+        if not own:
+            raise SettingError.public(
+                "the run's `strategy` is a file, and this site has none for it; start its SuperNode with --strategy "
+                "FILE, the same as the server's."
+            )
+        # the run's path is one of the server's machine; what it holds by which name is the run's to say
+        attribute = plugins.parted(asked)[1]
+        config["strategy"] = f"{own}:{attribute}" if attribute else own
+        # a file of the site's: what it says when it fails is not told
+        return _read(tuple(sorted(config.items())))
+    with told_in_full():
+        return _read(tuple(sorted(config.items())))
+
+
+@lru_cache(maxsize=8)
+def _read(items: tuple[tuple[str, Any], ...]) -> Run:
+    return read_settings(dict(items))
+
+
+@contextmanager
+def told_in_full() -> Iterator[None]:
+    """Inside, only the run's settings and the number of classes decide what goes wrong: the server knows both."""
+    try:
+        yield
+    except (SettingError, ModelError) as error:
+        error.told = str(error).rstrip(".")
+        raise

@@ -1,0 +1,160 @@
+"""The public encoder `handcrafted`: features that people thought of, before any data; so it has no weights to fetch.
+
+Of images, oriented gradients (Dalal and Triggs, 2005) and, where there are three channels, what colours lie where:
+
+    r_o = max(0, g . e_o)^3 / |g|^2     g the gradient at a pixel, e_o one of 8 directions
+    p   = sqrt of r averaged over 8 x 8 overlapping cells, divided by its size over the image
+    h   = the cosine transform of p over the cells, the Fourier transform over directions, smoothest first
+
+Whoever takes the first d values of h has the smoothest. Of other numbers x, random Fourier features (Rahimi and Recht,
+2007) of asinh x, which keeps columns of all scales within reach; token ids are no numbers, and refused.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, interpolate, normalize
+
+from models.seeded import drawn
+
+SIDE, CELLS, DIRECTIONS = 32, 8, 8
+OF_COLOUR = 4  # of so many features one is of colour
+COLOUR = 0.5  # the size of colours beside gradients
+SMALL = 1e-6
+FOURIER = 256
+
+
+def handcrafted(input_shape: tuple[int, ...]) -> nn.Module:
+    """The features of inputs of this shape, as models take them: (n, *input_shape) to (n, w)."""
+    return Gradients(input_shape) if len(input_shape) == 3 else Fourier(math.prod(input_shape))
+
+
+class Gradients(nn.Module):
+    """(n, C, H, W) float32 to (n, 512), or (n, 682) of three channels.
+
+    Attributes:
+        ordered: its features come smoothest first, and need no mixing.
+    """
+
+    ordered = True
+    rows: Tensor
+    columns: Tensor
+    directions: Tensor
+    around: Tensor
+    cosines: Tensor
+    opponents: Tensor
+    order: Tensor
+
+    def __init__(self, input_shape: tuple[int, ...]):
+        super().__init__()
+        channels, height, width = input_shape
+        angles = torch.arange(DIRECTIONS) * 2 * math.pi / DIRECTIONS
+        around, turns = _fourier(DIRECTIONS)
+        self.coloured = channels == 3
+        self.register_buffer("rows", _resizing(height))
+        self.register_buffer("columns", _resizing(width))
+        self.register_buffer("directions", torch.stack([angles.cos(), angles.sin()], dim=1))
+        self.register_buffer("around", around)
+        self.register_buffer("cosines", _cosines(CELLS))
+        # brightness, red to blue, green to the others
+        opponents = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [1.0, -2.0, 1.0]])
+        self.register_buffer("opponents", normalize(opponents, dim=1))
+        steps = torch.arange(CELLS)
+        across = steps.view(-1, 1) + steps
+        gradients = (turns.view(-1, 1, 1) + across).flatten().argsort(stable=True)
+        colours = (across + 0.3 * torch.arange(3).view(-1, 1, 1)).flatten().argsort(stable=True)
+        self.register_buffer("order", _interleaved(gradients, colours) if self.coloured else gradients)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of images from -1 to 1, or of any other scale but for the colours."""
+        small = self.rows @ x @ self.columns.T
+        down, right = _differences(small.transpose(2, 3)).transpose(2, 3), _differences(small)
+        x_, y_ = _strongest(right, down)
+        of = self.directions.view(DIRECTIONS, 2, 1, 1)
+        along = (x_ * of[:, 0] + y_ * of[:, 1]).clamp_min(0)
+        answers = along * along * along / (x_ * x_ + y_ * y_ + SMALL**2)
+        cells = avg_pool2d(answers, 2 * SIDE // CELLS, SIDE // CELLS, SIDE // CELLS // 2)
+        size = cells.square().sum(dim=1, keepdim=True).mean(dim=(2, 3), keepdim=True)
+        smooth = self._smooth((cells / (size + SMALL).sqrt()).sqrt())
+        found = normalize(torch.einsum("ts,nsij->ntij", self.around, smooth).flatten(1), dim=1)
+        if self.coloured:
+            seen = avg_pool2d(torch.einsum("oc,ncij->noij", self.opponents, small), SIDE // CELLS)
+            found = torch.cat([found, COLOUR / CELLS * self._smooth(seen).flatten(1)], dim=1)
+        return found[:, self.order]
+
+    def _smooth(self, maps: Tensor) -> Tensor:
+        return self.cosines @ maps @ self.cosines.T
+
+
+class Fourier(nn.Module):
+    """(n, ...) of so many numbers each, float32, to (n, 256 + so many): cos(W asinh x + b), and asinh x itself."""
+
+    directions: Tensor
+    shifts: Tensor
+
+    def __init__(self, numbers: int):
+        super().__init__()
+        drawn_ = drawn(0, lambda: (torch.randn(FOURIER, numbers), torch.rand(FOURIER)))
+        self.register_buffer("directions", drawn_[0] / math.sqrt(numbers))
+        self.register_buffer("shifts", 2 * math.pi * drawn_[1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of any numbers.
+
+        Raises:
+            TypeError: token ids.
+        """
+        if not x.is_floating_point():
+            raise TypeError("token ids are no numbers; hand-made features of texts there are none")
+        tamed = x.flatten(1).asinh()
+        waves = (tamed @ self.directions.T + self.shifts).cos() * math.sqrt(2)
+        return torch.cat([waves, tamed], dim=1)
+
+
+def _resizing(size: int) -> Tensor:
+    """What makes SIDE of so many rows, (SIDE, size), each a mean of those that it covers."""
+    return interpolate(torch.eye(size)[None, None], (SIDE, size), mode="bilinear", antialias=True)[0, 0]
+
+
+def _differences(x: Tensor) -> Tensor:
+    """Of each pixel's two neighbours along the last axis; at the edges, of the pixel and the one within."""
+    padded = torch.cat([x[..., :1], x, x[..., -1:]], dim=-1)
+    return padded[..., 2:] - padded[..., :-2]
+
+
+def _strongest(right: Tensor, down: Tensor) -> tuple[Tensor, Tensor]:
+    """Of gradients (n, C, H, W) those of the channel that changes most at each pixel: both (n, 1, H, W)."""
+    x, y = right[:, :1], down[:, :1]
+    # pairs of channels: an argmax along so short an axis takes as long as all else together
+    for channel in range(1, right.shape[1]):
+        other_x, other_y = right[:, channel : channel + 1], down[:, channel : channel + 1]
+        larger = other_x * other_x + other_y * other_y > x * x + y * y
+        x, y = torch.where(larger, other_x, x), torch.where(larger, other_y, y)
+    return x, y
+
+
+def _cosines(n: int) -> Tensor:
+    """The orthonormal cosine transform of n values, (n, n), slowest first."""
+    rows = torch.cos(math.pi * torch.arange(n).view(-1, 1) * (2 * torch.arange(n) + 1) / (2 * n))
+    return normalize(rows, dim=1)
+
+
+def _fourier(n: int) -> tuple[Tensor, Tensor]:
+    """The real orthonormal Fourier transform of n values around a circle, (n, n); and how often each row turns."""
+    around = torch.arange(n) * 2 * math.pi / n
+    rows, turns = [torch.ones(n)], [0]
+    for k in range(1, n // 2 + 1):
+        waves = [(k * around).cos(), (k * around).sin()]
+        # the fastest sine is zero everywhere
+        rows += waves if 2 * k < n else waves[:1]
+        turns += [k] * (2 if 2 * k < n else 1)
+    return normalize(torch.stack(rows), dim=1), torch.tensor(turns)
+
+
+def _interleaved(gradients: Tensor, colours: Tensor) -> Tensor:
+    """Of OF_COLOUR features in a row the last one of colour, as far as there are gradients to go with them."""
+    of_gradients = OF_COLOUR - 1
+    whole = len(gradients) // of_gradients
+    pairs = [gradients[: whole * of_gradients].view(whole, -1), len(gradients) + colours[:whole].view(-1, 1)]
+    return torch.cat([torch.cat(pairs, dim=1).flatten(), gradients[whole * of_gradients :]])

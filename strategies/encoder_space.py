@@ -1,0 +1,54 @@
+"""What methods share that work in the space of a public encoder: directions, and a linear discriminant as a message."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from federation.wire.payloads import Payload, parts_of
+from prototypes.discriminant import linear_discriminant
+from prototypes.weights import Layout, Weights
+
+DISCRIMINANT = "discriminant"
+WEIGHT, BIAS, KNOWN = "weight", "bias", "known"  # of the discriminant; and which classes anybody has rows of
+TOLD = ("by these what its rows look like to a public encoder",)
+
+
+def directions(features: Tensor) -> Tensor:
+    """z^ = u / ||u|| of an encoder's features, (n, d) float64: 0 where it failed."""
+    return normalize(features.double().nan_to_num(0, 0, 0), dim=1)
+
+
+def discriminant_layout(num_classes: int, dim: int) -> Layout:
+    """Of the discriminant as a part of weights."""
+    return (BIAS, (num_classes,)), (KNOWN, (num_classes,)), (WEIGHT, (num_classes, dim))
+
+
+def discriminant_of(sums: Tensor, counts: Tensor, priors: Tensor, covariance: Tensor, bound: float) -> Weights:
+    """The discriminant of class sums (K, d) over counts (K,), 0 for a class that nobody holds.
+
+    Args:
+        priors: of the classes, (K,), up to a factor.
+        covariance: Sigma, positive definite. bound: what the norm of a message must stay within.
+    """
+    known = counts > 0
+    means = sums[known] / counts[known].unsqueeze(1)
+    found, offset = linear_discriminant(means, priors[known], covariance)
+    # what is the same for all classes, and a common factor, decide nothing: what crosses stays within its bound
+    found, offset = found - found.mean(dim=0), offset - offset.mean()
+    longest = max(float(found.norm()), float(offset.norm()))
+    shorter = min(1.0, 0.99 * bound / max(longest, 1e-300))
+    weight, bias = torch.zeros_like(sums), torch.zeros_like(counts)
+    weight[known], bias[known] = shorter * found, shorter * offset
+    sent = {WEIGHT: weight, BIAS: bias, KNOWN: known}
+    return Weights({name: tensor.float() for name, tensor in sent.items()})
+
+
+def discriminant_scores(received: Payload | None, of: Tensor) -> Tensor | None:
+    """z^ w_j + b_j of directions (n, d): (n, K), minus infinity for a class that nobody holds; None before it came."""
+    found: Any = None if received is None else parts_of(received).get(DISCRIMINANT)
+    if not isinstance(found, Weights):
+        return None
+    weight, bias, known = (found.tensors[name].to(of) for name in (WEIGHT, BIAS, KNOWN))
+    return (of @ weight.T + bias).masked_fill(known == 0, -torch.inf)

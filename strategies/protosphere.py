@@ -1,0 +1,226 @@
+"""Protosphere: what one exchange of class means in a public space gives, beside private models of any architecture.
+
+    space    z^ = u / ||u||, u of a public encoder: `handcrafted`, unless `privacy-encoder` names another
+    client   L = CE(g(z), y) + lambda R(z, gamma c_y), c the seed's frame (strategies/frame.py); so no target crosses
+             once: m_ij of C_i, those of its k_i classes with n_ij >= max(fewest, n_i / 2k_i); and
+             S_i = sum over its rows of (z^ - m_iy)(z^ - m_iy)^T / n_i, half of it, in 16 bits
+    server   w_ij = n_i / |C_i|, since class counts stay at home;  mu_j = sum_i w_ij m_ij / sum_i w_ij
+             Sigma = sum_i (n_i S_i + sum_j w_ij (m_ij - mu_j)(m_ij - mu_j)^T) / sum_i n_i, shrunk to a sphere
+             once: W_j = Sigma^-1 mu_j in 16 bits,  b_j = -mu_j^T W_j / 2
+    predict  `pool`: argmax_j log softmax(g(z))_j + log softmax(q + log pi_i)_j,  q = z^ W + b,
+             pi_ij = (n_ij + 1/K) / (n_i + 1)
+             `encoder`: argmax_j q_j, which knows classes that a client lacks
+
+The parts are known: a linear discriminant of sums (FedCGS, Guan et al., 2025), a fixed frame (ProtoNorm's control),
+the logarithmic opinion pool with equal weights (Genest and Zidek, 1986), and gradients as features. docs/answers/ has
+what each is worth, and where all together lose.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import log_softmax
+
+from federation.settings import RULES, AtLeastOne, Count, Positive, SettingError, Settings
+from federation.wire.payloads import Parts, Payload, parts_of
+from prototypes.discriminant import covariance_of_sums
+from prototypes.prototype_set import PrototypeSet
+from prototypes.weights import Layout, Weights
+from strategies.contract import (
+    EVERYONE,
+    ClientState,
+    Exchange,
+    Method,
+    Options,
+    Outcome,
+    Pulled,
+    ServerHalf,
+    Spec,
+    State,
+    method_settings,
+)
+from strategies.encoder_space import (
+    DISCRIMINANT,
+    TOLD,
+    WEIGHT,
+    directions,
+    discriminant_layout,
+    discriminant_of,
+    discriminant_scores,
+)
+from strategies.frame import seeded_frame
+from strategies.release import POOL, RULE
+from strategies.weights import refuse_other_layouts
+
+SCATTER = "scatter"
+MEANS = Spec("prototypes")
+# of the scatter's values, 1 at most, so that 16 bits hold small ones; a power of two changes no digit
+SCALE = 2.0**12
+SEEN = 3  # of clients who are sampled by chance one in twenty is in none of so many times 1 / fraction rounds
+
+
+@method_settings
+class ProtosphereSettings:
+    """`protosphere.*`.
+
+    Attributes:
+        gamma: the scale of the frame, in units of feature norm, as `frame.gamma`.
+        shrinkage: of the pooled Sigma towards a sphere of its own size, in [0, 1].
+        exchanges: the rounds, from the first, in which clients send; 0: one where all train in each, else so many
+            that nearly all have trained in one of them. Of a client the server takes the first that comes.
+        fewest: rows of a class for its mean to be sent, unless none has so many.
+    """
+
+    gamma: Positive = 10.0
+    shrinkage: Annotated[float, Field(ge=0, le=1)] = 0.01
+    exchanges: Count = 0
+    fewest: AtLeastOne = 5
+
+
+def layouts(num_classes: int, dim: int) -> dict[str, Layout]:
+    """Of the parts of weights: half of S, as one row, and the discriminant."""
+    half = dim * (dim + 1) // 2
+    return {SCATTER: ((SCATTER, (1, half)),), DISCRIMINANT: discriminant_layout(num_classes, dim)}
+
+
+def rounds_of_exchange(settings: Settings, options: Options) -> int:
+    """In how many rounds clients send."""
+    fraction = settings.fraction_train
+    return options[ProtosphereSettings].exchanges or (1 if fraction == 1 else math.ceil(SEEN / fraction))
+
+
+class ProtosphereObjective(Pulled):
+    """Client half."""
+
+    of_prototypes = False
+    encodes = True
+    encoder = "handcrafted"
+
+    def shared(self, module: nn.Module) -> dict[str, Weights]:
+        """Nothing of the model: the parts of weights as they are before anything is known."""
+        agreed = layouts(self.num_classes, self.settings.feature_dim)
+        return {part: Weights({name: torch.zeros(size) for name, size in each}) for part, each in agreed.items()}
+
+    def targets(self, state: ClientState, received: Any) -> PrototypeSet:
+        """gamma c of all classes, from round 1 on."""
+        frame = seeded_frame(self.num_classes, self.settings.feature_dim, self.settings.seed)
+        return frame.with_vectors(self.options[ProtosphereSettings].gamma * frame.vectors)
+
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+        """In the first rounds m_ij and S_i."""
+        if round_number > rounds_of_exchange(self.settings, self.options) or state.encoded is None:
+            return None
+        features, labels = state.encoded()
+        found = directions(features)
+        counts = torch.bincount(labels, minlength=self.num_classes)
+        sums = torch.zeros(self.num_classes, found.shape[1], dtype=torch.float64).index_add_(0, labels, found)
+        means = sums / counts.clamp_min(1).unsqueeze(1)
+        apart = found - means[labels]
+        rows, columns = torch.triu_indices(*[found.shape[1]] * 2)
+        half = (scale_of(self.settings) * (apart.T @ apart) / max(len(labels), 1))[rows, columns]
+        sent = spoken_for(counts, self.options[ProtosphereSettings].fewest).nonzero().flatten()
+        # as it crosses
+        scatter = Weights({SCATTER: half.half().float().unsqueeze(0)})
+        return Parts({MEANS.name: PrototypeSet(sent, means[sent].float()), SCATTER: scatter})
+
+    def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
+        """z^ w_j + b_j."""
+        return discriminant_scores(received, directions)
+
+    def pooled(self, state: ClientState, z: Tensor, encoded: Tensor) -> Tensor | None:
+        """The logarithmic opinion pool: both posteriors multiplied, (n, K) float64."""
+        counts = torch.zeros(self.num_classes, dtype=torch.float64, device=encoded.device)
+        if state.prototypes is not None and state.prototypes.counts is not None:
+            counts[state.prototypes.labels] = state.prototypes.counts.double()
+        priors = (counts + 1 / self.num_classes) / (counts.sum() + 1)
+        # of a class that nobody spoke for the space knows nothing, which is no reason against it
+        known = encoded.masked_fill(encoded.isneginf(), torch.inf).amin(dim=1, keepdim=True)
+        own = log_softmax(self.logits(state, z).double(), dim=1)
+        return own.to(encoded.device) + log_softmax(encoded.maximum(known) + priors.log(), dim=1)
+
+
+def spoken_for(counts: Tensor, fewest: int) -> Tensor:
+    """The classes whose means a client sends, (K,) bool: one of few rows is nearly those rows, and weighs too much. Who
+    has no other sends the largest.
+    """
+    share = counts.sum() / (counts > 0).sum().clamp_min(1)
+    enough = (counts >= fewest) & (counts >= share / 2)
+    return enough if bool(enough.any()) else (counts == counts.max()) & (counts > 0)
+
+
+def scale_of(settings: Settings) -> float:
+    """What a scatter is multiplied by on its way, so that its norm stays within a message's bound."""
+    return min(SCALE, settings.max_prototype_norm / 2)
+
+
+class Protosphere(ServerHalf):
+    """Server half: sums over clients, and the discriminant that they make."""
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """Every value of a mean counts, and all clients have the same dimensions."""
+        if self.settings.sparsity_dim % dim:
+            raise SettingError(
+                f"setting `sparsity-dim` is {self.settings.sparsity_dim}, but `protosphere` adds up class means, which "
+                "masks would make others; take it out (0)."
+            )
+        for part, layout in layouts(num_classes, dim).items():
+            refuse_other_layouts(self, part, layout)
+
+    def uploads_due(self, server_round: int) -> bool:
+        """In the first rounds alone."""
+        return server_round <= rounds_of_exchange(self.settings, self.options)
+
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+        """mu_j and Sigma of everybody who was heard so far, each once, in ascending order of partitions."""
+        k, d = self.num_classes, self.dim
+        zeros = torch.zeros(k, d), torch.zeros(k), torch.zeros(d, d)
+        names = "sums", "weights", "moment"
+        sums, weights, moment = (state.get(n, z).double().clone() for n, z in zip(names, zeros, strict=True))
+        heard: list[int] = state["heard"].tolist() if state else []
+        rows, columns = torch.triu_indices(d, d)
+        for partition, upload in uploads.items():
+            if partition in heard:
+                continue
+            own, apart = parts_of(upload)[MEANS.name], parts_of(upload)[SCATTER]
+            assert isinstance(own, PrototypeSet)
+            assert isinstance(apart, Weights)
+            heard.append(partition)
+            n, means = float(self.identities[partition].rows[0]), own.vectors.double()
+            share = n / len(own.labels)
+            scatter = torch.zeros(d, d, dtype=torch.float64)
+            scatter[rows, columns] = apart.tensors[SCATTER][0].double() / scale_of(self.settings)
+            scatter = scatter + scatter.triu(1).T
+            sums[own.labels] += share * means
+            weights[own.labels] += share
+            moment += n * scatter + share * means.T @ means
+        kept = {"sums": sums, "weights": weights, "moment": moment, "heard": torch.tensor(heard)}
+        covariance = covariance_of_sums(sums, weights, moment, self.options[ProtosphereSettings].shrinkage)
+        found = discriminant_of(sums, weights, torch.ones_like(weights), covariance, self.settings.max_prototype_norm)
+        figures = {"heard": len(heard)}
+        # as it crosses
+        found = Weights({**found.tensors, WEIGHT: found.tensors[WEIGHT].half().float()})
+        return Outcome(kept, {EVERYONE: Parts({DISCRIMINANT: found})}, figures)
+
+    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+        """None: an encoder's features cannot collapse."""
+        return None
+
+
+def _exchange(options: Options) -> Exchange:
+    told = "how its rows' features vary around the means of their classes, of all classes together"
+    scatter = Spec("weights", SCATTER, waits=True, dtype="float16", told=told)
+    return Exchange((MEANS, scatter), (Spec("weights", DISCRIMINANT, dtype="float16"),), TOLD, once=True)
+
+
+METHOD = Method(
+    server=Protosphere,
+    objective=ProtosphereObjective,
+    settings={"protosphere": ProtosphereSettings},
+    exchange=_exchange,
+    inference=POOL,
+    rules=(*RULES, RULE, POOL),
+)

@@ -1,0 +1,182 @@
+"""Protosphere: its sums are those of all rows together; its pool by hand; whose means cross; who is heard once."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from torch.nn.functional import normalize
+
+from federation.settings import SettingError
+from federation.wire.codec import Codec
+from federation.wire.payloads import Identity, parts_of
+from federation.wire.weights import layout_lines
+from prototypes.prototype_set import PrototypeSet
+from runs.folder import RunFolder
+from strategies import read_settings
+from strategies.contract import EVERYONE, ClientState
+from strategies.protosphere import spoken_for
+from tests.strategies.watched import start
+
+K, D, N = 4, 5, 480
+SIZES = {0: 120, 1: 120, 2: 240}
+
+
+def rows(seed=0):
+    """Features of Gaussians with one covariance, and labels in turn, so that every stretch holds all classes alike."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(N) % K
+    features = random.normal(size=(K, D))[labels] * 2 + random.normal(size=(N, D)) @ random.normal(size=(D, D))
+    return torch.tensor(features), torch.tensor(labels)
+
+
+def halves(sizes=SIZES, **settings):
+    run = read_settings({"strategy": "protosphere", "feature-dim": D} | settings)
+    server = run.method.server(run.settings, run.options)
+    objective = run.method.objective(run.settings, run.options, K)
+    lines = tuple(line for part, w in objective.shared(None).items() for line in layout_lines(part, w.layout))
+    server.meet(Codec(K, D), {p: Identity(p, 9, "net", rows=(n, 0, 0), layouts=lines) for p, n in sizes.items()})
+    return server, objective
+
+
+def uploads_of(objective, features, labels, round_number=1):
+    ends = np.cumsum([0, *SIZES.values()])
+    own = {p: slice(ends[p], ends[p + 1]) for p in SIZES}
+    states = {p: ClientState(None, encoded=lambda s=s: (features[s], labels[s])) for p, s in own.items()}
+    return {p: objective.upload(state, round_number) for p, state in states.items()}
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.2])
+def test_of_classes_held_alike_it_is_scikit_learn_s_discriminant_of_all_rows(shrinkage):
+    features, labels = rows()
+    server, objective = halves(**{"protosphere.shrinkage": shrinkage})
+    received = server.aggregate(uploads_of(objective, features, labels), {}, 1).downloads[EVERYONE]
+    of = normalize(features.double(), dim=1)
+    scores = objective.encoded_scores(received, of).numpy()
+    within = sum(np.cov(of[labels == k].numpy().T, bias=True) for k in range(K)) / K
+    shrunk = Fixed((1 - shrinkage) * within + shrinkage * np.trace(within) / D * np.eye(D))
+    oracle = LinearDiscriminantAnalysis(solver="lsqr", priors=[1 / K] * K, covariance_estimator=shrunk)
+    oracle.fit(of.numpy(), labels.numpy())
+    expected = oracle.decision_function(of.numpy())
+    apart = scores - scores.mean(axis=1, keepdims=True), expected - expected.mean(axis=1, keepdims=True)
+    assert np.allclose(*apart, rtol=5e-3, atol=5e-3 * np.abs(apart[1]).max())
+
+
+class Fixed:
+    """A covariance that scikit-learn takes as it is."""
+
+    def __init__(self, covariance):
+        self.covariance_ = covariance
+
+    def fit(self, _):
+        return self
+
+
+def test_how_rows_are_dealt_changes_nothing_but_the_weights_of_unlike_classes():
+    """Sigma and mu by loops over clients, classes and rows."""
+    features, labels = rows(1)
+    labels = torch.where((torch.arange(N) < 120) & (labels == 3), 0, labels)  # the first client lacks a class
+    server, objective = halves(**{"protosphere.shrinkage": 0.0})
+    uploads = uploads_of(objective, features, labels)
+    state = server.aggregate(uploads, {}, 1).state
+    of, ends = normalize(features.double(), dim=1), np.cumsum([0, *SIZES.values()])
+    sums, weights = np.zeros((K, D)), np.zeros(K)
+    moment = np.zeros((D, D))
+    for p, n in SIZES.items():
+        own, y = of[ends[p] : ends[p + 1]].numpy(), labels[ends[p] : ends[p + 1]].numpy()
+        sent = sorted(set(y.tolist()))
+        for k in sent:
+            mean = own[y == k].mean(axis=0)
+            sums[k] += n / len(sent) * mean
+            weights[k] += n / len(sent)
+            moment += n / len(sent) * np.outer(mean, mean)
+            for row in own[y == k]:
+                moment += np.outer(row - mean, row - mean)
+    assert np.allclose(state["sums"], sums, rtol=1e-5, atol=1e-4)
+    assert np.allclose(state["weights"], weights)
+    assert np.allclose(state["moment"], moment, rtol=1e-3, atol=1e-2)
+
+
+def test_the_pool_is_the_product_of_both_posteriors_with_the_client_s_own_classes_before():
+    _, objective = halves()
+
+    class Head:
+        def classify(self, z):
+            return 3 * z[:, :K]
+
+    counts = torch.tensor([30, 10])
+    state = ClientState(Head(), prototypes=PrototypeSet(torch.tensor([0, 2]), torch.zeros(2, D), counts))
+    z, scores = torch.randn(6, D), torch.randn(6, K, dtype=torch.float64)
+    priors = np.array([30, 0, 10, 0]) + 1 / K
+    own = torch.softmax(3 * z[:, :K].double(), dim=1)
+    shared = torch.softmax(scores, dim=1).numpy() * priors
+    expected = own.numpy() * shared / shared.sum(axis=1, keepdims=True)
+    assert np.allclose(objective.pooled(state, z, scores).exp(), expected)
+    # of a class that nobody spoke for the space says no more than the client's own priors
+    scores[:, 1] = -torch.inf
+    found = objective.pooled(state, z, scores)
+    assert bool(found.isfinite().all())
+    scores[:, 1] = scores[:, [0, 2, 3]].amin(dim=1)
+    assert torch.equal(found, objective.pooled(state, z, scores))
+
+
+@pytest.mark.parametrize(
+    ("counts", "fewest", "sent"),
+    [
+        ([10, 10, 10, 0], 5, [0, 1, 2]),
+        ([100, 4, 60, 0], 5, [0, 2]),  # too few rows
+        ([100, 26, 60, 30], 5, [0, 2, 3]),  # below half of an even share, which is 54
+        ([3, 2, 0, 0], 5, [0]),  # none has enough: the largest
+        ([3, 3, 1, 0], 1, [0, 1]),
+        ([0, 0, 0, 0], 5, []),
+    ],
+)
+def test_means_of_few_rows_do_not_cross(counts, fewest, sent):
+    assert spoken_for(torch.tensor(counts), fewest).nonzero().flatten().tolist() == sent
+
+
+def test_what_crosses_tells_no_class_counts_and_half_a_scatter():
+    _, objective = halves()
+    upload = uploads_of(objective, *rows())[0]
+    means, scatter = parts_of(upload)["prototypes"], parts_of(upload)["scatter"]
+    assert means.counts is None
+    assert [*scatter.tensors["scatter"].shape] == [1, D * (D + 1) // 2]
+    assert torch.equal(scatter.tensors["scatter"], scatter.tensors["scatter"].half().float())
+
+
+def test_a_client_is_heard_once_and_later_ones_are_added():
+    features, labels = rows()
+    server, objective = halves(**{"fraction-train": 0.5, "protosphere.exchanges": 3})
+    uploads = uploads_of(objective, features, labels)
+    assert [server.uploads_due(number) for number in (1, 3, 4)] == [True, True, False]
+    assert uploads_of(objective, features, labels, 4) == dict.fromkeys(SIZES)
+    whole = server.aggregate(uploads, {}, 1).state
+    first = server.aggregate({p: uploads[p] for p in (0, 2)}, {}, 1)
+    then = server.aggregate({p: uploads[p] for p in (0, 1)}, first.state, 2)
+    assert then.figures["heard"] == 3
+    assert all(torch.allclose(then.state[name], whole[name]) for name in ("sums", "weights", "moment"))
+    assert halves(**{"fraction-train": 0.1})[0].uploads_due(30)
+    assert not halves()[0].uploads_due(2)
+
+
+def test_what_came_once_judges_in_every_round(home):
+    folder = start({"strategy": "protosphere", "rounds": 4, "spiral-points": 60})
+    lines = RunFolder(folder).lines()
+    assert [line["bytes"]["payload_down"] > 0 for line in lines] == [False, True, False, False, False]
+    measured = [line["evaluation"]["rules"].get("encoder") for line in lines]
+    assert measured[0] is None
+    assert all(each == measured[1] for each in measured[2:])
+    assert measured[1] is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"privacy": "release", "privacy-encoder": "random"}, ["privacy", "protosphere"]),
+        ({"privacy-encoder": "what"}, ["privacy-encoder"]),
+        ({"inference": "received"}, ["inference", "pool"]),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused_by_name(settings, words):
+    with pytest.raises(SettingError) as refused:
+        read_settings({"strategy": "protosphere"} | settings)
+    assert all(word in str(refused.value) for word in words)
