@@ -10,6 +10,7 @@ from torch import Tensor
 
 from client_app.site import NodeConfig, text
 from data.client_data import ClientData, Rows, TokenTransform
+from federation.devices import exact_on
 from federation.settings import SettingError, shown
 from federation.wire.payloads import Evaluation, Payload
 from models import ModelError
@@ -64,7 +65,7 @@ class Encoded:
         found = objective.encoded_scores(received, self._directions(rows))
         if found is None:
             return {}
-        found = found.to(z.device)
+        found = found.to(exact_on(z.device))
         pooled = objective.pooled(state, z, found)
         return {RULE: found} if pooled is None else {RULE: found, POOL: pooled}
 

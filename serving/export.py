@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from data.client_data import InputTransform
 from data.files import replacing
 from federation.settings import SettingError
 from prototypes.prototype_set import PrototypeSet
 from serving.predict import PIXEL, Trained
+from strategies.encoder_space import directions
 from strategies.release import POOL, RULE
 
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}  # and how a file's name ends, which torch.export.load insists on
@@ -139,7 +139,7 @@ class Public(nn.Module):
         """Of inputs as models take them: (n, K)."""
         found = self.network(inputs)
         h = found.flatten(2).mean(dim=2) if found.dim() == 4 else found
-        return self._scores(normalize((h @ self.mixing.T - self.centre).double(), dim=1))
+        return self._scores(directions(h @ self.mixing.T - self.centre))
 
 
 class Own(nn.Module):
