@@ -11,6 +11,9 @@
              pi_ij = (n_ij + 1/K) / (n_i + 1)
              `encoder`: argmax_j q_j, which knows classes that a client lacks
 
+In the pool a class that nobody spoke for has the lowest q that is known. Where clients are sampled they send in
+several rounds, and each is heard once.
+
 The parts are known: a linear discriminant of sums (FedCGS, Guan et al., 2025), a fixed frame (ProtoNorm's control),
 the logarithmic opinion pool with equal weights (Genest and Zidek, 1986), and gradients as features. docs/answers/ has
 what each is worth, and where all together lose.
