@@ -63,11 +63,9 @@ class Encoded:
     ) -> dict[str, Tensor]:
         """By the rules that read rows through the encoder, (n, K); without those that have nothing to judge by yet."""
         found = objective.encoded_scores(received, self._directions(rows))
-        if found is None:
-            return {}
-        found = found.to(exact_on(z.device))
-        pooled = objective.pooled(state, z, found)
-        return {RULE: found} if pooled is None else {RULE: found, POOL: pooled}
+        found = None if found is None else found.to(exact_on(z.device))
+        scores = {RULE: found, POOL: objective.pooled(state, z, found)}
+        return {rule: each for rule, each in scores.items() if each is not None}
 
     def judged(self, evaluation: Evaluation, scores: Callable[[Tensor], Tensor | None]) -> Evaluation:
         """An evaluation under `privacy`, with the rule `encoder` beside the others.

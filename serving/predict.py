@@ -70,7 +70,7 @@ class Trained:
         own = tuple(rule_scores(self.objective, self.state, nothing))
         own = own if self.arrived is None else (*own, RECEIVED)
         if self.judge is None:
-            return own
+            return own if self.objective.pooled(self.state, nothing, None) is None else (*own, POOL)
         if self.judge.tokens not in (None, self.tokens):
             # its encoder reads texts by another tokenizer than the model: no one input is both's
             return (*own, RULE)
@@ -109,7 +109,8 @@ class Trained:
             rows = Rows(inputs.to(self.device), torch.zeros(len(inputs), dtype=torch.int64))
             z = features_of(self.objective, self.state, rows, self.transform)
             if rule == POOL:
-                pooled = self.objective.pooled(self.state, z, self._encoded(inputs).to(exact_on(self.device)))
+                encoded = None if self.judge is None else self._encoded(inputs).to(exact_on(self.device))
+                pooled = self.objective.pooled(self.state, z, encoded)
                 assert pooled is not None
                 return pooled
             return rule_scores(self.objective, self.state, z)[rule]

@@ -135,15 +135,17 @@ class ProtosphereObjective(Pulled):
         """z^ w_j + b_j."""
         return discriminant_scores(received, directions)
 
-    def pooled(self, state: ClientState, z: Tensor, encoded: Tensor) -> Tensor | None:
-        """The logarithmic opinion pool: both posteriors multiplied, (n, K) float64."""
+    def pooled(self, state: ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
+        """The logarithmic opinion pool: both posteriors multiplied, (n, K); before anything came the model's."""
+        own = log_softmax(exact(self.logits(state, z)).double(), dim=1)
+        if encoded is None:
+            return own
         counts = torch.zeros(self.num_classes, dtype=torch.float64, device=encoded.device)
         if state.prototypes is not None and state.prototypes.counts is not None:
             counts[state.prototypes.labels] = state.prototypes.counts.double()
         priors = (counts + 1 / self.num_classes) / (counts.sum() + 1)
         # of a class that nobody spoke for the space knows nothing, which is no reason against it
         known = encoded.masked_fill(encoded.isneginf(), torch.inf).amin(dim=1, keepdim=True)
-        own = log_softmax(exact(self.logits(state, z)).double(), dim=1)
         return own + log_softmax(encoded.maximum(known) + priors.log(), dim=1)
 
 

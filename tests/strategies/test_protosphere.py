@@ -116,6 +116,7 @@ def test_the_pool_is_the_product_of_both_posteriors_with_the_client_s_own_classe
     shared = torch.softmax(scores, dim=1).numpy() * priors
     expected = own.numpy() * shared / shared.sum(axis=1, keepdims=True)
     assert np.allclose(objective.pooled(state, z, scores).exp(), expected)
+    assert torch.allclose(objective.pooled(state, z, None).exp(), own)
     # of a class that nobody spoke for the space says no more than the client's own priors
     scores[:, 1] = -torch.inf
     found = objective.pooled(state, z, scores)
