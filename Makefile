@@ -36,7 +36,7 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-# by the classifier, which knows nothing at the start; then what the exchange is worth beside none, on one page; then the
+# the default; then what an exchange is worth beside none, by the classifier and by the default's pool, on one page; then the
 # same app through `flwr run`, over Flower's SuperLink and Ray
 demo: $(READY)
 	$(BIN)/protosphere run --clients 10 $(if $(SETTINGS),-c '$(SETTINGS)')

@@ -240,9 +240,9 @@ class Client:
 
     def _whole(self, instruction: Instruction) -> Instruction:
         """With what came before, of a method whose server sends it once."""
-        if instruction.payload is not None or not self.run.exchange.once:
+        if instruction.payload is not None or not instruction.made:
             return instruction
-        return replace(instruction, payload=self._store(instruction.run).load_received()[0])
+        return replace(instruction, payload=self._store(instruction.run).load_held(instruction.made))
 
     def _received(self, instruction: Instruction) -> Payload | None:
         """What came. Where no upload of weights was valid yet, each training starts from the initial ones: who has
@@ -330,7 +330,7 @@ class Client:
         stamp = store.newest_before(instruction.round, instruction.trained, going_back=trains)
         cached = _states.pop((instruction.run, self.partition, self.device), None)
         if instruction.payload is not None:
-            store.save_received(instruction.payload, instruction.constants)
+            store.save_received(instruction.payload, instruction.constants, instruction.made)
         if cached is not None and cached[0] == stamp:
             return cached[1], cached[0]
         state = self._new_state()

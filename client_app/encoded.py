@@ -10,6 +10,7 @@ from torch import Tensor
 
 from client_app.site import NodeConfig, text
 from data.client_data import ClientData, Rows, TokenTransform
+from federation.devices import exact_on
 from federation.settings import SettingError, shown
 from federation.wire.payloads import Evaluation, Payload
 from models import ModelError
@@ -62,11 +63,9 @@ class Encoded:
     ) -> dict[str, Tensor]:
         """By the rules that read rows through the encoder, (n, K); without those that have nothing to judge by yet."""
         found = objective.encoded_scores(received, self._directions(rows))
-        if found is None:
-            return {}
-        found = found.to(z.device)
-        pooled = objective.pooled(state, z, found)
-        return {RULE: found} if pooled is None else {RULE: found, POOL: pooled}
+        found = None if found is None else found.to(exact_on(z.device))
+        scores = {RULE: found, POOL: objective.pooled(state, z, found)}
+        return {rule: each for rule, each in scores.items() if each is not None}
 
     def judged(self, evaluation: Evaluation, scores: Callable[[Tensor], Tensor | None]) -> Evaluation:
         """An evaluation under `privacy`, with the rule `encoder` beside the others.

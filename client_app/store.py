@@ -23,6 +23,8 @@ from prototypes.prototype_set import PrototypeSet
 from strategies.contract import ClientState
 
 KEPT_GENERATIONS = 2
+MADE = "made"  # beside what was received: the round that made it
+AGAIN = "The next round brings it again."
 GENERATION = re.compile(r"round-\d{6,}\.safetensors")
 Stamp = tuple[int, int, int]  # round, inode, modification time: one state, however often it was written
 
@@ -140,10 +142,15 @@ class Store:
             {name: tensor.to(device) for name, tensor in parts.get(part, {}).items()} for part in ("kept", "optimiser")
         )
 
-    def save_received(self, payload: Payload, constants: Mapping[str, float]) -> None:
-        """Keep what the server sent last; training never reads it back."""
+    def save_received(self, payload: Payload, constants: Mapping[str, float], made: int = 0) -> None:
+        """Keep what the server sent last; training reads it back where a method sends `once`.
+
+        Args:
+            made: the round that made it.
+        """
         numbers = {f"constant/{name}": torch.tensor(value, dtype=torch.float64) for name, value in constants.items()}
-        self._write(self.folder / "received.safetensors", to_tensors(payload) | numbers)
+        stamp = {MADE: torch.tensor(made)} if made else {}
+        self._write(self.folder / "received.safetensors", to_tensors(payload) | numbers | stamp)
 
     def load_received(self) -> tuple[Payload | None, dict[str, float]]:
         """What `save_received` kept: the payload, None if none ever came, and the constants.
@@ -155,12 +162,29 @@ class Store:
         if not path.exists():
             return None, {}
         tensors = _read(path, "bring it back from a copy.")
+        tensors.pop(MADE, None)
         numbers = {name: tensors.pop(name) for name in list(tensors) if name.startswith("constant/")}
         try:
             payload = from_tensors(tensors)
         except (TypeError, ValueError) as error:
             raise StoreError(f"{path} holds no prototypes ({error}); bring it back from a copy.") from None
         return payload, {name.removeprefix("constant/"): float(number) for name, number in numbers.items()}
+
+    def load_held(self, made: int) -> Payload:
+        """What was kept of the downloads that this round made.
+
+        Raises:
+            StoreError: the file is lost, damaged or of another round; the server then sends it again.
+        """
+        path = self.folder / "received.safetensors"
+        stored = _read(path, AGAIN).get(MADE) if path.exists() else None
+        payload = self.load_received()[0]
+        if payload is None or stored is None or int(stored) != made:
+            raise StoreError(
+                f"{path} does not hold what round {made} has made, which the server has sent already. {AGAIN}",
+                told=f"it has lost what round {made} has made, and was sent already; the next round brings it again",
+            )
+        return payload
 
     def save_encoder_means(self, means: PrototypeSet) -> None:
         """Keep what the rule `encoder` judges by in a run under `privacy`."""

@@ -52,8 +52,9 @@ class Gradients(nn.Module):
         angles = torch.arange(DIRECTIONS) * 2 * math.pi / DIRECTIONS
         around, turns = _fourier(DIRECTIONS)
         self.coloured = channels == 3
-        self.register_buffer("rows", _resizing(height))
-        self.register_buffer("columns", _resizing(width))
+        # of inputs of any size the features are the same: who has which is no difference of encoders
+        self.register_buffer("rows", _resizing(height), persistent=False)
+        self.register_buffer("columns", _resizing(width), persistent=False)
         self.register_buffer("directions", torch.stack([angles.cos(), angles.sin()], dim=1))
         self.register_buffer("around", around)
         self.register_buffer("cosines", _cosines(CELLS))
@@ -67,7 +68,7 @@ class Gradients(nn.Module):
         self.register_buffer("order", _interleaved(gradients, colours) if self.coloured else gradients)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of images from -1 to 1, or of any other scale but for the colours."""
+        """Of images from -1 to 1, or of any other scale."""
         small = self.rows @ x @ self.columns.T
         down, right = _differences(small.transpose(2, 3)).transpose(2, 3), _differences(small)
         x_, y_ = _strongest(right, down)
@@ -79,7 +80,9 @@ class Gradients(nn.Module):
         smooth = self._smooth((cells / (size + SMALL).sqrt()).sqrt())
         found = normalize(torch.einsum("ts,nsij->ntij", self.around, smooth).flatten(1), dim=1)
         if self.coloured:
-            seen = avg_pool2d(torch.einsum("oc,ncij->noij", self.opponents, small), SIDE // CELLS)
+            # images of another scale than from -1 to 1 would be colours and nothing else
+            size = small.square().mean(dim=(1, 2, 3), keepdim=True).sqrt().clamp_min(1)
+            seen = avg_pool2d(torch.einsum("oc,ncij->noij", self.opponents, small / size), SIDE // CELLS)
             found = torch.cat([found, COLOUR / CELLS * self._smooth(seen).flatten(1)], dim=1)
         return found[:, self.order]
 

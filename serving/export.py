@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from data.client_data import InputTransform
 from data.files import replacing
 from federation.settings import SettingError
 from prototypes.prototype_set import PrototypeSet
 from serving.predict import PIXEL, Trained
+from strategies.encoder_space import directions
 from strategies.release import POOL, RULE
 
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}  # and how a file's name ends, which torch.export.load insists on
@@ -55,7 +55,7 @@ class Program(nn.Module):
         self.filled = bool(transform.columns)
         self.network = trained.state.module
         self._objective, self._state = trained.objective, trained.state
-        self.public = Public(trained) if rule in (RULE, POOL) else None
+        self.public = Public(trained) if rule in (RULE, POOL) and trained.judge else None
         self.head = _head(trained, rule) if self.public is None else None
         self.pooled = rule == POOL
 
@@ -139,19 +139,21 @@ class Public(nn.Module):
         """Of inputs as models take them: (n, K)."""
         found = self.network(inputs)
         h = found.flatten(2).mean(dim=2) if found.dim() == 4 else found
-        return self._scores(normalize((h @ self.mixing.T - self.centre).double(), dim=1))
+        return self._scores(directions(h @ self.mixing.T - self.centre))
 
 
 class Own(nn.Module):
     """A score that is a function of the features alone, by the client's objective."""
 
-    def __init__(self, score: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, score: Callable[[Tensor], Tensor | None]) -> None:
         super().__init__()
         self._score = score
 
     def forward(self, z: Tensor) -> Tensor:
         """(n, d) -> (n, K)."""
-        return self._score(z)
+        found = self._score(z)
+        assert found is not None
+        return found
 
 
 def export(trained: Trained, output: Path, kind: str = "", rule: str = "", force: bool = False) -> None:
@@ -219,6 +221,9 @@ def _head(trained: Trained, rule: str) -> nn.Module:
         return Nearest(*local.table(objective.num_classes))
     if rule == "discriminant" and local is not None and covariance is not None:
         return Discriminant(local, covariance, objective.num_classes)
+    if rule == POOL:
+        # before anything has come
+        return Own(lambda z: objective.pooled(state, z, None))
     return Own(lambda z: objective.logits(state, z))
 
 

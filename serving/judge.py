@@ -17,7 +17,7 @@ from models.encoder import Encoder
 from models.text import Tokens, reads_text
 from strategies import Run
 from strategies.contract import Objective
-from strategies.release import RULE, encoder_scores
+from strategies.release import encoder_scores
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Judge:
             found = loaded(self.name, self.shape, self.dim)
         except ModelError as error:
             raise SettingError(
-                f"rule {RULE!r} needs the public encoder of the run, {self.name!r}, which cannot be loaded ({error}) "
+                f"this rule needs the public encoder of the run, {self.name!r}, which cannot be loaded ({error}) "
                 "Say where it lies with --encoder NAME, or name another --rule."
             ) from error
         if self.fingerprint not in ("", found.fingerprint):
             raise SettingError(
-                f"rule {RULE!r} needs the public encoder of the run (fingerprint {self.fingerprint}), but "
+                f"this rule needs the public encoder of the run (fingerprint {self.fingerprint}), but "
                 f"{self.name!r} has other weights or another name ({found.fingerprint}); give the same with --encoder "
                 "NAME, or name another --rule."
             )

@@ -19,7 +19,7 @@ from client_app.store import Store, StoreError
 from data import DataError
 from data.client_data import InputTransform, Rows, TokenTransform, Transform
 from data.images import resized
-from federation.devices import device_of
+from federation.devices import device_of, exact_on
 from federation.seeds import limited_threads
 from federation.settings import RECEIVED, SettingError, device_name
 from models.text import Tokens
@@ -70,7 +70,10 @@ class Trained:
         own = tuple(rule_scores(self.objective, self.state, nothing))
         own = own if self.arrived is None else (*own, RECEIVED)
         if self.judge is None:
-            return own
+            return own if self.objective.pooled(self.state, nothing, None) is None else (*own, POOL)
+        if self.judge.tokens not in (None, self.tokens):
+            # its encoder reads texts by another tokenizer than the model: no one input is both's
+            return (*own, RULE)
         none = self.judge.scores(torch.zeros(0, self.judge.dim, dtype=torch.float64))
         return (*own, RULE) if self.objective.pooled(self.state, nothing, none) is None else (*own, RULE, POOL)
 
@@ -106,7 +109,8 @@ class Trained:
             rows = Rows(inputs.to(self.device), torch.zeros(len(inputs), dtype=torch.int64))
             z = features_of(self.objective, self.state, rows, self.transform)
             if rule == POOL:
-                pooled = self.objective.pooled(self.state, z, self._encoded(inputs).to(self.device))
+                encoded = None if self.judge is None else self._encoded(inputs).to(exact_on(self.device))
+                pooled = self.objective.pooled(self.state, z, encoded)
                 assert pooled is not None
                 return pooled
             return rule_scores(self.objective, self.state, z)[rule]

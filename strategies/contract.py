@@ -146,9 +146,9 @@ class Objective:
         for an unknown class; None before anything has come."""
         return None
 
-    def pooled(self, state: ClientState, z: Tensor, encoded: Tensor) -> Tensor | None:
+    def pooled(self, state: ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
         """The rule `pool` of a method that `encodes` and has it: of the model's features z (n, d), and of what the rule
-        `encoder` scores the same rows (n, K) float64: (n, K)."""
+        `encoder` scores the same rows (n, K) float64, None before anything has come: (n, K)."""
         return None
 
 

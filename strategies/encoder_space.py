@@ -1,5 +1,6 @@
 """What methods share that work in the space of a public encoder: directions, and a linear discriminant as a message."""
 
+import math
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from prototypes.discriminant import linear_discriminant
 from prototypes.weights import Layout, Weights
 
 DISCRIMINANT = "discriminant"
-WEIGHT, BIAS, KNOWN = "weight", "bias", "known"  # of the discriminant; and which classes anybody has rows of
+WEIGHT, BIAS = "weight", "bias"  # of the discriminant
+KNOWN = "known"  # 0 for a class of which nobody has rows, else 1 + ln of what both are to be multiplied by
 TOLD = ("by these what its rows look like to a public encoder",)
 
 
@@ -35,13 +37,13 @@ def discriminant_of(sums: Tensor, counts: Tensor, priors: Tensor, covariance: Te
     known = counts > 0
     means = sums[known] / counts[known].unsqueeze(1)
     found, offset = linear_discriminant(means, priors[known], covariance)
-    # what is the same for all classes, and a common factor, decide nothing: what crosses stays within its bound
+    # what is the same for all classes decides nothing; a common factor crosses beside what it keeps within the bound
     found, offset = found - found.mean(dim=0), offset - offset.mean()
     longest = max(float(found.norm()), float(offset.norm()))
     shorter = min(1.0, 0.99 * bound / max(longest, 1e-300))
     weight, bias = torch.zeros_like(sums), torch.zeros_like(counts)
     weight[known], bias[known] = shorter * found, shorter * offset
-    sent = {WEIGHT: weight, BIAS: bias, KNOWN: known}
+    sent = {WEIGHT: weight, BIAS: bias, KNOWN: known * (1 - math.log(shorter))}
     return Weights({name: tensor.float() for name, tensor in sent.items()})
 
 
@@ -51,4 +53,5 @@ def discriminant_scores(received: Payload | None, of: Tensor) -> Tensor | None:
     if not isinstance(found, Weights):
         return None
     weight, bias, known = (found.tensors[name].to(of) for name in (WEIGHT, BIAS, KNOWN))
-    return (of @ weight.T + bias).masked_fill(known == 0, -torch.inf)
+    longer = (known.max() - 1).clamp_min(0).exp()
+    return (longer * (of @ weight.T + bias)).masked_fill(known == 0, -torch.inf)

@@ -11,6 +11,9 @@
              pi_ij = (n_ij + 1/K) / (n_i + 1)
              `encoder`: argmax_j q_j, which knows classes that a client lacks
 
+In the pool a class that nobody spoke for has the lowest q that is known. Where clients are sampled they send in
+several rounds, and each is heard once.
+
 The parts are known: a linear discriminant of sums (FedCGS, Guan et al., 2025), a fixed frame (ProtoNorm's control),
 the logarithmic opinion pool with equal weights (Genest and Zidek, 1986), and gradients as features. docs/answers/ has
 what each is worth, and where all together lose.
@@ -25,6 +28,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
+from federation.devices import exact
 from federation.settings import RULES, AtLeastOne, Count, Positive, SettingError, Settings
 from federation.wire.payloads import Parts, Payload, parts_of
 from prototypes.discriminant import covariance_of_sums
@@ -60,6 +64,7 @@ SCATTER = "scatter"
 MEANS = Spec("prototypes")
 # of the scatter's values, 1 at most, so that 16 bits hold small ones; a power of two changes no digit
 SCALE = 2.0**12
+MOST = 6e4  # a norm whose values 16 bits hold
 SEEN = 3  # of clients who are sampled by chance one in twenty is in none of so many times 1 / fraction rounds
 
 
@@ -96,7 +101,6 @@ def rounds_of_exchange(settings: Settings, options: Options) -> int:
 class ProtosphereObjective(Pulled):
     """Client half."""
 
-    of_prototypes = False
     encodes = True
     encoder = "handcrafted"
 
@@ -131,16 +135,18 @@ class ProtosphereObjective(Pulled):
         """z^ w_j + b_j."""
         return discriminant_scores(received, directions)
 
-    def pooled(self, state: ClientState, z: Tensor, encoded: Tensor) -> Tensor | None:
-        """The logarithmic opinion pool: both posteriors multiplied, (n, K) float64."""
+    def pooled(self, state: ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
+        """The logarithmic opinion pool: both posteriors multiplied, (n, K); before anything came the model's."""
+        own = log_softmax(exact(self.logits(state, z)).double(), dim=1)
+        if encoded is None:
+            return own
         counts = torch.zeros(self.num_classes, dtype=torch.float64, device=encoded.device)
         if state.prototypes is not None and state.prototypes.counts is not None:
             counts[state.prototypes.labels] = state.prototypes.counts.double()
         priors = (counts + 1 / self.num_classes) / (counts.sum() + 1)
         # of a class that nobody spoke for the space knows nothing, which is no reason against it
         known = encoded.masked_fill(encoded.isneginf(), torch.inf).amin(dim=1, keepdim=True)
-        own = log_softmax(self.logits(state, z).double(), dim=1)
-        return own.to(encoded.device) + log_softmax(encoded.maximum(known) + priors.log(), dim=1)
+        return own + log_softmax(encoded.maximum(known) + priors.log(), dim=1)
 
 
 def spoken_for(counts: Tensor, fewest: int) -> Tensor:
@@ -182,13 +188,18 @@ class Protosphere(ServerHalf):
         sums, weights, moment = (state.get(n, z).double().clone() for n, z in zip(names, zeros, strict=True))
         heard: list[int] = state["heard"].tolist() if state else []
         rows, columns = torch.triu_indices(d, d)
+        fresh = False
         for partition, upload in uploads.items():
             if partition in heard:
                 continue
+            fresh = True
             own, apart = parts_of(upload)[MEANS.name], parts_of(upload)[SCATTER]
             assert isinstance(own, PrototypeSet)
             assert isinstance(apart, Weights)
             heard.append(partition)
+            if not len(own.labels):
+                # of a client without training rows
+                continue
             n, means = float(self.identities[partition].rows[0]), own.vectors.double()
             share = n / len(own.labels)
             scatter = torch.zeros(d, d, dtype=torch.float64)
@@ -197,13 +208,27 @@ class Protosphere(ServerHalf):
             sums[own.labels] += share * means
             weights[own.labels] += share
             moment += n * scatter + share * means.T @ means
-        kept = {"sums": sums, "weights": weights, "moment": moment, "heard": torch.tensor(heard)}
+        kept = {"sums": sums, "weights": weights, "moment": moment, "heard": torch.tensor(heard, dtype=torch.int64)}
+        figures, late = {"heard": len(heard)}, self._unheard(heard, server_round)
+        if not fresh or not bool(weights.any()):
+            return Outcome(kept, {}, figures, late, keeps=True)
+        bound = min(self.settings.max_prototype_norm, MOST)
         covariance = covariance_of_sums(sums, weights, moment, self.options[ProtosphereSettings].shrinkage)
-        found = discriminant_of(sums, weights, torch.ones_like(weights), covariance, self.settings.max_prototype_norm)
-        figures = {"heard": len(heard)}
+        found = discriminant_of(sums, weights, torch.ones_like(weights), covariance, bound)
         # as it crosses
         found = Weights({**found.tensors, WEIGHT: found.tensors[WEIGHT].half().float()})
-        return Outcome(kept, {EVERYONE: Parts({DISCRIMINANT: found})}, figures)
+        return Outcome(kept, {EVERYONE: Parts({DISCRIMINANT: found})}, figures, late)
+
+    def _unheard(self, heard: list[int], server_round: int) -> tuple[str, ...]:
+        """Who is in no discriminant, where nobody is to send any more."""
+        missing = sorted(set(self.identities) - set(heard))
+        if self.uploads_due(server_round + 1) or not missing:
+            return ()
+        some = ", ".join(map(str, missing[:10])) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
+        return (
+            f"client {some} sent no statistics in the rounds in which they count, so the shared discriminant knows "
+            "nothing of its rows; `protosphere.exchanges` makes those rounds more.",
+        )
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""

@@ -87,6 +87,7 @@ def encode_instruction(instruction: Instruction, codec: Codec, specs: Sequence[S
             "evaluate": instruction.evaluate,
             "ensemble": instruction.ensemble,
             "trained": instruction.trained,
+            "made": instruction.made,
             "payload": "" if payload is None else ",".join(sorted(parts_of(payload))),
             "constants": list(instruction.constants),
             "values": list(instruction.constants.values()),
@@ -116,7 +117,7 @@ def decode_instruction(
     texts = dict.fromkeys(("run", "token", "payload", "codec"), str)
     lists = dict.fromkeys(("constants", "values"), list)
     header = config_values(
-        records, "instruction", round=int, evaluate=bool, ensemble=bool, trained=int, **texts, **lists
+        records, "instruction", round=int, evaluate=bool, ensemble=bool, trained=int, made=int, **texts, **lists
     )
     limits.codec.refuse_other(header["codec"])
     kind, arrays = header["payload"], records.array_records.get("payload")
@@ -131,7 +132,9 @@ def decode_instruction(
         raise MessageError(f"the round {header['round']} is none; they count from 1")
     if not 0 <= header["trained"] < header["round"]:
         raise MessageError(f"round {header['round']} cannot come after training in round {header['trained']}")
-    names = ("run", "round", "evaluate", "trained", "ensemble", "token")
+    if not 0 <= header["made"] < header["round"]:
+        raise MessageError(f"round {header['round']} cannot bring what round {header['made']} has made")
+    names = ("run", "round", "evaluate", "trained", "made", "ensemble", "token")
     own_names = {name: header[name] for name in names}
     asked = confusion.is_asked(records.metric_records.get(confusion.RECORD))
     return Instruction(payload=payload, constants=constants, confusion=asked, **own_names)

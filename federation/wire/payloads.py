@@ -108,6 +108,8 @@ class Instruction:
         constants: numbers that the method's server half worked out once for the run, by name (TinyProto's mu).
         ensemble: whether to predict the shared test set, with the model and the targets of the evaluation.
         confusion: whether to tell what the test rows of each class were taken for.
+        made: of a method that sends `once`, the round that made the payload, which the client may have: then it is
+            None; 0 where there is none.
     """
 
     run: str
@@ -119,6 +121,7 @@ class Instruction:
     ensemble: bool = False
     token: str = ""
     confusion: bool = False
+    made: int = 0
 
 
 @dataclass(frozen=True)

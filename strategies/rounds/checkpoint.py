@@ -11,6 +11,7 @@ from prototypes.prototype_set import PrototypeSet
 from runs.lines import companions, summarise
 from runs.snapshot import snapshot
 from strategies.contract import State
+from strategies.rounds.holding import Holding
 from strategies.rounds.outliers import Outliers
 
 if TYPE_CHECKING:
@@ -34,18 +35,9 @@ def _meta(strategy: "PrototypeStrategy") -> dict[str, Any]:
         "first_norm": strategy.first_norm,
         "outliers": strategy.outliers.as_json(),
         "constants": dict(strategy.half.constants),
-        "trained": _by_name(strategy.trained),
-        "made": strategy.made,
-        "holds": _by_name(strategy.holds),
+        "trained": {str(partition): made_in for partition, made_in in sorted(strategy.trained.items())},
+        "holding": strategy.holding.as_json(),
     }
-
-
-def _by_name(rounds: Mapping[int, int]) -> dict[str, int]:
-    return {str(partition): number for partition, number in sorted(rounds.items())}
-
-
-def _by_partition(rounds: Mapping[str, int]) -> dict[int, int]:
-    return {int(partition): number for partition, number in rounds.items()}
 
 
 def restore(strategy: "PrototypeStrategy", rounds: int) -> None:
@@ -61,9 +53,8 @@ def restore(strategy: "PrototypeStrategy", rounds: int) -> None:
     strategy.first_norm = meta["first_norm"]
     strategy.outliers = Outliers.from_json(meta["outliers"])
     strategy.half.constants = meta["constants"]
-    strategy.trained = _by_partition(meta["trained"])
-    # a checkpoint of before they were kept: all is sent anew
-    strategy.made, strategy.holds = meta.get("made", strategy.last_round), _by_partition(meta.get("holds", {}))
+    strategy.trained = {int(partition): made_in for partition, made_in in meta["trained"].items()}
+    strategy.holding = Holding.from_json(meta.get("holding", {"made": strategy.last_round}))
     strategy.state, downloads = unpack(tensors)
     means = downloads.pop(MEANS, None)
     strategy.downloads, strategy.means = downloads, means if isinstance(means, PrototypeSet) else None

@@ -46,6 +46,7 @@ from strategies.release import encoder_means, joined, with_classes
 from strategies.rounds.checkpoint import leave_summary, restore, save
 from strategies.rounds.ensemble import score, shared_test_set
 from strategies.rounds.exchange import LATE, aggregated, collected, encoded, exchange, size_of
+from strategies.rounds.holding import Holding
 from strategies.rounds.opening import opening_lines
 from strategies.rounds.outliers import Outliers, without_heavy
 from strategies.rounds.sampling import sampled
@@ -92,8 +93,7 @@ class PrototypeStrategy(Strategy):
         self._scratch = Scratch(folder.path)
         self._silent: set[int] = set()
         self.trained: dict[int, int] = {}
-        self.made = 0  # the round that made the downloads
-        self.holds: dict[int, int] = {}  # partition -> the round whose downloads it has
+        self.holding = Holding()
         self._units: Mapping[int, float] = {}  # of the norms of uploads
         self._sent: dict[int, Bytes] = {}
         self._figures: dict[str, Any] = {}
@@ -160,7 +160,7 @@ class PrototypeStrategy(Strategy):
             # a round that failed over a full disk is not the clients' failure, and must not count
             self.folder.refuse_full_disk()
         server_began = time.monotonic()
-        self.holds |= {reply.partition: self.made for reply in replies if reply.report}
+        self.holding.hear(replies)
         self._figures = {}
         metrics = self._aggregate(server_round, [reply for reply in replies if reply.trains])
         if metrics:
@@ -275,7 +275,7 @@ class PrototypeStrategy(Strategy):
         watched = self.outliers.warnings(uploads, self._units, norm, trained_towards)
         refuse_non_finite(outcome.downloads, server_round, self.half.class_word)
         kept = self.downloads if outcome.keeps else {}
-        self.made = server_round
+        self.holding.made = server_round if outcome.downloads else self.holding.made
         self.state, self.downloads, self.uploads = outcome.state, {**kept, **outcome.downloads}, uploads
         apart = separation_of(outcome.downloads, self.half.scales[0]) if self.run.exchange.pointwise else {}
         recorded = {**outcome.figures, "prototype_norm": norm, **apart}
@@ -311,23 +311,23 @@ class PrototypeStrategy(Strategy):
         self, partitions: Sequence[int], message_type: str, server_round: int, evaluate: bool
     ) -> list[Message]:
         messages = []
-        made: dict[tuple[int, int, bool], Any] = {}
+        written: dict[tuple[int, int, bool], Any] = {}
         due = self.half.downloads_due(server_round, message_type == MessageType.TRAIN)
         downloads = self.downloads if due else {}
         for partition in partitions:
             key = self.half.address(partition, downloads, self.state, server_round)
             trained = self.trained.get(partition, 0)
-            has = self.run.exchange.once and self.holds.get(partition) == self.made
-            if (key, trained, has) not in made:
+            made, has = self.holding.offer(partition, self.run.exchange.once and key in downloads)
+            if (key, trained, has) not in written:
                 own = None if has else downloads.get(key)
                 payload = joined(own, self.means, self.codec.dim) if self.run.private else own
                 ensemble = self._ensemble_due(server_round)
                 asked = (server_round, evaluate, payload, trained, self.half.constants, ensemble)
-                told = Instruction(self.folder.name, *asked, self.token, evaluate and self._confusions is not None)
+                told = Instruction(self.folder.name, *asked, self.token, bool(evaluate and self._confusions), made)
                 records = encoded(told, self.codec, self.run.exchange.down)
                 alone = message_type == MessageType.EVALUATE and not evaluate
-                made[key, trained, has] = records, size_of(records, alone)
-            records, size = made[key, trained, has]
+                written[key, trained, has] = records, size_of(records, alone)
+            records, size = written[key, trained, has]
             self._sent[partition] = size
             node = self.roster.nodes[partition]
             messages.append(Message(records, node, message_type, ttl=self.timeout + 60))

@@ -134,11 +134,10 @@ def test_a_killed_run_ends_whole(killed, place):
 def test_resumed_it_is_that_of_one_process_which_was_never_cut(resumed, place, run, metrics):
     assert resumed.process.returncode == 0, resumed.output
     folder = the_run(resumed, place)
-    assert folder.name.endswith("-protonorm-digits")
+    assert folder.name.endswith("-protosphere-digits")
     expected = {"settings.json", "roster.json", "status.json", "metrics.jsonl", "checkpoint.safetensors", "token"}
-    expected |= {"origin.json", "prototypes"}
+    expected |= {"origin.json"}
     expected |= {
-        "prototypes.safetensors",
         "summary.json",
         "partition.json",
         "report.html",

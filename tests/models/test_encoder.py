@@ -274,3 +274,13 @@ def test_an_encoder_of_pictures_that_is_none_or_not_whole_is_refused(hub, tmp_pa
     encoders.save_encoder(place)
     with pytest.raises(ModelError, match="takes no pictures"):
         public_encoder(name, IMAGE, D)
+
+
+def test_a_network_that_gives_other_features_in_a_batch_gets_one_row_at_a_time():
+    class Centred(nn.Module):
+        def forward(self, x):
+            h = x.flatten(1)
+            return h - h.mean(dim=0) if len(h) > 1 else h
+
+    encoder, rows = Encoder("own", Centred(), FLAT, D), torch.randn(5, *FLAT)
+    assert torch.equal(encoder.together(rows), encoder(rows))

@@ -7,6 +7,7 @@ from scipy.fft import dctn
 
 from models.encoder import public_encoder
 from models.handcrafted import CELLS, COLOUR, DIRECTIONS, SIDE, Gradients
+from models.split import ModelError
 
 D = 24
 
@@ -95,3 +96,18 @@ def test_numbers_of_all_scales_stay_within_reach_and_token_ids_are_refused():
     rows = torch.tensor([[1e9, 0.0, 1.0], [-1e9, 1.0, 2.0], [0.0, 3.0, 4.0]])
     assert float(encoder(rows).abs().max()) < 100
     assert bool(encoder(torch.zeros(1, 3, dtype=torch.int64)).isnan().all())
+
+
+def test_sites_whose_images_differ_in_size_have_the_same_encoder_and_scales_of_colour_hide_no_gradients():
+    sizes = [public_encoder("handcrafted", (3, side, side), D) for side in (20, 32, 64)]
+    assert len({each.fingerprint for each in sizes}) == 1
+    rows = pictures(4, 3) / 4
+    gradients = [index for index in range(D) if index % 4 != 3]
+    found = sizes[1](rows), sizes[1](128 * (rows + 1))
+    assert torch.allclose(found[0][:, gradients], found[1][:, gradients], atol=1e-3)
+    assert float(found[1].norm(dim=1).max()) < 2
+
+
+def test_more_features_than_there_are_is_refused_by_name():
+    with pytest.raises(ModelError, match="gives 512 features of such inputs, fewer than `feature-dim` 513"):
+        public_encoder("handcrafted", (1, 8, 8), 513)

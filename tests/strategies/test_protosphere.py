@@ -1,20 +1,25 @@
 """Protosphere: its sums are those of all rows together; its pool by hand; whose means cross; who is heard once."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 
+from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
 from federation.wire.codec import Codec
-from federation.wire.payloads import Identity, parts_of
+from federation.wire.payloads import Identity, Report, parts_of
 from federation.wire.weights import layout_lines
 from prototypes.prototype_set import PrototypeSet
 from runs.folder import RunFolder
+from runs.round import Reply
 from strategies import read_settings
 from strategies.contract import EVERYONE, ClientState
 from strategies.protosphere import spoken_for
+from strategies.rounds.holding import Holding
 from tests.strategies.watched import start
 
 K, D, N = 4, 5, 480
@@ -111,6 +116,7 @@ def test_the_pool_is_the_product_of_both_posteriors_with_the_client_s_own_classe
     shared = torch.softmax(scores, dim=1).numpy() * priors
     expected = own.numpy() * shared / shared.sum(axis=1, keepdims=True)
     assert np.allclose(objective.pooled(state, z, scores).exp(), expected)
+    assert torch.allclose(objective.pooled(state, z, None).exp(), own)
     # of a class that nobody spoke for the space says no more than the client's own priors
     scores[:, 1] = -torch.inf
     found = objective.pooled(state, z, scores)
@@ -180,3 +186,70 @@ def test_what_does_not_go_with_it_is_refused_by_name(settings, words):
     with pytest.raises(SettingError) as refused:
         read_settings({"strategy": "protosphere"} | settings)
     assert all(word in str(refused.value) for word in words)
+
+
+def test_who_lost_what_it_was_sent_once_says_so_and_gets_it_again(home):
+    class Losing(LocalGrid):
+        def push_messages(self, messages):
+            messages = list(messages)
+            if any(message.content.config_records.get("instruction", {}).get("round") == 4 for message in messages):
+                (lost,) = home.glob("clients/*/0/received.safetensors")
+                lost.unlink()
+            return super().push_messages(messages)
+
+    folder = start({"strategy": "protosphere", "rounds": 6, "spiral-points": 60}, grid=Losing)
+    lines = RunFolder(folder).lines()
+    assert [sorted(line["problems"]) for line in lines] == [[], [], [], ["0"], [], [], []]
+    assert "round 1 has made" in lines[3]["problems"]["0"]
+    down = [line["bytes"]["payload_down"] for line in lines]
+    assert down == [0, down[1], 0, 0, down[1] / 3, 0, 0]
+    assert lines[5]["evaluation"]["rules"]["encoder"] == lines[2]["evaluation"]["rules"]["encoder"]
+
+
+def test_who_answers_has_what_was_offered_and_who_does_not_gets_it_again():
+    holding, report = Holding(), Report(0, 1)
+    assert holding.offer(0, there=False) == (0, False)
+    holding.hear([Reply(0, True, report)])
+    holding.made = 1
+    assert [holding.offer(p, there=True) for p in (0, 1)] == [(1, False)] * 2
+    holding.hear([Reply(0, True, report), Reply(1, True, problem="late")])
+    kept = Holding.from_json(json.loads(json.dumps(holding.as_json())))
+    assert [kept.offer(p, there=True) for p in (0, 1)] == [(1, True), (1, False)]
+    kept.hear([Reply(0, True, problem="lost")])
+    assert kept.offer(0, there=True) == (1, False)
+    kept.hear([Reply(0, True, report)])
+    kept.made = 2
+    assert kept.offer(0, there=True) == (2, False)
+
+
+def test_the_bound_of_a_message_is_no_temperature():
+    features, labels = rows()
+    of = normalize(features.double(), dim=1)
+    found = []
+    for bound in (1e9, 1e4, 20.0):
+        server, objective = halves(**{"max-prototype-norm": bound, "protosphere.shrinkage": 0.0})
+        received = server.aggregate(uploads_of(objective, features, labels), {}, 1).downloads[EVERYONE]
+        norms = [float(tensor.norm()) for tensor in parts_of(received)["discriminant"].tensors.values()]
+        assert max(norms) <= bound
+        found.append(objective.encoded_scores(received, of))
+    largest = found[0].abs().max()
+    assert largest > 20
+    assert all(torch.allclose(each, found[0], atol=float(5e-3 * largest)) for each in found)
+
+
+def test_of_a_client_without_rows_nothing_is_added_and_who_was_not_heard_is_named():
+    features, labels = rows()
+    server, objective = halves()
+    nothing = ClientState(None, encoded=lambda: (torch.empty(0, D), torch.empty(0, dtype=torch.int64)))
+    empty = objective.upload(nothing, 1)
+    alone = server.aggregate({1: empty}, {}, 1)
+    assert (alone.downloads, alone.figures["heard"]) == ({}, 1)
+    assert "client 0, 2 sent no statistics" in alone.warnings[0]
+    uploads = uploads_of(objective, features, labels)
+    with_it = server.aggregate({0: uploads[0], 1: empty, 2: uploads[2]}, {}, 1)
+    without = server.aggregate({0: uploads[0], 2: uploads[2]}, {}, 1)
+    assert with_it.warnings == ()
+    assert torch.equal(with_it.state["moment"], without.state["moment"])
+    # nobody new: what went down stays as it was
+    again = server.aggregate({0: uploads[0]}, with_it.state, 2)
+    assert (again.downloads, again.keeps) == ({}, True)

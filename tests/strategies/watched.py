@@ -94,7 +94,7 @@ def watched(settings, seen, grid=LocalGrid):
             trains = kind == "train"
             goes = self.half.downloads_due(server_round, trains)
             key = self.half.address(partition, self.downloads, self.state, server_round)
-            has = run.exchange.once and self.holds.get(partition) == self.made
+            has = run.exchange.once and self.holding.held.get(partition) == self.holding.made > 0
             seen.sent[partition, server_round, trains] = self.downloads.get(key) if goes and not has else None
         return whole_messages(self, partitions, kind, server_round, due)
 
