@@ -25,6 +25,8 @@ TAUGHT = (
     "fedcgs",
     "protosphere",
 )  # by a companion, or in an encoder's space: no part of the model is received
+NORM = {"strategy": "protonorm"}
+SEEDED = ("frame", "protosphere")  # whose targets follow from the seed
 BUILDS_ON = {"strategies.tinyproto": {"strategies.fedtgp"}, "strategies.protosphere": {"strategies.frame"}}
 
 
@@ -64,7 +66,7 @@ def test_every_method_of_the_registry_is_whole(name):
     exchange = read_settings(ASKED[name]).exchange
     assert exchange.kinds() <= set(KINDS)
     # global prototypes are a rule where they come down, or are there from the start
-    targets = any(spec.kind == "prototypes" and not spec.classwise for spec in exchange.down) or name == "frame"
+    targets = any(spec.kind == "prototypes" and not spec.classwise for spec in exchange.down) or name in SEEDED
     assert set(RULES) - set(method.rules) == (set() if targets else {"global-prototypes"})
     # and so is what comes where it predicts
     assert (RECEIVED in method.rules) == (exchange.weights and name not in TAUGHT)
@@ -118,9 +120,9 @@ def test_shared_and_own_settings_are_read():
         ({"rouns": 3}, ["`rouns`", "did you mean `rounds`?"]),
         ({"learning_rate": 0.1}, ["`learning_rate`", "did you mean `learning-rate`?"]),
         ({"strategy": "fedproto", "fedproto.trm": 0.1}, ["`fedproto.trm`", "did you mean `fedproto.trim`?"]),
-        ({"protonorm.energy_exponent": 1.0}, ["`protonorm.energy_exponent`", "`protonorm.energy-exponent`"]),
-        ({"protonorm.protonorm.gamma": 1.0}, ["`protonorm.protonorm.gamma`"]),
-        ({"protonorm.": 1.0}, ["`protonorm.`"]),
+        (NORM | {"protonorm.energy_exponent": 1.0}, ["`protonorm.energy_exponent`", "`protonorm.energy-exponent`"]),
+        (NORM | {"protonorm.protonorm.gamma": 1.0}, ["`protonorm.protonorm.gamma`"]),
+        (NORM | {"protonorm.": 1.0}, ["`protonorm.`"]),
     ],
 )
 def test_an_unknown_setting_is_refused_with_the_nearest(config, named):
