@@ -3,7 +3,7 @@
 Every message holds at most these records, and a test fails on any other:
 
     question     ConfigRecord  run and its token                                               down, on a Ray cluster
-    instruction  ConfigRecord  run and its token, round, evaluate, trained, payload kind,
+    instruction  ConfigRecord  run and its token, round, evaluate, trained, made, payload kind,
                                constants, codec, ensemble                                      down
     payload      ArrayRecord   <part>.<field>, see parts.py                                    both ways
     report       ConfigRecord  partition, round, problem, remark, names of parts, codec        up
