@@ -62,7 +62,8 @@ class Encoded:
         self, objective: Objective, state: ClientState, received: Payload | None, rows: Rows, z: Tensor
     ) -> dict[str, Tensor]:
         """By the rules that read rows through the encoder, (n, K); without those that have nothing to judge by yet."""
-        found = objective.encoded_scores(received, self._directions(rows))
+        # before anything has come no row needs the encoder
+        found = None if received is None else objective.encoded_scores(received, self._directions(rows))
         found = None if found is None else found.to(exact_on(z.device))
         scores = {RULE: found, POOL: objective.pooled(state, z, found)}
         return {rule: each for rule, each in scores.items() if each is not None}

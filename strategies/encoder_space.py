@@ -1,15 +1,19 @@
 """What methods share that work in the space of a public encoder: directions, and a linear discriminant as a message."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from federation.settings import SettingError
 from federation.wire.payloads import Payload, parts_of
 from prototypes.discriminant import linear_discriminant
 from prototypes.weights import Layout, Weights
+from strategies.contract import ServerHalf
+from strategies.weights import refuse_other_layouts
 
 DISCRIMINANT = "discriminant"
 WEIGHT, BIAS = "weight", "bias"  # of the discriminant
@@ -20,6 +24,27 @@ TOLD = ("by these what its rows look like to a public encoder",)
 def directions(features: Tensor) -> Tensor:
     """z^ = u / ||u|| of an encoder's features, (n, d) float64: 0 where it failed."""
     return normalize(features.double().nan_to_num(0, 0, 0), dim=1)
+
+
+def unknown(agreed: Mapping[str, Layout]) -> dict[str, Weights]:
+    """Parts of weights of these layouts, as they are before anything is known."""
+    return {part: Weights({name: torch.zeros(size) for name, size in each}) for part, each in agreed.items()}
+
+
+def check_space(half: ServerHalf, agreed: Mapping[str, Layout]) -> None:
+    """Refuse class masks, and clients whose parts of weights are not of these layouts.
+
+    Raises:
+        SettingError: that.
+    """
+    settings = half.settings
+    if settings.sparsity_dim % half.dim:
+        raise SettingError(
+            f"setting `sparsity-dim` is {settings.sparsity_dim}, but `{settings.strategy}` adds up class means, which "
+            "masks would make others; take it out (0)."
+        )
+    for part, layout in agreed.items():
+        refuse_other_layouts(half, part, layout)
 
 
 def discriminant_layout(num_classes: int, dim: int) -> Layout:

@@ -46,12 +46,13 @@ from strategies.contract import (
 from strategies.encoder_space import (
     DISCRIMINANT,
     TOLD,
+    check_space,
     discriminant_layout,
     discriminant_of,
     discriminant_scores,
+    unknown,
 )
 from strategies.release import RULE, encoder_scores
-from strategies.weights import refuse_other_layouts
 
 MOMENT = "moment"
 MEANS = Spec("prototypes", counts=True)
@@ -84,8 +85,7 @@ class FedCGSObjective(Objective):
         """Nothing of the model: the parts of weights as they are before anything is known."""
         if self.options[FedCGSSettings].covariance == "identity":
             return {}
-        agreed = layouts(self.num_classes, self.settings.feature_dim)
-        return {part: Weights({name: torch.zeros(size) for name, size in each}) for part, each in agreed.items()}
+        return unknown(layouts(self.num_classes, self.settings.feature_dim))
 
     def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
         """None: what comes lies in the encoder's space."""
@@ -124,14 +124,8 @@ class FedCGS(ServerHalf):
 
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a mean counts, and all clients have the same dimensions."""
-        if self.settings.sparsity_dim % dim:
-            raise SettingError(
-                f"setting `sparsity-dim` is {self.settings.sparsity_dim}, but `fedcgs` adds up class means, which "
-                "masks would make others; take it out (0)."
-            )
-        if self.options[FedCGSSettings].covariance == "pooled":
-            for part, layout in layouts(num_classes, dim).items():
-                refuse_other_layouts(self, part, layout)
+        pooled = self.options[FedCGSSettings].covariance == "pooled"
+        check_space(self, layouts(num_classes, dim) if pooled else {})
 
     def notices(self) -> tuple[str, ...]:
         """Say where not all clients are in the statistics."""

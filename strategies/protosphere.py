@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 from federation.devices import exact
-from federation.settings import RULES, AtLeastOne, Count, Positive, SettingError, Settings
+from federation.settings import RULES, AtLeastOne, Count, Positive, Settings
 from federation.wire.payloads import Parts, Payload, parts_of
 from prototypes.discriminant import covariance_of_sums
 from prototypes.prototype_set import PrototypeSet
@@ -51,14 +51,15 @@ from strategies.encoder_space import (
     DISCRIMINANT,
     TOLD,
     WEIGHT,
+    check_space,
     directions,
     discriminant_layout,
     discriminant_of,
     discriminant_scores,
+    unknown,
 )
 from strategies.frame import seeded_frame
 from strategies.release import POOL, RULE
-from strategies.weights import refuse_other_layouts
 
 SCATTER = "scatter"
 MEANS = Spec("prototypes")
@@ -106,8 +107,7 @@ class ProtosphereObjective(Pulled):
 
     def shared(self, module: nn.Module) -> dict[str, Weights]:
         """Nothing of the model: the parts of weights as they are before anything is known."""
-        agreed = layouts(self.num_classes, self.settings.feature_dim)
-        return {part: Weights({name: torch.zeros(size) for name, size in each}) for part, each in agreed.items()}
+        return unknown(layouts(self.num_classes, self.settings.feature_dim))
 
     def targets(self, state: ClientState, received: Any) -> PrototypeSet:
         """gamma c of all classes, from round 1 on."""
@@ -168,13 +168,7 @@ class Protosphere(ServerHalf):
 
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a mean counts, and all clients have the same dimensions."""
-        if self.settings.sparsity_dim % dim:
-            raise SettingError(
-                f"setting `sparsity-dim` is {self.settings.sparsity_dim}, but `protosphere` adds up class means, which "
-                "masks would make others; take it out (0)."
-            )
-        for part, layout in layouts(num_classes, dim).items():
-            refuse_other_layouts(self, part, layout)
+        check_space(self, layouts(num_classes, dim))
 
     def uploads_due(self, server_round: int) -> bool:
         """In the first rounds alone."""
