@@ -31,14 +31,14 @@ def unknown(agreed: Mapping[str, Layout]) -> dict[str, Weights]:
     return {part: Weights({name: torch.zeros(size) for name, size in each}) for part, each in agreed.items()}
 
 
-def check_space(half: ServerHalf, agreed: Mapping[str, Layout]) -> None:
-    """Refuse class masks, and clients whose parts of weights are not of these layouts.
+def check_space(half: ServerHalf, dim: int, agreed: Mapping[str, Layout]) -> None:
+    """Refuse class masks of d values, and clients whose parts of weights are not of these layouts.
 
     Raises:
         SettingError: that.
     """
     settings = half.settings
-    if settings.sparsity_dim % half.dim:
+    if settings.sparsity_dim % dim:
         raise SettingError(
             f"setting `sparsity-dim` is {settings.sparsity_dim}, but `{settings.strategy}` adds up class means, which "
             "masks would make others; take it out (0)."

@@ -125,7 +125,7 @@ class FedCGS(ServerHalf):
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a mean counts, and all clients have the same dimensions."""
         pooled = self.options[FedCGSSettings].covariance == "pooled"
-        check_space(self, layouts(num_classes, dim) if pooled else {})
+        check_space(self, dim, layouts(num_classes, dim) if pooled else {})
 
     def notices(self) -> tuple[str, ...]:
         """Say where not all clients are in the statistics."""

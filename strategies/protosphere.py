@@ -168,7 +168,7 @@ class Protosphere(ServerHalf):
 
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a mean counts, and all clients have the same dimensions."""
-        check_space(self, layouts(num_classes, dim))
+        check_space(self, dim, layouts(num_classes, dim))
 
     def uploads_due(self, server_round: int) -> bool:
         """In the first rounds alone."""

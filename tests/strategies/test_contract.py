@@ -361,5 +361,12 @@ def test_one_client_or_one_class_ends_no_run(name, clients, more):
     assert all(len(classes) == (1 if more else CLASSES) for classes in held)
 
 
+@every_row
+def test_the_number_of_classes_and_d_are_checked_before_any_client_is_met(row):
+    """As a run from the command line does before it starts."""
+    asked = read_settings(ROWS[row])
+    asked.method.server(asked.settings, asked.options).check(CLASSES, 32)
+
+
 def test_every_method_is_a_row():
     assert {settings["strategy"] for settings in ROWS.values()} == set(METHODS)
