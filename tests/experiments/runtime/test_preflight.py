@@ -135,6 +135,21 @@ def test_the_results_folder_is_tried_and_left_as_it_was(there, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_another_run_that_begins_meanwhile_keeps_its_folder(tmp_path, monkeypatch):
+    """Two cells of a comparison are tried in one moment in a home that is new."""
+    root, whole, met = tmp_path / "home" / "clients", os.mkdir, []
+
+    def mkdir(path, *rest, **more):
+        whole(path, *rest, **more)
+        # as the other would: what the one has made must not be there for it, to go afterwards
+        met.append(root.exists())
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    refuse_unwritable(root, "stores' folder", "set PROTOSPHERE_HOME to a folder of yours")
+    assert len(met) > 1
+    assert not any(met)
+
+
 def test_a_results_folder_that_takes_nothing_is_refused(tmp_path, monkeypatch):
     def mkdir(self, *_, **__):
         if self.name == "deep":
