@@ -3,6 +3,7 @@
 from html.parser import HTMLParser
 
 VOID = {"meta", "link", "img", "input"}
+EVIL = "<script>alert('x')</script>&\"</td>"
 
 
 class Outline(HTMLParser):

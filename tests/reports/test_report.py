@@ -18,10 +18,7 @@ from reports.report import write_report
 from runs.figures import MEANS
 from runs.history import keep
 from tests.reports.fabricated import fabricate
-from tests.reports.pages import CONFUSION, EVERY, outline, pictures
-
-EVIL = "<script>alert('x')</script>&\"</td>"
-
+from tests.reports.pages import CONFUSION, EVERY, EVIL, outline, pictures
 
 # --- what it is ---------------------------------------------------------------------------------------------------
 
