@@ -58,6 +58,23 @@ def test_its_picture_has_each_method_but_the_baseline(answer):
     assert picture(answer) == drawn
 
 
+def test_of_a_sweep_every_value_is_a_line_and_the_chosen_one_is_by_validation_rows(answer, tmp_path):
+    (tmp_path / "better.toml").write_text(f"{QUESTION}[sweep]\nprotonorm.gamma = [3, 10]\n")
+    # the value that is worse on test rows is the better one on validation rows
+    figures = {"local": (0.5, ""), "protonorm, gamma = 3": (0.6, 0.9), "protonorm, gamma = 10": (0.7, 0.8)}
+    with (tmp_path / "better.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*HEAD, "validation"])
+        for method, (tested, held_out) in figures.items():
+            for seed in range(3):
+                writer.writerow(["digits", method, "", seed, "completed", tested, "", 0, 2, held_out])
+    assert answer.chosen("digits") == {"protonorm, gamma = 3"}
+    table = [line.split("|") for line in page(answer).splitlines() if line.startswith("| `")]
+    ends = {line[1].strip(): line[-2].strip() for line in table}
+    assert ends["`protonorm, gamma = 3`"] == "**90.00 ± 0.00**"
+    assert (ends["`protonorm, gamma = 10`"], ends["`local`"]) == ("80.00 ± 0.00", "")
+
+
 @pytest.mark.parametrize("name", [each.name for each in answers.answers()])
 def test_a_page_is_what_the_script_makes_of_the_kept_figures(name):
     assert (answers.PAGES / f"{name}.md").read_text("utf-8") == page(Answer(name))
