@@ -111,7 +111,9 @@ class Answer:
         for method in self.tried:
             found = spread(list(self.column(row, method, VALIDATION).values()))
             means[method] = found.mean if found else 0.0
-        groups = [[label for label, of in self.tried.items() if of == one] for one in dict.fromkeys(self.tried.values())]
+        groups = [
+            [label for label, of in self.tried.items() if of == one] for one in dict.fromkeys(self.tried.values())
+        ]
         return {max(group, key=means.__getitem__) for group in groups}
 
     def kilobytes(self, row: str, method: str) -> float:

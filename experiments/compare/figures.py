@@ -255,7 +255,15 @@ def as_csv(comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result
             continue
         own = _figures(each)
         reached = (each.reached.of_round, each.reached.payload, each.reached.wire) if each.reached else ("",) * 3
-        row = [*names, "completed", *theirs, *each.values, each.validation, each.floor, *(own.get(name) for name in figures)]
+        row = [
+            *names,
+            "completed",
+            *theirs,
+            *each.values,
+            each.validation,
+            each.floor,
+            *(own.get(name) for name in figures),
+        ]
         row += [each.payload, each.wire, *reached, each.summary["rounds"], each.summary["clients"]]
         row += [f"{each.seconds:.1f}", cell.scaled, each.run.relative_to(folder).as_posix()]
         writer.writerow(["" if value is None else value for value in row])
