@@ -24,6 +24,8 @@ from runs.places import results_root
 from strategies import Run
 from strategies.rounds.ensemble import shared_test_set
 
+TRIES = 10  # of a folder that others try at the same time
+
 
 def check(run: Run, clients: int, folder: Path | None = None) -> None:
     """Refuse what the server or a simulated client would refuse later. Data are decoded into the cache on the way,
@@ -97,13 +99,20 @@ def refuse_unwritable(root: Path, what: str, remedy: str) -> None:
     Raises:
         SettingError: it cannot be made, or nothing can be put into it.
     """
-    missing = [folder for folder in (root, *root.absolute().parents) if not os.path.lexists(folder)]
-    made = []
+    made: list[Path] = []
     try:
-        for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-            made.append(folder)
-        os.rmdir(tempfile.mkdtemp(dir=root))
+        for left in reversed(range(TRIES)):
+            missing = [folder for folder in (root, *root.absolute().parents) if not os.path.lexists(folder)]
+            try:
+                for folder in reversed(missing):
+                    folder.mkdir(exist_ok=True)
+                    made.append(folder)
+                os.rmdir(tempfile.mkdtemp(dir=root))
+                break
+            except FileNotFoundError:
+                # another run that tried it, too, has just taken away what it had made
+                if not left:
+                    raise
     except OSError as error:
         raise SettingError(f"the {what} {root} cannot be written ({error.strerror}); {remedy}.") from None
     finally:

@@ -135,6 +135,22 @@ def test_the_results_folder_is_tried_and_left_as_it_was(there, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_folder_that_another_run_takes_away_meanwhile_is_tried_again(tmp_path, monkeypatch):
+    root, calls = tmp_path / "clients", []
+
+    def mkdtemp(dir):
+        calls.append(dir)
+        if len(calls) < 3:
+            root.rmdir()
+            raise FileNotFoundError(2, "No such file or directory", str(dir))
+        os.mkdir(root / "try")
+        return root / "try"
+
+    monkeypatch.setattr(preflight.tempfile, "mkdtemp", mkdtemp)
+    refuse_unwritable(root, "stores' folder", "set PROTOSPHERE_HOME to a folder of yours")
+    assert (len(calls), list(tmp_path.iterdir())) == (3, [])
+
+
 def test_a_results_folder_that_takes_nothing_is_refused(tmp_path, monkeypatch):
     def mkdir(self, *_, **__):
         if self.name == "deep":
