@@ -377,7 +377,7 @@ def test_a_report_shows_class_means_that_do_not_go_down_as_such(name):
     if name == "protosphere":
         known = state["weights"] > 0
         state["labels"] = known.nonzero().flatten()
-        state["vectors"] = state["sums"][known] / state["weights"][known].unsqueeze(1)
+        state["vectors"] = (state["sums"][known] / state["weights"][known].unsqueeze(1)).float()
     assert len(state["labels"]) > 0
     assert tensors["global/labels"].tolist() == state["labels"].tolist()
     assert tensors["global/vectors"].tolist() == state["vectors"].tolist()
