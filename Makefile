@@ -7,7 +7,7 @@ SETTINGS ?=
 CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_golden.py tests/prototypes/test_mixture.py \
 	tests/prototypes/test_masks.py
 
-.PHONY: demo deploy-demo docker-demo test integration cuda-check ray-check soak mutants settings api-docs docs lint bench clean help
+.PHONY: demo deploy-demo docker-demo test integration cuda-check ray-check soak tables mutants settings api-docs docs lint bench clean help
 
 help:
 	@echo "make demo    install what is needed, train ten different clients on real digits, and compare with no exchange"
@@ -17,6 +17,7 @@ help:
 	@echo "make integration  the same app over Flower's simulation, over a deployment and from the command line"
 	@echo "make cuda-check  on a machine with a GPU: every method there, against the figures of a CPU"
 	@echo "make ray-check  runs and comparisons over two Ray nodes on this machine, one of which is killed (seven minutes)"
+	@echo "make tables  ProtoNorm's and TinyProto's first tables on CIFAR-10 at full length (hours on a GPU); goes on where it was"
 	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
 	@echo "make mutants small wrongs in the code, one after the other, each of which its tests must notice (ten minutes)"
 	@echo "make settings  bring the defaults in pyproject.toml and docs/settings.md up to date with the code"
@@ -65,6 +66,16 @@ cuda-check: $(READY)
 
 ray-check: $(READY)
 	$(BIN)/python -m deploy.ray_check
+
+# a seed at a time, so that whole rows are there early, then the table of all; what is finished is taken up by the next call.
+# DATA is a folder with CIFAR-10, where it cannot be fetched; SCALE shrinks all, to try it out
+TABLES ?= protonorm-table1 tinyproto-table1
+SEEDS ?= 0 1 2
+tables: $(READY)
+	for table in $(TABLES); do for seeds in $(SEEDS) $$(echo $(SEEDS) | tr ' ' ,); do \
+		$(BIN)/protosphere compare --preset $$table --datasets CIFAR-10 $(if $(DATA),--data cifar10=$(DATA)) --seeds $$seeds \
+			$(if $(SCALE),--scale $(SCALE)) $(if $(SETTINGS),-c '$(SETTINGS)') --reuse --results results/tables || exit 1; \
+	done; done
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak -s tests/soak

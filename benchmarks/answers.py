@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.common import ROOT, where
-from experiments.compare.figures import spread
+from experiments.compare.figures import VALIDATION, spread
 from experiments.compare.paired import Difference, ahead, difference
 from experiments.compare.plan import Comparison, read
+from experiments.compare.sweep import swept
 from experiments.compare.tables import accuracy
 from reports import canvas
 
@@ -46,8 +47,8 @@ class Answer:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """As its file has it."""
-        return read(QUESTIONS / f"{self.name}.toml")
+        """As its file has it, of a sweep every value a method."""
+        return swept(read(QUESTIONS / f"{self.name}.toml"))
 
     @cached_property
     def question(self) -> str:
@@ -85,8 +86,12 @@ class Answer:
 
     def of(self, row: str, method: str, metric: str) -> dict[int, float | None]:
         """Seed -> figure."""
+        return self.column(row, method, METRIC + metric)
+
+    def column(self, row: str, method: str, name: str) -> dict[int, float | None]:
+        """Seed -> what stands in a column."""
         return {
-            int(cell["seed"]): float(value) if (value := cell[METRIC + metric]) else None
+            int(cell["seed"]): float(value) if (value := cell[name]) else None
             for cell in self.cells
             if (cell["row"], cell["method"]) == (row, method)
         }
@@ -94,6 +99,22 @@ class Answer:
     def against(self, row: str, method: str, metric: str, base: str = "") -> Difference | None:
         """To the baseline, or to another method, seed by seed."""
         return difference(self.of(row, method, metric), self.of(row, base or self.comparison.beside, metric))
+
+    @property
+    def tried(self) -> dict[str, str]:
+        """Of a sweep, each method that is one value of several -> the method that it is a variant of."""
+        return {entry.label: entry.of for entry in self.comparison.methods if entry.of}
+
+    def chosen(self, row: str) -> set[str]:
+        """The values with the highest accuracy on validation rows over the seeds, of each method that is swept."""
+        means: dict[str, float] = {}
+        for method in self.tried:
+            found = spread(list(self.column(row, method, VALIDATION).values()))
+            means[method] = found.mean if found else 0.0
+        groups = [
+            [label for label, of in self.tried.items() if of == one] for one in dict.fromkeys(self.tried.values())
+        ]
+        return {max(group, key=means.__getitem__) for group in groups}
 
     def kilobytes(self, row: str, method: str) -> float:
         """Of payload a round, both ways and all clients, over the seeds."""
@@ -118,6 +139,10 @@ def page(answer: Answer) -> str:
     for row in answer.rows:
         lines += [f"## {row}", "", *_table(answer, row), "", *_apart(answer, row), ""]
     seeds = ", ".join(map(str, sorted({int(cell["seed"]) for cell in answer.cells})))
+    swept_by = (
+        " In the last column, bold: the values with the highest accuracy on validation rows, by the rule of the first "
+        "column, which is what a sweep chooses; the test rows have no part in it."
+    )
     lines += [
         "## How it was measured",
         "",
@@ -126,7 +151,7 @@ def page(answer: Answer) -> str:
         "`python -m benchmarks.answers`. The accuracy is that of the metric at the head of each column, mean ± sample "
         "standard deviation over seeds in %; in brackets the 95 % interval of the difference to "
         f"`{answer.comparison.beside}`, bold where it leaves zero out. Intervals are not corrected for the number of "
-        "methods: of twenty that do nothing one is expected in bold.",
+        f"methods: of twenty that do nothing one is expected in bold.{swept_by if answer.tried else ''}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -134,6 +159,9 @@ def page(answer: Answer) -> str:
 def _table(answer: Answer, row: str) -> Iterator[str]:
     base, seeds = answer.comparison.beside, len(answer.comparison.seeds)
     head = ["method", *(part for metric in answer.metrics for part in (metric, f"less `{base}`")), "kB a round"]
+    tried, chosen = answer.tried, answer.chosen(row)
+    if tried:
+        head.append("validation rows")
     yield f"| {' | '.join(head)} |"
     yield "|---" + "|---:" * (len(head) - 1) + "|"
     best = {metric: ahead({name: answer.of(row, name, metric) for name in answer.methods}) for metric in answer.metrics}
@@ -143,7 +171,11 @@ def _table(answer: Answer, row: str) -> Iterator[str]:
             value = accuracy(spread(list(answer.of(row, method, metric).values())), seeds)
             cells.append(f"**{value}**" if method == best[metric] else value)
             cells.append("" if method == base else _difference(answer.against(row, method, metric)))
-        yield f"| {' | '.join([*cells, f'{answer.kilobytes(row, method):,.1f}'])} |"
+        cells.append(f"{answer.kilobytes(row, method):,.1f}")
+        if tried:
+            value = accuracy(spread(list(answer.column(row, method, VALIDATION).values())), seeds)
+            cells.append(f"**{value}**" if method in chosen else value if method in tried else "")
+        yield f"| {' | '.join(cells)} |"
 
 
 def _apart(answer: Answer, row: str) -> Iterator[str]:

@@ -3,6 +3,8 @@
     python -m benchmarks.private
     python -m benchmarks.public_encoder ../usps usps      # a better encoder than `random`, trained on other data
     python -m benchmarks.private --dataset ../mnist --encoder usps/encoder.py --shots 20 50 200 --dims 64
+    python -m benchmarks.public_encoder ../cifar10 half --classes 0 1 2 3 4      # one half of the classes for the other
+    python -m benchmarks.private --dataset ../cifar10 --classes 5 6 7 8 9 --encoder half/encoder.py --shots 50
 
 Ten clients, Dirichlet 0.1; with `--shots` each has so many rows of each of two to four classes, and accuracy on the
 test rows of its own classes stands before that on all classes. Figures of private rows leave in the clear here
@@ -17,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
 import torch
-from pyarrow import parquet
+from pyarrow import compute, parquet
 
 from benchmarks.common import percent, summary_of, where
 from client_app.ledger import Asked, Ledger
@@ -57,13 +60,18 @@ def seconds() -> None:
         print(f"| {classes}, {dim} | {one:.2f} ms | {noise:.0f} ms | {max(new, 0):.0f} ms more | {stored:.1f} ms |")
 
 
-def with_fewer_tests(dataset: str, folder: Path) -> str:
-    """A folder of parquet files with the first test rows alone."""
+def with_fewer_tests(dataset: str, folder: Path, classes: Sequence[int]) -> str:
+    """A folder of parquet files with the first test rows alone, and of these classes alone where any are named."""
     for name in ("train", "test"):
         rows = parquet.read_table(Path(dataset) / f"{name}.parquet")
+        if classes:
+            rows = rows.filter(compute.is_in(rows["label"], pa.array(classes, rows["label"].type)))
+            numbers = [classes.index(label) for label in rows["label"].to_pylist()]
+            rows = rows.set_column(rows.column_names.index("label"), "label", pa.array(numbers, pa.int64()))
         parquet.write_table(rows[:TEST_ROWS] if name == "test" else rows, folder / f"{name}.parquet")
     for names in Path(dataset).glob("classes.txt"):
-        (folder / names.name).write_text(names.read_text())
+        words = names.read_text().splitlines()
+        (folder / names.name).write_text("".join(f"{words[label]}\n" for label in classes or range(len(words))))
     return str(folder)
 
 
@@ -90,6 +98,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--methods", nargs="+", default=["fedproto", "protonorm"], help="of which releases are made")
     parser.add_argument("--plain", nargs="+", default=["fedproto", "protonorm"], help="methods without privacy")
+    parser.add_argument("--classes", type=int, nargs="+", default=[], help="these alone, where there are --shots")
     parser.add_argument("--shots", type=int, nargs="+", default=[], help="rows a class; the data are a folder then")
     parser.add_argument(
         "--dims",
@@ -114,7 +123,7 @@ def main() -> None:
     if not asked.shots:
         table(rows | encoded, [TASK, f'dataset="{asked.dataset}"', *asked.set], asked.clients, asked.seeds)
     with tempfile.TemporaryDirectory() as folder:
-        data = with_fewer_tests(asked.dataset, Path(folder)) if asked.shots else asked.dataset
+        data = with_fewer_tests(asked.dataset, Path(folder), asked.classes) if asked.shots else asked.dataset
         first, *others = asked.dims or [64]
         tables = [(first, shots, rows | encoded) for shots in asked.shots]
         tables += [(dim, shots, encoded) for dim in others for shots in asked.shots[:1]]

@@ -4,6 +4,7 @@ python -m benchmarks.public_encoder usps usps-encoder      # writes usps-encoder
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -51,11 +52,14 @@ def grey(pixels: Tensor) -> Tensor:
     return whole * 2 - 1
 
 
-def write(dataset: str, folder: Path, epochs: int = 3) -> Path:
-    """Train on all rows of a data set; the file to name, which may be moved with its folder."""
+def write(dataset: str, folder: Path, epochs: int = 3, only: Sequence[int] = ()) -> Path:
+    """Train on all rows, or those of the classes `only`; the file to name, which may be moved with its folder."""
     data = decoded(dataset, home() / "cache")
     inputs = grey(torch.from_numpy(data.inputs.copy()).float() / data.scale)
     labels, classes = torch.from_numpy(data.labels.copy()), len(data.class_names)
+    if only:
+        held = torch.isin(labels, torch.tensor(only))
+        inputs, labels, classes = inputs[held], torch.searchsorted(torch.tensor(sorted(only)), labels[held]), len(only)
     model = build(MODEL, (1, SIZE, SIZE), WIDTH, classes, derive("public encoder"))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     order = generator("public encoder", "order")
@@ -76,9 +80,10 @@ def main() -> None:
     parser.add_argument("dataset")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--classes", type=int, nargs="+", default=[], help="rows of these alone")
     asked = parser.parse_args()
     torch.manual_seed(0)
-    print(write(asked.dataset, asked.folder, asked.epochs))
+    print(write(asked.dataset, asked.folder, asked.epochs, asked.classes))
 
 
 if __name__ == "__main__":

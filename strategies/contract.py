@@ -289,6 +289,10 @@ class ServerHalf:
         """With whose uploads a client's weights can be compared, by the lowest partition among them."""
         return 0
 
+    def global_prototypes(self, state: State) -> PrototypeSet | None:
+        """What a report shows as global prototypes, where none go down as such."""
+        return None
+
     def feature_norm(self, uploads: Mapping[int, Any]) -> float | None:
         """The scale of the feature space, watched for collapse; None where the uploads do not tell it."""
         return mean_norm(uploads)

@@ -41,7 +41,9 @@ from strategies.contract import (
     ServerHalf,
     Spec,
     State,
+    as_state,
     method_settings,
+    remembered,
 )
 from strategies.encoder_space import (
     DISCRIMINANT,
@@ -157,12 +159,19 @@ class FedCGS(ServerHalf):
             sums[own.labels] += own.vectors.double() * n.unsqueeze(1)
             counts[own.labels] += n
             moment += moments.tensors[MOMENT].double() * n.sum()
-        return Outcome({}, {EVERYONE: self._discriminant(sums, counts, moment)}, {"rows": int(counts.sum())})
+        known = counts > 0
+        means = PrototypeSet(known.nonzero().flatten(), (sums[known] / counts[known].unsqueeze(1)).float())
+        sent = self._discriminant(sums, counts, moment)
+        return Outcome(as_state(means), {EVERYONE: sent}, {"rows": int(counts.sum())})
 
     def _discriminant(self, sums: Tensor, counts: Tensor, moment: Tensor) -> Parts:
         covariance = covariance_of_sums(sums, counts, moment, self.options[FedCGSSettings].shrinkage)
         bound = self.settings.max_prototype_norm
         return Parts({DISCRIMINANT: discriminant_of(sums, counts, counts, covariance, bound)})
+
+    def global_prototypes(self, state: State) -> PrototypeSet | None:
+        """mu_j, which go down as part of the discriminant."""
+        return remembered(state) if state else None
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""

@@ -133,6 +133,10 @@ class FedPA(GeneratorServer):
         share = {CLASS_SUMS: weights.unsqueeze(1) * vectors, CLASS_WEIGHTS: weights}
         return {**super().contribution(upload, identity), **share}
 
+    def global_prototypes(self, state: State) -> PrototypeSet | None:
+        """Those that lie beside the averaged weights."""
+        return remembered(state) if state else None
+
     def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:
         """The means of weights and of prototypes."""
         outcome = super().finish(totals, state, server_round)

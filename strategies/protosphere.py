@@ -224,6 +224,14 @@ class Protosphere(ServerHalf):
             "nothing of its rows; `protosphere.exchanges` makes those rounds more.",
         )
 
+    def global_prototypes(self, state: State) -> PrototypeSet | None:
+        """mu_j, in the encoder's space."""
+        if "sums" not in state:
+            return None
+        known = state["weights"] > 0
+        means = state["sums"][known] / state["weights"][known].unsqueeze(1)
+        return PrototypeSet(known.nonzero().flatten(), means.float())
+
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""
         return None

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from benchmarks import answers
+from benchmarks import answers, site_costs
 from benchmarks.answers import Answer, page, picture
 from experiments.compare.paired import difference
 
@@ -58,7 +58,42 @@ def test_its_picture_has_each_method_but_the_baseline(answer):
     assert picture(answer) == drawn
 
 
+def test_of_a_sweep_every_value_is_a_line_and_the_chosen_one_is_by_validation_rows(answer, tmp_path):
+    (tmp_path / "better.toml").write_text(f"{QUESTION}[sweep]\nprotonorm.gamma = [3, 10]\n")
+    # the value that is worse on test rows is the better one on validation rows
+    figures = {"local": (0.5, ""), "protonorm, gamma = 3": (0.6, 0.9), "protonorm, gamma = 10": (0.7, 0.8)}
+    with (tmp_path / "better.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*HEAD, "validation"])
+        for method, (tested, held_out) in figures.items():
+            for seed in range(3):
+                writer.writerow(["digits", method, "", seed, "completed", tested, "", 0, 2, held_out])
+    assert answer.chosen("digits") == {"protonorm, gamma = 3"}
+    table = [line.split("|") for line in page(answer).splitlines() if line.startswith("| `")]
+    ends = {line[1].strip(): line[-2].strip() for line in table}
+    assert ends["`protonorm, gamma = 3`"] == "**90.00 ± 0.00**"
+    assert (ends["`protonorm, gamma = 10`"], ends["`local`"]) == ("80.00 ± 0.00", "")
+
+
 @pytest.mark.parametrize("name", [each.name for each in answers.answers()])
 def test_a_page_is_what_the_script_makes_of_the_kept_figures(name):
     assert (answers.PAGES / f"{name}.md").read_text("utf-8") == page(Answer(name))
     assert (answers.PAGES / f"{name}.svg").exists()
+
+
+def test_what_a_site_pays_is_written_from_what_was_kept(tmp_path):
+    kept = {"commit": "abc", "machine": "a machine", "repeats": 3, "methods": {}}
+    # turn by turn twice, three times and four times `local`'s seconds, though the turns themselves are unlike
+    for method, seconds, sizes in (("local", [1, 2, 10], [0, 0]), ("fedproto", [2, 6, 40], [1500, 2500])):
+        kept["methods"][method] = {site_costs.SECONDS: seconds, "payload": sizes, "wire": sizes}
+    (tmp_path / "site_costs.json").write_text(json.dumps(kept))
+    site_costs.write(tmp_path, tmp_path)
+    text = (tmp_path / "site_costs.md").read_text()
+    assert "| `fedproto` | 3.00 | 1.5 / 2.5 | 1.5 / 2.5 | prototypes of its classes |" in text
+    assert text.index("| `local` | 1.00 | 0.0 / 0.0 | 0.0 / 0.0 | nothing |") < text.index("| `fedproto`")
+    assert "fedproto" in (tmp_path / "site_costs.svg").read_text()
+
+
+def test_the_page_of_what_a_site_pays_is_what_the_script_makes():
+    kept = json.loads((answers.RESULTS / "site_costs.json").read_text("utf-8"))
+    assert (answers.PAGES / "site_costs.md").read_text("utf-8") == site_costs.page(kept)

@@ -19,6 +19,7 @@ from runs.folder import RunFolder
 # of a rule in summary.json; a round's number is no figure
 NO_FIGURES = ("selected_round",)
 DIGITS = 2  # of a percentage
+VALIDATION = "validation"  # column of what a sweep is decided by
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ def as_csv(comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result
     paper = [f"paper: {metric}" for metric in comparison.metrics]
     printed = {(each.row, each.method, f"paper: {each.metric}"): each.accuracy / 100 for each in comparison.paper}
     sizes = ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
-    head = ["row", "method", "strategy", "seed", "status", *paper, *metrics, MAJORITY, *figures, *sizes]
+    head = ["row", "method", "strategy", "seed", "status", *paper, *metrics, VALIDATION, MAJORITY, *figures, *sizes]
     head += ["rounds", "clients", "seconds", "scaled", "run"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -254,7 +255,15 @@ def as_csv(comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result
             continue
         own = _figures(each)
         reached = (each.reached.of_round, each.reached.payload, each.reached.wire) if each.reached else ("",) * 3
-        row = [*names, "completed", *theirs, *each.values, each.floor, *(own.get(name) for name in figures)]
+        row = [
+            *names,
+            "completed",
+            *theirs,
+            *each.values,
+            each.validation,
+            each.floor,
+            *(own.get(name) for name in figures),
+        ]
         row += [each.payload, each.wire, *reached, each.summary["rounds"], each.summary["clients"]]
         row += [f"{each.seconds:.1f}", cell.scaled, each.run.relative_to(folder).as_posix()]
         writer.writerow(["" if value is None else value for value in row])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from federation.wire.payloads import Payload, from_tensors, to_tensors
+from federation.wire.payloads import EVERYONE, Payload, from_tensors, to_tensors
 from prototypes.prototype_set import PrototypeSet
 from runs.lines import companions, summarise
 from runs.snapshot import snapshot
@@ -21,8 +21,11 @@ MEANS = -2  # the key of the means of releases, which lie beside the downloads
 
 def save(strategy: "PrototypeStrategy") -> None:
     """Write the round's checkpoint; before it, for the report, the prototypes that came and went."""
-    if strategy.uploads and strategy.run.exchange.pointwise:
-        tensors, counts = snapshot(strategy.uploads, strategy.downloads, *strategy.half.scales)
+    # of this round alone: what is shown is named after it
+    common = strategy.half.global_prototypes(strategy.state) if strategy.holding.made == strategy.last_round else None
+    if (strategy.uploads or common is not None) and strategy.run.exchange.pointwise:
+        downloads = strategy.downloads if common is None else {EVERYONE: common}
+        tensors, counts = snapshot(strategy.uploads, downloads, *strategy.half.scales)
         strategy.folder.save_prototypes(tensors, {"round": strategy.last_round, **counts})
     strategy.uploads = {}
     means = {} if strategy.means is None else {MEANS: strategy.means}

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 
 from experiments.runtime.grid import LocalGrid
 from federation import roster as module
@@ -151,6 +152,13 @@ def test_a_node_that_was_killed_over_the_question_is_asked_again_when_it_is_back
     assert grid.queries == [50, 60, 70, 70]
     assert clock.now - grid.began == pytest.approx(60 + module.RETRY, abs=0.2)
     assert "node 70 could not say who it is: SuperNode is unavailable" in caplog.text
+
+
+def test_a_site_that_runs_signed_code_alone_is_told_as_such(clock, caplog):
+    error = Error(ErrorCode.INVALID_FAB, "The FAB could not be verified.")
+    refused(gathered, FakeGrid(clock, {50: identity(0), 60: identity(1), 70: error}))
+    assert "node 70" in caplog.text
+    assert "--trusted-entities" in caplog.text
 
 
 def test_a_worker_of_another_home_ends_the_start_of_a_simulation_alone(clock, caplog):

@@ -368,5 +368,20 @@ def test_the_number_of_classes_and_d_are_checked_before_any_client_is_met(row):
     asked.method.server(asked.settings, asked.options).check(CLASSES, 32)
 
 
+@pytest.mark.parametrize("name", ["protosphere", "fedcgs", "fedpa"])
+def test_a_report_shows_class_means_that_do_not_go_down_as_such(name):
+    folder = RunFolder(whole(name).folder)
+    tensors, about = folder.prototypes()
+    assert about["round"] == (1 if name in ONCE else ROUNDS)
+    state = {key.removeprefix("state/"): value for key, value in folder.load_checkpoint()[0].items()}
+    if name == "protosphere":
+        known = state["weights"] > 0
+        state["labels"] = known.nonzero().flatten()
+        state["vectors"] = (state["sums"][known] / state["weights"][known].unsqueeze(1)).float()
+    assert len(state["labels"]) > 0
+    assert tensors["global/labels"].tolist() == state["labels"].tolist()
+    assert tensors["global/vectors"].tolist() == state["vectors"].tolist()
+
+
 def test_every_method_is_a_row():
     assert {settings["strategy"] for settings in ROWS.values()} == set(METHODS)
