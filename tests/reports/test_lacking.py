@@ -63,7 +63,7 @@ def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
     assert "no evaluation by the rule local-prototypes came in" in outline(folder).text
 
 
-LACKING = {"protonorm": set(), "protosphere": {"separation", "angles", "prototypes"}}
+LACKING = {"protonorm": set(), "protosphere": {"separation"}}
 
 
 @pytest.mark.parametrize(
