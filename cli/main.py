@@ -18,6 +18,7 @@ from cli.privacy import privacy
 from cli.report import report
 from cli.run import run
 from cli.runs import app as runs
+from federation.startup import end_at_once
 
 app = typer.Typer(
     cls=Group,
@@ -119,6 +120,7 @@ def main(
     ] = False,
 ) -> None:
     """Prototype-based federated learning for clients that differ in data, model and machine."""
+    end_at_once()
     for stream in (sys.stdout, sys.stderr):
         # a terminal that cannot show a letter shows a question mark: that ends nothing
         if isinstance(stream, io.TextIOWrapper):

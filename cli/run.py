@@ -13,6 +13,7 @@ import typer
 from cli import complete
 from cli.display import Display
 from cli.options import Preset, end
+from federation.startup import uncollected
 
 if TYPE_CHECKING:
     from experiments.runtime.run_config import Plan
@@ -199,13 +200,14 @@ def _planned(
     in_process: bool,
     resources: tuple[int, float],
 ) -> "Plan | _Ending":
-    from data import DataError
-    from experiments.runtime.cluster import cluster_at
-    from experiments.runtime.launch import check_resources
-    from experiments.runtime.run_config import plan
-    from federation.devices import device_of
-    from federation.settings import SettingError
-    from models import ModelError
+    with uncollected():
+        from data import DataError
+        from experiments.runtime.cluster import cluster_at
+        from experiments.runtime.launch import check_resources
+        from experiments.runtime.run_config import plan
+        from federation.devices import device_of
+        from federation.settings import SettingError
+        from models import ModelError
 
     try:
         if ray:

@@ -16,6 +16,7 @@ from client_app.trainer import Job, Outcome, Stages, finished
 from federation.homes import OTHER_HOME, OtherHomeError, refuse_other, stores
 from federation.seeds import limited_threads
 from federation.settings import SettingError
+from federation.startup import end_at_once
 from federation.wire.codec import CodecError
 from federation.wire.messages import decode_instruction, decode_question, encode_identity, encode_report
 from federation.wire.payloads import Identity, Instruction, Report
@@ -25,6 +26,7 @@ RAISED = 2  # Flower's code for a ClientApp that raised
 Answer = Callable[[Message, Context], Message]
 
 app = ClientApp()
+end_at_once()
 
 
 def _contained(answer: Answer) -> Answer:

@@ -202,4 +202,6 @@ chmod 700 "$state" || echo "deploy/supernode.sh: $state belongs to another user;
 cd "$state/empty"
 export PATH PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+# each message is a new process: it reads what the first has compiled of the app
+unset PYTHONDONTWRITEBYTECODE
 exec flower-supernode "$@" --superlink "$superlink" --host 127.0.0.1 --port "$port" --node-config "$config"

@@ -1,1 +1,6 @@
 """The ServerApp."""
+
+from federation.startup import uncollected
+
+with uncollected():
+    import torch as torch

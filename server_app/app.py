@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from federation.roster import RosterError
 from federation.settings import SettingError, refuse_relative_paths
+from federation.startup import end_at_once
 from reports.report import leave_report
 from runs.live import live, refuse_missing
 from runs.round import RunError
@@ -24,6 +25,7 @@ USER_ERRORS = (SettingError, RosterError, RunError)
 PREFIX, PREFIX_OF_ERRORS = "[protosphere] ", "[protosphere error] "
 
 app = ServerApp()
+end_at_once()
 log = logging.getLogger("protosphere")
 
 

@@ -18,6 +18,7 @@ from experiments.runtime.afterwards import stopped
 from experiments.runtime.connection import Connection, FlowerError
 from experiments.runtime.guardian import guarded
 from experiments.runtime.processes import Interrupted, interruptible
+from experiments.runtime.source import bare
 from experiments.runtime.superlink import SuperLink
 from federation.settings import Scalar, SettingError
 from runs.places import folder_of, results_root
@@ -119,7 +120,7 @@ def launch(
                     superlink.start()
                     if superlink.notice:
                         show(f"warning: {superlink.notice}")
-                    superlink.run(app, packed(run_config), hear, federation)
+                    superlink.run(bare(app, scratch / "app"), packed(run_config), hear, federation)
                     own.look(superlink.flower_run)
                     outcome = _outcome(superlink, listener, own.folder)
                 except Interrupted as signal:

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -23,8 +23,6 @@ from runs.live import refuse_missing
 from runs.places import results_root
 from strategies import Run
 from strategies.rounds.ensemble import shared_test_set
-
-TRIES = 10  # of a folder that others try at the same time
 
 
 def check(run: Run, clients: int, folder: Path | None = None) -> None:
@@ -94,32 +92,20 @@ def without_retries(settings: Settings) -> Iterator[None]:
 
 
 def refuse_unwritable(root: Path, what: str, remedy: str) -> None:
-    """Try a folder; what had to be made for that is taken away again.
+    """Try a folder, or what would be needed to make it; nothing is left.
+
+    What is missing is made in a folder of this process's own beside it: taken away in its place, it would go under
+    another run that begins at the same moment.
 
     Raises:
         SettingError: it cannot be made, or nothing can be put into it.
     """
-    made: list[Path] = []
+    there = next(folder for folder in (root.absolute(), *root.absolute().parents) if os.path.lexists(folder))
     try:
-        for left in reversed(range(TRIES)):
-            missing = [folder for folder in (root, *root.absolute().parents) if not os.path.lexists(folder)]
-            try:
-                for folder in reversed(missing):
-                    folder.mkdir(exist_ok=True)
-                    made.append(folder)
-                os.rmdir(tempfile.mkdtemp(dir=root))
-                break
-            except FileNotFoundError:
-                # another run that tried it, too, has just taken away what it had made
-                if not left:
-                    raise
+        with tempfile.TemporaryDirectory(dir=there) as own:
+            (Path(own) / root.absolute().relative_to(there)).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingError(f"the {what} {root} cannot be written ({error.strerror}); {remedy}.") from None
-    finally:
-        for folder in reversed(made):
-            # another run may have begun in it
-            with suppress(OSError):
-                folder.rmdir()
 
 
 def refuse_fewer_rounds(folder: RunFolder, settings: Settings) -> None:

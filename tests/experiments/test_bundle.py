@@ -7,15 +7,50 @@ from pathlib import Path
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
+from experiments.runtime.source import bare
+
 ROOT = Path(__file__).resolve().parents[2]
+PROJECT = """
+[project]
+name = "small"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = ["flwr"]
+[tool.flwr.app]
+publisher = "tests"
+fab-exclude = ["tests/**", ".gitignore"]
+[tool.flwr.app.components]
+serverapp = "rooms.part:server"
+clientapp = "rooms.part:client"
+"""
 ROOMS = ("prototypes", "models", "data", "federation", "strategies", "client_app", "server_app", "experiments", "cli")
 
 
 @pytest.fixture(scope="module")
-def bundled():
-    """Names of the bundle's files."""
-    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(ROOT))) as bundle:
+def bundled(tmp_path_factory):
+    """Names of the bundle's files, as `protosphere run` has it made."""
+    app = bare(ROOT, tmp_path_factory.mktemp("app"))
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(app))) as bundle:
         return set(bundle.namelist())
+
+
+def test_a_bundle_is_that_of_the_folder_with_all_that_lies_beside(tmp_path):
+    app = tmp_path / "app"
+    for name in ("rooms/part.py", "rooms/deep/table.json", "rooms/words.txt", "out/mine.py", "tests/test_it.py"):
+        (app / name).parent.mkdir(parents=True, exist_ok=True)
+        (app / name).write_text("1\n")
+    for name in (".venv/lib/other.py", "env/lib/other.py", "rooms/__pycache__/part.py"):
+        (app / name).parent.mkdir(parents=True)
+        (app / name).write_text("2\n")
+    (app / "env" / "pyvenv.cfg").touch()
+    (app / "rooms" / "link.py").symlink_to(app / "rooms" / "part.py")
+    (app / ".gitignore").write_text("/out/\n__pycache__/\n")
+    (app / "LICENSE").write_text("free\n")
+    (app / "pyproject.toml").write_text(PROJECT)
+    copied = bare(app, tmp_path / "copied")
+    assert build_fab_from_disk(copied) == build_fab_from_disk(app)
+    left = {path.relative_to(copied).as_posix() for path in copied.rglob("*.py")}
+    assert left == {"rooms/part.py", "out/mine.py", "tests/test_it.py"}
 
 
 def test_every_module_is_in_the_bundle(bundled):

@@ -36,6 +36,7 @@ DOMAINS = ("north", "south")
 SETTINGS = {"strategy": "fedproto", "rounds": 2, "feature-dim": 12, "dataset": "two-clinics", "device": "cuda:7"}
 LIMIT = {"privacy-epsilon": "3", "privacy-delta": "1e-5"}
 RELEASE = {"privacy": "release", "privacy-encoder": "random", "privacy-epsilon": 2.0, "image-size": 8, "rounds": 1}
+ONCE = {"rounds": 1}  # up in the round, down with the message that ends the run: Flower starts a process for each
 EVERY_ROUND = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
 SENT_AWAY = "Connection attempt failed"  # a SuperNode says so and tries again, for ever
 
@@ -187,25 +188,25 @@ def as_arrays(folder, seed):
     return folder / "rows.npz"
 
 
-# before the run of prototypes, as those of weights; in one test, since SuperNodes take long to start
+# before the run of prototypes, as those of weights
 def test_sites_own_rows_may_be_tables_and_arrays(deployment, resettle, metrics, in_process, tmp_path):
-    for form in (as_table, as_arrays):
-        files = []
-        for seed, name in enumerate(DOMAINS):
-            (tmp_path / name).mkdir(exist_ok=True)
-            (tmp_path / name / "classes.txt").write_text("well\nill\n")
-            files.append(form(tmp_path / name, seed))
-        own = {"model": "tiny_perceptron", "device": "cpu"}
-        resettle([own | {"data": str(file), "domain": domain} for file, domain in zip(files, DOMAINS, strict=True)])
-        out, err = front_door(deployment, SETTINGS).communicate(timeout=PATIENCE)
-        assert err == ""
-        folder = folder_of(out)
-        assert metrics(folder) == in_process(SETTINGS, files, ("tiny_perceptron",) * 2)
-        # each has a model of its own rows, which reads them as they are
-        for number, file in enumerate(files):
-            state = deployment.folder / f"site-{number}" / "state" / "clients" / folder.name / str(number)
-            found = CliRunner().invoke(app, ["predict", "--state", str(state), str(file), "--json"])
-            assert (found.stderr, json.loads(found.stdout)["rows"]) == ("", 60)
+    """One site has a table, the other a file of arrays."""
+    files = []
+    for seed, (name, form) in enumerate(zip(DOMAINS, (as_table, as_arrays), strict=True)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "classes.txt").write_text("well\nill\n")
+        files.append(form(tmp_path / name, seed))
+    own = {"model": "tiny_perceptron", "device": "cpu"}
+    resettle([own | {"data": str(file), "domain": domain} for file, domain in zip(files, DOMAINS, strict=True)])
+    out, err = front_door(deployment, SETTINGS | ONCE).communicate(timeout=PATIENCE)
+    assert err == ""
+    folder = folder_of(out)
+    assert metrics(folder) == in_process(SETTINGS | ONCE, files, ("tiny_perceptron",) * 2)
+    # each has a model of its own rows, which reads them as they are
+    for number, file in enumerate(files):
+        state = deployment.folder / f"site-{number}" / "state" / "clients" / folder.name / str(number)
+        found = CliRunner().invoke(app, ["predict", "--state", str(state), str(file), "--json"])
+        assert (found.stderr, json.loads(found.stdout)["rows"]) == ("", 60)
 
 
 # before the run of prototypes: the last test looks for those in the pages of a database that others would overwrite
@@ -213,9 +214,9 @@ def test_sites_own_rows_may_be_tables_and_arrays(deployment, resettle, metrics, 
     "own", [{"strategy": "lg-fedavg"}, {"strategy": "gfpl"} | EVERY_ROUND], ids=["weights", "mixtures"]
 )
 def test_weights_and_mixtures_cross_as_prototypes_do(deployment, metrics, in_process, own):
-    out, err = front_door(deployment, SETTINGS | own).communicate(timeout=PATIENCE)
+    out, err = front_door(deployment, SETTINGS | ONCE | own).communicate(timeout=PATIENCE)
     assert err == ""
-    assert metrics(folder_of(out)) == in_process(SETTINGS | own)
+    assert metrics(folder_of(out)) == in_process(SETTINGS | ONCE | own)
 
 
 def test_under_privacy_a_release_leaves_the_sites_and_figures_stay_there(deployment):

@@ -1,4 +1,5 @@
-"""Real Flower runs of the real app: `protosphere run --flower`, killed and resumed, and plain `flwr run`."""
+"""Real Flower runs of the real app: `protosphere run --flower` of somebody's own method, killed and resumed, and plain
+`flwr run` of the default."""
 
 import json
 import os
@@ -14,12 +15,14 @@ from pathlib import Path
 import pytest
 
 from tests.integration.watched import Watched
+from tests.strategies.test_adding_a_method import printed
 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 FIVE = {"rounds": 5, "max-samples": 400, "feature-dim": 12, "models": "tiny", "device": "cpu", "fraction-train": 0.6}
-TWO = {"strategy": "fedproto", "rounds": 1, "max-samples": 200, "feature-dim": 8, "models": "tiny_perceptron,tiny_cnn"}
+# the default
+TWO = {"rounds": 1, "max-samples": 200, "feature-dim": 8, "models": "tiny_perceptron,tiny_cnn"}
 
 
 def assignments(settings):
@@ -34,6 +37,11 @@ def place():
     place = Path(tempfile.mkdtemp(prefix="f", dir="/tmp"))
     for name in ("home", "flwr", "empty", "tmp"):
         (place / name).mkdir()
+    # somebody's own project: folders of our names, and a method
+    for name in ("data", "models", "cli"):
+        (place / "project" / name).mkdir(parents=True)
+        (place / "project" / name / "__init__.py").write_text("raise RuntimeError('not the package that was meant')\n")
+    (place / "project" / "shrunk.py").write_text(printed("adding-a-method.md"))
     yield place
     shutil.rmtree(place, ignore_errors=True)
 
@@ -62,15 +70,19 @@ def the_run(watched, place):
     return folder
 
 
-def protosphere(environment, *arguments):
-    """`protosphere run --flower` from the checkout."""
-    return Watched([sys.executable, "-m", "cli.main", "run", "--flower", *arguments], cwd=ROOT, env=environment)
+def protosphere(place, environment, *arguments):
+    """`protosphere run --flower` in the project."""
+    command = [str(Path(sys.executable).with_name("protosphere")), "run", "--flower", *arguments]
+    own = environment | {"PYTHONPATH": os.pathsep.join(map(str, (place / "project", ROOT)))}
+    return Watched(command, cwd=place / "project", env=own)
 
 
 @pytest.fixture(scope="module")
-def killed(environment):
-    """A run on five clients whose front door is killed after its first round, as no handler could know of it."""
-    watched = protosphere(environment, "--clients", "5", "-c", assignments(FIVE))
+def killed(place, environment):
+    """A run of the method on five clients whose front door is killed after its first round, as no handler could know
+    of it."""
+    method = 'strategy="./shrunk.py" shrunk.beta=0.5'
+    watched = protosphere(place, environment, "--clients", "5", "-c", f"{method} {assignments(FIVE)}")
     for line in watched.process.stdout:
         watched.output += line
         if "| after 0:" in line:
@@ -85,7 +97,7 @@ def killed(environment):
 @pytest.fixture(scope="module")
 def resumed(killed, place, environment):
     """The same, gone on with to its end."""
-    watched = protosphere(environment, "--resume", str(the_run(killed, place)))
+    watched = protosphere(place, environment, "--resume", str(the_run(killed, place)))
     watched.finish()
     return watched
 
@@ -134,23 +146,17 @@ def test_a_killed_run_ends_whole(killed, place):
 def test_resumed_it_is_that_of_one_process_which_was_never_cut(resumed, place, run, metrics):
     assert resumed.process.returncode == 0, resumed.output
     folder = the_run(resumed, place)
-    assert folder.name.endswith("-protosphere-digits")
+    assert folder.name.endswith("-shrunk-digits")
     expected = {"settings.json", "roster.json", "status.json", "metrics.jsonl", "checkpoint.safetensors", "token"}
-    expected |= {"origin.json"}
-    expected |= {
-        "summary.json",
-        "partition.json",
-        "report.html",
-        "pictures",
-        "run.log",
-        ".lock",
-    }
+    expected |= {"origin.json", "prototypes", "prototypes.safetensors", "summary.json", "partition.json"}
+    expected |= {"report.html", "pictures", "run.log", ".lock"}
     assert {path.name for path in folder.iterdir()} == expected
     roster = json.loads((folder / "roster.json").read_text())
     assert [client["partition"] for client in roster] == list(range(5))
     # four architectures, dealt round robin
     assert len({client["model"] for client in roster}) == 4
-    in_process = metrics(run(FIVE, clients=5))
+    method = {"strategy": str(place / "project" / "shrunk.py"), "shrunk.beta": 0.5}
+    in_process = metrics(run(FIVE | method, clients=5))
     assert metrics(folder) == in_process
     assert [line["training"]["valid"] for line in in_process[:-1]] == [3] * FIVE["rounds"]
     summary = json.loads((folder / "summary.json").read_text())
@@ -171,13 +177,14 @@ def test_its_stream_is_for_people_and_it_leaves_its_stores_and_no_process(resume
     assert list((place / "tmp").glob("protosphere-*")) == []
 
 
-def test_plain_flwr_run_works_as_flower_users_expect_and_nothing_lives_after_the_superlink(plain, place):
+def test_plain_flwr_run_works_as_flower_users_expect_and_nothing_lives_after_the_superlink(plain, place, run, metrics):
     assert plain.code == 0, plain.output
     assert "[protosphere] round 1/1 |" in plain.output
     assert "[protosphere] final evaluation | after 1:" in plain.output
     assert "deprecat" not in (plain.output + plain.superlink.output).lower()
     folder = the_run(plain, place)
-    assert folder.name.endswith("-fedproto-digits")
+    assert folder.name.endswith("-protosphere-digits")
+    assert metrics(folder) == metrics(run(TWO, clients=2))
     settings = json.loads((folder / "settings.json").read_text())
     assert (settings["clients"], settings["feature-dim"]) == (0, 8)
     assert plain.left() == set()

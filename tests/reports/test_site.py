@@ -15,7 +15,7 @@ from federation.wire.messages import encode_instruction
 from federation.wire.payloads import Instruction
 from federation.wire.sizes import wire_bytes
 from strategies import known_settings
-from tests.reports.test_report import EVIL, Outline
+from tests.reports.pages import EVIL, Outline
 
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}
 QUICK["strategy"] = "protonorm"

@@ -1,4 +1,5 @@
-"""The method and the model that docs/ print work as printed: a file of somebody's own, in process and over Flower."""
+"""The method and the model that docs/ print work as printed, as a file of somebody's own; over Flower it runs in
+tests/integration/test_flwr_run.py."""
 
 import json
 import os
@@ -18,7 +19,6 @@ from client_app import told
 from client_app.client import Client
 from client_app.run import run_of
 from experiments.runtime.grid import run_in_process
-from experiments.runtime.launch import launch
 from experiments.runtime.run_config import plan
 from federation.roster import RosterError, refuse_other_methods
 from federation.settings import SettingError
@@ -118,20 +118,6 @@ def test_its_settings_travel_through_flower_in_one_of_ours(project: Path) -> Non
     for words in ("{", "[1]", '{"a": [1]}', '{"a": null}'):
         with pytest.raises(SettingError, match="`own-settings` is"):
             unpacked({"own-settings": words})
-
-
-@pytest.mark.integration
-def test_it_runs_over_flowers_simulation(project: Path) -> None:
-    config = plan(['strategy="./shrunk.py" shrunk.beta=1.0', words_of(QUICK)], clients=2).run_config
-    outcome = launch(config, clients=2, show=lambda line: None)
-    assert outcome.ok, outcome.message
-    assert outcome.folder is not None
-    first, *others = last_download(outcome.folder)
-    assert all((first - other).abs().max() < 1e-6 for other in others)
-
-
-def words_of(settings: dict[str, object]) -> str:
-    return " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
 
 
 def test_sites_with_another_file_are_refused_before_round_1(project: Path) -> None:

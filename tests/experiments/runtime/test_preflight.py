@@ -135,20 +135,19 @@ def test_the_results_folder_is_tried_and_left_as_it_was(there, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_that_another_run_takes_away_meanwhile_is_tried_again(tmp_path, monkeypatch):
-    root, calls = tmp_path / "clients", []
+def test_another_run_that_begins_meanwhile_keeps_its_folder(tmp_path, monkeypatch):
+    """Two cells of a comparison are tried in one moment in a home that is new."""
+    root, whole, met = tmp_path / "home" / "clients", os.mkdir, []
 
-    def mkdtemp(dir):
-        calls.append(dir)
-        if len(calls) < 3:
-            root.rmdir()
-            raise FileNotFoundError(2, "No such file or directory", str(dir))
-        os.mkdir(root / "try")
-        return root / "try"
+    def mkdir(path, *rest, **more):
+        whole(path, *rest, **more)
+        # as the other would: what the one has made must not be there for it, to go afterwards
+        met.append(root.exists())
 
-    monkeypatch.setattr(preflight.tempfile, "mkdtemp", mkdtemp)
+    monkeypatch.setattr(os, "mkdir", mkdir)
     refuse_unwritable(root, "stores' folder", "set PROTOSPHERE_HOME to a folder of yours")
-    assert (len(calls), root.exists()) == (3, False)
+    assert len(met) > 1
+    assert not any(met)
 
 
 def test_a_results_folder_that_takes_nothing_is_refused(tmp_path, monkeypatch):

@@ -1,0 +1,34 @@
+"""An app as Flower is to bundle it, without what else lies in its folder.
+
+`flwr run` resolves the path of every file below the folder, each time: with a virtual environment in it, as `make` puts
+one there, 84,000 files and 7.5 processor seconds, without it 0.1.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+# what Flower takes, and what tells it what to leave out
+KINDS = (".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")
+NAMES = ("LICENSE", ".gitignore")
+
+
+def bare(app: Path, target: Path) -> Path:
+    """Copy the files from which Flower chooses into the folder `target`, which it gives.
+
+    Raises:
+        OSError: one cannot be read or written.
+    """
+    for place, folders, files in os.walk(app):
+        # links are none of them for Flower either; hidden folders and environments hold none
+        folders[:] = [each for each in folders if each[0] != "." and not _foreign(os.path.join(place, each))]
+        to = target / Path(place).relative_to(app)
+        to.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            if (name.endswith(KINDS) or name in NAMES) and not os.path.islink(os.path.join(place, name)):
+                shutil.copyfile(os.path.join(place, name), to / name)
+    return target
+
+
+def _foreign(folder: str) -> bool:
+    return folder.endswith("__pycache__") or os.path.exists(os.path.join(folder, "pyvenv.cfg"))

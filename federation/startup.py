@@ -1,0 +1,27 @@
+"""Python's search for garbage, left out where it takes a process seconds and finds none: at its start and at its end.
+
+A deployment starts a process for each message, and every command is one: torch alone makes half a million objects that
+stay. Measured on a client's process, of 4.0 processor seconds: 0.5 to load the modules, 1.0 to end.
+"""
+
+import atexit
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """While inside, modules are loaded without it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def end_at_once() -> None:
+    """Have this process end without it; what is due at the end (`atexit`, open files) is done all the same."""
+    atexit.register(gc.freeze)

@@ -1,0 +1,52 @@
+"""A report as its reader has it: the page's elements and words, the pictures beside it."""
+
+from html.parser import HTMLParser
+
+VOID = {"meta", "link", "img", "input"}
+EVIL = "<script>alert('x')</script>&\"</td>"
+
+
+class Outline(HTMLParser):
+    """Every element with its attributes, and the text; fails where tags do not close as they were opened."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.open, self.words = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not self.open or self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(self.words)
+
+    def named(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def outline(folder):
+    return Outline((folder / "report.html").read_text("utf-8"))
+
+
+def pictures(folder):
+    files = {path.name for path in (folder / "pictures").iterdir()}
+    names = {name.removesuffix(".svg") for name in files if name.endswith(".svg")}
+    # every picture has its numbers beside it
+    assert files == {f"{name}.{kind}" for name in names for kind in ("svg", "csv")}
+    return names
+
+
+OF_ROUNDS = {"accuracy-rounds", "accuracy-bytes", "accuracy-models", "loss", "clients-worst", "clients-size", "time"}
+EVERY = OF_ROUNDS | {"partition", "separation", "angles", "prototypes"}
+CONFUSION = {"confusion", "confusion-1", "confusion-2", "confusion-3"}

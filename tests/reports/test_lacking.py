@@ -1,0 +1,193 @@
+"""Reports of runs that lack something, at the end of runs, and of folders that cannot be reported."""
+
+import json
+import shutil
+
+import pytest
+
+from federation.settings import SettingError
+from federation.words import one_line
+from reports import report as report_module
+from reports.holdings import holdings
+from reports.report import leave_report, write_report
+from reports.results import read_results
+from runs.folder import FORMAT
+from runs.round import RunError
+from server_app import app as app_module
+from tests.reports.fabricated import fabricate
+from tests.reports.pages import CONFUSION, EVERY, outline, pictures
+
+# --- runs that lack something ---------------------------------------------------------------------------------------
+
+
+def test_a_run_that_was_cut_says_so(tmp_path):
+    folder = fabricate(tmp_path / "run", rounds=2, finished=False)
+    write_report(folder)
+    assert "has not come to its end: all here is of its first 2 rounds" in outline(folder).text
+    assert pictures(folder) == EVERY
+
+
+def test_the_title_names_data_without_the_way_to_them(tmp_path):
+    folder = fabricate(tmp_path / "run", settings={"dataset": "/home/me/wards.csv"})
+    write_report(folder)
+    assert "on wards.csv" in outline(folder).text
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sentences"),
+    [
+        ("local", ["local has none; nothing is exchanged", "Map of prototypes: nothing is exchanged"]),
+        ("gfpl", ["gfpl sends mixtures down", "no round's uploads were kept"]),
+        ("pfpl", ["no round has any", "no round's uploads were kept"]),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(tmp_path, strategy, sentences):
+    folder = fabricate(tmp_path / "run", settings={"strategy": strategy, "inference": "classifier"})
+    (folder / "prototypes.safetensors").unlink()
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line | {"server": {}}) + "\n" for line in lines))
+    (folder / "pictures").mkdir()
+    (folder / "pictures" / "separation.svg").write_text("of another time")
+    write_report(folder)
+    for sentence in sentences:
+        assert sentence in outline(folder).text
+    assert pictures(folder) == (EVERY | CONFUSION) - {"separation", "angles", "prototypes"}
+
+
+def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
+    folder = fabricate(tmp_path / "run", rounds=1, finished=False)
+    line = json.loads((folder / "metrics.jsonl").read_text())
+    del line["evaluation"]
+    (folder / "metrics.jsonl").write_text(json.dumps(line | {"clients": {}}) + "\n")
+    write_report(folder)
+    assert "no evaluation by the rule local-prototypes came in" in outline(folder).text
+
+
+LACKING = {"protonorm": set(), "protosphere": {"separation", "angles", "prototypes"}}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "gfpl", "rounds": 3, "gfpl.first-exchange": 2, "gfpl.exchange-every": 2},
+        {"strategy": "pfpl", "evaluate-every": 5, "ensemble-every": 1, "fraction-train": 0.5},
+        {"strategy": "protosphere"},
+        {"strategy": "protonorm", "dataset": "spiral", "feature-dim": 2, "spiral-points": 50, "wire-dtype": "int8"},
+    ],
+    ids=lambda settings: settings.get("dataset", settings["strategy"]),
+)
+def test_real_runs_have_reports(run, settings):
+    folder = run(settings)
+    write_report(folder)
+    found = pictures(folder)
+    assert found - CONFUSION == EVERY - LACKING.get(settings["strategy"], {"separation", "angles"})
+    assert "confusion" in found
+    held = json.loads((folder / "partition.json").read_text())
+    rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
+    assert [sum(counts) for counts in held["counts"]] == rows
+    assert "Rows of each class that a client holds" in outline(folder).text
+
+
+# --- the partition -------------------------------------------------------------------------------------------------
+
+
+def test_counts_that_are_not_of_these_clients_are_not_shown(run, tmp_path):
+    folder = run({"rounds": 1, "dataset": "spiral", "feature-dim": 2, "spiral-points": 50})
+    roster = json.loads((folder / "roster.json").read_text())
+    roster[1]["rows"][0] += 1
+    (folder / "roster.json").write_text(json.dumps(roster))
+    write_report(folder)
+    assert not (folder / "partition.json").exists()
+    assert "How many, only it knows" in outline(folder).text
+
+
+def test_a_forged_partition_file_is_not_believed(tmp_path):
+    folder = fabricate(tmp_path / "run", classes=2, clients=2)
+    for content, exact in (
+        ("[]", False),
+        ('{"classes": ["class 0", "class 1"], "counts": [[100], [100]]}', False),
+        ('{"classes": ["class 0", "class 1"], "counts": [[99, 2], [50, 50]]}', False),
+        ('{"classes": ["class 0", "class 1"], "counts": [[99, 1], [50, 50]]}', True),
+    ):
+        (folder / "partition.json").write_text(content)
+        assert holdings(read_results(folder)).exact is exact
+
+
+# --- at the end of a run --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reporting(monkeypatch):
+    monkeypatch.setattr(app_module, "leave_report", leave_report)
+
+
+def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, reporting, home, monkeypatch):
+    folder = run({"rounds": 1, "strategy": "protonorm"})
+    assert "1 of 1 rounds" in outline(folder).text
+    assert pictures(folder) == EVERY | {"confusion"}
+
+    def fail(*arguments):
+        raise RunError("no more of this.")
+
+    monkeypatch.setattr("strategies.rounds.flower.PrototypeStrategy._final_evaluation", fail)
+    with pytest.raises(RunError, match="no more"):
+        run({"rounds": 1})
+    (folder,) = set((home / "results").iterdir()) - {folder}
+    assert "has not come to its end" in outline(folder).text
+
+
+def test_a_report_that_fails_fails_no_run(run, reporting, monkeypatch):
+    def fail(folder):
+        raise ZeroDivisionError("by\nnought")
+
+    monkeypatch.setattr(report_module, "write_report", fail)
+    folder = run({"rounds": 1})
+    assert (folder / "summary.json").exists()
+    warnings = [line for line in run.said if line.startswith("warning")]
+    assert warnings == [
+        "warning: the report could not be written (ZeroDivisionError: by nought); `protosphere report` tries again"
+    ]
+
+
+# --- folders that cannot be reported --------------------------------------------------------------------------------
+
+
+def change(folder, name, **values):
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda f: shutil.rmtree(f), "is no folder"),
+        (lambda f: (f / "metrics.jsonl").unlink(), "holds no run of which a round was finished"),
+        (lambda f: (f / "comparison.json").write_text("{}"), r"is a comparison; `protosphere compare --resume .*run`"),
+        (lambda f: (f / "metrics.jsonl").write_text(""), "holds no finished round"),
+        (lambda f: (f / "metrics.jsonl").write_text("{\n"), "cannot be read"),
+        (lambda f: (f / "metrics.jsonl").write_text('{"round": 1}\n'), r"line 1 .* has no `bytes`"),
+        (lambda f: (f / "metrics.jsonl").write_text("3\n"), "line 1 of metrics.jsonl holds something else"),
+        (lambda f: (f / "roster.json").write_text("[{}]"), "roster.json has no `partition`"),
+        (lambda f: (f / "summary.json").write_text("{"), "cannot be read"),
+        (lambda f: (f / "summary.json").write_text("[]"), "holds no summary"),
+        (lambda f: (f / "summary.json").write_text("{}"), "by an unknown version .*no `status`"),
+        (lambda f: change(f, "settings.json", temperature=3), "unknown setting `temperature`"),
+        (
+            lambda f: change(f, "summary.json", format=FORMAT + 1, versions={"protosphere": "9.1"}),
+            rf"by Protosphere 9.1 \(its format is {FORMAT + 1}, and this program's {FORMAT}\)",
+        ),
+        (lambda f: (f / "prototypes.safetensors").write_text("x"), "prototypes in .* cannot be read"),
+    ],
+)
+def test_a_folder_that_cannot_be_read_is_one_sentence(tmp_path, spoil, words):
+    folder = fabricate(tmp_path / "run")
+    spoil(folder)
+    with pytest.raises(SettingError, match=words) as error:
+        write_report(folder)
+    assert "\n" not in str(error.value)
+    assert not (folder / "report.html").exists()
+
+
+def test_words_are_cut_and_made_plain():
+    assert one_line("a\x00b\n c\u2028d") == "a b c d"
+    assert one_line("abcdef", 4) == "abc…"
