@@ -215,7 +215,8 @@ def picture(answer: Answer) -> str:
             axes.set_xlabel("points")
         panels[0].set_yticks(range(len(methods)), methods)
         panels[0].invert_yaxis()
-        drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(len(answer.metrics), 2 * many))
+        named, across = panels[0].get_legend_handles_labels(), min(len(answer.metrics), 2 * many)
+        drawing.legend(*named, loc="outside lower center", ncols=across)
         return canvas.svg(drawing)
 
 
