@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -144,10 +145,10 @@ def _at_once(rows: Rows, transform: Transform) -> int:
     return ROWS_AT_ONCE if len(transform.shape) == 1 else IMAGES_AT_ONCE
 
 
-def autocast(objective: Objective, device: torch.device) -> torch.autocast:
+def autocast(objective: Objective, device: torch.device) -> AbstractContextManager[object]:
     """bf16 autocast on CUDA where `precision` asks for it."""
     wanted = objective.settings.precision == "bf16" and device.type == "cuda"
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=wanted)
+    return torch.autocast(device.type, dtype=torch.bfloat16) if wanted else nullcontext()
 
 
 def _right(
