@@ -292,7 +292,7 @@ def _load(
         validation=rows_of(data, who.validation[client], device, encode),
         class_names=data.class_names,
         transform=_transform(data, encode, who.train[client], spec.normalise),
-        domain=_domain(data, who.held[client]),
+        domain=_domain(data, who.held_by(client)),
         unheld=unheld,
         groups=None if data.groups is None else torch.from_numpy(data.groups[who.train[client]]),
     )
