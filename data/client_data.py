@@ -98,10 +98,7 @@ class InputTransform:
         trailing = (1,) * (len(self.shape) - 1)
         mean = _constant(self.mean, inputs.device).view(-1, *trailing)
         std = _constant(self.std, inputs.device).view(-1, *trailing)
-        seen = inputs.to(torch.float32)
-        # what is made here is written over: new memory costs more than the numbers
-        seen = seen.sub(mean) if self.scale == 1 else seen.div(self.scale).sub_(mean)
-        seen.div_(std)
+        seen = (inputs.to(torch.float32) / self.scale).sub_(mean).div_(std)
         if self.columns:
             seen = torch.where(seen.isnan(), torch.zeros_like(seen), seen)
         return seen.contiguous(memory_format=torch.channels_last) if len(self.shape) == 3 else seen
