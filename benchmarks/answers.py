@@ -205,7 +205,7 @@ def picture(answer: Answer) -> str:
     """Every method's difference to the baseline with its interval, as SVG: a panel a row, a colour a metric."""
     methods = [method for method in answer.methods if method != answer.comparison.beside]
     many = len(answer.rows)
-    with canvas.figure((2.2 + 2.6 * many, 1.1 + 0.3 * len(methods))) as drawing:
+    with canvas.figure((2.6 + 2.6 * many, 1.3 + 0.3 * len(methods))) as drawing:
         panels = drawing.subplots(1, many, sharey=True, squeeze=False)[0]
         for axes, row in zip(panels, answer.rows, strict=True):
             axes.axvline(0, color=canvas.SOFT, linewidth=1)
@@ -215,7 +215,8 @@ def picture(answer: Answer) -> str:
             axes.set_xlabel("points")
         panels[0].set_yticks(range(len(methods)), methods)
         panels[0].invert_yaxis()
-        drawing.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(answer.metrics))
+        named, across = panels[0].get_legend_handles_labels(), min(len(answer.metrics), 2 * many)
+        drawing.legend(*named, loc="outside lower center", ncols=across)
         return canvas.svg(drawing)
 
 

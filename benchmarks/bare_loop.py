@@ -45,11 +45,11 @@ def of_rounds(config: Mapping[str, Any], clients: int) -> float:
     return median(after - before for before, after in pairwise(marks))
 
 
-def of_steps(config: Mapping[str, Any], clients: int) -> float:
-    """Seconds of the bare loop over all clients."""
+def of_steps(config: Mapping[str, Any], clients: int, first: int | None = None) -> float:
+    """Seconds of the bare loop over all clients, or the first ones."""
     made = [
         Client(Context(0, 0, {"partition-id": partition, "num-partitions": clients}, RecordDict(), dict(config)))
-        for partition in range(clients)
+        for partition in range(clients if first is None else first)
     ]
     seconds = 0.0
     for client in made:

@@ -1,10 +1,12 @@
 """What a client costs a round as there are more of them: FedProto on the spiral, IID, states in memory or on disk.
 
     python -m benchmarks.many_clients --clients 200 1000 10000
+    python -m benchmarks.many_clients --clients 200 1000 --points 600
 
-Each number of clients is a process of its own. Seconds of the processor are the rounds' after the first, whose work is
-another (states are made, data cached), over rounds and clients; `from disk` keeps no state in memory, so that each
-comes from its file.
+20,000 points an arm are dealt to all, or `--points` to each. Each number of clients is a process of its own. Seconds
+of the processor are the rounds' after the first, whose work is another (states are made, data cached), over rounds and
+clients; `from disk` keeps no state in memory, so that each comes from its file. `of steps` is a bare loop over the
+batches of the first clients (benchmarks.bare_loop), after the run.
 """
 
 import argparse
@@ -19,11 +21,22 @@ from typing import Any
 
 from benchmarks.common import own_home, where
 
-SETTINGS = 'dataset="spiral" spiral-points=20000 partition="iid" models="tiny_perceptron" evaluate-every=1'
+ARMS, DEALT = 6, 20_000  # of the spiral, and points of each
+FEW = 50  # clients whose steps are taken alone
+SETTINGS = (
+    'strategy="fedproto" dataset="spiral" partition="iid" models="tiny_perceptron" evaluate-every=1 '
+    # a client answers when its turn has come
+    "start-timeout=36000 round-timeout=36000"
+)
 
 
-def run_one(clients: int, rounds: int, from_disk: bool) -> dict[str, float]:
-    """Milliseconds of the processor a client-round, peak memory in MB, and MB on disk."""
+def run_one(clients: int, points: int, rounds: int, from_disk: bool) -> dict[str, float]:
+    """Milliseconds of the processor a client-round, and of the steps alone; peak memory in MB, and MB on disk.
+
+    Args:
+        points: of an arm.
+    """
+    from benchmarks.bare_loop import of_steps
     from experiments.runtime.grid import run_in_process
     from experiments.runtime.run_config import plan
 
@@ -34,37 +47,39 @@ def run_one(clients: int, rounds: int, from_disk: bool) -> dict[str, float]:
             marks.append(time.process_time())
 
     memory = 0 if from_disk else 1 << 20
-    wanted = plan([f"{SETTINGS} rounds={rounds} state-memory={memory}"], clients=clients)
+    wanted = plan([f"{SETTINGS} spiral-points={points} rounds={rounds} state-memory={memory}"], clients=clients)
     with own_home() as home:
         folder = run_in_process(wanted.run_config, clients=clients, workers=1, show=mark)
         assert json.loads((folder / "summary.json").read_text())["rounds"] == rounds
         sizes = [path.stat().st_size for path in Path(home).rglob("*") if path.is_file()]
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        steps = 1e3 * of_steps(wanted.run_config, clients, FEW) / FEW
     each = [after - before for before, after in pairwise(marks)]
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    return {"ms": 1e3 * median(each) / clients, "memory": memory, "disk": sum(sizes) / 1e6}
+    return {"ms": 1e3 * median(each) / clients, "steps": steps, "memory": memory, "disk": sum(sizes) / 1e6}
 
 
 def main() -> None:
     """Print the table as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, nargs="+", default=[200, 1000])
+    parser.add_argument("--points", type=int, default=0, help="of each client; 0: 20,000 an arm are dealt to all")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=1, help="processes for each row; the median is printed")
     parser.add_argument("--from-disk", action="store_true", help="also without states in memory")
     options = parser.parse_args()
     print(f"{where()} | {SETTINGS} rounds={options.rounds}, median of {options.repeats}\n")
-    print("| clients | states | CPU ms a client-round | peak memory, MB | on disk, MB |\n|---|---|---:|---:|---:|")
+    print("| clients | states | CPU ms a client-round | of steps | peak memory, MB | on disk, MB |")
+    print("|---|---|---:|---:|---:|---:|")
     for clients in options.clients:
         for from_disk in (False, True) if options.from_disk else (False,):
+            points = options.points * clients // ARMS or DEALT
             found: list[dict[str, Any]] = []
             for _ in range(options.repeats):
                 with get_context("spawn").Pool(1) as pool:
-                    found.append(pool.apply(run_one, (clients, options.rounds, from_disk)))
-            ms, memory, disk = (median(each[name] for each in found) for name in ("ms", "memory", "disk"))
-            print(
-                f"| {clients:,} | {'on disk' if from_disk else 'in memory'} | {ms:.1f} | {memory:,.0f} | {disk:,.0f} |",
-                flush=True,
-            )
+                    found.append(pool.apply(run_one, (clients, points, options.rounds, from_disk)))
+            ms, steps, memory, disk = (median(each[name] for each in found) for name in found[0])
+            states = "on disk" if from_disk else "in memory"
+            print(f"| {clients:,} | {states} | {ms:.1f} | {steps:.1f} | {memory:,.0f} | {disk:,.0f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """One forward pass, every prediction rule; and the statistics of the training features that two rules need."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -84,26 +85,27 @@ def evaluate(
         beside: gives scores by further rules, of rows and their features.
     """
     began = time.perf_counter()
-    answers: dict[str, Tensor] = {}
     splits = [data.test, data.validation]
     if last and data.unheld is not None:
         splits.append(data.unheld.read())
-    # the first are the test rows
-    noted = [answers, *({} for _ in splits[1:])]
-    asked = objective, state, data.transform, beside
-    right = [_right(*asked, rows, own) for rows, own in zip(splits, noted, strict=True)]
-    if arrived is not None:
-        for rows, counts, own in zip(splits, right, noted, strict=True):
-            if len(rows):
-                z = features_of(objective, arrived, rows, data.transform)
-                own[RECEIVED] = objective.logits(arrived, z).argmax(dim=1)
-                counts[RECEIVED] = exact((own[RECEIVED] == rows.labels).sum())
-    names = list(dict.fromkeys(rule for counts in right for rule in counts))
+    # of small clients all rows at once, for a pass costs more than they do
+    together = sum(map(len, splits)) <= _at_once(data.test, data.transform)
+    asked = objective, state, data.transform, arrived, beside
+    passes = [splits] if together else [[rows] for rows in splits]
+    answers = [found for some in passes for found in _answers(*asked, some)]
+    rules = next((list(found) for found in answers if found), [])
+    right = [
+        (torch.stack(list(found.values())) == exact(rows.labels)).sum(dim=1)
+        for rows, found in zip(splits, answers, strict=True)
+        if found
+    ]
     # one transfer for all rules: a wait per rule would stall the device
-    counted = [torch.stack([split[rule] for rule in names]).tolist() if split else [0] * len(names) for split in right]
+    known = iter(torch.stack(right).tolist() if right else [])
+    counted = [next(known) if found else [0] * len(rules) for found in answers]
     numbers = [len(split) for split in splits]
-    correct = {rule: _reported([split[index] for split in counted]) for index, rule in enumerate(names)}
-    taken = _confusion(data.test.labels, answers[confused], objective.num_classes) if confused in answers else ()
+    correct = {rule: _reported([split[index] for split in counted]) for index, rule in enumerate(rules)}
+    told = answers[0].get(confused)
+    taken = () if told is None else _confusion(data.test.labels, told, objective.num_classes)
     return Evaluation(_reported(numbers), correct, time.perf_counter() - began, taken)
 
 
@@ -144,33 +146,41 @@ def _at_once(rows: Rows, transform: Transform) -> int:
     return ROWS_AT_ONCE if len(transform.shape) == 1 else IMAGES_AT_ONCE
 
 
-def autocast(objective: Objective, device: torch.device) -> torch.autocast:
+def autocast(objective: Objective, device: torch.device) -> AbstractContextManager[object]:
     """bf16 autocast on CUDA where `precision` asks for it."""
     wanted = objective.settings.precision == "bf16" and device.type == "cuda"
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=wanted)
+    return torch.autocast(device.type, dtype=torch.bfloat16) if wanted else nullcontext()
 
 
-def _right(
+def _answers(
     objective: Objective,
     state: ClientState,
     transform: Transform,
+    arrived: ClientState | None,
     beside: Beside | None,
-    rows: Rows,
-    answers: dict[str, Tensor],
-) -> dict[str, Tensor]:
-    """Rule -> number of right answers, as tensors still on the device; the answers themselves go into `answers`."""
-    if not len(rows):
-        return {}
-    z, labels = features_of(objective, state, rows, transform), exact(rows.labels)
-    scores = rule_scores(objective, state, z)
-    if beside is not None:
-        scores |= {rule: exact(found) for rule, found in beside(rows, z).items()}
-    answers |= {rule: found.argmax(dim=1) for rule, found in scores.items()}
-    right = {rule: (found == labels).sum() for rule, found in answers.items()}
+    splits: Sequence[Rows],
+) -> list[dict[str, Tensor]]:
+    """For each split rule -> (n,), where there is float64, by one pass over all; nothing for one without rows."""
+    sizes = [len(rows) for rows in splits]
+    if not any(sizes):
+        return [{} for _ in splits]
+    whole = splits[0]
+    if len(splits) > 1:
+        whole = Rows(torch.cat([rows.inputs for rows in splits]), torch.cat([rows.labels for rows in splits]))
+    z = features_of(objective, state, whole, transform)
+    found = {rule: scores.argmax(dim=1) for rule, scores in rule_scores(objective, state, z).items()}
     if state.prototypes is not None and state.prototypes.counts is not None:
-        usual = state.prototypes.labels[state.prototypes.counts.argmax()]
-        right[MAJORITY] = (labels == usual).sum()
-    return right
+        found[MAJORITY] = state.prototypes.labels[state.prototypes.counts.argmax()].expand(len(z))
+    if arrived is not None:
+        own = features_of(objective, arrived, whole, transform)
+        found[RECEIVED] = exact(objective.logits(arrived, own).argmax(dim=1))
+    parts = {rule: answers.split(sizes) for rule, answers in found.items()}
+    judged = [{rule: part[place] for rule, part in parts.items()} if size else {} for place, size in enumerate(sizes)]
+    if beside is not None:
+        for rows, own, answers in zip(splits, z.split(sizes), judged, strict=True):
+            known = beside(rows, own) if len(rows) else {}
+            answers |= {rule: exact(scores).argmax(dim=1) for rule, scores in known.items()}
+    return judged
 
 
 def rule_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:

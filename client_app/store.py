@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
 
 from data import ToldError
@@ -233,9 +234,8 @@ class Store:
         return self.folder / f"round-{round_number:06d}.safetensors"
 
     def _write(self, path: Path, tensors: dict[str, torch.Tensor]) -> None:
-        # copies, because safetensors refuses tensors that share memory
-        whole = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
-        self._replace(path, lambda temporary: save_file(whole, temporary))
+        whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        self._replace(path, lambda temporary: _save(whole, temporary))
 
     def _replace(self, path: Path, write: Callable[[Path], object]) -> None:
         """Whole or not at all.
@@ -253,6 +253,17 @@ class Store:
                 f"{path} cannot be written ({reason}); free space there, or set PROTOSPHERE_HOME to a folder of yours.",
                 told="its state cannot be written",
             ) from None
+
+
+def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """The same file either way; safetensors' checks of torch's tensors take longer than all the rest."""
+    try:
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    except TypeError:
+        # NumPy has no bfloat16; copies, since tensors that share memory are refused
+        save_file({name: tensor.clone() for name, tensor in tensors.items()}, path)
+    else:
+        save_arrays(arrays, path)
 
 
 def _read(path: Path, remedy: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:

@@ -23,6 +23,7 @@ from prototypes.prototype_set import PrototypeSet
 from strategies.contract import Batch, ClientState, Loss, Objective, Phase
 
 T = TypeVar("T")
+MADE_READY = 2**20  # values of a client's training rows: 4 MB
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def train(
     ran: list[Phase] = []
     augment = objective.settings.augment
     met = _Met(objective, data) if objective.settings.prototypes_from == "training" else None
+    ready = _made_ready(data) if augment == "none" else None
     for phase in objective.phases(state, round_number):
         ran.append(phase)
         optimiser = optimiser_of(objective, state, phase)
@@ -88,7 +90,7 @@ def train(
             order = generator(*stream, phase.name, epoch)
             draws = generator(*stream, phase.name, epoch, "augment") if augment != "none" else None
             for index in batches(len(labels), objective.settings.batch_size, order, labels.device):
-                batch = _batch(data, phase, index, augment, draws)
+                batch = _batch(data, ready, phase, index, augment, draws)
                 with autocast(objective, labels.device):
                     loss = objective.loss(state, batch, phase, round_number)
                 if ratio is None and phase.rows is None:
@@ -197,12 +199,22 @@ def batches(rows: int, size: int, order: torch.Generator, device: torch.device) 
     yield from chunks
 
 
-def _batch(data: ClientData, phase: Phase, index: Tensor, augment: Augment, draws: torch.Generator | None) -> Batch:
-    if phase.rows is None:
-        inputs = data.train.inputs[index]
-        inputs = inputs if draws is None else augmented(inputs, augment, draws)
-        return Batch(data.transform(inputs), data.train.labels[index])
-    return Batch(phase.rows[0][index], phase.rows[1][index])
+def _made_ready(data: ClientData) -> Tensor | None:
+    """A few plain rows as the model sees them, once and not in every batch; None of many, or of images."""
+    few = data.train.inputs.numel() <= MADE_READY and len(data.transform.shape) == 1
+    return data.transform(data.train.inputs) if few else None
+
+
+def _batch(
+    data: ClientData, ready: Tensor | None, phase: Phase, index: Tensor, augment: Augment, draws: torch.Generator | None
+) -> Batch:
+    if phase.rows is not None:
+        return Batch(phase.rows[0][index], phase.rows[1][index])
+    if ready is not None:
+        return Batch(ready[index], data.train.labels[index])
+    inputs = data.train.inputs[index]
+    inputs = inputs if draws is None else augmented(inputs, augment, draws)
+    return Batch(data.transform(inputs), data.train.labels[index])
 
 
 def optimiser_of(objective: Objective, state: ClientState, phase: Phase) -> torch.optim.Optimizer:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import zipfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -10,11 +9,12 @@ import numpy as np
 from filelock import FileLock
 
 from data import DataError
+from data.assigned import Assignment as Assignment
+from data.assigned import read_assignment, write_assignment
 from data.columns import USUAL, Columns
 from data.content import occurs_once
 from data.decoded import Decoded, Recipe, decode
 from data.domains import is_several, kept_all, open_all
-from data.files import replacing
 from data.folders import Listed
 from data.groups import Units, shared_group, units_of
 from data.mixed import MIXED, cells_of, mixed_rows
@@ -85,28 +85,6 @@ class DataSpec:
     normalise: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class Assignment:
-    """For every client the rows of the decoded data set that it trains, tests and validates on, sorted; and those of
-    the shared test set, which no client holds.
-
-    A row has one place, but for the official test rows of `way-shot` and `mixed`, which belong to every client of their
-    class (and domain). `unheld` are, of `way-shot` alone, the test rows of the classes that a client lacks, to see what
-    it knows of them.
-    """
-
-    train: list[np.ndarray]
-    test: list[np.ndarray]
-    validation: list[np.ndarray]
-    unheld: list[np.ndarray]
-    shared: np.ndarray
-
-    @property
-    def held(self) -> list[np.ndarray]:
-        """All rows of each client."""
-        return [np.concatenate(own) for own in zip(self.train, self.test, self.validation, strict=True)]
-
-
 def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> Decoded:
     """The decoded data set of `spec`, or the one at `data_path`, from the cache in `cache_dir`.
 
@@ -145,7 +123,7 @@ def kept_assignment(spec: DataSpec, cache_dir: Path) -> tuple[Decoded, Assignmen
         data = kept_all(_recipe(spec, spec.dataset), cache_dir, spec.classes)
     except DataError:
         return None
-    found = None if data is None else _read(_file(spec, data, cache_dir, own=False), len(data.labels))
+    found = None if data is None else read_assignment(_file(spec, data, cache_dir, own=False), len(data.labels))
     return None if data is None or found is None else (data, found)
 
 
@@ -174,16 +152,16 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
             "set that every client and the server have, or ensemble-every to 0."
         )
     file = _file(spec, data, Path(cache_dir), own)
-    found = _read(file, len(data.labels))
+    found = read_assignment(file, len(data.labels))
     if found is not None:
         return found
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock")):
-            found = _read(file, len(data.labels))
+            found = read_assignment(file, len(data.labels))
             if found is None:
                 found = _assign(spec, data, own)
-                _write(file, found)
+                write_assignment(file, found)
     except OSError as error:
         raise DataError(
             f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
@@ -374,24 +352,3 @@ def _set_aside(data: Decoded, among: np.ndarray, used: np.ndarray, spec: DataSpe
             "raise it, or max-samples."
         )
     return among[units.rows(fresh[chosen])]
-
-
-def _write(file: Path, result: Assignment) -> None:
-    parts = [*result.train, *result.test, *result.validation, *result.unheld, result.shared]
-    with replacing(file) as partial, partial.open("wb") as stream:
-        np.savez(stream, rows=np.concatenate(parts), lengths=np.array([len(part) for part in parts]))
-
-
-def _read(file: Path, total: int) -> Assignment | None:
-    """The assignment in a file; None if it is not there or not whole."""
-    try:
-        with np.load(file) as stored:
-            rows, lengths = stored["rows"], stored["lengths"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None
-    if lengths.sum() != rows.size or lengths.size % 4 != 1 or (rows.size and rows.max() >= total):
-        return None
-    *parts, shared = np.split(rows, np.cumsum(lengths)[:-1])
-    of_kind = len(parts) // 4
-    train, test, validation, unheld = (parts[start : start + of_kind] for start in range(0, len(parts), of_kind))
-    return Assignment(train, test, validation, unheld, shared)

@@ -98,7 +98,7 @@ class InputTransform:
         trailing = (1,) * (len(self.shape) - 1)
         mean = _constant(self.mean, inputs.device).view(-1, *trailing)
         std = _constant(self.std, inputs.device).view(-1, *trailing)
-        seen = (inputs.to(torch.float32) / self.scale - mean) / std
+        seen = (inputs.to(torch.float32) / self.scale).sub_(mean).div_(std)
         if self.columns:
             seen = torch.where(seen.isnan(), torch.zeros_like(seen), seen)
         return seen.contiguous(memory_format=torch.channels_last) if len(self.shape) == 3 else seen
@@ -289,7 +289,7 @@ def _load(
         validation=rows_of(data, who.validation[client], device, encode),
         class_names=data.class_names,
         transform=_transform(data, encode, who.train[client], spec.normalise),
-        domain=_domain(data, who.held[client]),
+        domain=_domain(data, who.held_by(client)),
         unheld=unheld,
         groups=None if data.groups is None else torch.from_numpy(data.groups[who.train[client]]),
     )

@@ -284,8 +284,8 @@ def _figures(results: Results) -> Iterator[Html]:
 
 def _roster(results: Results) -> Html:
     domains = any(client["domain"] for client in results.roster)
-    evaluated = [line["clients"] for line in results.lines if line.get("evaluation")]
-    last = evaluated[-1] if evaluated else {}
+    evaluated = [line for line in results.lines if line.get("evaluation")]
+    last = evaluated[-1]["clients"] if evaluated else {}
     rows = []
     for client in results.roster[:MOST_CLIENTS]:
         found = last.get(str(client["partition"]), {}).get("evaluation", {})

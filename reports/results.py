@@ -138,7 +138,7 @@ def _summary(folder: Path) -> dict[str, Any] | None:
 
 
 def _hold(folder: Path, where: str, found: Any, wanted: Mapping[str, type], version: str) -> None:
-    if not isinstance(found, dict):
+    if not isinstance(found, Mapping):
         _refuse(folder, f"{where} holds something else", version)
     for name, kind in wanted.items():
         if not isinstance(found.get(name), (int, float) if kind is float else kind):

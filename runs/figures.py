@@ -87,10 +87,17 @@ def headlines(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float |
         the last five evaluations of trained models, or of as many as there are, FedPAGR's; None before one), final;
         and where clients are tested on the classes that they lack, too, all-classes (of the last evaluation).
     """
-    evaluations = [line["evaluation"] for line in lines if line.get("evaluation", {}).get("rules")]
-    clients = [line["clients"] for line in lines if line.get("evaluation", {}).get("rules")]
-    rules = dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"])
-    return {rule: _headline(rule, evaluations, clients) for rule in rules}
+    evaluated = [line for line in lines if line.get("evaluation", {}).get("rules")]
+    evaluations = [line["evaluation"] for line in evaluated]
+    rules = list(dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"]))
+    # one round's figures by client at a time, for all rules
+    own_best: dict[str, dict[str, float]] = {rule: {} for rule in rules}
+    for line in evaluated:
+        for partition, client in line["clients"].items():
+            for rule, accuracies in client.get("evaluation", {}).items():
+                if rule in own_best and accuracies[0] is not None:
+                    own_best[rule][partition] = max(accuracies[0], own_best[rule].get(partition, 0.0))
+    return {rule: _headline(rule, evaluations, own_best[rule]) for rule in rules}
 
 
 def ensemble_headline(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
@@ -139,8 +146,13 @@ def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | st
 
 
 def _headline(
-    rule: str, evaluations: Sequence[Mapping[str, Any]], clients: Sequence[Mapping[str, Any]]
+    rule: str, evaluations: Sequence[Mapping[str, Any]], own_best: Mapping[str, float]
 ) -> dict[str, float | int | None]:
+    """Of one rule.
+
+    Args:
+        own_best: partition -> the client's best accuracy.
+    """
     rounds = [(e["of_round"], e["rules"][rule]) for e in evaluations if e["rules"].get(rule, {}).get("test")]
     if not rounds:
         return dict.fromkeys(("selected", "selected_round", "best", "client-best", "last-5", "final"))
@@ -150,12 +162,6 @@ def _headline(
         key=lambda entry: entry[1]["validation"]["mean"],
         default=None,
     )
-    own_best: dict[str, float] = {}
-    for line in clients:
-        for partition, client in line.items():
-            accuracy = client.get("evaluation", {}).get(rule, [None])[0]
-            if accuracy is not None:
-                own_best[partition] = max(accuracy, own_best.get(partition, 0.0))
     figures = {
         "selected": selected[1]["test"]["mean"] if selected else None,
         "selected_round": selected[0] if selected else None,

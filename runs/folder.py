@@ -250,20 +250,19 @@ class RunFolder:
         for hear in self.listeners:
             hear(line)
 
-    def lines(self) -> list[dict[str, Any]]:
-        """All finished lines of metrics.jsonl, with the figures by client that lie beside it; a line that a crash cut
-        short is left out."""
+    def lines(self) -> list[Mapping[str, Any]]:
+        """All finished lines of metrics.jsonl; a line that a crash cut short is left out. Figures by client that lie
+        beside a line are read when they are asked for, and whoever asks keeps them no longer than needed.
+
+        Raises:
+            SettingError: the lines, or (also when it is asked for) what lies beside one, cannot be read.
+        """
         return [self._whole(line) for line in self._lines()]
 
-    def _whole(self, line: dict[str, Any]) -> dict[str, Any]:
+    def _whole(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         # what is no line at all is its reader's to refuse
-        if not isinstance(line, dict) or columns.NAMED not in line:
-            return line
-        path = self.path / str(line[columns.NAMED])
-        try:
-            return columns.whole(line, columns.read(path))
-        except (OSError, ValueError) as error:
-            raise SettingError(f"{path} cannot be read ({error}); bring it back, or start a new run.") from None
+        named = isinstance(line, dict) and columns.NAMED in line
+        return columns.whole(line, self.path / str(line[columns.NAMED])) if named else line
 
     def _lines(self) -> list[dict[str, Any]]:
         path = self.path / "metrics.jsonl"

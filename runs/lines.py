@@ -170,7 +170,7 @@ def summarise(
     settings: Settings,
     rule: str,
     written: Mapping[str, Any],
-    lines: Sequence[Line],
+    lines: Sequence[Mapping[str, Any]],
     clients: int,
     companion: str = "",
     stopped: str = "",

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from io import BytesIO
 from typing import TypeVar
 
@@ -35,6 +36,7 @@ BESIDE = (
 )  # no prototype values: they count as wire, not as payload
 SUM_TOLERANCE = 0.01  # float16 rounds each of K probabilities to 11 bits, or to 6e-8 where they are small
 FLOAT32_ROUNDING = 1e-5
+NUMPY = "numpy.ndarray"  # Flower's word for it
 NPY = 10  # bytes of an .npy file before its header: magic, version, the header's length
 
 
@@ -203,18 +205,30 @@ def _tensors(arrays: Mapping[str, np.ndarray]) -> Fields:
 def _read(name: str, array: Array) -> np.ndarray:
     """NumPy allocates whatever a header declares: so hold it against the bytes that came first."""
     try:
-        buffer = BytesIO(array.data)
-        version = np.lib.format.read_magic(buffer)
-        if version != (1, 0):
-            raise ValueError(f"it is of .npy version {version}, (1, 0) was agreed")
-        shape, _, dtype = np.lib.format.read_array_header_1_0(buffer)
-        declared, came = math.prod(shape) * dtype.itemsize, len(array.data) - buffer.tell()
+        if array.stype != NUMPY:
+            raise ValueError(f"it is serialised as {array.stype!r}, {NUMPY!r} was agreed")
+        start = NPY + int.from_bytes(array.data[NPY - 2 : NPY], "little")
+        shape, by_columns, dtype = _header(array.data[:start])
+        declared, came = math.prod(shape) * dtype.itemsize, len(array.data) - start
         if declared != came:
             raise ValueError(f"it declares {declared} bytes where {came} came")
-        return array.numpy()
+        values = np.frombuffer(array.data, dtype, offset=start)
+        return values.reshape(shape, order="F" if by_columns else "C").copy(order="K")
     except Exception as error:
         # NumPy raises a dozen kinds for bytes made to harm, syntax and recursion errors among them
         raise MessageError(f"array `{name}` cannot be read ({error})") from None
+
+
+# NumPy compiles a header as Python, which takes longer than to read all values of a small array; most are alike.
+@lru_cache(maxsize=256)
+def _header(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """(shape, whether it lies by columns, dtype) of what an .npy file begins with."""
+    buffer = BytesIO(start)
+    version = np.lib.format.read_magic(buffer)
+    if version != (1, 0):
+        raise ValueError(f"it is of .npy version {version}, (1, 0) was agreed")
+    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(buffer)
+    return shape, by_columns, dtype
 
 
 def _check_vectors(arrays: Mapping[str, np.ndarray], codec: Codec) -> int:

@@ -3,23 +3,35 @@ small client's round."""
 
 import json
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, RecordDict
 
 CHUNK = int(os.getenv("FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", str(5 << 20)))  # Flower cuts an array's bytes so
 NAME = "0" * 64  # as long as the hash by which Flower names an object
+Measured = Mapping[str, tuple[Hashable, int]]  # what tells a record from others, and its bytes
 
 
 def wire_bytes(records: RecordDict, without: tuple[str, ...] = ()) -> int:
-    """Size of the serialised records, the metadata of the message apart.
+    """Size of the serialised records, the metadata of the message apart."""
+    return together(measured(records), without)
+
+
+def measured(records: RecordDict) -> Measured:
+    """Each record's size, for `together`: to serialise one for each sum that it is part of took as long as the reply's
+    checks."""
+    return {name: _record(record) for name, record in records.items()}
+
+
+def together(found: Measured, without: tuple[str, ...] = ()) -> int:
+    """`wire_bytes` of records that were measured.
 
     Flower sends a record as a tree of objects, each serialised by itself; their sizes add up, and objects that are
     alike cross once.
     """
-    kept = {name: record for name, record in records.items() if name not in without}
-    sizes = dict(map(_record, kept.values()))
+    kept = {name: sized for name, sized in found.items() if name not in without}
+    sizes = dict(kept.values())
     return _framed(RecordDict, len(sizes), _json(dict.fromkeys(kept, NAME))) + sum(sizes.values())
 
 

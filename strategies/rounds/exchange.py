@@ -20,7 +20,7 @@ from federation.wire.messages import MessageError, decode_report, encode_instruc
 from federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
 from federation.wire.payloads import ClassVectors, Identity, Instruction, Payload, class_vectors, parts_of
 from federation.wire.replies import is_simulated, pulled
-from federation.wire.sizes import wire_bytes
+from federation.wire.sizes import measured, together
 from federation.wire.specs import Spec
 from federation.wire.weights import norms_of, read_layouts
 from federation.words import class_word, one_line
@@ -129,11 +129,13 @@ def size_of(records: RecordDict, for_ensemble: bool = False) -> Bytes:
     Args:
         for_ensemble: sent for the ensemble alone: it is no part of training's bytes, nor of evaluation's.
     """
-    whole, wire = wire_bytes(records), wire_bytes(records, without=APART)
+    found = measured(records)
+    whole, wire = together(found), together(found, without=APART)
     if for_ensemble:
         return Bytes(ensemble=whole)
-    ensemble = wire_bytes(records, without=APART[1:]) - wire if "ensemble" in records else 0
-    return Bytes(payload_bytes(records), wire, ensemble=ensemble, confusion=whole - wire - ensemble)
+    evaluation = wire - together(found, without=("evaluation", *APART)) if "evaluation" in records else 0
+    ensemble = together(found, without=APART[1:]) - wire if "ensemble" in records else 0
+    return Bytes(payload_bytes(records), wire, evaluation, ensemble, confusion=whole - wire - ensemble)
 
 
 def encoded(instruction: Instruction, codec: Codec, specs: Sequence[Spec]) -> RecordDict:
@@ -248,9 +250,9 @@ def _checked(message: Message, partition: int, trains: bool, round_number: int, 
         report, upload = decode_report(records, limits.codec)
         if (report.partition, report.round) != (partition, round_number):
             raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
-        if report.evaluation is not None:
-            size = replace(size, evaluation=size.wire - wire_bytes(records, without=("evaluation", *APART)))
     except MessageError as error:
+        # of what is no report nothing is an evaluation's
+        size = replace(size, evaluation=0)
         return Reply(partition, trains, problem=str(error), dropped=trains and "payload" in records, size=size)
     try:
         return _with_upload(Reply(partition, trains, report, report.problem, size=size), upload, limits)

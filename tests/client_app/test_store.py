@@ -98,7 +98,7 @@ def test_a_failing_save_leaves_the_old_generations_and_no_rubbish(store, monkeyp
         path.write_bytes(b"half of it")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store_module, "save_file", full_disk)
+    monkeypatch.setattr(store_module, "save_arrays", full_disk)
     with pytest.raises(StoreError, match=r"cannot be written \(No space left on device\); free space there"):
         store.save(3, state_with(3))
     assert sorted(path.name for path in store.folder.iterdir()) == before
@@ -169,11 +169,13 @@ def test_a_load_forgets_what_the_state_held_before(store, parts):
     assert (dirty.kept, dirty.optimiser, dirty.covariance, dirty.prototypes) == ({}, {}, None, None)
 
 
-def test_tensors_that_share_memory_are_saved(store):
-    shared = torch.arange(6.0)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # NumPy lacks the second
+def test_tensors_that_share_memory_are_saved(store, dtype):
+    shared = torch.arange(6, dtype=dtype)
     stamp = store.save(1, state_with(1.0, kept={"whole": shared, "part": shared[::2]}))
     fresh = state_with(0.0)
     store.load_into(fresh, stamp, torch.device("cpu"))
+    assert fresh.kept["part"].dtype == dtype
     assert fresh.kept["part"].tolist() == [0.0, 2.0, 4.0]
 
 

@@ -36,11 +36,13 @@ def test_a_line_comes_back_from_its_columns(tmp_path):
     folder = tmp_path / columns.FOLDER
     folder.mkdir()
     columns.write(folder / "a.parquet", 7, rows)
-    found = columns.whole(short | {columns.NAMED: "a.parquet"}, columns.read(folder / "a.parquet"))
+    found = columns.whole(short | {columns.NAMED: "a.parquet"}, folder / "a.parquet")
     expected = json.loads(json.dumps(LINE))
     # None and missing are one
     del expected["clients"]["0"]["training"]["prototype_norm"]
+    assert (list(found), list(found["time"])) == (list(LINE), list(LINE["time"]))
     assert found == expected
+    assert found["clients"] is not found["clients"]  # nothing is kept
     assert columns.parted(LINE, many=5) == (LINE, {})
     table = pd.read_parquet(folder)
     assert table["partition"].tolist() == [0, 2, 3, 10]
