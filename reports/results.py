@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from federation.settings import SettingError, shown
+from runs.columns import Beside
 from runs.figures import MAJORITY
 from runs.folder import FORMAT, RunFolder
 from runs.lines import companions, summarise
 from strategies import Run, read_settings
 
 Line = Mapping[str, Any]
-OF_A_LINE = {"round": int, "bytes": dict, "problems": dict, "clients": dict, "time": dict}
+OF_A_LINE = {"round": int, "bytes": dict, "problems": dict, "clients": Mapping, "time": Mapping}
 OF_A_CLIENT = {"partition": int, "model": str, "classes": list, "class_names": list, "rows": list, "domain": str}
 OF_A_SUMMARY = {
     "status": str,
@@ -111,7 +112,9 @@ def read_results(folder: Path) -> Results:
     except SettingError as error:
         _refuse(folder, f"settings.json: {str(error).rstrip('.')}", version)
     for number, line in enumerate(lines, start=1):
-        _hold(folder, f"line {number} of metrics.jsonl", line, OF_A_LINE, version)
+        # figures by client in a file are not read for this
+        held = line.at_hand() if isinstance(line, Beside) else line
+        _hold(folder, f"line {number} of metrics.jsonl", held, OF_A_LINE, version)
     for entry in roster:
         _hold(folder, "roster.json", entry, OF_A_CLIENT, version)
     if written is not None:

@@ -61,6 +61,13 @@ class Beside(Mapping[str, Any]):
         found = read(self._path, self._beside[name])
         return {partition: value for partition, value in found.items() if value is not None}
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._here or name in self._beside
+
+    def at_hand(self) -> dict[str, Any]:
+        """All names, without a look into the file: what lies there is empty."""
+        return {name: {} if name in self._beside else self._here[name] for name in self}
+
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys((*self._here, *self._beside)))
 

@@ -15,15 +15,22 @@ import atexit, gc, sys
 atexit.register(lambda: print(gc.get_freeze_count(), gc.isenabled()))
 import client_app.app, strategies.protonorm
 print(*sys.modules)
+class Model: pass
+model = Model()
+model.itself, model.diary = model, open(sys.argv[1], "w")
+model.diary.write("kept by nothing but itself")
 """
 
 
-def test_a_client_loads_nothing_heavy_before_it_needs_it_and_ends_without_looking_through_what_it_has_loaded():
-    """Python's collector of garbage is on while it works, and has nothing to look at when it ends."""
-    done = subprocess.run([sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=True)
+def test_a_client_loads_nothing_heavy_before_it_needs_it_and_ends_without_looking_through_what_it_has_loaded(tmp_path):
+    """Python's collector of garbage is on while it works, and has nothing to look at when it ends; what
+    a user's own code has written is in its file all the same."""
+    diary = tmp_path / "diary"
+    done = subprocess.run([sys.executable, "-c", CODE, diary], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded, end = done.stdout.splitlines()
     assert "client_app.app" in loaded.split()
     assert not HEAVY & set(loaded.split())
     frozen, collects = end.split()
     assert int(frozen) > 100_000
     assert collects == "True"
+    assert diary.read_text() == "kept by nothing but itself"

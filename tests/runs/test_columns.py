@@ -5,7 +5,9 @@ import json
 import pandas as pd
 import pytest
 
+import protosphere
 from federation.settings import SettingError
+from reports.report import write_report
 from runs import columns
 from runs.folder import RunFolder
 from tests.strategies.watched import start, without_time
@@ -65,6 +67,13 @@ def test_a_run_of_many_has_the_figures_of_one_of_few_also_when_it_is_cut_and_goe
     assert without_time(many) == without_time(few)
     summaries = [json.loads((folder / "summary.json").read_text()) for folder in (few, many)]
     assert summaries[0]["rules"] == summaries[1]["rules"]
+    pages = [write_report(folder).with_name("pictures") for folder in (few, many)]
+    assert pages[0].joinpath("accuracy-bytes.csv").read_text() == pages[1].joinpath("accuracy-bytes.csv").read_text()
+    own = [protosphere.load(folder).clients.drop(columns="seconds") for folder in (few, many)]
+    pd.testing.assert_frame_equal(*own, check_dtype=False, check_like=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(columns, "read", lambda *_: pytest.fail("a file is read that nobody asks for"))
+        assert protosphere.load(many).summary == summaries[1]
     (many / columns.FOLDER / names[1]).write_bytes(b"")
     with pytest.raises(SettingError, match=names[1]):
         RunFolder(many).lines()
