@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from data import ToldError
 from data.client_data import ClientData, Rows, Transform
@@ -89,7 +90,7 @@ def evaluate(
     if last and data.unheld is not None:
         splits.append(data.unheld.read())
     # of small clients all rows at once, for a pass costs more than they do
-    together = sum(map(len, splits)) <= _at_once(data.test, data.transform)
+    together = sum(map(len, splits)) <= _at_once(data.test, data.transform) and _row_by_row(state.module)
     asked = objective, state, data.transform, arrived, beside
     passes = [splits] if together else [[rows] for rows in splits]
     answers = [found for some in passes for found in _answers(*asked, some)]
@@ -107,6 +108,11 @@ def evaluate(
     told = answers[0].get(confused)
     taken = () if told is None else _confusion(data.test.labels, told, objective.num_classes)
     return Evaluation(_reported(numbers), correct, time.perf_counter() - began, taken)
+
+
+def _row_by_row(module: nn.Module) -> bool:
+    """Whether a row's features are its own: batch normalisation without statistics takes those of all that passes."""
+    return not any(isinstance(part, _BatchNorm) and part.running_mean is None for part in module.modules())
 
 
 def _confusion(labels: Tensor, answers: Tensor, num_classes: int) -> tuple[int, ...]:

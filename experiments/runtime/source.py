@@ -6,6 +6,7 @@ one there, 84,000 files and 7.5 processor seconds, without it 0.1.
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 # what Flower takes, and what tells it what to leave out
@@ -19,14 +20,19 @@ def bare(app: Path, target: Path) -> Path:
     Raises:
         OSError: one cannot be read or written.
     """
+    into = os.path.realpath(target)
     for place, folders, files in os.walk(app):
         # links are none of them for Flower either; hidden folders and environments hold none
         folders[:] = [each for each in folders if each[0] != "." and not _foreign(os.path.join(place, each))]
+        # TMPDIR may be in the app
+        folders[:] = [each for each in folders if os.path.realpath(os.path.join(place, each)) != into]
         to = target / Path(place).relative_to(app)
         to.mkdir(parents=True, exist_ok=True)
         for name in files:
             if (name.endswith(KINDS) or name in NAMES) and not os.path.islink(os.path.join(place, name)):
-                shutil.copyfile(os.path.join(place, name), to / name)
+                # another run's, such as one in its results, may go meanwhile
+                with suppress(FileNotFoundError):
+                    shutil.copyfile(os.path.join(place, name), to / name)
     return target
 
 

@@ -99,6 +99,19 @@ def test_what_is_taken_for_what_equals_a_loop_over_test_rows(parts, monkeypatch,
     assert evaluate(made.objective, made.state, made.data, confused="global-prototypes").confusion == ()
 
 
+def test_where_the_other_rows_of_a_batch_matter_splits_do_not_meet(parts):
+    """Batch normalisation without statistics of its own takes those of whatever passes with a row."""
+    found = []
+    for validation in ((), (3,) * 40):
+        made = parts(norm=True, test=(0, 1, 2) * 10, validation=validation)
+        norm = made.state.module.extractor[1]
+        norm.running_mean = norm.running_var = None
+        measure(made.objective, made.state, made.data)
+        give_targets(made, (0, 2, 3))
+        found.append({rule: pair[0] for rule, pair in evaluate(made.objective, made.state, made.data).correct.items()})
+    assert found[0] == found[1]
+
+
 def test_a_class_that_a_client_does_not_hold_is_never_its_own_rules_answer(parts):
     made = trained(parts, train=(1,) * 6 + (3,) * 3, test=(0, 1, 2, 3) * 10)
     found = evaluate(made.objective, made.state, made.data)

@@ -1,6 +1,7 @@
 """From a spec to one client's tensors: every row once, official splits, a site's own data, caches."""
 
 import dataclasses
+import errno
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from sklearn.datasets import load_digits
 
 from data import DataError
 from data import client_data as module
+from data.assigned import read_assignment
 from data.client_data import (
     DataSpec,
     InputTransform,
@@ -173,6 +175,19 @@ def test_a_damaged_assignment_is_worked_out_anew(tmp_path):
         file.write_bytes(damaged)
         assert np.array_equal(partition_labels(spec, tmp_path), before)
         assert file.read_bytes() == content
+
+
+def test_an_assignment_that_could_not_be_read_once_is_read_when_it_can(tmp_path, monkeypatch):
+    partition_labels(DataSpec("digits", clients=4), tmp_path)
+    file = next((tmp_path / "assignments").glob("*.npz"))
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "load", refused)
+        assert read_assignment(file, 1797) is None
+    assert len(read_assignment(file, 1797).train) == 4
+
+
+def refused(*_):
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 def test_the_transform_is_the_formula_and_survives_json():

@@ -47,8 +47,10 @@ def test_a_bundle_is_that_of_the_folder_with_all_that_lies_beside(tmp_path):
     (app / ".gitignore").write_text("/out/\n__pycache__/\n")
     (app / "LICENSE").write_text("free\n")
     (app / "pyproject.toml").write_text(PROJECT)
-    copied = bare(app, tmp_path / "copied")
-    assert build_fab_from_disk(copied) == build_fab_from_disk(app)
+    before = build_fab_from_disk(app)
+    (app / "own" / "tmp").mkdir(parents=True)
+    copied = bare(app, app / "own" / "tmp" / "copied")
+    assert build_fab_from_disk(copied) == before
     left = {path.relative_to(copied).as_posix() for path in copied.rglob("*.py")}
     assert left == {"rooms/part.py", "out/mine.py", "tests/test_it.py"}
 
