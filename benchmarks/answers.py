@@ -205,7 +205,8 @@ def picture(answer: Answer) -> str:
     """Every method's difference to the baseline with its interval, as SVG: a panel a row, a colour a metric."""
     methods = [method for method in answer.methods if method != answer.comparison.beside]
     many = len(answer.rows)
-    with canvas.figure((2.6 + 2.6 * many, 1.3 + 0.3 * len(methods))) as drawing:
+    names = max(2.6, 1 + 0.08 * max(map(len, methods)))  # inches that they take
+    with canvas.figure((names + 2.6 * many, 1.3 + 0.3 * len(methods))) as drawing:
         panels = drawing.subplots(1, many, sharey=True, squeeze=False)[0]
         for axes, row in zip(panels, answer.rows, strict=True):
             axes.axvline(0, color=canvas.SOFT, linewidth=1)
