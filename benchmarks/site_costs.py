@@ -10,7 +10,7 @@ of a round after the first, beside `local`'s of the same turn. In one process th
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -37,9 +37,11 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def measured(repeats: int) -> dict[str, Any]:
-    """Figures of all methods: bytes a client and round, and seconds of a round, one a turn."""
+def measured(repeats: int) -> Iterator[dict[str, Any]]:
+    """After each turn the figures of all methods: bytes a client and round, and seconds of a round, one a turn."""
     found: dict[str, dict[str, Any]] = {method: {SECONDS: []} for method in METHODS}
+    commit, _, machine = where().partition(", ")
+    about = {"commit": commit.removeprefix("commit "), "machine": machine}
     for turn in range(repeats):
         for method, settings in METHODS.items():
             asked = [TASK, *(f"{name}={json.dumps(value)}" for name, value in settings.items())]
@@ -53,8 +55,7 @@ def measured(repeats: int) -> dict[str, Any]:
                     round((all_of - some) / CLIENTS / ROUNDS) for all_of, some in zip(sizes, less, strict=True)
                 ]
             print(f"turn {turn + 1}, {method}: {summary[SECONDS]:.3f} CPU s a round", flush=True)
-    commit, _, machine = where().partition(", ")
-    return {"commit": commit.removeprefix("commit "), "machine": machine, "repeats": repeats, "methods": found}
+        yield {**about, "repeats": turn + 1, "methods": found}
 
 
 def times(kept: dict[str, Any], method: str) -> float:
@@ -136,7 +137,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--page", action="store_true", help="from the figures that are kept")
     options = parser.parse_args(words)
     if not options.page:
-        (RESULTS / f"{NAME}.json").write_text(json.dumps(measured(options.repeats), indent=1) + "\n", "utf-8")
+        for kept in measured(options.repeats):
+            (RESULTS / f"{NAME}.json").write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
     write()
     print(PAGES / f"{NAME}.md")
 
