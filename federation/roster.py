@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any
 
 from flwr.app import Message, MessageType, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from federation.homes import OTHER_HOME, remedy
@@ -30,6 +29,7 @@ log = logging.getLogger("protosphere")
 
 POLL = 0.05  # seconds between two looks at who is there
 UNSIGNED = " Its SuperNode runs signed code alone (--trusted-entities), and this run's is not signed."
+NOT_VERIFIED = 7  # Flower's code of a SuperNode that has refused the code which it was sent
 RETRY = 5.0  # seconds until a node is asked again whose process died over the question
 
 
@@ -166,7 +166,7 @@ class Roster:
                     raise RosterError(remedy(plain(reply.error.reason or "")))
                 # in simulation the reason is a whole traceback; its last line is the error
                 lines = (reply.error.reason or "").strip().splitlines() or ["unknown error"]
-                why = UNSIGNED if reply.error.code == ErrorCode.INVALID_FAB else ""
+                why = UNSIGNED if reply.error.code == NOT_VERIFIED else ""
                 log.warning("node %d could not say who it is: %s%s", node, plain(lines[-1]), why)
                 self._asked[node] = time.monotonic() + RETRY
                 continue

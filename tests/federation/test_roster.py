@@ -155,6 +155,7 @@ def test_a_node_that_was_killed_over_the_question_is_asked_again_when_it_is_back
 
 
 def test_a_site_that_runs_signed_code_alone_is_told_as_such(clock, caplog):
+    # by the name that Flower has for it
     error = Error(ErrorCode.INVALID_FAB, "The FAB could not be verified.")
     refused(gathered, FakeGrid(clock, {50: identity(0), 60: identity(1), 70: error}))
     assert "node 70" in caplog.text
