@@ -91,7 +91,7 @@ def page(kept: dict[str, Any]) -> str:
         lines.append(f"| `{method}` | {times(kept, method):.2f} | {' | '.join(sizes)} | {learns(method)} |")
     lines += [
         "",
-        f"![Seconds beside local's and bytes, by method]({NAME}.svg)",
+        f"![Seconds beside local's, with the payload, by method]({NAME}.svg)",
         "",
         "kB (1,000 bytes) a client and round, the mean over all rounds, without an evaluation's figures. Payload is "
         "what the method sends; the wire has all of a message. Every site tells who it is besides: its model's name, "
@@ -109,17 +109,18 @@ def page(kept: dict[str, Any]) -> str:
 
 
 def picture(kept: dict[str, Any]) -> str:
-    """Payload across, seconds beside `local`'s upwards, a point a method, as SVG."""
-    with canvas.figure((7.5, 4.2)) as drawing:
+    """Seconds beside `local`'s, a bar a method with its payload at the end, as SVG."""
+    methods = ordered(kept)
+    with canvas.figure((7.5, 0.8 + 0.26 * len(methods))) as drawing:
         axes = drawing.subplots()
-        axes.axhline(1, color=canvas.SOFT, linewidth=1)
-        for method in ordered(kept):
-            at = max(sum(kept["methods"][method]["payload"]) / 1e3, 0.01), times(kept, method)
-            axes.plot(*at, canvas.MARKERS[0], color=canvas.COLOURS[0], markersize=4)
-            axes.annotate(method, at, xytext=(4, 3), textcoords="offset points", fontsize=7)
-        axes.set_xscale("log")
-        axes.set_xlabel("kB of payload a client and round (0.01: nothing)")
-        axes.set_ylabel("CPU, times local")
+        bars = axes.barh(range(len(methods)), [times(kept, method) for method in methods], color=canvas.COLOURS[0])
+        sizes = [sum(kept["methods"][method]["payload"]) / 1e3 for method in methods]
+        axes.bar_label(bars, [f"{size:,.1f} kB" for size in sizes], padding=4)
+        axes.set_yticks(range(len(methods)), methods)
+        axes.invert_yaxis()
+        axes.margins(x=0.15)
+        axes.axvline(1, color=canvas.INK, linewidth=1)
+        axes.set_xlabel("CPU, times local; at the end of a bar its payload, a client and round")
         return canvas.svg(drawing)
 
 

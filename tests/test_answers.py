@@ -92,3 +92,8 @@ def test_what_a_site_pays_is_written_from_what_was_kept(tmp_path):
     assert "| `fedproto` | 3.00 | 1.5 / 2.5 | 1.5 / 2.5 | prototypes of its classes |" in text
     assert text.index("| `local` | 1.00 | 0.0 / 0.0 | 0.0 / 0.0 | nothing |") < text.index("| `fedproto`")
     assert "fedproto" in (tmp_path / "site_costs.svg").read_text()
+
+
+def test_the_page_of_what_a_site_pays_is_what_the_script_makes():
+    kept = json.loads((answers.RESULTS / "site_costs.json").read_text("utf-8"))
+    assert (answers.PAGES / "site_costs.md").read_text("utf-8") == site_costs.page(kept)
