@@ -34,6 +34,7 @@ class EagerSGD(torch.optim.SGD):
         """Torch would wrap `step` here for its profiler and its hooks."""
 
     @torch.no_grad()
+    # torch's has overloads, which give a closure's loss
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """One update of all p that have a gradient g: v <- m v + g + w p (at first g + w p), p <- p - lr v.
 
