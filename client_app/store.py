@@ -162,14 +162,7 @@ class Store:
         path = self.folder / "received.safetensors"
         if not path.exists():
             return None, {}
-        tensors = _read(path, "bring it back from a copy.")
-        tensors.pop(MADE, None)
-        numbers = {name: tensors.pop(name) for name in list(tensors) if name.startswith("constant/")}
-        try:
-            payload = from_tensors(tensors)
-        except (TypeError, ValueError) as error:
-            raise StoreError(f"{path} holds no prototypes ({error}); bring it back from a copy.") from None
-        return payload, {name.removeprefix("constant/"): float(number) for name, number in numbers.items()}
+        return _as_received(path, _read(path, "bring it back from a copy."))
 
     def load_held(self, made: int) -> Payload:
         """What was kept of the downloads that this round made.
@@ -178,8 +171,9 @@ class Store:
             StoreError: the file is lost, damaged or of another round; the server then sends it again.
         """
         path = self.folder / "received.safetensors"
-        stored = _read(path, AGAIN).get(MADE) if path.exists() else None
-        payload = self.load_received()[0]
+        tensors = _read(path, AGAIN) if path.exists() else {}
+        stored = tensors.get(MADE)
+        payload = _as_received(path, tensors)[0] if tensors else None
         if payload is None or stored is None or int(stored) != made:
             raise StoreError(
                 f"{path} does not hold what round {made} has made, which the server has sent already. {AGAIN}",
@@ -253,6 +247,16 @@ class Store:
                 f"{path} cannot be written ({reason}); free space there, or set PROTOSPHERE_HOME to a folder of yours.",
                 told="its state cannot be written",
             ) from None
+
+
+def _as_received(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[Payload, dict[str, float]]:
+    """The payload and the constants of what `save_received` has written into a file."""
+    named = {name: tensor for name, tensor in tensors.items() if name.startswith("constant/")}
+    try:
+        payload = from_tensors({name: each for name, each in tensors.items() if name not in named and name != MADE})
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"{path} holds no prototypes ({error}); bring it back from a copy.") from None
+    return payload, {name.removeprefix("constant/"): float(number) for name, number in named.items()}
 
 
 def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
