@@ -23,7 +23,7 @@ from benchmarks.common import ROOT, where
 from experiments.compare.figures import VALIDATION, spread
 from experiments.compare.paired import Difference, ahead, difference
 from experiments.compare.plan import Comparison, read
-from experiments.compare.sweep import swept
+from experiments.compare.sweep import best_of, swept
 from experiments.compare.tables import accuracy
 from reports import canvas
 
@@ -107,14 +107,10 @@ class Answer:
 
     def chosen(self, row: str) -> set[str]:
         """The values with the highest accuracy on validation rows over the seeds, of each method that is swept."""
-        means: dict[str, float] = {}
-        for method in self.tried:
-            found = spread(list(self.column(row, method, VALIDATION).values()))
-            means[method] = found.mean if found else 0.0
-        groups = [
-            [label for label, of in self.tried.items() if of == one] for one in dict.fromkeys(self.tried.values())
-        ]
-        return {max(group, key=means.__getitem__) for group in groups}
+        found = {label: spread(list(self.column(row, label, VALIDATION).values())) for label in self.tried}
+        groups = [[label for label in found if self.tried[label] == of] for of in dict.fromkeys(self.tried.values())]
+        seeds = len(self.comparison.seeds)
+        return {best_of({label: found[label] for label in group}, seeds) for group in groups}
 
     def kilobytes(self, row: str, method: str) -> float:
         """Of payload a round, both ways and all clients, over the seeds."""

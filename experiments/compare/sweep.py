@@ -139,9 +139,10 @@ def _variants(entry: Entry, own: Mapping[str, Sequence[Scalar]]) -> list[Entry]:
 def _choice(comparison: Comparison, found: Sequence[Result], row: str, of: str, labels: Sequence[str]) -> Choice:
     runs = by_method(found, row, comparison)
     tried = {label: spread([each.validation for each in runs[label]]) for label in labels}
-    whole = [each for each in tried.values() if each and each.seeds == len(comparison.seeds)]
-    # of equal ones the first
-    best = (
-        max(labels, key=lambda label: each.mean if (each := tried[label]) else 0.0) if len(whole) == len(labels) else ""
-    )
-    return Choice(row, of, tried, best)
+    return Choice(row, of, tried, best_of(tried, len(comparison.seeds)))
+
+
+def best_of(tried: Mapping[str, Spread | None], seeds: int) -> str:
+    """The label of the highest accuracy, of equal ones the first; empty while one of them lacks a seed."""
+    means = {label: each.mean for label, each in tried.items() if each and each.seeds == seeds}
+    return max(means, key=means.__getitem__, default="") if len(means) == len(tried) else ""
