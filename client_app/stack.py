@@ -310,7 +310,7 @@ class _Step:
         given = {name: [tensor[mine] for tensor in found] for name, (_, found) in stack.given.items()}
         inputs = self.inputs[index] if self.transform is None else self.transform(self.inputs[index])
         if self.seen and inputs.dim() == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
+            inputs = inputs.to(memory_format=torch.channels_last)
         batch = (rows.unflatten(0, (span[1] - span[0], -1)) for rows in (inputs, self.labels[index]))
         with autocast(stack.objective, index.device):
             total, parts, z = vmap(self._loss, randomness="error")({**tensors, **leaves}, given, *batch)

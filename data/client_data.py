@@ -101,7 +101,8 @@ class InputTransform:
         seen = (inputs.to(torch.float32) / self.scale).sub_(mean).div_(std)
         if self.columns:
             seen = torch.where(seen.isnan(), torch.zeros_like(seen), seen)
-        return seen.contiguous(memory_format=torch.channels_last) if len(self.shape) == 3 else seen
+        # not `contiguous`: of one channel every layout is that, and what a convolution gives would not be channels last
+        return seen.to(memory_format=torch.channels_last) if len(self.shape) == 3 else seen
 
     @property
     def plain(self) -> "InputTransform":

@@ -114,7 +114,7 @@ def channels_last(module: nn.Module) -> nn.Module:
     """
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
-            layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+            layer.weight.data = layer.weight.data.to(memory_format=torch.channels_last)
     return module
 
 

@@ -202,6 +202,17 @@ def test_the_transform_is_the_formula_and_survives_json():
         transform(inputs.transpose(2, 3))
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_are_channels_last_in_memory_of_one_channel_too(channels):
+    transform = InputTransform(255.0, (0.5,) * channels, (0.5,) * channels, (channels, 4, 5))
+    assert transform(torch.zeros(7, channels, 4, 5, dtype=torch.uint8)).stride() == (
+        20 * channels,
+        1,
+        5 * channels,
+        channels,
+    )
+
+
 def test_a_transform_made_under_inference_mode_can_be_trained_with():
     transform = InputTransform(1.0, (0.25, 0.75), (3.0, 7.0), (2,))
     with torch.inference_mode():

@@ -47,3 +47,8 @@ def test_convolutions_over_images_alone_are_laid_out_channels_last() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
     assert module[0].weight.is_contiguous(memory_format=torch.channels_last)
     assert [layer.weight.is_contiguous() for layer in module] == [False, True, True, True]
+
+
+def test_of_one_channel_too_convolutions_give_channels_last() -> None:
+    module = channels_last(nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2)))
+    assert module(torch.zeros(2, 1, 8, 8)).stride() == (36, 1, 12, 4)
