@@ -103,10 +103,13 @@ def compare(
 
     try:
         found = [read_results(find(name, _in(context, results)).resolve()) for name in names]
+        if len(found) < 2:
+            end("a run is compared with another: give two or more.", BAD_INPUT)
+        first, *others = found
+        # before anything is printed: of many clients it reads files beside the lines
+        gains = [(other, gain(first, other)) for other in others]
     except SettingError as error:
         end(str(error), BAD_INPUT)
-    if len(found) < 2:
-        end("a run is compared with another: give two or more.", BAD_INPUT)
     console = Console(highlight=False, markup=False)
     for title, rows in (("setting", differing_settings(found)), ("figure", figures(found))):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -119,9 +122,7 @@ def compare(
             console.print(table)
         else:
             typer.echo("they differ in no setting")
-    first, *others = found
-    for other in others:
-        told = gain(first, other)
+    for other, told in gains:
         names_of = f"{other.folder.name} against {first.folder.name}"
         if isinstance(told, str):
             typer.echo(f"{names_of}: {told}")

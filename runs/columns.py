@@ -141,7 +141,7 @@ def _columns(path: Path) -> list[str]:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise SettingError(f"{path} cannot be read ({error}); bring it back, or start a new run.") from None
 
 

@@ -4,8 +4,10 @@ import json
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import protosphere
+from cli.main import app
 from federation.settings import SettingError
 from reports.report import write_report
 from runs import columns
@@ -74,6 +76,17 @@ def test_a_run_of_many_has_the_figures_of_one_of_few_also_when_it_is_cut_and_goe
     with monkeypatch.context() as patch:
         patch.setattr(columns, "read", lambda *_: pytest.fail("a file is read that nobody asks for"))
         assert protosphere.load(many).summary == summaries[1]
+    compared = ["runs", "compare", str(few), str(many)]
+    assert CliRunner().invoke(app, compared).exit_code == 0
+    last = many / columns.FOLDER / names[2]
+    whole = last.read_bytes()
+    # a page is damaged, then a column is gone: the first is seen when it is read, the schema is whole
+    last.write_bytes(whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :])
+    for _ in range(2):
+        shown = CliRunner().invoke(app, compared)
+        assert (shown.exit_code, names[2] in shown.stderr, shown.stdout) == (2, True, "")
+        last.write_bytes(whole)
+        pd.read_parquet(last).drop(columns="partition").to_parquet(last)
     (many / columns.FOLDER / names[1]).write_bytes(b"")
     with pytest.raises(SettingError, match=names[1]):
         RunFolder(many).lines()
