@@ -6,8 +6,12 @@ one there, 84,000 files and 7.5 processor seconds, without it 0.1.
 
 import os
 import shutil
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from experiments.runtime.connection import FlowerError
 
 # what Flower takes, and what tells it what to leave out
 KINDS = (".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")
@@ -18,7 +22,7 @@ def bare(app: Path, target: Path) -> Path:
     """Copy the files from which Flower chooses into the folder `target`, which it gives.
 
     Raises:
-        OSError: one cannot be read or written.
+        FlowerError: one cannot be read or written.
     """
     into = os.path.realpath(target)
     for place, folders, files in os.walk(app):
@@ -31,9 +35,22 @@ def bare(app: Path, target: Path) -> Path:
         for name in files:
             if (name.endswith(KINDS) or name in NAMES) and not os.path.islink(os.path.join(place, name)):
                 # another run's, such as one in its results, may go meanwhile
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError), _named(os.path.join(place, name), app):
                     shutil.copyfile(os.path.join(place, name), to / name)
     return target
+
+
+@contextmanager
+def _named(path: str, app: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise FlowerError(
+            f"{path} cannot be copied for Flower's bundle ({error.strerror or error}); let it be read, take it out of "
+            f"{app}, or make room in {tempfile.gettempdir()}."
+        ) from None
 
 
 def _foreign(folder: str) -> bool:

@@ -1,12 +1,14 @@
 """What Flower bundles for the clients: every module of ours, and no test."""
 
 import io
+import shutil
 import zipfile
 from pathlib import Path
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
+from experiments.runtime.connection import FlowerError
 from experiments.runtime.source import bare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +55,19 @@ def test_a_bundle_is_that_of_the_folder_with_all_that_lies_beside(tmp_path):
     assert build_fab_from_disk(copied) == before
     left = {path.relative_to(copied).as_posix() for path in copied.rglob("*.py")}
     assert left == {"rooms/part.py", "out/mine.py", "tests/test_it.py"}
+
+
+def test_a_file_that_cannot_be_copied_is_named(tmp_path, monkeypatch):
+    app = tmp_path / "app"
+    app.mkdir()
+    (app / "secret.py").touch()
+
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(shutil, "copyfile", refused)
+    with pytest.raises(FlowerError, match=r"secret\.py cannot be copied .* \(Permission denied\); let it be read"):
+        bare(app, tmp_path / "copied")
 
 
 def test_every_module_is_in_the_bundle(bundled):
