@@ -293,7 +293,7 @@ MUTANTS = {
         S + "test_fedcgs.py -k dealt",
     ),
     "a class that nobody has": Mutant(
-        "strategies/fedcgs.py",
+        "strategies/encoder_space.py",
         "masked_fill(known == 0, -torch.inf)",
         "masked_fill(known < 0, -torch.inf)",
         S + "test_fedcgs.py -k nobody",
