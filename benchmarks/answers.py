@@ -6,7 +6,7 @@
 
 A question is a comparison file, benchmarks/questions/NAME.toml, whose first comment is the question; NAME.md beside it
 says in words what came out, and goes into the page as it stands. `keep` leaves every cell's figures in
-benchmarks/results/NAME.csv, and where they were measured in NAME.json.
+benchmarks/results/NAME.csv, and where each row was measured in NAME.json; rows that FOLDER lacks stay as they are.
 """
 
 import argparse
@@ -64,9 +64,9 @@ class Answer:
             return [cell for cell in csv.DictReader(file) if cell["status"] == "completed"]
 
     @cached_property
-    def measured(self) -> dict[str, str]:
-        """Where and how: command, commit, machine."""
-        found: dict[str, str] = json.loads((RESULTS / f"{self.name}.json").read_text("utf-8"))
+    def measured(self) -> dict[str, dict[str, str]]:
+        """Where and how each row: command, commit, machine."""
+        found: dict[str, dict[str, str]] = json.loads((RESULTS / f"{self.name}.json").read_text("utf-8"))
         return found
 
     @property
@@ -123,7 +123,6 @@ def page(answer: Answer) -> str:
     """The page, as Markdown."""
     title, mark, rest = answer.question.partition("?")
     words = QUESTIONS / f"{answer.name}.md"
-    told = answer.measured
     lines = [f"# {title}{mark}", "", rest.strip(), ""]
     lines += [words.read_text("utf-8").strip(), ""] if words.exists() else []
     lines += [f"![Differences to {answer.comparison.beside}, by method and row]({answer.name}.svg)", ""]
@@ -134,7 +133,6 @@ def page(answer: Answer) -> str:
     ]
     for row in answer.rows:
         lines += [f"## {row}", "", *_table(answer, row), "", *_apart(answer, row), ""]
-    seeds = ", ".join(map(str, sorted({int(cell["seed"]) for cell in answer.cells})))
     swept_by = (
         " In the last column, bold: the values with the highest accuracy on validation rows, by the rule of the first "
         "column, which is what a sweep chooses; the test rows have no part in it."
@@ -142,7 +140,7 @@ def page(answer: Answer) -> str:
     lines += [
         "## How it was measured",
         "",
-        f"`{told['command']}`, commit {told['commit']}, seeds {seeds}, {told['machine']}. Every cell's figures are in "
+        f"{' '.join(_where(answer))} Every cell's figures are in "
         f"`benchmarks/results/{answer.name}.csv`; this page and its picture are made of them by "
         "`python -m benchmarks.answers`. The accuracy is that of the metric at the head of each column, mean ± sample "
         "standard deviation over seeds in %; in brackets the 95 % interval of the difference to "
@@ -150,6 +148,16 @@ def page(answer: Answer) -> str:
         f"methods: of twenty that do nothing one is expected in bold.{swept_by if answer.tried else ''}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _where(answer: Answer) -> Iterator[str]:
+    """A sentence for each command, with the rows that it gave where there are several."""
+    for told, rows in itertools.groupby(answer.rows, lambda row: answer.measured[row]):
+        named = list(rows)
+        seeds = sorted({int(cell["seed"]) for cell in answer.cells if cell["row"] in named})
+        of = "" if named == answer.rows else f"{', '.join(named)}: "
+        numbers = ", ".join(map(str, seeds))
+        yield f"{of}`{told['command']}`, commit {told['commit']}, seeds {numbers}, {told['machine']}."
 
 
 def _table(answer: Answer, row: str) -> Iterator[str]:
@@ -247,14 +255,21 @@ def keep(name: str, folder: Path, command: str, commit: str) -> None:
     if not whole:
         raise SystemExit(f"{folder} has no finished row; protosphere compare --resume {folder} goes on with it.")
     RESULTS.mkdir(exist_ok=True)
+    answer, told = Answer(name), {"command": command, "commit": commit, "machine": where().partition(", ")[2]}
+    anew = {cell["row"] for cell in whole}
+    before = (RESULTS / f"{name}.csv").exists()
+    stay = [cell for cell in answer.cells if cell["row"] not in anew] if before else []
+    order = [row.label for row in answer.comparison.rows]
+    cells = sorted([*stay, *whole], key=lambda cell: order.index(cell["row"]))
+    about = (answer.measured if before else {}) | dict.fromkeys(anew, told)
     with (RESULTS / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
         # where a run lay on that machine is no figure
-        columns = [column for column in whole[0] if column != "run"]
+        columns = [column for column in dict.fromkeys(itertools.chain(*cells)) if column != "run"]
         writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(whole)
-    about = {"command": command, "commit": commit, "machine": where().partition(", ")[2]}
-    (RESULTS / f"{name}.json").write_text(json.dumps(about, indent=1) + "\n", "utf-8")
+        writer.writerows(cells)
+    told_of = {row: about[row] for row in order if row in about}
+    (RESULTS / f"{name}.json").write_text(json.dumps(told_of, indent=1) + "\n", "utf-8")
 
 
 def answers() -> list[Answer]:

@@ -30,7 +30,7 @@ def answer(tmp_path, monkeypatch):
     (tmp_path / "better.toml").write_text(QUESTION)
     (tmp_path / "better.md").write_text("It is.\n")
     about = {"command": "protosphere compare better.toml", "commit": "abc", "machine": "a machine"}
-    (tmp_path / "better.json").write_text(json.dumps(about))
+    (tmp_path / "better.json").write_text(json.dumps({"digits": about}))
     with (tmp_path / "better.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(HEAD)
@@ -49,6 +49,29 @@ def test_a_page_has_the_question_what_came_out_and_the_figures(answer):
     assert f"| `protonorm` | **70.33 ± 10.50** | **+10.3 [{low:+.1f}, {high:+.1f}]** | - | - | 2.0 |" in text
     assert "| `local` | 60.00 ± 10.00 |  | - |  | 2.0 |" in text
     assert "`protosphere compare better.toml`, commit abc, seeds 0, 1, 2, a machine" in text
+
+
+def test_a_row_that_is_kept_later_stands_beside_the_others_and_says_where_it_was_measured(answer, tmp_path):
+    (tmp_path / "better.toml").write_text(QUESTION.replace('["digits"]', '["usps", "digits"]'))
+    folder = tmp_path / "measured"
+    folder.mkdir()
+    with (folder / "table.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*HEAD, "seconds", "run"])
+        for method, values in FIGURES.items():
+            for seed, value in enumerate(values):
+                writer.writerow(["usps", method, method, seed, "completed", value, "", 0, 2, 7, "runs/one"])
+    answers.keep("better", folder, "protosphere compare better.toml --datasets usps", "def")
+    both = Answer("better")
+    assert both.rows == ["usps", "digits"]
+    assert "run" not in both.cells[0]
+    assert both.of("digits", "local", "headline") == dict(enumerate(FIGURES["local"]))
+    told = page(both)
+    assert "usps: `protosphere compare better.toml --datasets usps`, commit def, seeds 0, 1, 2, " in told
+    assert " digits: `protosphere compare better.toml`, commit abc, seeds 0, 1, 2, a machine." in told
+    before = told.replace("commit def", "commit fed")
+    answers.keep("better", folder, "protosphere compare better.toml --datasets usps", "fed")
+    assert page(Answer("better")) == before
 
 
 def test_its_picture_has_each_method_but_the_baseline(answer):
