@@ -12,7 +12,7 @@ from torch import nn
 
 from models import plugins
 from models.small import FLAT, SMALL
-from models.split import ModelError, SplitModel, check_activation, probe, split, words_of
+from models.split import ModelError, SplitModel, check_activation, keep_layout, probe, split, words_of
 from models.text import encoder_name, reads_text, same_inputs, seed_name, text_backbone, told_name
 
 __all__ = [
@@ -125,6 +125,8 @@ def build(
                 network = split(network, input_shape, feature_dim, num_classes, feature_activation)
             else:
                 _check_widths(network, input_shape, feature_dim, num_classes)
+            if len(input_shape) == 3 and plugins.is_plugin(name):
+                keep_layout(network, input_shape)
         except Exception as error:
             words = words_of(error)
             reason = f"{words}." if isinstance(error, ModelError) else f"{words}; {_remedy(name)}"

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 log = logging.getLogger("protosphere")
 ACTIVATIONS = ("linear", "relu")
+KEPT = "keeps_layout"  # attribute of an extractor
 
 
 def words_of(error: Exception) -> str:
@@ -110,12 +111,35 @@ def split(
 def channels_last(module: nn.Module) -> nn.Module:
     """Lay the weights of convolutions over images out as their kernels read them fastest; names and values stay.
 
-    In place. Other layers take either layout.
+    In place. Other layers take either layout; where code takes torch's own for granted (`keep_layout`) it stays.
     """
+    as_they_are = {layer for part in module.modules() if hasattr(part, KEPT) for layer in part.modules()}
     for layer in module.modules():
-        if isinstance(layer, nn.Conv2d):
+        if isinstance(layer, nn.Conv2d) and layer not in as_they_are:
             layer.weight.data = layer.weight.data.to(memory_format=torch.channels_last)
     return module
+
+
+def keep_layout(model: SplitModel, input_shape: tuple[int, ...]) -> None:
+    """Have a model whose code takes torch's own layout for granted get its images in that: `x.view(len(x), -1)` of a
+    convolution's output, as in many a tutorial, refuses channels last."""
+    images = torch.zeros(2, *input_shape).to(memory_format=torch.channels_last)
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        try:
+            model.features(images)
+        except RuntimeError:
+            # on the extractor, which a method may put into a model of its own
+            setattr(model.extractor, KEPT, True)
+            model.extractor.register_forward_pre_hook(_default_layout)
+            # what else is wrong with it says so itself
+            model.features(images)
+    model.train(training)
+
+
+def _default_layout(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(x.to(memory_format=torch.contiguous_format) for x in inputs)
 
 
 def probe(
