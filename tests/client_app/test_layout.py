@@ -21,7 +21,7 @@ class _Tutorial(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.second(torch.relu(self.first(x)))
-        return x.view(len(x), -1)
+        return x.view(x.size(0), -1)
 
 
 def tutorial(input_shape: tuple[int, ...], num_classes: int, feature_dim: int) -> nn.Module:
