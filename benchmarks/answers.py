@@ -112,11 +112,11 @@ class Answer:
         seeds = len(self.comparison.seeds)
         return {best_of({label: found[label] for label in group}, seeds) for group in groups}
 
-    def kilobytes(self, row: str, method: str) -> float:
-        """Of payload a round, both ways and all clients, over the seeds."""
+    def kilobytes(self, row: str, method: str) -> float | None:
+        """Of payload a round, both ways and all clients, over the seeds; None of what was not measured."""
         own = [cell for cell in self.cells if (cell["row"], cell["method"]) == (row, method)]
         each = [int(cell["payload_bytes"]) / int(cell["rounds"]) / 1e3 for cell in own]
-        return sum(each) / len(each) if each else 0.0
+        return sum(each) / len(each) if each else None
 
 
 def page(answer: Answer) -> str:
@@ -135,7 +135,7 @@ def page(answer: Answer) -> str:
         lines += [f"## {row}", "", *_table(answer, row), "", *_apart(answer, row), ""]
     swept_by = (
         " In the last column, bold: the values with the highest accuracy on validation rows, by the rule of the first "
-        "column, which is what a sweep chooses; the test rows have no part in it."
+        "column, which is what a sweep chooses, none where a seed is missing; the test rows have no part in it."
     )
     lines += [
         "## How it was measured",
@@ -155,7 +155,7 @@ def _where(answer: Answer) -> Iterator[str]:
     for told, rows in itertools.groupby(answer.rows, lambda row: answer.measured[row]):
         named = list(rows)
         seeds = sorted({int(cell["seed"]) for cell in answer.cells if cell["row"] in named})
-        of = "" if named == answer.rows else f"{', '.join(named)}: "
+        of = "" if named == answer.rows else f"{'; '.join(named)}: "
         numbers = ", ".join(map(str, seeds))
         yield f"{of}`{told['command']}`, commit {told['commit']}, seeds {numbers}, {told['machine']}."
 
@@ -175,7 +175,8 @@ def _table(answer: Answer, row: str) -> Iterator[str]:
             value = accuracy(spread(list(answer.of(row, method, metric).values())), seeds)
             cells.append(f"**{value}**" if method == best[metric] else value)
             cells.append("" if method == base else _difference(answer.against(row, method, metric)))
-        cells.append(f"{answer.kilobytes(row, method):,.1f}")
+        sent = answer.kilobytes(row, method)
+        cells.append("-" if sent is None else f"{sent:,.1f}")
         if tried:
             value = accuracy(spread(list(answer.column(row, method, VALIDATION).values())), seeds)
             cells.append(f"**{value}**" if method in chosen else value if method in tried else "")
@@ -186,8 +187,11 @@ def _apart(answer: Answer, row: str) -> Iterator[str]:
     """Who is above and below the methods that send nothing."""
     for base in (each for each in SILENT if each in answer.methods):
         for metric in answer.metrics:
-            found = {name: answer.against(row, name, metric, base) for name in answer.methods if name != base}
-            apart = {name: each.mean > 0 for name, each in found.items() if each and each.apart}
+            against = {name: answer.against(row, name, metric, base) for name in answer.methods if name != base}
+            found = {name: each for name, each in against.items() if each}
+            if not found:
+                continue
+            apart = {name: each.mean > 0 for name, each in found.items() if each.apart}
             above, below = ([f"`{name}`" for name, up in apart.items() if up is kind] for kind in (True, False))
             yield (
                 f"- {metric}, apart from `{base}`: above {', '.join(above) or 'none'}; below "
@@ -260,6 +264,8 @@ def keep(name: str, folder: Path, command: str, commit: str) -> None:
     before = (RESULTS / f"{name}.csv").exists()
     stay = [cell for cell in answer.cells if cell["row"] not in anew] if before else []
     order = [row.label for row in answer.comparison.rows]
+    if strange := sorted(anew.union(cell["row"] for cell in stay).difference(order)):
+        raise SystemExit(f"{QUESTIONS / name}.toml has no row {', '.join(strange)}; its rows are {', '.join(order)}.")
     cells = sorted([*stay, *whole], key=lambda cell: order.index(cell["row"]))
     about = (answer.measured if before else {}) | dict.fromkeys(anew, told)
     with (RESULTS / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:

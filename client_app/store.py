@@ -162,7 +162,8 @@ class Store:
         path = self.folder / "received.safetensors"
         if not path.exists():
             return None, {}
-        return _as_received(path, _read(path, "bring it back from a copy."))
+        remedy = "bring it back from a copy."
+        return _as_received(path, _read(path, remedy), remedy)
 
     def load_held(self, made: int) -> Payload:
         """What was kept of the downloads that this round made.
@@ -173,7 +174,7 @@ class Store:
         path = self.folder / "received.safetensors"
         tensors = _read(path, AGAIN) if path.exists() else {}
         stored = tensors.get(MADE)
-        payload = _as_received(path, tensors)[0] if tensors else None
+        payload = _as_received(path, tensors, AGAIN)[0] if tensors else None
         if payload is None or stored is None or int(stored) != made:
             raise StoreError(
                 f"{path} does not hold what round {made} has made, which the server has sent already. {AGAIN}",
@@ -249,13 +250,13 @@ class Store:
             ) from None
 
 
-def _as_received(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[Payload, dict[str, float]]:
+def _as_received(path: Path, tensors: Mapping[str, torch.Tensor], remedy: str) -> tuple[Payload, dict[str, float]]:
     """The payload and the constants of what `save_received` has written into a file."""
     named = {name: tensor for name, tensor in tensors.items() if name.startswith("constant/")}
     try:
         payload = from_tensors({name: each for name, each in tensors.items() if name not in named and name != MADE})
     except (TypeError, ValueError) as error:
-        raise StoreError(f"{path} holds no prototypes ({error}); bring it back from a copy.") from None
+        raise StoreError(f"{path} holds no prototypes ({error}); {remedy}") from None
     return payload, {name.removeprefix("constant/"): float(number) for name, number in named.items()}
 
 

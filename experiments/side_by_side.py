@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.compare.plan import OF_A_ROW
-from federation.settings import ENDS, MAY_DIFFER_ON_RESUME
+from federation.settings import ENDS, MAY_DIFFER_ON_RESUME, SettingError
 from reports.results import Line, Results
 from runs.lines import readable_size
 
@@ -66,6 +66,9 @@ def gain(first: Results, other: Results, seed: int = 0) -> Gain | str:
 
     The interval is of 10,000 draws of as many clients, with repeats, each with all its rows: the 2.5th and 97.5th
     percentiles of the difference over all rows. It speaks of other clients like these, and not of other seeds.
+
+    Raises:
+        SettingError: the figures of one cannot be read.
     """
     for name in sorted(OF_CLIENTS):
         if first.settings.get(name) != other.settings.get(name):
@@ -90,15 +93,25 @@ def gain(first: Results, other: Results, seed: int = 0) -> Gain | str:
 
 
 def _by_client(run: Results) -> dict[int, tuple[float, int]]:
-    """Partition -> accuracy and test rows at the last evaluation."""
+    """Partition -> accuracy and test rows at the last evaluation.
+
+    Raises:
+        SettingError: its figures are damaged.
+    """
     none: Line = {"clients": {}}
     last = next((line for line in reversed(run.lines) if line.get("evaluation")), none)
     found = {}
-    for client, figures in last["clients"].items():
-        evaluation = figures.get("evaluation", {})
-        accuracy = evaluation.get(run.rule, [None])[0]
-        if accuracy is not None:
-            found[int(client)] = float(accuracy), int(evaluation["rows"][0])
+    try:
+        for client, figures in last["clients"].items():
+            evaluation = figures.get("evaluation", {})
+            accuracy = evaluation.get(run.rule, [None])[0]
+            if accuracy is not None:
+                found[int(client)] = float(accuracy), int(evaluation["rows"][0])
+    except (LookupError, TypeError, ValueError) as error:
+        raise SettingError(
+            f"{run.folder} has figures of clients that cannot be read ({type(error).__name__}: {error}); bring it back "
+            "from a copy."
+        ) from None
     return found
 
 

@@ -103,7 +103,7 @@ def write(path: Path, round_number: int, rows: Mapping[str, Mapping[str, Any]]) 
     }
     table |= {name: [rows[partition].get(name) for partition in ordered] for name in names}
     with path.open("wb") as file:
-        pyarrow.parquet.write_table(pyarrow.table(table), file)
+        pyarrow.parquet.write_table(pyarrow.table(table), file, write_page_checksum=True)
         file.flush()
         os.fsync(file.fileno())
 
@@ -118,7 +118,8 @@ def read(path: Path, under: str) -> dict[str, Any]:
 
     names = [name for name in _columns(path) if _below(name, under)]
     with _reading(path):
-        table = pyarrow.parquet.read_table(path, columns=["partition", *names])
+        wanted = ["partition", *names]
+        table = pyarrow.parquet.read_table(path, columns=wanted, page_checksum_verification=True)
         values = {name: table.column(name).to_pylist() for name in ("partition", *names)}
     tree: Tree = {}
     for name in names:

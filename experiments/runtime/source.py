@@ -6,7 +6,6 @@ one there, 84,000 files and 7.5 processor seconds, without it 0.1.
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,17 +30,18 @@ def bare(app: Path, target: Path) -> Path:
         # TMPDIR may be in the app
         folders[:] = [each for each in folders if os.path.realpath(os.path.join(place, each)) != into]
         to = target / Path(place).relative_to(app)
-        to.mkdir(parents=True, exist_ok=True)
+        with _named(place, app, target):
+            to.mkdir(parents=True, exist_ok=True)
         for name in files:
             if (name.endswith(KINDS) or name in NAMES) and not os.path.islink(os.path.join(place, name)):
                 # another run's, such as one in its results, may go meanwhile
-                with suppress(FileNotFoundError), _named(os.path.join(place, name), app):
+                with suppress(FileNotFoundError), _named(os.path.join(place, name), app, target):
                     shutil.copyfile(os.path.join(place, name), to / name)
     return target
 
 
 @contextmanager
-def _named(path: str, app: Path) -> Iterator[None]:
+def _named(path: str, app: Path, target: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def _named(path: str, app: Path) -> Iterator[None]:
     except OSError as error:
         raise FlowerError(
             f"{path} cannot be copied for Flower's bundle ({error.strerror or error}); let it be read, take it out of "
-            f"{app}, or make room in {tempfile.gettempdir()}."
+            f"{app}, or make room in {target.parent}."
         ) from None
 
 

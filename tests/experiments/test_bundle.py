@@ -65,6 +65,12 @@ def test_a_file_that_cannot_be_copied_is_named(tmp_path, monkeypatch):
     def refused(*_):
         raise PermissionError(13, "Permission denied")
 
+    def gone(*_):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    # of another run, which went meanwhile
+    monkeypatch.setattr(shutil, "copyfile", gone)
+    bare(app, tmp_path / "without")
     monkeypatch.setattr(shutil, "copyfile", refused)
     with pytest.raises(FlowerError, match=r"secret\.py cannot be copied .* \(Permission denied\); let it be read"):
         bare(app, tmp_path / "copied")

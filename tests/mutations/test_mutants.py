@@ -9,7 +9,7 @@ from tests.mutations.mutants import MUTANTS
 @pytest.mark.parametrize("name", MUTANTS)
 def test_its_line_stands_once(name: str) -> None:
     mutant = MUTANTS[name]
-    assert (ROOT / mutant.file).read_text().count(mutant.before) == 1
+    assert (ROOT / mutant.file).read_text("utf-8").count(mutant.before) == 1
     assert mutant.after != mutant.before
     for killer in mutant.killers.partition(" -k ")[0].split():
         assert (ROOT / killer.partition("::")[0]).exists()

@@ -1,7 +1,10 @@
 """Figures of many clients: beside the line, and back to the digit."""
 
+import io
 import json
+import struct
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -87,6 +90,20 @@ def test_a_run_of_many_has_the_figures_of_one_of_few_also_when_it_is_cut_and_goe
         assert (shown.exit_code, names[2] in shown.stderr, shown.stdout) == (2, True, "")
         last.write_bytes(whole)
         pd.read_parquet(last).drop(columns="partition").to_parquet(last)
+    # what a page holds is summed, so that another byte is no other figure; least and most stand in its head as well
+    trained = many / columns.FOLDER / names[1]
+    written, seconds = trained.read_bytes(), sorted(RunFolder(many).lines()[1]["time"]["train"].values())
+    middle = struct.pack("<d", seconds[len(seconds) // 2])
+    assert middle in written
+    trained.write_bytes(written.replace(middle, middle[:3] + bytes([middle[3] ^ 255]) + middle[4:]))
+    with pytest.raises(SettingError, match=names[1]):
+        dict(RunFolder(many).lines()[1]["time"]["train"])
+    for column, damage in (("clients/evaluation/rows/#", None), ("clients/evaluation/rows/0", np.nan)):
+        table = pd.read_parquet(io.BytesIO(whole))
+        table = table.drop(columns=column) if damage is None else table.assign(**{column: damage})
+        table.to_parquet(last)
+        shown = CliRunner().invoke(app, compared)
+        assert (shown.exit_code, str(many.name) in shown.stderr, shown.stdout) == (2, True, "")
     (many / columns.FOLDER / names[1]).write_bytes(b"")
     with pytest.raises(SettingError, match=names[1]):
         RunFolder(many).lines()
