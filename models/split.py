@@ -123,7 +123,7 @@ def channels_last(module: nn.Module) -> nn.Module:
 def keep_layout(model: SplitModel, input_shape: tuple[int, ...]) -> None:
     """Have a model whose code takes torch's own layout for granted get its images in that: `x.view(x.size(0), -1)` of a
     convolution's output, as in many a tutorial, refuses channels last."""
-    images = torch.zeros(2, *input_shape).to(memory_format=torch.channels_last)
+    images = torch.zeros(1, *input_shape).to(memory_format=torch.channels_last)
     training = model.training
     model.eval()
     with torch.no_grad():

@@ -19,6 +19,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
+from runs.origin import machine
+
 ATEN = torch.ops.aten
 # scalars, shapes that depend on values, and solvers that look whether they could
 WAITING = (ATEN._local_scalar_dense, ATEN.equal, ATEN.nonzero, ATEN.masked_select, ATEN._unique2, ATEN.unique_dim)
@@ -107,6 +109,8 @@ class Saying(TorchFunctionMode):
 
     def __enter__(self):
         Said.saying = self
+        # a run asks once a process what the machine has, and the device's name is no part of what is said
+        machine()
         there = {"is_available": True, "device_count": 1}
         backend = getattr(torch, self.device.type)
         self._patches = [patch.object(backend, name, lambda answer=answer: answer) for name, answer in there.items()]
@@ -175,6 +179,9 @@ class Saying(TorchFunctionMode):
                 # MPS converts on the host
                 tensor = _Up.apply(tensor.to(*dtypes) if dtypes else tensor)
                 self._refuse_lacking("to", [tensor])
+        if isinstance(tensor, Said) and "memory_format" in more:
+            # torch names the device that it sees, which is the host, where a layout alone is asked for
+            tensor = tensor.clone(memory_format=more.pop("memory_format"))
         return tensor.to(*dtypes, **more) if dtypes or more else tensor
 
     def run(self, func, args, kwargs):
