@@ -1,7 +1,7 @@
 """What a client-round costs besides training and evaluation: message, store, data, scheduling.
 
     python -m benchmarks.overhead
-    python -m benchmarks.overhead --clients 200 --set 'dataset="spiral" models="tiny_perceptron"'
+    python -m benchmarks.overhead --clients 200 --set 'dataset="spiral" partition="iid" spiral-points=20000'
 
 On the demo (digits, ten clients): (wall of round 2 x workers - sum of training and evaluation seconds) / clients,
 by `flwr run` over Ray with two workers, and in this process with one. Target: under 50 ms. Beside them an app of Flower
@@ -9,7 +9,6 @@ whose clients send back what they get, an array of ten prototypes, as `flwr run`
 """
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -19,6 +18,7 @@ from benchmarks.common import own_home, where
 from experiments.runtime.grid import run_in_process
 from experiments.runtime.launch import launch
 from experiments.runtime.run_config import plan
+from runs.folder import RunFolder
 
 EMPTY = {
     "pyproject.toml": """
@@ -83,8 +83,7 @@ def empty(clients: int, workers: int) -> float:
 
 def overhead(folder: Path, workers: int, clients: int) -> float:
     """Seconds a client in round 2."""
-    line = json.loads((folder / "metrics.jsonl").read_text().splitlines()[1])
-    time = line["time"]
+    time = RunFolder(folder).lines()[1]["time"]
     work = sum(time["train"].values()) + sum(time["evaluate"].values())
     return (time["round"] * workers - work) / clients
 
