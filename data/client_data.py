@@ -73,9 +73,8 @@ class InputTransform:
     """Stored inputs to what a model sees: (inputs / scale − mean) / std, per channel (images) or feature.
 
     `shape` is the shape of one input, (C, H, W), (F,) or another; `mean` and `std` have one entry per channel or
-    feature, the first axis. They
-    are constants, or of this client's own training rows and stay with it, so that no client's data can be read from
-    another's inputs. `columns` are a table's, which make its features; where a number is missing stands the mean.
+    feature, the first axis. They are constants, or of this client's own training rows and stay with it, so that no
+    client's data can be read from another's inputs. `columns` make a table's features, a missing number the mean.
     """
 
     scale: float

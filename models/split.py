@@ -123,19 +123,18 @@ def channels_last(module: nn.Module) -> nn.Module:
 def keep_layout(model: SplitModel, input_shape: tuple[int, ...]) -> None:
     """Have a model whose code takes torch's own layout for granted get its images in that: `x.view(x.size(0), -1)` of a
     convolution's output, as in many a tutorial, refuses channels last."""
-    images = torch.zeros(1, *input_shape).to(memory_format=torch.channels_last)
-    training = model.training
-    model.eval()
-    with torch.no_grad():
-        try:
-            model.features(images)
-        except RuntimeError:
-            # on the extractor, which a method may put into a model of its own
-            setattr(model.extractor, KEPT, True)
-            model.extractor.register_forward_pre_hook(_default_layout)
-            # what else is wrong with it says so itself
-            model.features(images)
-    model.train(training)
+
+    def tried(images: Tensor) -> Tensor:
+        return model.features(images.to(memory_format=torch.channels_last))
+
+    try:
+        probe(model, input_shape, tried)
+    except RuntimeError:
+        # on the extractor, which a method may put into a model of its own
+        setattr(model.extractor, KEPT, True)
+        model.extractor.register_forward_pre_hook(_default_layout)
+        # what else is wrong with it says so itself
+        probe(model, input_shape, tried)
 
 
 def _default_layout(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -152,9 +151,11 @@ def probe(
     """
     training = module.training
     module.eval()
-    with torch.no_grad():
-        output = (call or module)(torch.zeros(1, *input_shape))
-    module.train(training)
+    try:
+        with torch.no_grad():
+            output = (call or module)(torch.zeros(1, *input_shape))
+    finally:
+        module.train(training)
     if not isinstance(output, Tensor):
         raise ModelError(
             f"it gives a {type(output).__name__}; let it return one tensor, the features alone.",

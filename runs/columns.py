@@ -120,7 +120,7 @@ def read(path: Path, under: str) -> dict[str, Any]:
     with _reading(path):
         wanted = ["partition", *names]
         table = pyarrow.parquet.read_table(path, columns=wanted, page_checksum_verification=True)
-        values = {name: table.column(name).to_pylist() for name in ("partition", *names)}
+        values = {name: table.column(name).to_pylist() for name in wanted}
     tree: Tree = {}
     for name in names:
         at = tree
