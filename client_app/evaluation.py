@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,10 @@ from prototypes.prototype_set import class_means
 from runs.figures import MAJORITY
 from strategies.contract import ClientState, Objective
 
-# Rows at once that were fastest: on a CPU images of a convolution fit in its cache, a GPU wants many.
+# Rows at once that were fastest: on a CPU images of a convolution fit in its cache, so of small ones more, at least
+# IMAGES_AT_ONCE; a GPU wants many.
 IMAGES_AT_ONCE, ROWS_AT_ONCE, ROWS_AT_ONCE_ON_GPU = 64, 256, 1024
+PIXELS_AT_ONCE = 2**16
 Beside = Callable[[Rows, Tensor], Mapping[str, Tensor]]
 
 
@@ -149,7 +152,9 @@ def features_of(objective: Objective, state: ClientState, rows: Rows, transform:
 def _at_once(rows: Rows, transform: Transform) -> int:
     if rows.inputs.device.type != "cpu":
         return ROWS_AT_ONCE_ON_GPU
-    return ROWS_AT_ONCE if len(transform.shape) == 1 else IMAGES_AT_ONCE
+    if len(transform.shape) == 1:
+        return ROWS_AT_ONCE
+    return min(max(IMAGES_AT_ONCE, PIXELS_AT_ONCE // prod(transform.shape[1:])), ROWS_AT_ONCE)
 
 
 def autocast(objective: Objective, device: torch.device) -> AbstractContextManager[object]:

@@ -200,9 +200,12 @@ def batches(rows: int, size: int, order: torch.Generator, device: torch.device) 
 
 
 def _made_ready(data: ClientData) -> Tensor | None:
-    """A few plain rows as the model sees them, once and not in every batch; None of many, or of images."""
-    few = data.train.inputs.numel() <= MADE_READY and len(data.transform.shape) == 1
-    return data.transform(data.train.inputs) if few else None
+    """A few rows as the model sees them, once and not in every batch, images with their channels last (n, H, W, C);
+    None of many."""
+    if data.train.inputs.numel() > MADE_READY:
+        return None
+    seen = data.transform(data.train.inputs)
+    return seen.permute(0, 2, 3, 1) if seen.dim() == 4 else seen
 
 
 def _batch(
@@ -211,7 +214,9 @@ def _batch(
     if phase.rows is not None:
         return Batch(phase.rows[0][index], phase.rows[1][index])
     if ready is not None:
-        return Batch(ready[index], data.train.labels[index])
+        seen = ready[index]
+        # the layout of the transform: rows taken of what is channels last would be that for several channels alone
+        return Batch(seen.permute(0, 3, 1, 2) if seen.dim() == 4 else seen, data.train.labels[index])
     inputs = data.train.inputs[index]
     inputs = inputs if draws is None else augmented(inputs, augment, draws)
     return Batch(data.transform(inputs), data.train.labels[index])
@@ -262,6 +267,9 @@ def stop_if_not_finite(sums: Mapping[str, Tensor], ran: list[Phase], epoch: int,
 
 def stop_if_spoilt(tensors: Mapping[str, Tensor], ran: list[Phase]) -> None:
     """The last step's loss is that of the model before the step, which itself may have ruined the model."""
+    # what is not finite makes its sum so; a sum that is too large alone is looked into
+    if bool(torch.stack([tensor.sum(dtype=torch.float32) for tensor in tensors.values()]).isfinite().all()):
+        return
     finite = torch.stack([tensor.isfinite().all() for tensor in tensors.values()]).tolist()
     for name, good in zip(tensors, finite, strict=True):
         if not good:

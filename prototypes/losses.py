@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, kl_div, log_softmax, one_hot, softmax
+from torch.nn.functional import cross_entropy, kl_div, log_softmax, mse_loss, one_hot, softmax
 
 PULLS = ("mse", "l2", "l2-squared")
 CONTRASTS = ("mean", "none")
@@ -28,16 +28,16 @@ def prototype_pull(
     """
     if reduction not in PULLS:
         raise ValueError(f"The prototype loss {reduction!r} is unknown; choose one of {', '.join(PULLS)}.")
-    offsets = features - targets[labels]
+    covered = present[labels]
+    # who has no target is at its place: at distance 0, with no gradient
+    places = torch.where(covered.unsqueeze(1), targets[labels], features.detach())
     if reduction == "l2":
         # its gradient at distance 0 is 0 in torch, where that of a square root of squares is NaN
-        distances = torch.linalg.vector_norm(offsets, dim=1)
-    elif reduction == "l2-squared":
-        distances = offsets.square().sum(dim=1)
+        total = torch.linalg.vector_norm(features - places, dim=1).sum()
     else:
-        distances = offsets.square().mean(dim=1)
-    weights = present[labels].to(distances.dtype)
-    return (distances * weights).sum() / weights.sum().clamp(min=1)
+        total = mse_loss(features, places, reduction="sum")
+    rows = covered.sum().clamp(min=1)
+    return total / (rows * features.shape[1] if reduction == "mse" else rows)
 
 
 def prototype_contrast(
