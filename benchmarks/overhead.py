@@ -1,7 +1,8 @@
 """What a client-round costs besides training and evaluation: message, store, data, scheduling.
 
     python -m benchmarks.overhead
-    python -m benchmarks.overhead --clients 200 --set 'dataset="spiral" partition="iid" spiral-points=20000'
+    python -m benchmarks.overhead --clients 200 \
+        --set 'dataset="spiral" partition="iid" spiral-points=20000 models="tiny_perceptron"'
 
 On the demo (digits, ten clients): (wall of round 2 x workers - sum of training and evaluation seconds) / clients,
 by `flwr run` over Ray with two workers, and in this process with one. Target: under 50 ms. Beside them an app of Flower

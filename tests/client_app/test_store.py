@@ -193,6 +193,72 @@ def test_the_newest_targets_are_kept_apart_from_the_generations(store):
     assert set(load_file(store.folder / "received.safetensors")) == {"labels", "vectors"}
 
 
+@pytest.fixture
+def stores(tmp_path):
+    return [Store(tmp_path / "clients" / "a-run" / str(partition)) for partition in range(3)]
+
+
+def vectors(value, dtype=torch.float32):
+    return PrototypeSet(torch.tensor([0, 3]), torch.full((2, 2), value, dtype=dtype))
+
+
+def files(stores):
+    """What each has received, and which of the files are one."""
+    paths = [store.folder / "received.safetensors" for store in stores]
+    values = [float(load_file(path)["vectors"][0, 0]) if path.exists() else None for path in paths]
+    return values, len({path.stat().st_ino for path in paths if path.exists()})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_clients_that_received_the_same_share_a_file_until_one_receives_another(stores, dtype):
+    for store in stores:
+        store.save_received(vectors(1.0, dtype), {"mu": 0.5})
+    assert files(stores) == ([1.0, 1.0, 1.0], 1)
+    stores[1].save_received(vectors(2.0, dtype), {"mu": 0.5})
+    assert files(stores) == ([1.0, 2.0, 1.0], 2)
+    # of two that differ in a constant alone, none is the other's
+    stores[2].save_received(vectors(2.0, dtype), {"mu": 0.25})
+    assert files(stores) == ([1.0, 2.0, 2.0], 3)
+    # again to the same client: its own file stays
+    stores[2].save_received(vectors(2.0, dtype), {"mu": 0.25})
+    assert files(stores) == ([1.0, 2.0, 2.0], 3)
+    assert not list(stores[0].folder.parent.rglob("*.tmp"))
+
+
+def test_no_file_is_shared_that_somebody_else_has_changed_since(stores):
+    stores[0].save_received(vectors(1.0), {})
+    (stores[0].folder / "received.safetensors").write_bytes(b"damaged")
+    stores[1].save_received(vectors(1.0), {})
+    assert float(load_file(stores[1].folder / "received.safetensors")["vectors"][0, 0]) == 1.0
+
+
+def test_where_files_have_one_name_alone_each_client_has_its_own(stores, monkeypatch):
+    def refused(*_):
+        raise OSError("Operation not permitted")
+
+    monkeypatch.setattr(store_module.os, "link", refused)
+    for store in stores:
+        store.save_received(vectors(1.0), {})
+    assert files(stores) == ([1.0, 1.0, 1.0], 3)
+
+
+def test_a_large_payload_is_each_clients_own(stores, monkeypatch):
+    monkeypatch.setattr(store_module, "SHARED", 8)
+    for store in stores:
+        store.save_received(vectors(1.0), {})
+    assert files(stores) == ([1.0, 1.0, 1.0], 3)
+
+
+def test_what_a_killed_process_of_this_number_left_is_not_written_through(stores):
+    for store in stores[:2]:
+        store.save_received(vectors(1.0), {})
+    left = stores[0].folder / f".received.safetensors.{os.getpid()}.tmp"
+    os.link(stores[1].folder / "received.safetensors", left)
+    stores[0].save_received(vectors(2.0), {})
+    assert files(stores) == ([2.0, 1.0, None], 2)
+    assert not left.exists()
+
+
 def test_the_description_is_written_once(store):
     store.describe({"model": "tiny_cnn", "class_names": ["ant", "bee"]})
     store.describe({"model": "another"})
