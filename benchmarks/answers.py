@@ -213,27 +213,31 @@ def picture(answer: Answer) -> str:
     """Every method's difference to the baseline with its interval, as SVG: a panel a row, a colour a metric."""
     methods = [method for method in answer.methods if method != answer.comparison.beside]
     many = len(answer.rows)
+    # where the baseline has no such figure there is none to be less by
+    shown = [m for m in answer.metrics if any(answer.against(row, each, m) for row in answer.rows for each in methods)]
     names = max(2.6, 1 + 0.08 * max(map(len, methods)))  # inches that they take
     with canvas.figure((names + 2.6 * many, 1.3 + 0.3 * len(methods))) as drawing:
         panels = drawing.subplots(1, many, sharey=True, squeeze=False)[0]
         for axes, row in zip(panels, answer.rows, strict=True):
             axes.axvline(0, color=canvas.SOFT, linewidth=1)
-            for place, metric in enumerate(answer.metrics):
-                _intervals(axes, answer, row, metric, methods, place)
+            for place in range(len(shown)):
+                _intervals(axes, answer, row, shown, methods, place)
             axes.set_title(row)
             axes.set_xlabel("points")
         panels[0].set_yticks(range(len(methods)), methods)
         panels[0].invert_yaxis()
-        named, across = panels[0].get_legend_handles_labels(), min(len(answer.metrics), 2 * many)
+        named, across = panels[0].get_legend_handles_labels(), min(len(shown), 2 * many)
         drawing.legend(*named, loc="outside lower center", ncols=across)
         return canvas.svg(drawing)
 
 
-def _intervals(axes: "Axes", answer: Answer, row: str, metric: str, methods: Sequence[str], place: int) -> None:
-    found = [answer.against(row, method, metric) for method in methods]
+def _intervals(
+    axes: "Axes", answer: Answer, row: str, metrics: Sequence[str], methods: Sequence[str], place: int
+) -> None:
+    found = [answer.against(row, method, metrics[place]) for method in methods]
     known = [(number, each) for number, each in enumerate(found) if each is not None]
     across = [100 * each.mean for _, each in known]
-    heights = [number + 0.22 * (place - (len(answer.metrics) - 1) / 2) for number, _ in known]
+    heights = [number + 0.22 * (place - (len(metrics) - 1) / 2) for number, _ in known]
     ends = [
         [100 * (each.mean - (each.mean if each.low is None else each.low)) for _, each in known],
         [100 * ((each.mean if each.high is None else each.high) - each.mean) for _, each in known],
@@ -246,7 +250,7 @@ def _intervals(axes: "Axes", answer: Answer, row: str, metric: str, methods: Seq
         color=canvas.COLOURS[place],
         markersize=4,
         linewidth=1.3,
-        label=metric,
+        label=metrics[place],
     )
 
 

@@ -34,14 +34,14 @@ MUTANTS = {
     ),
     "a sum for the mean over d": Mutant(
         "prototypes/losses.py",
-        "distances = offsets.square().mean(dim=1)",
-        "distances = offsets.square().sum(dim=1)",
+        'rows * features.shape[1] if reduction == "mse" else rows',
+        "rows",
         P + "test_losses.py",
     ),
     "absent targets pull": Mutant(
         "prototypes/losses.py",
-        "weights = present[labels].to(distances.dtype)",
-        "weights = torch.ones_like(distances)",
+        "covered = present[labels]\n    # who has no target",
+        "covered = torch.ones_like(labels, dtype=torch.bool)\n    # who has no target",
         P + "test_losses.py",
     ),
     "the farthest prototype wins": Mutant(
