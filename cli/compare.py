@@ -297,16 +297,15 @@ def _reuse(folder: "ComparisonFolder", cells: "Sequence[Cell]") -> None:
 
 
 def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]") -> None:
-    from rich.console import Console
-
+    from cli.tables import console
+    from experiments.compare import tables
     from experiments.compare.report import write_all
-    from experiments.compare.tables import console
 
     written = write_all(folder, comparison, cells)
-    terminal = Console(highlight=False)
+    terminal = console()
     for grid in written.grids:
         typer.echo(grid.title)
-        terminal.print(console(grid))
+        terminal.print(tables.console(grid))
         for note in grid.notes:
             typer.echo(note)
         typer.echo()

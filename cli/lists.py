@@ -55,8 +55,9 @@ def settings(search: Search = "") -> None:
 
 def _print(head: Sequence[str], rows: Iterable[Sequence[str]], search: str) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from cli.tables import console
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(head):
@@ -67,4 +68,4 @@ def _print(head: Sequence[str], rows: Iterable[Sequence[str]], search: str) -> N
     if not table.row_count:
         typer.echo(f"nothing here has {search!r} in it.", err=True)
         raise typer.Exit(1)
-    Console(highlight=False, markup=False).print(table)
+    console().print(table)

@@ -89,9 +89,10 @@ def _as_json(counts: "NDArray[np.int64]", rule: str, names: Sequence[str]) -> di
 
 def _show(counts: "NDArray[np.int64]", rule: str, trained: "Trained") -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from cli.tables import console
 
     names = trained.class_names
     rows, right = int(counts.sum()), int(counts.trace())
@@ -110,8 +111,8 @@ def _show(counts: "NDArray[np.int64]", rule: str, trained: "Trained") -> None:
     for label in told:
         n, some, share = _shares(counts)[label]
         table.add_row(Text(names[label]), str(n), str(some), "-" if share is None else f"{100 * share:.1f} %")
-    console = Console(highlight=False)
-    console.print(table)
+    terminal = console()
+    terminal.print(table)
     shown = [label for label in range(len(names)) if counts[label].any() or counts[:, label].any()]
     if len(shown) <= MOST_COLUMNS:
         matrix = Table(box=box.SIMPLE_HEAD, title="true class, by the class that was answered", title_justify="left")
@@ -120,7 +121,7 @@ def _show(counts: "NDArray[np.int64]", rule: str, trained: "Trained") -> None:
             matrix.add_column(Text(names[label]), justify="right")
         for label in told:
             matrix.add_row(Text(names[label]), *(str(counts[label, other] or "") for other in shown))
-        console.print(matrix)
+        terminal.print(matrix)
         return
     wrong = [(int(counts[t, p]), t, p) for t in told for p in shown if t != p and counts[t, p]]
     for number, true, other in sorted(wrong, key=lambda each: (-each[0], each[1:]))[:MOST_COLUMNS]:

@@ -117,9 +117,10 @@ def _as_json(answer: "Answer", rule: str, class_names: tuple[str, ...]) -> dict[
 
 def _print_table(answers: Iterable["Answer"], class_names: tuple[str, ...]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from cli.tables import console
 
     # Text: a name is no markup
     table = Table(box=box.SIMPLE_HEAD)
@@ -133,4 +134,4 @@ def _print_table(answers: Iterable["Answer"], class_names: tuple[str, ...]) -> N
         second = "-" if answer.runner_up is None else class_names[answer.runner_up]
         name = class_names[answer.label]
         table.add_row(Text(answer.source), Text(name), share, f"{answer.score:.4g}", Text(second))
-    Console(highlight=False).print(table)
+    console().print(table)

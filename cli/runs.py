@@ -30,9 +30,9 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     if context.invoked_subcommand is not None:
         return
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
+    from cli.tables import console
     from data.domains import short_name
     from experiments.kept import kept
     from federation.words import without_middle
@@ -44,8 +44,8 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     if not found:
         typer.echo(f"{results_root(results)} holds no run; `protosphere run` makes one.")
         return
-    console = Console(highlight=False, markup=False)
-    most = MOST_OF_DATA[console.width >= WIDE]
+    terminal = console()
+    most = MOST_OF_DATA[terminal.width >= WIDE]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(("name", "method", "data", "state", "%", "size")):
         # a narrow terminal folds the first two, which may be long, and loses nothing
@@ -65,7 +65,7 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
             readable_size(each.size),
         ]
         table.add_row(*row)
-    console.print(table)
+    terminal.print(table)
     typer.echo(f"in {results_root(results)}: {readable_size(sum(each.size for each in found))}")
 
 
@@ -93,9 +93,9 @@ def compare(
     Exits 0; 2 where a name is no run.
     """
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
+    from cli.tables import console
     from experiments.kept import find
     from experiments.side_by_side import differing_settings, figures, gain
     from federation.settings import SettingError
@@ -110,7 +110,7 @@ def compare(
         gains = [(other, gain(first, other)) for other in others]
     except SettingError as error:
         end(str(error), BAD_INPUT)
-    console = Console(highlight=False, markup=False)
+    terminal = console()
     for title, rows in (("setting", differing_settings(found)), ("figure", figures(found))):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column(title, no_wrap=True)
@@ -119,7 +119,7 @@ def compare(
         for name, values in rows:
             table.add_row(name, *values)
         if table.row_count:
-            console.print(table)
+            terminal.print(table)
         else:
             typer.echo("they differ in no setting")
     for other, told in gains:
