@@ -11,13 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import save as array_bytes
 from safetensors.numpy import save_file as save_arrays
 from safetensors.torch import load_file, save_file
-from safetensors.torch import save as tensor_bytes
 
 from data import ToldError
 from data.files import replacing
@@ -30,13 +27,8 @@ from strategies.contract import ClientState
 KEPT_GENERATIONS = 2
 MADE = "made"  # beside what was received: the round that made it
 AGAIN = "The next round brings it again."
-SHARED = 2**24  # bytes of a file up to which clients of a process have one where they received the same
 GENERATION = re.compile(r"round-\d{6,}\.safetensors")
 Stamp = tuple[int, int, int]  # round, inode, modification time: one state, however often it was written
-
-
-# What was written last for a client of this process: the bytes, their file, its stamp.
-_last: tuple[bytes, Path, tuple[int, ...]] | None = None
 
 
 class StoreError(ToldError):
@@ -154,20 +146,14 @@ class Store:
         )
 
     def save_received(self, payload: Payload, constants: Mapping[str, float], made: int = 0) -> None:
-        """Keep what the server sent last; training reads it back where a method sends `once`. Clients of one process
-        that received the same share a file (hard links): to write one each was a tenth of a small client's round.
+        """Keep what the server sent last; training reads it back where a method sends `once`.
 
         Args:
             made: the round that made it.
         """
         numbers = {f"constant/{name}": torch.tensor(value, dtype=torch.float64) for name, value in constants.items()}
         stamp = {MADE: torch.tensor(made)} if made else {}
-        tensors = _on_host(to_tensors(payload) | numbers | stamp)
-        path = self.folder / "received.safetensors"
-        if sum(tensor.nbytes for tensor in tensors.values()) > SHARED:
-            self._replace(path, lambda temporary: _save(tensors, temporary))
-        else:
-            self._share(path, _bytes_of(tensors))
+        self._write(self.folder / "received.safetensors", to_tensors(payload) | numbers | stamp)
 
     def load_received(self) -> tuple[Payload | None, dict[str, float]]:
         """What `save_received` kept: the payload, None if none ever came, and the constants.
@@ -249,24 +235,9 @@ class Store:
     def _path(self, round_number: int) -> Path:
         return self.folder / f"round-{round_number:06d}.safetensors"
 
-    def _write(self, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-        whole = _on_host(tensors)
+    def _write(self, path: Path, tensors: dict[str, torch.Tensor]) -> None:
+        whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         self._replace(path, lambda temporary: _save(whole, temporary))
-
-    def _share(self, path: Path, content: bytes) -> None:
-        """Write a file, as another name of the one that this process wrote last where that holds the same."""
-        global _last
-        before = _last
-
-        def write(temporary: Path) -> None:
-            # of a process that was killed and had this one's number; it may be another name of a file in use
-            temporary.unlink(missing_ok=True)
-            if before is not None and before[0] == content and _linked(before[1], temporary, before[2]):
-                return
-            temporary.write_bytes(content)
-
-        self._replace(path, write)
-        _last = content, path, _version(path)
 
     def _replace(self, path: Path, write: Callable[[Path], object]) -> None:
         """Whole or not at all.
@@ -296,54 +267,15 @@ def _as_received(path: Path, tensors: Mapping[str, torch.Tensor], remedy: str) -
     return payload, {name.removeprefix("constant/"): float(number) for name, number in named.items()}
 
 
-def _on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-
-
 def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     """The same file either way; safetensors' checks of torch's tensors take longer than all the rest."""
-    arrays = _arrays(tensors)
-    if arrays is None:
-        save_file(_copies(tensors), path)
+    try:
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    except TypeError:
+        # NumPy has no bfloat16; copies, since tensors that share memory are refused
+        save_file({name: tensor.clone() for name, tensor in tensors.items()}, path)
     else:
         save_arrays(arrays, path)
-
-
-def _bytes_of(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """What `_save` writes."""
-    arrays = _arrays(tensors)
-    return tensor_bytes(_copies(tensors)) if arrays is None else array_bytes(arrays)
-
-
-def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray] | None:
-    """None where NumPy has no such type: bfloat16."""
-    try:
-        return {name: tensor.numpy() for name, tensor in tensors.items()}
-    except TypeError:
-        return None
-
-
-def _copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Of torch's tensors safetensors refuses those that share memory."""
-    return {name: tensor.clone() for name, tensor in tensors.items()}
-
-
-def _linked(path: Path, name: Path, version: tuple[int, ...]) -> bool:
-    """Whether a file has got another name; not where it is no longer that version of it, nor where a file system has
-    no such names, or no more for this one."""
-    try:
-        os.link(path, name)
-        if _version(name) == version:
-            return True
-        name.unlink()
-    except OSError:
-        pass
-    return False
-
-
-def _version(path: Path) -> tuple[int, ...]:
-    stat = path.stat()
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 def _read(path: Path, remedy: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
