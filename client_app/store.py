@@ -228,9 +228,22 @@ class Store:
         return [self.folder / name for name in self._names() if GENERATION.fullmatch(name)]
 
     def _names(self) -> list[str]:
-        """Of all that lies in the folder."""
-        # a pattern of pathlib's takes several times as long
-        return os.listdir(self.folder) if self.folder.is_dir() else []
+        """Of all that lies in the folder.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        try:
+            # a pattern of pathlib's takes several times as long, and finds nothing where it may not look
+            return os.listdir(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise StoreError(
+                f"{self.folder} cannot be read ({error.strerror}); give it back to the user who runs this, or set "
+                "PROTOSPHERE_HOME to a folder of yours.",
+                told="its kept state cannot be read",
+            ) from None
 
     def _path(self, round_number: int) -> Path:
         return self.folder / f"round-{round_number:06d}.safetensors"

@@ -268,7 +268,8 @@ def stop_if_not_finite(sums: Mapping[str, Tensor], ran: list[Phase], epoch: int,
 def stop_if_spoilt(tensors: Mapping[str, Tensor], ran: list[Phase]) -> None:
     """The last step's loss is that of the model before the step, which itself may have ruined the model."""
     # what is not finite makes its sum so; a sum that is too large alone is looked into
-    if bool(torch.stack([tensor.sum(dtype=torch.float32) for tensor in tensors.values()]).isfinite().all()):
+    sums = [t.sum().abs() if t.is_complex() else t.sum(dtype=torch.float32) for t in tensors.values()]
+    if bool(torch.stack([total.to(torch.float32) for total in sums]).isfinite().all()):
         return
     finite = torch.stack([tensor.isfinite().all() for tensor in tensors.values()]).tolist()
     for name, good in zip(tensors, finite, strict=True):

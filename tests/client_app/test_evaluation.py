@@ -7,6 +7,7 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from client_app.evaluation import ROWS_AT_ONCE, DivergenceError, evaluate, features_of, measure
+from data.client_data import InputTransform, Rows
 from federation.wire import confusion
 from prototypes.prototype_set import PrototypeSet
 
@@ -81,6 +82,19 @@ def test_each_rule_equals_its_loop_over_rows(parts):
         }
         assert {rule: pair[split] for rule, pair in found.correct.items()} == expected
     assert len({pair[0] for pair in found.correct.values()}) > 3, "rules that all agree would hide a mix-up"
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows"), [((6,), 256), ((1, 8, 8), 256), ((3, 16, 16), 256), ((3, 32, 32), 64), ((3, 224, 224), 64)]
+)
+def test_of_small_images_more_pass_at_once(parts, shape, rows):
+    made, passed = parts(), []
+    transform = InputTransform(255.0, (0.5,) * shape[0], (0.5,) * shape[0], shape)
+    made.objective.features = lambda state, inputs: passed.append(len(inputs)) or torch.zeros(len(inputs), 2)
+    many = Rows(torch.zeros(1, dtype=torch.uint8).expand(300, *shape), torch.zeros(300, dtype=torch.int64))
+    assert len(features_of(made.objective, made.state, many, transform)) == 300
+    assert passed[0] == rows
+    assert sum(passed) == 300
 
 
 @pytest.mark.parametrize("most", [100, 3], ids=["matrix", "per-class"])

@@ -193,6 +193,17 @@ def test_the_newest_targets_are_kept_apart_from_the_generations(store):
     assert set(load_file(store.folder / "received.safetensors")) == {"labels", "vectors"}
 
 
+def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(store, monkeypatch):
+    store.save(1, state_with(1.0))
+
+    def refused(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(store_module.os, "listdir", refused)
+    with pytest.raises(StoreError, match=r"a-run/3 cannot be read \(Permission denied\); give it back"):
+        store.newest_before(2)
+
+
 def test_the_description_is_written_once(store):
     store.describe({"model": "tiny_cnn", "class_names": ["ant", "bee"]})
     store.describe({"model": "another"})

@@ -1,14 +1,17 @@
 """The training loop against naive loops written out here: by sample, by parameter, by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from client_app import trainer
 from client_app.evaluation import evaluate
 from client_app.store import Store
-from client_app.trainer import DivergenceError, batches, train
+from client_app.trainer import DivergenceError, batches, stop_if_spoilt, train
+from data.client_data import InputTransform, Rows
 from federation.seeds import generator
 from federation.wire.codec import Codec
 from federation.wire.messages import decode_report, encode_report
@@ -259,6 +262,53 @@ def test_a_model_that_the_last_step_spoilt_is_not_kept_and_told_before_the_next_
     said = f"`{spoilt[0]}` is not finite after training in phase `first`; lower `a-rate`$"
     with pytest.raises(DivergenceError, match="the features are not finite" if finite else said):
         train(made.objective, made.state, made.data, STREAM, 1)
+
+
+UNBOUND = {
+    "no number": [math.nan],
+    "two that would cancel": [math.inf, -math.inf],
+    "the imaginary part": [complex(1, math.inf)],
+}
+
+
+@pytest.mark.parametrize("values", UNBOUND.values(), ids=UNBOUND)
+def test_whatever_is_not_finite_is_found(values):
+    with pytest.raises(DivergenceError, match="`b` is not finite"):
+        stop_if_spoilt({"a": torch.ones(3), "b": torch.tensor(values)}, [Phase("train", [])])
+
+
+FINITE = {
+    "a sum that float32 cannot hold": torch.full((9,), 3e38),
+    "float16": torch.full((9,), 6e4, dtype=torch.float16),
+    "float64": torch.tensor([1e300], dtype=torch.float64),
+    "complex": torch.tensor([3e38 + 3e38j]),
+    "a counter": torch.tensor(7),
+    "a mask": torch.tensor([True]),
+    "nothing": torch.zeros(0),
+}
+
+
+@pytest.mark.parametrize("tensor", FINITE.values(), ids=FINITE)
+def test_what_is_finite_passes_whatever_its_sum(tensor):
+    stop_if_spoilt({"a": tensor, "b": torch.ones(3)}, [Phase("train", [])])
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 5), (3, 4, 5), (3, 7), (6,)])
+def test_rows_made_ready_are_those_of_the_transform_in_bits_and_in_memory(parts, monkeypatch, shape):
+    made = parts()
+    rows = Rows(torch.randint(0, 256, (21, *shape), dtype=torch.uint8), made.data.train.labels)
+    transform = InputTransform(255.0, (0.4,) * shape[0], (0.2,) * shape[0], shape)
+    data, index = replace(made.data, train=rows, transform=transform), torch.tensor([20, 3, 3, 0])
+    phase = Phase("train", [])
+    ready = trainer._made_ready(data)
+    assert ready is not None
+    batch = trainer._batch(data, ready, phase, index, "none", None)
+    plain = trainer._batch(data, None, phase, index, "none", None)
+    assert torch.equal(batch.inputs, plain.inputs)
+    assert batch.inputs.stride() == plain.inputs.stride()
+    assert torch.equal(batch.labels, plain.labels)
+    monkeypatch.setattr(trainer, "MADE_READY", rows.inputs.numel() - 1)
+    assert trainer._made_ready(data) is None
 
 
 def test_the_pull_is_named_where_there_is_one(parts):
