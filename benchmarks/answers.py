@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,7 @@ QUESTIONS, RESULTS, PAGES = (
     ROOT / "docs" / "answers",
 )
 METRIC = "metric: "
+PANELS_ACROSS = 3
 SILENT = ("local", "frame")  # train alone, and towards targets that come from the seed
 
 
@@ -216,9 +218,13 @@ def picture(answer: Answer) -> str:
     # where the baseline has no such figure there is none to be less by
     shown = [m for m in answer.metrics if any(answer.against(row, each, m) for row in answer.rows for each in methods)]
     names = max(2.6, 1 + 0.08 * max(map(len, methods)))  # inches that they take
-    with canvas.figure((names + 2.6 * many, 1.3 + 0.3 * len(methods))) as drawing:
-        panels = drawing.subplots(1, many, sharey=True, squeeze=False)[0]
-        for axes, row in zip(panels, answer.rows, strict=True):
+    down = ceil(many / PANELS_ACROSS)
+    across = ceil(many / down)
+    with canvas.figure((names + 2.6 * across, 0.5 + down * (0.8 + 0.3 * len(methods)))) as drawing:
+        panels = drawing.subplots(down, across, sharey=True, squeeze=False).flatten()
+        for axes in panels[many:]:
+            axes.remove()
+        for axes, row in zip(panels, answer.rows, strict=False):
             axes.axvline(0, color=canvas.SOFT, linewidth=1)
             for place in range(len(shown)):
                 _intervals(axes, answer, row, shown, methods, place)
@@ -226,8 +232,8 @@ def picture(answer: Answer) -> str:
             axes.set_xlabel("points")
         panels[0].set_yticks(range(len(methods)), methods)
         panels[0].invert_yaxis()
-        named, across = panels[0].get_legend_handles_labels(), min(len(shown), 2 * many)
-        drawing.legend(*named, loc="outside lower center", ncols=across)
+        named = panels[0].get_legend_handles_labels()
+        drawing.legend(*named, loc="outside lower center", ncols=min(len(shown), 2 * across))
         return canvas.svg(drawing)
 
 
