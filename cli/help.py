@@ -61,7 +61,8 @@ class Group(_Plain, TyperGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is meant; an unknown one ends with the nearest."""
         names = self.list_commands(ctx)
-        if args and args[0] not in names:
+        # while a shell asks what there is, nothing is wrong yet
+        if args and args[0] not in names and not ctx.resilient_parsing:
             near = difflib.get_close_matches(args[0], names, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"The commands are {', '.join(names)}."
             ctx.fail(f"No such command {args[0]!r}. {hint}")
