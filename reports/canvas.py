@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+POINTS = 72  # of an inch, in which SVG measures
 HALF = (5.7, 3.6)  # inches: half of the page's width, where letters are as large as the page's
 WHOLE = (11.6, 3.8)
 
@@ -95,6 +96,15 @@ def figure(size: tuple[float, float] = HALF, kind: "type[Figure] | None" = None)
 
 def svg(drawn: "Figure") -> str:
     """The figure as an SVG file's text; inside `figure`."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    # savefig would lay it out by a whole drawing that it throws away
+    FigureCanvasSVG(drawn)
+    drawn.set_dpi(POINTS)
+    engine = drawn.get_layout_engine()
+    if engine is not None and drawn.axes:
+        engine.execute(drawn)
+    drawn.set_layout_engine("none")
     stream = io.StringIO()
     drawn.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = stream.getvalue()
