@@ -111,4 +111,4 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.rules_table
 
 clean:
-	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) docs/_build docs/jupyter_execute .pytest_cache .mypy_cache .ruff_cache

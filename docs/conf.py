@@ -3,7 +3,8 @@
 project = "Protosphere"
 author = "The Protosphere developers"
 extensions = ["myst_nb", "sphinx_copybutton"]
-exclude_patterns = ["_build"]
+# the second is where myst-nb lays a notebook's pictures
+exclude_patterns = ["_build", "jupyter_execute"]
 html_theme = "furo"
 html_title = "Protosphere"
 html_static_path = ["_static"]
