@@ -224,7 +224,7 @@ def picture(answer: Answer) -> str:
         panels = drawing.subplots(down, across, sharey=True, squeeze=False).flatten()
         for axes in panels[many:]:
             axes.remove()
-        for axes, row in zip(panels, answer.rows, strict=False):
+        for axes, row in zip(panels[:many], answer.rows, strict=True):
             axes.axvline(0, color=canvas.SOFT, linewidth=1)
             for place in range(len(shown)):
                 _intervals(axes, answer, row, shown, methods, place)

@@ -200,12 +200,8 @@ def batches(rows: int, size: int, order: torch.Generator, device: torch.device) 
 
 
 def _made_ready(data: ClientData) -> Tensor | None:
-    """A few rows as the model sees them, once and not in every batch, images with their channels last (n, H, W, C);
-    None of many."""
-    if data.train.inputs.numel() > MADE_READY:
-        return None
-    seen = data.transform(data.train.inputs)
-    return seen.permute(0, 2, 3, 1) if seen.dim() == 4 else seen
+    """A few rows as the model sees them, once and not in every batch; None of many."""
+    return data.transform(data.train.inputs) if data.train.inputs.numel() <= MADE_READY else None
 
 
 def _batch(
@@ -215,8 +211,9 @@ def _batch(
         return Batch(phase.rows[0][index], phase.rows[1][index])
     if ready is not None:
         seen = ready[index]
-        # the layout of the transform: rows taken of what is channels last would be that for several channels alone
-        return Batch(seen.permute(0, 3, 1, 2) if seen.dim() == 4 else seen, data.train.labels[index])
+        # rows taken of images of one channel are no longer in the transform's layout
+        seen = seen.to(memory_format=torch.channels_last) if seen.dim() == 4 else seen
+        return Batch(seen, data.train.labels[index])
     inputs = data.train.inputs[index]
     inputs = inputs if draws is None else augmented(inputs, augment, draws)
     return Batch(data.transform(inputs), data.train.labels[index])

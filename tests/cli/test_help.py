@@ -109,6 +109,12 @@ def test_a_letter_that_the_terminal_lacks_is_no_crash(home, monkeypatch):
     assert b"1 ? 8 ? 8" in raw.getvalue()
 
 
+def completed(typed):
+    """What a shell gets that asks how the last word goes on."""
+    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ", 3)) - 1 if "'" in typed else typed.count(" "))}
+    return CliRunner().invoke(app, prog_name="protosphere", env=asked | {"_PROTOSPHERE_COMPLETE": "complete_bash"})
+
+
 @pytest.mark.parametrize(
     ("typed", "found"),
     [
@@ -125,13 +131,10 @@ def test_a_letter_that_the_terminal_lacks_is_no_crash(home, monkeypatch):
     ],
 )
 def test_a_shell_completes_what_there_is(typed, found, home):
-    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ", 3)) - 1 if "'" in typed else typed.count(" "))}
-    told = CliRunner().invoke(app, prog_name="protosphere", env=asked | {"_PROTOSPHERE_COMPLETE": "complete_bash"})
-    assert told.stdout.splitlines() == found
+    assert completed(typed).stdout.splitlines() == found
 
 
 @pytest.mark.parametrize("typed", ["protosphere nonsense --preset gfpl-m", "protosphere runs nonsense lat"])
 def test_a_shell_that_asks_after_a_mistyped_command_gets_nothing_and_no_error(typed, home):
-    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
-    told = CliRunner().invoke(app, prog_name="protosphere", env=asked | {"_PROTOSPHERE_COMPLETE": "complete_bash"})
+    told = completed(typed)
     assert (told.exit_code, told.output.strip()) == (0, "")
