@@ -1,9 +1,10 @@
 """The pictures and tables of what is taken for what in the last evaluation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from federation.words import one_line
 from reports import canvas, page
@@ -16,6 +17,8 @@ from runs.confusion import OTHER, by_class, together
 MOST_MATRICES = 8  # architectures that have one of their own
 MOST_NUMBERED = 20  # classes up to which a cell tells its number
 ALL = "all clients"
+
+Counts = npt.NDArray[np.int64]  # true class, predicted class
 
 
 def _triples(results: Results) -> tuple[str, Mapping[str, Sequence[Sequence[int]]]]:
@@ -30,39 +33,51 @@ def confusion_matrices(results: Results) -> list[tuple[str, Picture]]:
     """Of all clients, then of each architecture: its name, and its picture. Nothing where nobody told."""
     rule, found = _triples(results)
     squares = {name: each for name, each in found.items() if all(predicted != OTHER for _, predicted, _ in each)}
-    return [
-        (name, _matrix(results, rule, name, each, place))
-        for place, (name, each) in enumerate(list(squares.items())[: MOST_MATRICES + 1])
-    ]
-
-
-def _matrix(results: Results, rule: str, who: str, triples: Sequence[Sequence[int]], place: int) -> Picture:
+    chosen = list(squares.items())[: MOST_MATRICES + 1]
+    if not chosen:
+        return []
     names = [one_line(name, 14) for name in results.class_names]
     K = len(names)
-    counts = np.zeros((K, K), dtype=np.int64)
-    for true, predicted, rows in triples:
-        counts[true, predicted] = rows
-    totals = counts.sum(axis=1, keepdims=True)
-    shares = np.divide(100 * counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0)
+    # one drawing, laid out once, whose cells alone change
     with canvas.figure((canvas.HALF[0], 4.9)) as drawn:
         axes = drawn.add_subplot()
-        image = axes.imshow(
-            np.ma.masked_equal(shares, 0), vmin=0, vmax=100, interpolation="none", cmap=canvas.COLOUR_MAP
-        )
-        bar = axes.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.046)
+        image = axes.imshow(np.zeros((K, K)), vmin=0, vmax=100, interpolation="none", cmap=canvas.COLOUR_MAP)
+        bar = drawn.colorbar(image, ax=axes, pad=0.02, fraction=0.046)
         bar.set_label("share of the true class (%)")
         bar.outline.set_visible(False)
         if K <= MOST_NAMED:
             axes.set_xticks(range(K), names, rotation=90 if max(map(len, names)) > 2 else 0)
             axes.set_yticks(range(K), names)
-        for row, column in zip(*np.nonzero(counts), strict=True) if K <= MOST_NUMBERED else ():
-            # of its own colour, as the cell is
-            colour = "#fdfdfd" if shares[row, column] < 60 else "#101010"
-            size = 8 if K <= 12 else 6.5
-            axes.text(column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=size, color=colour)
         axes.set(xlabel="predicted class", ylabel="true class")
         axes.grid(visible=False)
-        svg = canvas.svg(drawn)
+
+        def matrix(counts: Counts) -> str:
+            totals = counts.sum(axis=1, keepdims=True)
+            shares = np.divide(100 * counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0)
+            image.set_data(np.ma.masked_equal(shares, 0))
+            for old in list(axes.texts):
+                old.remove()
+            for row, column in zip(*np.nonzero(counts), strict=True) if K <= MOST_NUMBERED else ():
+                # of its own colour, as the cell is
+                colour = "#fdfdfd" if shares[row, column] < 60 else "#101010"
+                size = 8 if K <= 12 else 6.5
+                axes.text(column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=size, color=colour)
+            return canvas.svg(drawn)
+
+        return [(name, _picture(results, rule, name, each, place, matrix)) for place, (name, each) in enumerate(chosen)]
+
+
+def _picture(
+    results: Results,
+    rule: str,
+    who: str,
+    triples: Sequence[Sequence[int]],
+    place: int,
+    matrix: Callable[[Counts], str],
+) -> Picture:
+    counts = np.zeros([len(results.class_names)] * 2, dtype=np.int64)
+    for true, predicted, rows in triples:
+        counts[true, predicted] = rows
     wrong = sorted(((rows, true, other) for true, other, rows in triples if true != other), reverse=True)[:3]
     words = [
         f"“{results.class_names[true]}” for “{results.class_names[other]}” ({rows})" for rows, true, other in wrong
@@ -76,7 +91,7 @@ def _matrix(results: Results, rule: str, who: str, triples: Sequence[Sequence[in
     alt = f"Confusion of {who}: {right} of {counts.sum()} test rows right. {most}"
     table: list[list[object]] = [[name, *row] for name, row in zip(results.class_names, counts.tolist(), strict=True)]
     numbers: list[list[object]] = [["true class", *results.class_names], *table]
-    return Picture(f"confusion-{place}" if place else "confusion", svg, alt, caption, numbers=numbers)
+    return Picture(f"confusion-{place}" if place else "confusion", matrix(counts), alt, caption, numbers=numbers)
 
 
 def class_table(results: Results) -> Iterator[Html]:

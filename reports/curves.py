@@ -1,7 +1,7 @@
 """The pictures of a run that look into its mean: the parts of the loss, and every client by itself."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from federation.words import one_line
 from reports import canvas
@@ -9,9 +9,13 @@ from reports.canvas import COLOURS, SOFT
 from reports.pictures import Picture, dots, plain_numbers, whole_rounds
 from reports.results import Results
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 MOST_SMALL = 20  # clients with a picture of their own
 IN_A_ROW = 5
 TOTAL = "loss"  # the weighted sum of its parts
+PERCENT = (0, 20, 40, 60, 80, 100)
 ORDERS = {"worst": "worst first", "size": "fewest rows first"}
 
 
@@ -98,32 +102,18 @@ def _small(
     rows: dict[int, int],
 ) -> Picture:
     shown = order[:MOST_SMALL]
-    mean = [(of_round, 100 * value) for of_round, value in results.of_rule("mean")]
     across = min(IN_A_ROW, len(shown))
     down = -(-len(shown) // across)
     models = {client["partition"]: one_line(client["model"], 22) for client in results.roster}
     with canvas.figure((canvas.WHOLE[0], 0.7 + 1.65 * down)) as drawn:
-        grid: Any = drawn.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-        for place, axes in enumerate(grid.flat):
-            if place >= len(shown):
-                axes.set_visible(False)
-                continue
-            partition = shown[place]
-            points = [(of_round, 100 * value) for of_round, value in curves[partition]]
-            axes.plot(*zip(*mean, strict=True), color=SOFT, alpha=0.35, linewidth=3.0)
-            axes.plot(
-                *zip(*points, strict=True),
-                color=COLOURS[0],
-                marker=dots(points) if len(points) < 4 else "",
-                markersize=3,
-            )
+        _panels(drawn, across, [curves[partition] for partition in shown], results.of_rule("mean"))
+        for place, partition in enumerate(shown):
             told = f", {rows[partition]} rows" if rows[partition] else ""
-            axes.set_title(f"{partition}: {points[-1][1]:.0f} %{told}", fontsize=9.5)
-            axes.text(0.97, 0.05, models[partition], transform=axes.transAxes, ha="right", fontsize=8, color=SOFT)
-            axes.set_ylim(-3, 103)
-            whole_rounds(axes, most=4)
-            # where the one below is empty
-            axes.tick_params(labelbottom=place + across >= len(shown))
+            title = f"{partition}: {100 * curves[partition][-1][1]:.0f} %{told}"
+            left, bottom = _corner(place, across)
+            drawn.axes[0].text(left, bottom + 1.05, title, fontsize=9.5)
+            words = models[partition]
+            drawn.axes[0].text(left + 0.97, bottom + 0.05, words, ha="right", fontsize=8, color=SOFT)
         drawn.supxlabel("round", fontsize=9.5)
         drawn.supylabel("test accuracy (%)", fontsize=9.5)
         svg = canvas.svg(drawn)
@@ -137,3 +127,60 @@ def _small(
     heads = ["client", "model", "training rows", "round", "accuracy (%)"]
     alt = f"Test accuracy of single clients over rounds, {ORDERS[name]}; at the end {last}."
     return Picture(f"clients-{name}", svg, alt, caption, wide=True, numbers=[heads, *table])
+
+
+Points = Sequence[tuple[int, float]]  # round, accuracy as a share
+
+
+def _corner(place: int, across: int) -> tuple[float, float]:
+    """Left and bottom of a panel, each of which is one wide and one high."""
+    return 1.06 * (place % across), -1.28 * (place // across)
+
+
+def _panels(drawn: "Figure", across: int, panels: Sequence[Points], mean: Points) -> None:
+    """A panel a curve, each over the mean, in one pair of axes; with a pair each matplotlib takes ten times as long."""
+    from matplotlib.collections import LineCollection
+    from matplotlib.ticker import MaxNLocator
+
+    all_rounds = [of_round for curve in (mean, *panels) for of_round, _ in curve]
+    first, last = min(all_rounds), max(*all_rounds, min(all_rounds) + 1)
+    ticks = MaxNLocator(nbins=4, integer=True, min_n_ticks=1).tick_values(first, last)
+    rounds = [tick for tick in ticks if first <= tick <= last]
+    axes = drawn.add_subplot()
+    axes.set_axis_off()
+
+    def x(of_round: float) -> float:
+        return 0.04 + 0.92 * (of_round - first) / (last - first)
+
+    def y(share: float) -> float:
+        return 0.03 + 0.94 * share
+
+    lines: dict[str, list[list[tuple[float, float]]]] = {"grid": [], "frame": [], "mean": [], "client": []}
+    for place, points in enumerate(panels):
+        left, bottom = _corner(place, across)
+        lines["grid"] += [[(left + x(of_round), bottom), (left + x(of_round), bottom + 1)] for of_round in rounds]
+        lines["grid"] += [[(left, bottom + y(tick / 100)), (left + 1, bottom + y(tick / 100))] for tick in PERCENT]
+        lines["frame"].append([(left, bottom + 1), (left, bottom), (left + 1, bottom)])
+        for name, curve in {"mean": mean, "client": points}.items():
+            lines[name].append([(left + x(of_round), bottom + y(share)) for of_round, share in curve])
+        small: Any = {"fontsize": 8.8, "color": SOFT}
+        if place % across == 0:
+            for tick in PERCENT:
+                axes.text(left - 0.03, bottom + y(tick / 100), f"{tick}", ha="right", va="center", **small)
+        # where no panel is below
+        if place + across >= len(panels):
+            for of_round in rounds:
+                axes.text(left + x(of_round), bottom - 0.05, f"{of_round:.0f}", ha="center", va="top", **small)
+    look: dict[str, Any] = {
+        "grid": {"colors": canvas.GRID, "linewidths": 0.7},
+        "frame": {"colors": SOFT, "linewidths": 0.8},
+        "mean": {"colors": SOFT, "linewidths": 3.0, "alpha": 0.35},
+        "client": {"colors": COLOURS[0], "linewidths": 1.8},
+    }
+    for name, segments in lines.items():
+        axes.add_collection(LineCollection(segments, clip_on=False, **look[name]))
+    # too few to be seen as a curve
+    few = [point for curve in lines["client"] if len(curve) < 4 for point in curve]
+    if few:
+        axes.plot(*zip(*few, strict=True), color=COLOURS[0], marker="o", markersize=3, linestyle="")
+    axes.set(xlim=(0, _corner(across - 1, across)[0] + 1), ylim=(_corner(len(panels) - 1, across)[1], 1))
