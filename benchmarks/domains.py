@@ -22,7 +22,7 @@ from benchmarks.common import percent, runs_by_ways, table_parser
 TASK = (
     'models="tiny_cnn" feature-dim=64 partition="mixed" split="official" shots=25 shots-spread=0 ways-spread=1 '
     "validation-share=0.0 batch-size=4 learning-rate=0.01 momentum=0.9 weight-decay=1e-5 rounds=20 evaluate-every=20 "
-    'prototype-weight=1.0 prototype-loss="l2-squared"'
+    'prototype-weight=1.0 prototype-loss="l2"'
 )
 ROWS = {
     "Local": 'strategy="local" inference="classifier"',
