@@ -7,9 +7,9 @@ from typing import Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from cli.tables import console
 from runs.lines import readable_size
 
 FIGURES = ("selected", "best", "client-best", "last-5", "final")
@@ -18,9 +18,8 @@ FIGURES = ("selected", "best", "client-best", "last-5", "final")
 def print_summary(folder: Path) -> None:
     """Print the headline figures by prediction rule, the floor, bytes, seconds, and where all of it is."""
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
-    console = Console(highlight=False)
     if summary["rules"]:
-        console.print(_table(summary))
+        console().print(_table(summary))
     for line in _lines(summary):
         typer.echo(line)
     if (folder / "report.html").exists():
