@@ -134,7 +134,7 @@ Points = Sequence[tuple[int, float]]  # round, accuracy as a share
 
 def _corner(place: int, across: int) -> tuple[float, float]:
     """Left and bottom of a panel, each of which is one wide and one high."""
-    return 1.06 * (place % across), -1.28 * (place // across)
+    return 1.1 * (place % across), -1.28 * (place // across)
 
 
 def _panels(drawn: "Figure", across: int, panels: Sequence[Points], mean: Points) -> None:
@@ -143,14 +143,16 @@ def _panels(drawn: "Figure", across: int, panels: Sequence[Points], mean: Points
     from matplotlib.ticker import MaxNLocator
 
     all_rounds = [of_round for curve in (mean, *panels) for of_round, _ in curve]
-    first, last = min(all_rounds), max(*all_rounds, min(all_rounds) + 1)
-    ticks = MaxNLocator(nbins=4, integer=True, min_n_ticks=1).tick_values(first, last)
+    first, last = min(all_rounds), max(all_rounds)
+    span = max(last - first, 1)
+    # beyond both ends, as axes are: the round numbers among them are rounder then
+    ticks = MaxNLocator(nbins=4, integer=True, min_n_ticks=1).tick_values(first - 0.05 * span, last + 0.05 * span)
     rounds = [tick for tick in ticks if first <= tick <= last]
     axes = drawn.add_subplot()
     axes.set_axis_off()
 
     def x(of_round: float) -> float:
-        return 0.04 + 0.92 * (of_round - first) / (last - first)
+        return 0.04 + 0.92 * (of_round - first) / span
 
     def y(share: float) -> float:
         return 0.03 + 0.94 * share
@@ -162,7 +164,8 @@ def _panels(drawn: "Figure", across: int, panels: Sequence[Points], mean: Points
         lines["grid"] += [[(left, bottom + y(tick / 100)), (left + 1, bottom + y(tick / 100))] for tick in PERCENT]
         lines["frame"].append([(left, bottom + 1), (left, bottom), (left + 1, bottom)])
         for name, curve in {"mean": mean, "client": points}.items():
-            lines[name].append([(left + x(of_round), bottom + y(share)) for of_round, share in curve])
+            if curve:
+                lines[name].append([(left + x(of_round), bottom + y(share)) for of_round, share in curve])
         small: Any = {"fontsize": 8.8, "color": SOFT}
         if place % across == 0:
             for tick in PERCENT:

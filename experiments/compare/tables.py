@@ -72,12 +72,10 @@ def grids(
     """
     beside = [(each.cell, each.summary["companion"]) for each in found if "companion" in each.summary]
     told = dict.fromkeys(f"{cell.row}, {cell.method}: with {companion}" for cell, companion in beside)
-    notes = [*scaled, *told, *map(_chosen, choices)]
+    notes = [*scaled, *told, *map(_chosen, choices), *([comparison.note] if comparison.note else [])]
     apart = [_differences(comparison, notes, found)] if len(comparison.methods) > 1 else []
     tried = [_tried(comparison, scaled, choices)] if choices else []
-    # of what the paper prints, and that stands in the first
-    printed = [comparison.note] if comparison.note else []
-    return [_accuracies(comparison, [*notes, *printed], found), *apart, *tried, _bytes(comparison, notes, found)]
+    return [_accuracies(comparison, notes, found), *apart, *tried, _bytes(comparison, notes, found)]
 
 
 def console(grid: Grid) -> Table:

@@ -12,11 +12,13 @@ TASK = {"dataset": "digits", "image-size": 32, "models": "tiny_cnn", "device": "
 TASK |= {"rounds": 3, "max-samples": 200, "partition": "iid", "split": "pooled", "inference": "classifier"}
 OF_THE_DATA = ("partition-table", "alpha", "clients", "ways", "ways-spread", "shots", "shots-spread", "evaluate-every")
 TEXTS = "fedpagr-mimic-iv"
+EVERY_ROUND = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}  # else three rounds hold no exchange
 
 
 def constants(name):
     """Of a preset, without what stands there for those who choose another method."""
     read = {key: value for key, value in read_preset(name).items() if key not in (*TASK, *OF_THE_DATA)}
+    read |= {key: value for key, value in EVERY_ROUND.items() if key in read}
     own = load_method(str(read["strategy"])).settings
     return {key: value for key, value in read.items() if "." not in key or key.partition(".")[0] in own}
 
