@@ -9,7 +9,7 @@ from strategies import load_method
 
 # the constants alone; the data, the models and the length are those of a test
 TASK = {"dataset": "digits", "image-size": 32, "models": "tiny_cnn", "device": "cpu"}
-TASK |= {"rounds": 3, "max-samples": 200, "partition": "iid", "split": "pooled", "inference": "classifier"}
+TASK |= {"rounds": 3, "max-samples": 120, "partition": "iid", "split": "pooled", "inference": "classifier"}
 OF_THE_DATA = ("partition-table", "alpha", "clients", "ways", "ways-spread", "shots", "shots-spread", "evaluate-every")
 TEXTS = "fedpagr-mimic-iv"
 EVERY_ROUND = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}  # else three rounds hold no exchange
