@@ -1,7 +1,7 @@
 """The pictures and tables of what is taken for what in the last evaluation."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ from reports.page import Html
 from reports.pictures import Picture
 from reports.results import Results
 from runs.confusion import OTHER, by_class, together
+
+if TYPE_CHECKING:
+    from matplotlib.image import AxesImage
 
 MOST_MATRICES = 8  # architectures that have one of their own
 MOST_NUMBERED = 20  # classes up to which a cell tells its number
@@ -50,35 +53,35 @@ def confusion_matrices(results: Results) -> list[tuple[str, Picture]]:
             axes.set_yticks(range(K), names)
         axes.set(xlabel="predicted class", ylabel="true class")
         axes.grid(visible=False)
-
-        def matrix(counts: Counts) -> str:
-            totals = counts.sum(axis=1, keepdims=True)
-            shares = np.divide(100 * counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0)
-            image.set_data(np.ma.masked_equal(shares, 0))
-            for old in list(axes.texts):
-                old.remove()
-            for row, column in zip(*np.nonzero(counts), strict=True) if K <= MOST_NUMBERED else ():
-                # of its own colour, as the cell is
-                colour = "#fdfdfd" if shares[row, column] < 60 else "#101010"
-                size = 8 if K <= 12 else 6.5
-                axes.text(column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=size, color=colour)
-            return canvas.svg(drawn)
-
-        return [(name, _picture(results, rule, name, each, place, matrix)) for place, (name, each) in enumerate(chosen)]
+        pictures = []
+        for place, (name, triples) in enumerate(chosen):
+            counts = np.zeros((K, K), dtype=np.int64)
+            for true, predicted, rows in triples:
+                counts[true, predicted] = rows
+            _fill(image, counts)
+            pictures.append((name, _picture(results, rule, name, counts, canvas.svg(drawn), place)))
+        return pictures
 
 
-def _picture(
-    results: Results,
-    rule: str,
-    who: str,
-    triples: Sequence[Sequence[int]],
-    place: int,
-    matrix: Callable[[Counts], str],
-) -> Picture:
-    counts = np.zeros([len(results.class_names)] * 2, dtype=np.int64)
-    for true, predicted, rows in triples:
-        counts[true, predicted] = rows
-    wrong = sorted(((rows, true, other) for true, other, rows in triples if true != other), reverse=True)[:3]
+def _fill(image: "AxesImage", counts: Counts) -> None:
+    """The cells of a matrix, in place of the one before."""
+    totals = counts.sum(axis=1, keepdims=True)
+    shares = np.divide(100 * counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0)
+    image.set_data(np.ma.masked_equal(shares, 0))
+    for old in list(image.axes.texts):
+        old.remove()
+    K = len(counts)
+    for row, column in zip(*np.nonzero(counts), strict=True) if K <= MOST_NUMBERED else ():
+        # of its own colour, as the cell is
+        colour = "#fdfdfd" if shares[row, column] < 60 else "#101010"
+        size = 8 if K <= 12 else 6.5
+        image.axes.text(column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=size, color=colour)
+
+
+def _picture(results: Results, rule: str, who: str, counts: Counts, svg: str, place: int) -> Picture:
+    wrong = sorted(
+        ((counts[true, other], true, other) for true, other in np.argwhere(counts) if true != other), reverse=True
+    )[:3]
     words = [
         f"“{results.class_names[true]}” for “{results.class_names[other]}” ({rows})" for rows, true, other in wrong
     ]
@@ -91,7 +94,7 @@ def _picture(
     alt = f"Confusion of {who}: {right} of {counts.sum()} test rows right. {most}"
     table: list[list[object]] = [[name, *row] for name, row in zip(results.class_names, counts.tolist(), strict=True)]
     numbers: list[list[object]] = [["true class", *results.class_names], *table]
-    return Picture(f"confusion-{place}" if place else "confusion", matrix(counts), alt, caption, numbers=numbers)
+    return Picture(f"confusion-{place}" if place else "confusion", svg, alt, caption, numbers=numbers)
 
 
 def class_table(results: Results) -> Iterator[Html]:
