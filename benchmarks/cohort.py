@@ -5,6 +5,8 @@
 
 FedProto's loss on made-up rows, one epoch; training and its prototypes, without what a round does around it. CPU
 seconds on a CPU; on CUDA seconds, the cohort with its graphs and without. Uneven clients have 1 to 40 batches each.
+`loop / the least` is what stacking could bring at most: the prototypes, which each client measures alone, and the
+products of the layers' matrices and nothing else, ten clients at a time, which the cache holds. Of linear layers only.
 """
 
 import argparse
@@ -16,17 +18,20 @@ from functools import partial
 from statistics import median
 
 import torch
+from torch import nn
 
 from benchmarks.common import where
 from client_app.cohort import Cohorts
 from client_app.state import lay_out, new_state
-from client_app.trainer import Job
+from client_app.trainer import Job, measured
 from data.client_data import ClientData, InputTransform, Rows
 from federation.seeds import limited_threads
 from prototypes.prototype_set import PrototypeSet
 from strategies import read_settings
 
 CLASSES = 10
+Act = Callable[[list[Job]], None]
+AT_ONCE = 10  # clients whose weights a cache of a megabyte or two holds
 
 
 def job_of(model: str, client: int, batches: int, size: int, side: int, device: torch.device) -> Job:
@@ -61,10 +66,28 @@ def one_by_one(jobs: list[Job]) -> None:
         job.alone()
 
 
-def together(cohorts: Cohorts, jobs: list[Job]) -> None:
+def together(graphs: bool, jobs: list[Job]) -> None:
     """The cohort."""
-    for _ in cohorts(jobs):
+    for _ in Cohorts(refused, graphs)(jobs):
         pass
+
+
+def least(jobs: list[Job]) -> None:
+    """What stacking cannot save."""
+    for job in jobs:
+        measured(job.objective, job.state, job.data, job.round_number, {}, 0, 0.0)
+    size = jobs[0].objective.settings.batch_size
+    steps = sum(len(job.data.train) // size for job in jobs)
+    layers = [layer for layer in jobs[0].state.module.modules() if isinstance(layer, nn.Linear)]
+    for place, layer in enumerate(layers):
+        x, z = torch.randn(AT_ONCE, size, layer.in_features), torch.randn(AT_ONCE, size, layer.out_features)
+        weights = torch.randn(AT_ONCE, layer.out_features, layer.in_features)
+        for _ in range(steps // AT_ONCE):
+            torch.bmm(x, weights.mT)
+            torch.bmm(z.mT, x)
+            # the rows have no gradient
+            if place:
+                torch.bmm(z, weights)
 
 
 def refused(model: str, reason: str) -> None:
@@ -86,7 +109,9 @@ def main() -> None:
     device = torch.device(options.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "one thread"
     print(f"{where()} | {name} | median of {options.repeats}, each interleaved\n")
-    ways = {"cohort": False, "cohort with graphs": True} if device.type == "cuda" else {"cohort": False}
+    on_cuda = device.type == "cuda"
+    ways: dict[str, Act] = {"cohort": partial(together, False)}
+    ways |= {"cohort with graphs": partial(together, True)} if on_cuda else {"the least": least}
     print("| model | clients | ms a client-step, loop | " + " | ".join(f"loop / {way}" for way in ways) + " |")
     print("|---" * (3 + len(ways)) + "|")
     with limited_threads(1):
@@ -100,28 +125,30 @@ def main() -> None:
 
 
 def row(
-    model: str, batches: list[int], options: argparse.Namespace, ways: dict[str, bool], device: torch.device
+    model: str, batches: list[int], options: argparse.Namespace, ways: dict[str, Act], device: torch.device
 ) -> None:
     """One line of the table; `batches` of each client."""
     size, side = options.batch_size, options.side
     jobs = [job_of(model, client, number, size, side, device) for client, number in enumerate(batches)]
-    found: dict[str, list[float]] = {way: [] for way in ("loop", *ways)}
+    linear = not any(isinstance(layer, nn.Conv2d) for layer in jobs[0].state.module.modules())
+    timed: dict[str, Act] = {"loop": one_by_one} | {way: act for way, act in ways.items() if linear or act is not least}
+    found: dict[str, list[float]] = {way: [] for way in timed}
     for repeat in range(options.repeats + 1):
-        for way in found:
+        for way, act in timed.items():
             fresh = [replace(job, state=deepcopy(job.state)) for job in jobs]
-            if way == "loop":
-                taken = seconds(partial(one_by_one, fresh), device)
-            else:
-                taken = seconds(partial(together, Cohorts(refused, ways[way]), fresh), device)
+            taken = seconds(partial(act, fresh), device)
             # the first warms up
             if repeat:
                 found[way].append(taken)
     loop = found["loop"]
-    ratios = [median(one / other for one, other in zip(loop, found[way], strict=True)) for way in ways]
+    ratios = [
+        f"{median(one / other for one, other in zip(loop, found[way], strict=True)):.1f}" if way in found else "-"
+        for way in ways
+    ]
     step = 1e3 * median(loop) / sum(batches)
     kind = "" if len(set(batches)) == 1 else " uneven"
     print(
-        f"| {model} | {len(batches)}{kind} | {step:.2f} | " + " | ".join(f"{ratio:.1f}" for ratio in ratios) + " |",
+        f"| {model} | {len(batches)}{kind} | {step:.2f} | " + " | ".join(ratios) + " |",
         flush=True,
     )
 
