@@ -94,10 +94,10 @@ def member_of(job: Job) -> Member:
 
 @torch.no_grad()
 def work_of(member: Member) -> int:
-    """Floating-point operations of linear and convolutional layers in the features of its largest batch; 0 where they
-    are not a CPU's.
+    """Floating-point operations of the products in the features of its largest batch; 0 where they are not a CPU's.
 
-    Counted by hooks, since torch's own counter imports its compiler, which takes longer than many a round.
+    Counted by hooks, since torch's own counter imports its compiler, which takes longer than many a round: of linear
+    and convolutional layers as they are called, of other matrices as if each row met them once.
     """
     job = member.job
     rows = job.data.train
@@ -107,14 +107,22 @@ def work_of(member: Member) -> int:
     state = replace(job.state, module=deepcopy(job.state.module).eval())
     products: list[int] = []
 
-    def count(layer: nn.Linear | _ConvNd, _: object, result: Tensor) -> None:
-        products.append(2 * result.numel() * layer.weight[0].numel())
+    def count(layer: nn.Linear | _ConvNd, given: tuple[object, ...], result: object) -> None:
+        turned = isinstance(layer, _ConvNd) and layer.transposed
+        # what a layer of somebody's own takes and gives may be anything
+        met = [each for each in (given[:1] if turned else (result,)) if isinstance(each, Tensor)]
+        products.extend(2 * each.numel() * layer.weight[0].numel() for each in met)
 
+    counted: set[nn.Parameter] = set()
     for layer in state.module.modules():
         if isinstance(layer, nn.Linear | _ConvNd):
             layer.register_forward_hook(count)
-    job.objective.features(state, job.data.transform(rows.inputs[: max(member.sizes)]))
-    return sum(products)
+        if isinstance(layer, nn.Linear | _ConvNd | nn.Embedding):
+            counted.update(layer.parameters())
+    batch = job.data.transform(rows.inputs[: max(member.sizes)])
+    job.objective.features(state, batch)
+    others = [own for own in state.module.parameters() if own.dim() > 1 and own not in counted]
+    return sum(products) + sum(2 * len(batch) * own.numel() for own in others)
 
 
 def _outcome(member: Member, share: float) -> Outcome:

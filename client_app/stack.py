@@ -16,7 +16,14 @@ from torch.optim.sgd import sgd
 from client_app.evaluation import DivergenceError, autocast
 from client_app.trainer import Job, batches, optimiser_of, stop_if_not_finite, stop_if_spoilt
 from client_app.trees import filled, structure, tensors_in
-from client_app.views import PhaseInStack, StateInStack, UnstackableError, generator_states, plain_tensors
+from client_app.views import (
+    PhaseInStack,
+    StateInStack,
+    UnstackableError,
+    generator_states,
+    layers_named_again,
+    plain_tensors,
+)
 from federation.devices import exact
 from federation.seeds import generator
 from models.optim import EagerSGD
@@ -117,6 +124,8 @@ class Stack:
             raise UnstackableError(f"its objective keeps values of its own ({', '.join(sorted(kept))})")
         if plain := [name for module in first.state.module.modules() for name in plain_tensors(module)]:
             raise UnstackableError(f"its model keeps tensors that are no buffers ({', '.join(sorted(set(plain)))})")
+        if again := layers_named_again(first.state.module):
+            raise UnstackableError(f"its model holds a layer under two names ({', '.join(again)})")
         self.members = members
         self.objective, self.state = first.objective, first.state
         self.within = _Within(first)

@@ -42,6 +42,17 @@ def plain_tensors(module: nn.Module) -> list[str]:
     return [name for name, value in vars(module).items() if isinstance(value, Tensor)]
 
 
+def layers_named_again(module: nn.Module) -> list[str]:
+    """Of the layers that lie in it under several names, those but the first: `functional_call` knows one."""
+    met: set[nn.Module] = set()
+    found = []
+    for name, layer in module.named_modules(remove_duplicate=False):
+        if layer in met and [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]:
+            found.append(name)
+        met.add(layer)
+    return found
+
+
 def generator_states() -> tuple[Any, ...]:
     """How far the process's generators are that vmap does not know."""
     kept: Any = np.random.get_state(legacy=True)

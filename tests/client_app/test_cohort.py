@@ -8,10 +8,11 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from client_app.client import Client
 from client_app.cohort import DRAWS as RANDOM
-from client_app.cohort import HEAVY, Cohorts
+from client_app.cohort import HEAVY, Cohorts, member_of, work_of
 from client_app.evaluation import DivergenceError
 from client_app.trees import filled, tensors_in
 from experiments.runtime.cohorts import CohortGrid
@@ -136,6 +137,40 @@ def test_what_has_no_gradient_stays_and_decays_not(monkeypatch):
 
 
 # --- who diverges, and who cannot be stacked -----------------------------------------------------------------------
+
+
+class Own(nn.Module):
+    """A matrix that is no layer's, and a linear layer that gives more than a tensor."""
+
+    class More(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs), None
+
+    def __init__(self):
+        super().__init__()
+        self.more = self.More(64, 16)
+        self.matrix = nn.Parameter(torch.zeros(6, 16))
+
+    def forward(self, inputs):
+        return nn.functional.linear(self.more(inputs.flatten(1))[0], self.matrix)
+
+
+@pytest.mark.parametrize(
+    ("extractor", "unseen"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(64, 6))), 0),
+        (nn.Sequential(nn.Conv2d(1, 4, 3), nn.ConvTranspose2d(4, 2, 3, groups=2), nn.Flatten(), nn.Linear(128, 6)), 0),
+        (Own(), 2 * 4 * 64 * 16),
+    ],
+)
+def test_the_work_of_a_batch_is_what_torch_counts(extractor, unseen):
+    job = job_of(0, shape=(1, 8, 8))
+    job.state.module.extractor = extractor.double()
+    batch = job.data.transform(job.data.train.inputs[:4])
+    with FlopCounterMode(display=False) as counter:
+        job.objective.features(job.state, batch)
+    assert work_of(member_of(job)) == counter.get_total_flops() - unseen
+    assert not any(layer._forward_hooks for layer in job.state.module.modules())
 
 
 @pytest.mark.parametrize("at", ["in", "after"])

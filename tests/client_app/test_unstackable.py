@@ -93,6 +93,17 @@ class Shifted(Averaging):
         return self.layers(inputs) + self.shift
 
 
+class Twice(Averaging):
+    """It holds a layer under two names."""
+
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.again = layers[1]
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+
 class Setting(PullObjective):
     def loss(self, state, batch, phase, round_number):
         state.kept = {"seen": batch.labels}
@@ -113,6 +124,7 @@ class Setting(PullObjective):
         (ByDraws, "its training draws from `random` or NumPy"),
         (Averaging, "its model replaces a buffer"),
         (Shifted, "its model keeps tensors that are no buffers (shift)"),
+        (Twice, "its model holds a layer under two names (extractor.again)"),
         (None, RANDOM),
     ],
 )
@@ -124,9 +136,9 @@ def test_what_cannot_be_stacked_trains_alone_to_the_bit_and_it_is_said(objective
             job.state.prototypes = PrototypeSet(torch.arange(number + 1), torch.zeros(number + 1, DIM))
             if objective is None:
                 job.state.module.extractor.append(nn.Dropout(0.1))
-            if objective in (Averaging, Shifted):
+            if objective in (Averaging, Shifted, Twice):
                 job.state.module.extractor = objective(job.state.module.extractor)
-        if objective in (None, Averaging, Shifted):
+        if objective in (None, Averaging, Shifted, Twice):
             return jobs
         own = [objective(job.objective.settings, job.objective.options, CLASSES) for job in jobs]
         for job, each in zip(jobs, own, strict=True):
