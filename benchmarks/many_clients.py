@@ -5,8 +5,8 @@
 
 20,000 points an arm are dealt to all, or `--points` to each. Each number of clients is a process of its own. Seconds
 of the processor are the rounds' after the first, whose work is another (states are made, data cached), over rounds and
-clients; `from disk` keeps no state in memory, so that each comes from its file. `of steps` is a bare loop over the
-batches of the first clients (benchmarks.bare_loop), after the run.
+clients; `from disk` keeps no state in memory, so that each comes from its file. `of bare steps` is a loop over the
+batches of the first clients (benchmarks.bare_loop), after the run, whichever engine that had.
 """
 
 import argparse
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", choices=["loop", "cohort"], default=["loop"])
     options = parser.parse_args()
     print(f"{where()} | {SETTINGS} rounds={options.rounds}, median of {options.repeats}\n")
-    print("| clients | engine | states | CPU ms a client-round | of steps | peak memory, MB | on disk, MB |")
+    print("| clients | engine | states | CPU ms a client-round | of bare steps | peak memory, MB | on disk, MB |")
     print("|---|---|---|---:|---:|---:|---:|")
     ways = list(product((False, True) if options.from_disk else (False,), options.engines))
     for clients in options.clients:
