@@ -23,11 +23,7 @@ from benchmarks.common import own_home, where
 
 ARMS, DEALT = 6, 20_000  # of the spiral, and points of each
 FEW = 50  # clients whose steps are taken alone
-SETTINGS = (
-    'strategy="fedproto" dataset="spiral" partition="iid" models="tiny_perceptron" evaluate-every=1 '
-    # a client answers when its turn has come
-    "start-timeout=36000 round-timeout=36000"
-)
+SETTINGS = 'strategy="fedproto" dataset="spiral" partition="iid" models="tiny_perceptron" evaluate-every=1'
 
 
 def run_one(clients: int, points: int, rounds: int, from_disk: bool, engine: str) -> dict[str, float]:

@@ -20,7 +20,7 @@ from federation.wire.checks import plain
 from federation.wire.codec import REMEDY, Codec, encoder_in
 from federation.wire.messages import MessageError, decode_identity
 from federation.wire.payloads import Identity
-from federation.wire.replies import is_simulated, pulled
+from federation.wire.replies import in_turn, is_simulated, pulled
 from federation.wire.specs import Exchange
 from federation.wire.weights import read_layouts
 from federation.words import class_word
@@ -75,7 +75,7 @@ class Roster:
                 self._admit(grid, node, identity, expected)
             if expected and len(self.identities) >= expected and not self._waiting():
                 break
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline and not (in_turn(grid) and self._waiting()):
                 missing = list(islice((p for p in range(expected) if p not in self.identities), 20))
                 raise RosterError(
                     f"{len(self.identities)} of {expected or 'an unknown number of'} clients answered within "
@@ -139,7 +139,7 @@ class Roster:
         if not new:
             return
         messages = [Message(self.question, node, MessageType.QUERY) for node in new]
-        deadline = now + self.settings.query_timeout
+        deadline = math.inf if in_turn(grid) else now + self.settings.query_timeout
         for message_id, node in zip(grid.push_messages(messages), new, strict=False):
             # in place of an id Flower gives None for a node that has left, and no id at all when it takes nothing
             if message_id:

@@ -42,6 +42,7 @@ class LocalGrid(Grid):
 
     Attributes:
         simulated: no node is started again when its worker has died.
+        in_turn: every message is answered, however long the others take; no timeout counts.
 
     Args:
         run_config: the run's flat configuration, as Flower fuses it.
@@ -49,7 +50,7 @@ class LocalGrid(Grid):
         workers: 1 answers a message when its reply is pulled; more are spawned processes.
     """
 
-    simulated = True
+    simulated = in_turn = True
 
     def __init__(self, run_config: Mapping[str, Any], nodes: Sequence[NodeConfig], workers: int = 1):
         self.run_config = run_config

@@ -22,6 +22,12 @@ def over_ray(grid: Grid) -> bool:
     return isinstance(grid, InMemoryGrid)
 
 
+def in_turn(grid: Grid) -> bool:
+    """Whether every message is answered, each when its turn has come, so that nobody is late: the in-process grid's. A
+    clock would make the figures depend on the machine, or on how long it was suspended."""
+    return getattr(grid, "in_turn", False)
+
+
 def pulled(grid: Grid, message_ids: Collection[str]) -> Iterator[tuple[str, Message | str]]:
     """The replies that have arrived: the id of the message that each answers, and the reply, or in words why it cannot
     be read.

@@ -1,5 +1,6 @@
 """One round's messages: push them all, pull the replies until the round may close, check each."""
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from federation.wire.confusion import decode_counts
 from federation.wire.messages import MessageError, decode_report, encode_instruction
 from federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
 from federation.wire.payloads import ClassVectors, Identity, Instruction, Payload, class_vectors, parts_of
-from federation.wire.replies import is_simulated, pulled
+from federation.wire.replies import in_turn, is_simulated, pulled
 from federation.wire.sizes import measured, together
 from federation.wire.specs import Spec
 from federation.wire.weights import norms_of, read_layouts
@@ -55,13 +56,16 @@ def exchange(
     `timeout` seconds. Evaluate-only replies never decide that; when training has closed they get as long as
     training took, and `patience` seconds at least, counted anew from each arrival: so the figures do not depend
     on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead). Where
-    nobody trains they get `timeout`. A train reply that comes while others are waited for still counts.
+    nobody trains they get `timeout`. A train reply that comes while others are waited for still counts. Where clients
+    answer in turn (`federation.wire.replies.in_turn`) no time counts.
     Each reply is checked when it comes (`checked_reply`, with `checks`).
 
     Raises:
         RunError: when a simulation worker died or has another home than the run, or Flower refused the messages.
     """
     simulated = is_simulated(grid)
+    if in_turn(grid):
+        timeout = patience = math.inf
     asked = [(p, m.metadata.message_type == MessageType.TRAIN) for p, m in zip(partitions, messages, strict=True)]
     ids: list[str | None] = list(grid.push_messages(messages))
     if len(ids) != len(asked):

@@ -42,6 +42,7 @@ class Clock:
 class LateGrid(LocalGrid):
     """Replies that are late by plan come with the next round's, unasked."""
 
+    in_turn = False
     plan: Plan
     late = ()
     held_back = ()

@@ -118,6 +118,17 @@ def test_worker_processes_give_the_same_replies(grids, own, monkeypatch, tmp_pat
     assert len(answers[0]) == 5
 
 
+def test_in_process_nobody_is_late(run, metrics):
+    """However long a client takes, or the whole process was suspended: else the figures were the clock's."""
+    settings = {"strategy": "fedproto", "rounds": 2, "evaluate-clients": "all", "fraction-train": 0.5, "device": "cpu"}
+    at_once = dict.fromkeys(("start-timeout", "query-timeout", "round-timeout"), 1e-9)
+    first = metrics(run(settings, clients=4))
+    assert [line["training"]["valid"] for line in first[:2]] == [2, 2]
+    for workers in (1, 2):
+        assert metrics(run(settings | at_once, clients=4, workers=workers)) == first
+        assert not any("did not say" in line for line in run.said)
+
+
 def comparable(reply):
     """All of a reply that must not depend on where it was made."""
     if reply.has_error():
