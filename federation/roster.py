@@ -59,7 +59,8 @@ class Roster:
         self._pending: dict[str, tuple[int, float]] = {}
 
     def gather(self, grid: Grid) -> None:
-        """Wait for exactly as many clients as the run has, then check that they fit.
+        """Wait for exactly as many clients as the run has, then check that they fit. Where clients answer in turn
+        (`federation.wire.replies.in_turn`) who was asked in time is heard, however long the others take.
 
         Raises:
             RosterError: too few by `start-timeout`, two live answers for one partition, or clients that do not
@@ -67,15 +68,19 @@ class Roster:
         """
         deadline = time.monotonic() + self.settings.start_timeout
         expected = self.settings.clients
+        late = False
         while True:
-            self._ask(grid)
+            # else nodes that fail again and again would be heard for ever
+            if not late:
+                self._ask(grid)
             arrived = self._answers(grid)
             for node, identity in arrived:
                 expected = expected or identity.partitions
                 self._admit(grid, node, identity, expected)
             if expected and len(self.identities) >= expected and not self._waiting():
                 break
-            if time.monotonic() > deadline and not (in_turn(grid) and self._waiting()):
+            late = time.monotonic() > deadline
+            if late and not (in_turn(grid) and self._waiting()):
                 missing = list(islice((p for p in range(expected) if p not in self.identities), 20))
                 raise RosterError(
                     f"{len(self.identities)} of {expected or 'an unknown number of'} clients answered within "

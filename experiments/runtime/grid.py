@@ -42,7 +42,7 @@ class LocalGrid(Grid):
 
     Attributes:
         simulated: no node is started again when its worker has died.
-        in_turn: every message is answered, however long the others take; no timeout counts.
+        in_turn: every message is answered, however long the others take: nobody is late.
 
     Args:
         run_config: the run's flat configuration, as Flower fuses it.

@@ -113,7 +113,7 @@ class PrototypeStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run all rounds. `num_rounds` and `timeout` default to the settings `rounds` and `round-timeout`.
+        """Run all rounds: by default `rounds`, each for `timeout` at most, by default `round-timeout` (not in process).
 
         Raises:
             SettingError: what cannot work with these clients, or on resume with the rounds already run.

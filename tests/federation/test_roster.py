@@ -197,6 +197,27 @@ def test_too_few_by_the_deadline_names_the_missing_partitions(clock):
     assert all(part in text for part in ("0 of 2 clients", "missing partitions: 0, 1"))
 
 
+class InTurn(FakeGrid):
+    """As the grid of a process: one answer a look, each after what its client takes."""
+
+    simulated = in_turn = True
+
+    def pull_messages(self, message_ids):
+        first = next(iter(message_ids))
+        self.clock.now = max(self.clock.now, self.waiting[first][1])
+        return super().pull_messages([first])
+
+
+def test_where_clients_answer_in_turn_nobody_is_late_and_who_fails_is_not_asked_for_ever(clock, caplog):
+    slow = InTurn(clock, {node: (identity(node), 0, 40 * (node + 1)) for node in range(3)})
+    assert gathered(slow, start_timeout=20.0, query_timeout=7.0).nodes == {0: 0, 1: 1, 2: 2}
+    assert not caplog.records
+    # looking through all of them takes longer than the pause after which a node that failed is asked again
+    failing = InTurn(clock, {node: Error(0, "its worker is gone") for node in range(200)})
+    assert "0 of 200 clients" in refused(gathered, failing, start_timeout=20.0, clients=200)
+    assert clock.now - failing.began < 40
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 def test_two_nodes_for_one_partition_are_a_restart_where_the_first_leaves_and_refused_where_it_stays(clock, leaves):
     grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 61: (identity(1), 5, 0), 70: (identity(2), 9, 0)})
