@@ -12,6 +12,7 @@ from rich.table import Table
 from cli.tables import console
 from runs.lines import readable_size
 
+# client-best-unweighted, which few presets ask for, would make the table wider than a terminal
 FIGURES = ("selected", "best", "client-best", "last-5", "final")
 
 
@@ -64,12 +65,18 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
         f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, of which "
         f"{readable_size(above)} around the payload and {readable_size(sizes['evaluation_wire_up'])} for evaluation",
+        *_step_lines(summary),
         *_domain_lines(summary),
         *_all_classes_lines(summary),
         *_ensemble_lines(summary),
         *_failure_lines(summary),
         f"time: {summary['seconds']:.1f} s",
     ]
+
+
+def _step_lines(summary: Mapping[str, Any]) -> list[str]:
+    steps = summary.get("gradient_steps")
+    return [] if steps is None else [f"gradient steps: {steps:.4g} a client and round"]
 
 
 def _domain_lines(summary: Mapping[str, Any]) -> list[str]:

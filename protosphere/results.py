@@ -265,11 +265,12 @@ class Run:
         except SettingError as error:
             return _table("a run", rows | {"results": str(error)})
         headline, sizes = found["headline"], found["bytes"]
-        accuracy = headline["accuracy"]
+        accuracy, steps = headline["accuracy"], found.get("gradient_steps")
         rows = {
             "clients": found["clients"],
             "rounds": f"{found['rounds']} of {self.settings['rounds']}",
             "test accuracy": "-" if accuracy is None else f"{100 * accuracy:.1f} % by {headline['rule']}",
+            "gradient steps a client and round": "-" if steps is None else f"{steps:.4g}",
             "payload": f"{(sizes['payload_up'] + sizes['payload_down']) / 1e3:.1f} kB",
             **rows,
         }

@@ -54,7 +54,7 @@ def accuracy_over_rounds(results: Results) -> Picture | str:
         f"Test accuracy by {results.rule} over rounds {rounds[0]} to {rounds[-1]}: mean from {mean[0]:.1f} % to "
         f"{mean[-1]:.1f} %, worst client {worst[-1]:.1f} % at the end{chosen}."
     )
-    caption = f"Test accuracy by {results.rule}, of the models that each round left (0: untrained ones)."
+    caption = f"Test accuracy by {results.rule}, of the models that each round left (0: before training)."
     return Picture("accuracy-rounds", svg, alt, caption, numbers=_accuracies(results))
 
 

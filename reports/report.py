@@ -31,6 +31,7 @@ from reports.pictures import (
     time_by_part,
 )
 from reports.results import Results, read_results
+from runs.figures import FIGURES
 from runs.folder import RunFolder
 from runs.lines import readable_size
 from runs.origin import origins
@@ -41,7 +42,6 @@ log = logging.getLogger("protosphere")
 NAME = "report.html"
 PICTURES = "pictures"
 MOST_CLIENTS = 50
-FIGURES = ("selected", "best", "client-best", "last-5", "final")
 # of a training line: its words, and what it means
 MEANINGS = {
     "gradient_ratio": (
@@ -206,6 +206,8 @@ def _cards(results: Results) -> Html:
     where = f", after round {of_round}" if of_round is not None else ""
     worst = dict(results.of_rule("worst")).get(of_round)
     payload, wire = (sizes[f"{kind}_up"] + sizes[f"{kind}_down"] for kind in ("payload", "wire"))
+    steps = summary.get("gradient_steps")
+    trained = "" if steps is None else f"; {steps:.4g} gradient steps a client and round"
     ups, downs = readable_size(sizes["payload_up"]), readable_size(sizes["payload_down"])
     return page.cards(
         [
@@ -214,7 +216,7 @@ def _cards(results: Results) -> Html:
             ("majority class", _percent(summary["floor"].get("majority-class")), "the floor: its most frequent class"),
             ("payload", readable_size(payload), f"{ups} up, {downs} down"),
             ("on the wire", readable_size(wire), "all of the messages"),
-            ("time", duration(summary["seconds"]), f"{summary['rounds']} rounds and the evaluation"),
+            ("time", duration(summary["seconds"]), f"{summary['rounds']} rounds and the evaluation{trained}"),
         ]
     )
 
@@ -228,8 +230,9 @@ def _rules(results: Results) -> Html:
         for rule, values in rules.items()
     ]
     told = paragraph(
-        "selected: at the round with the best validation accuracy. As the papers choose, on the test rows themselves: "
-        "best round, every client's own best, the mean of the last five evaluations of trained models, the final one.",
+        "selected: at the round with the best validation accuracy. As the papers choose, on the test samples "
+        "themselves: best round, every client's own best (by test samples, and unweighted), the mean of the last five "
+        "evaluations, the final one. Round 0, before training, is chosen by none.",
         class_="note",
     )
     caption = "Test accuracy in % by prediction rule (* the method's own, or the one asked for)"

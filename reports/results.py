@@ -11,7 +11,7 @@ from federation.settings import SettingError, shown
 from runs.columns import Beside
 from runs.figures import MAJORITY
 from runs.folder import FORMAT, RunFolder
-from runs.lines import companions, summarise
+from runs.lines import companions, summarise, up_to_date
 from strategies import Run, read_settings
 
 Line = Mapping[str, Any]
@@ -120,9 +120,11 @@ def read_results(folder: Path) -> Results:
     if written is not None:
         _hold(folder, "summary.json", written, OF_A_SUMMARY, version)
     companion = companions(str(entry.get("companion", "")) for entry in roster)
-    summary = written or summarise(run.settings, run.inference, settings, lines, len(roster), companion) | {
-        "status": "not finished"
-    }
+    if written is not None:
+        summary = dict(up_to_date(written, lines))
+    else:
+        summary = summarise(run.settings, run.inference, settings, lines, len(roster), companion)
+        summary["status"] = "not finished"
     return Results(folder, run, settings, roster, lines, summary, written is not None)
 
 

@@ -8,6 +8,8 @@ from federation.wire.payloads import Evaluation, TrainingFigures
 
 MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
 SPLITS = ("test", "validation", "all-classes")
+FIGURES = ("selected", "best", "client-best", "client-best-unweighted", "last-5", "final")
+FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:])
 MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
 
 
@@ -62,8 +64,8 @@ def of_client(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def over_trainings(trainings: Mapping[int, TrainingFigures]) -> dict[str, Any]:
-    """Mean of the clients' training figures: parts of the loss by rows, the rest plainly over the clients that have
-    them."""
+    """Mean of the clients' training figures: parts of the loss by training samples, the rest plainly over the clients
+    that have them; `steps` are a client's gradient steps in this round."""
     ordered = [figures for _, figures in sorted(trainings.items())]
     if not ordered:
         return {}
@@ -74,30 +76,62 @@ def over_trainings(trainings: Mapping[int, TrainingFigures]) -> dict[str, Any]:
         rows = sum(figures.rows for figures in having)
         loss[name] = math.fsum(figures.parts[name] * figures.rows for figures in having) / rows
     known = {name: [f for figures in ordered if (f := getattr(figures, name)) is not None] for name in MEANS}
-    return {"loss": loss, **{name: math.fsum(found) / len(found) for name, found in known.items() if found}}
+    means = {name: math.fsum(found) / len(found) for name, found in known.items() if found}
+    return {"loss": loss, "steps": sum(figures.steps for figures in ordered) / len(ordered), **means}
+
+
+def gradient_steps(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """A client's gradient steps in a round: mean over clients, then over rounds. None where no round says it: nobody
+    trained, or the steps stay with the clients."""
+    steps = [line["training"]["steps"] for line in lines if "steps" in line.get("training", {})]
+    return math.fsum(steps) / len(steps) if steps else None
 
 
 def headlines(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
     """The run's figures by rule, from the lines of metrics.jsonl.
 
+    Round 0, before training, is chosen by none of them; of equal rounds the latest is.
+
     Returns:
         rule -> selected (test mean at the evaluation with the best validation mean; None without validation
-        rows) and selected_round; and, chosen on the test set as the papers do: best (highest test mean over all
-        evaluations, TinyProto's), client-best (mean of every client's own best, ProtoNorm's), last-5 (mean of
-        the last five evaluations of trained models, or of as many as there are, FedPAGR's; None before one), final;
-        and where clients are tested on the classes that they lack, too, all-classes (of the last evaluation).
+        samples) and selected_round; and, chosen on the test set as the papers do: best (highest test mean of any
+        evaluation, TinyProto's), client-best (mean of every client's own best, weighted by its test samples as all
+        other figures are) and client-best-unweighted (every client alike, ProtoNorm's), last-5 (mean of the last five
+        evaluations, or of as many as there are, FedPAGR's), each None before the first evaluation of trained models;
+        final; and where clients are tested on the classes that they lack, too, all-classes (of the last evaluation).
     """
     evaluated = [line for line in lines if line.get("evaluation", {}).get("rules")]
     evaluations = [line["evaluation"] for line in evaluated]
     rules = list(dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"]))
-    # one round's figures by client at a time, for all rules
-    own_best: dict[str, dict[str, float]] = {rule: {} for rule in rules}
+    best_by_client: dict[str, dict[str, tuple[float, int]]] = {rule: {} for rule in rules}
     for line in evaluated:
-        for partition, client in line["clients"].items():
-            for rule, accuracies in client.get("evaluation", {}).items():
-                if rule in own_best and accuracies[0] is not None:
-                    own_best[rule][partition] = max(accuracies[0], own_best[rule].get(partition, 0.0))
-    return {rule: _headline(rule, evaluations, own_best[rule]) for rule in rules}
+        if line["evaluation"]["of_round"] > 0:
+            _update_best(best_by_client, line["clients"])
+    return {rule: _headline(rule, evaluations, list(best_by_client[rule].values())) for rule in rules}
+
+
+def _update_best(best_by_client: dict[str, dict[str, tuple[float, int]]], clients: Mapping[str, Any]) -> None:
+    """Bring every client's best up to date with one round.
+
+    Args:
+        best_by_client: rule -> partition -> (accuracy, test samples).
+        clients: of a line of metrics.jsonl.
+    """
+    for partition, client in clients.items():
+        evaluation = client.get("evaluation", {})
+        for rule, best in best_by_client.items():
+            accuracy = evaluation.get(rule, [None])[0]
+            if accuracy is not None:
+                best[partition] = max((accuracy, evaluation["rows"][0]), best.get(partition, (0.0, 0)))
+
+
+def primary_figure(figures: Mapping[str, float | int | None]) -> str:
+    """The figure that a run is headed by: `selected`, or `final` where nothing was selected.
+
+    Args:
+        figures: of the run's own rule, as `headlines` has them.
+    """
+    return "selected" if figures.get("selected") is not None else "final"
 
 
 def ensemble_headline(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
@@ -146,29 +180,31 @@ def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | st
 
 
 def _headline(
-    rule: str, evaluations: Sequence[Mapping[str, Any]], own_best: Mapping[str, float]
+    rule: str, evaluations: Sequence[Mapping[str, Any]], best_of_clients: Sequence[tuple[float, int]]
 ) -> dict[str, float | int | None]:
     """Of one rule.
 
     Args:
-        own_best: partition -> the client's best accuracy.
+        best_of_clients: every client's best accuracy and its number of test samples.
     """
     rounds = [(e["of_round"], e["rules"][rule]) for e in evaluations if e["rules"].get(rule, {}).get("test")]
     if not rounds:
-        return dict.fromkeys(("selected", "selected_round", "best", "client-best", "last-5", "final"))
-    tests = [figures["test"]["mean"] for _, figures in rounds]
-    selected = max(
-        (entry for entry in rounds if "validation" in entry[1]),
-        key=lambda entry: entry[1]["validation"]["mean"],
-        default=None,
+        return dict.fromkeys(FIGURES_OF_RULE)
+    trained = [(of_round, figures) for of_round, figures in rounds if of_round > 0]
+    validated = [(of_round, figures) for of_round, figures in trained if "validation" in figures]
+    # max() keeps the first of equals, and the latest is asked for
+    selected_round, selected = max(
+        reversed(validated), key=lambda entry: entry[1]["validation"]["mean"], default=(None, None)
     )
+    samples = sum(count for _, count in best_of_clients)
     figures = {
-        "selected": selected[1]["test"]["mean"] if selected else None,
-        "selected_round": selected[0] if selected else None,
-        "best": max(tests),
-        "client-best": math.fsum(own_best.values()) / len(own_best),
+        "selected": selected["test"]["mean"] if selected else None,
+        "selected_round": selected_round,
+        "best": max((figures["test"]["mean"] for _, figures in trained), default=None),
+        "client-best": math.fsum(a * count for a, count in best_of_clients) / samples if samples else None,
+        "client-best-unweighted": math.fsum(a for a, _ in best_of_clients) / len(best_of_clients) if samples else None,
         "last-5": _last_five([(of_round, figures["test"]["mean"]) for of_round, figures in rounds]),
-        "final": tests[-1],
+        "final": rounds[-1][1]["test"]["mean"],
     }
     if "all-classes" in rounds[-1][1]:
         figures["all-classes"] = rounds[-1][1]["all-classes"]["mean"]

@@ -181,16 +181,6 @@ def summarise(
         rule: the primary prediction rule. written: the settings as the run's folder holds them. companion: by
             `companions`: no figure is one of the client's models alone. stopped: what ended it before its last round.
     """
-    rules = figures.headlines(lines)
-    primary = rules.get(rule, {})
-    figure = "selected" if primary.get("selected") is not None else "final"
-    # the floor beside the headline is of the same evaluation, so of the same clients
-    every = [line["evaluation"] for line in lines if "evaluation" in line]
-    measured = [evaluation for evaluation in every if evaluation["rules"].get(rule, {}).get("test")]
-    chosen = primary.get("selected_round") if figure == "selected" else (measured[-1]["of_round"] if measured else None)
-    evaluation: Line = next((evaluation for evaluation in measured if evaluation["of_round"] == chosen), {})
-    shown: Line = evaluation.get("rules", {})
-    covered = shown.get(rule, {}).get("test", {})
     sizes: Line = {}
     for line in lines:
         for name, value in line["bytes"].items():
@@ -205,23 +195,55 @@ def summarise(
         **({"companion": companion} if companion else {}),
         "rounds": sum(not line.get("final", False) for line in lines),
         **({"stopped": stopped} if stopped else {}),
-        "headline": {
-            "rule": rule,
-            "figure": figure,
-            "accuracy": primary.get(figure),
-            "of_round": chosen,
-            "clients": covered.get("clients"),
-            "rows": covered.get("rows"),
-        },
-        "floor": {figures.MAJORITY: shown.get(figures.MAJORITY, {}).get("test", {}).get("mean")},
-        "rules": {rule: values for rule, values in rules.items() if rule != figures.MAJORITY},
-        **figures.by_domain(evaluation),
+        **outcome(rule, lines),
         **per_class(lines),
         **figures.ensemble_headline(lines),
         "bytes": sizes,
+        "gradient_steps": figures.gradient_steps(lines),
         "problems": sum(len(line["problems"]) for line in lines),
         "failures": figures.failures(lines),
         "seconds": sum(line["time"]["round"] for line in lines),
         "settings": dict(written),
         "versions": versions(),
     }
+
+
+def outcome(rule: str, lines: Sequence[Mapping[str, Any]]) -> Line:
+    """The accuracies of a summary: `headline`, `floor`, `rules`, and `domains` where clients name theirs.
+
+    Args:
+        rule: the primary prediction rule. lines: of metrics.jsonl.
+    """
+    rules = figures.headlines(lines)
+    primary = rules.get(rule, {})
+    figure = figures.primary_figure(primary)
+    # the floor beside the headline is of the same evaluation, so of the same clients
+    every = [line["evaluation"] for line in lines if "evaluation" in line]
+    measured = [evaluation for evaluation in every if evaluation["rules"].get(rule, {}).get("test")]
+    of_round = measured[-1]["of_round"] if measured else None
+    if figure == "selected":
+        of_round = primary["selected_round"]
+    evaluation: Line = next((evaluation for evaluation in measured if evaluation["of_round"] == of_round), {})
+    accuracies: Line = evaluation.get("rules", {})
+    covered = accuracies.get(rule, {}).get("test", {})
+    return {
+        "headline": {
+            "rule": rule,
+            "figure": figure,
+            "accuracy": primary.get(figure),
+            "of_round": of_round,
+            "clients": covered.get("clients"),
+            "rows": covered.get("rows"),
+        },
+        "floor": {figures.MAJORITY: accuracies.get(figures.MAJORITY, {}).get("test", {}).get("mean")},
+        "rules": {rule: values for rule, values in rules.items() if rule != figures.MAJORITY},
+        **figures.by_domain(evaluation),
+    }
+
+
+def up_to_date(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """A summary whose accuracies mean what they mean today: those of a version that chose among round 0, too, or
+    weighed the clients of `client-best` alike, are worked out anew."""
+    if all("client-best-unweighted" in values for values in summary["rules"].values()):
+        return summary
+    return {**summary, **outcome(summary["headline"]["rule"], lines)}

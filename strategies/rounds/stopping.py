@@ -43,11 +43,13 @@ class Stopping:
             self.by = self.by or ASKED
 
     def _look(self, line: Mapping[str, Any]) -> None:
-        found = line.get("evaluation", {}).get("rules", {}).get(self._rule, {}).get("validation")
-        if not self._patience or found is None:
+        evaluation = line.get("evaluation", {})
+        validation = evaluation.get("rules", {}).get(self._rule, {}).get("validation")
+        # what models do before training is no best that later rounds could fail to reach
+        if not self._patience or validation is None or evaluation["of_round"] == 0:
             return
-        if self._best is None or found["mean"] > self._best + self._least:
-            self._best, self._in_vain = found["mean"], 0
+        if self._best is None or validation["mean"] > self._best + self._least:
+            self._best, self._in_vain = validation["mean"], 0
         else:
             self._in_vain += 1
         if self._in_vain >= self._patience:

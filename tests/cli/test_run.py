@@ -68,6 +68,8 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
     assert ["prediction", "rule", "selected", "best", "client-best", "last-5", "final"] in rows
     assert ["classifier", "-", "72.0", "70.0", "45.0", "50.0"] in rows
     assert ["local-prototypes", "*", "91.1", "95.0", "96.0", "90.0", "94.0"] in rows
+    (folder / "summary.json").write_text(json.dumps(SUMMARY | {"gradient_steps": 12.5}))
+    assert "gradient steps: 12.5 a client and round" in invoke().stdout
     assert lines[-4:] == [
         "* headline: selected (round 2, 3 clients) 91.1 %; always answering a client's majority class: 31.8 %",
         "payload: 12.8 kB up, 2.50 MB down; on the wire: 28.4 kB up, 2.60 MB down, of which 110.6 kB around the "

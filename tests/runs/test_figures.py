@@ -6,7 +6,15 @@ import statistics
 import pytest
 
 from federation.wire.payloads import Evaluation, TrainingFigures
-from runs.figures import ensemble_headline, headlines, of_client, over_clients, over_trainings
+from runs.figures import (
+    FIGURES_OF_RULE,
+    ensemble_headline,
+    gradient_steps,
+    headlines,
+    of_client,
+    over_clients,
+    over_trainings,
+)
 
 RULES = ("classifier", "local-prototypes")
 
@@ -83,6 +91,7 @@ def test_loss_is_averaged_by_rows_over_those_that_have_the_part_and_the_rest_pla
     }
     assert over_trainings(trainings) == {
         "loss": {"loss": pytest.approx(80 / 40), "prototype-pull": pytest.approx(200 / 40)},
+        "steps": pytest.approx(11 / 3),
         "gradient_ratio": pytest.approx(0.2),
         "target_norm": pytest.approx(1.2),
         "prototype_norm": pytest.approx(2.0),
@@ -93,18 +102,22 @@ def test_loss_is_averaged_by_rows_over_those_that_have_the_part_and_the_rest_pla
 
 
 def line(of_round, test, validation=None, clients=None, rule="classifier"):
-    """A line of metrics.jsonl as far as headlines look at it: the means, and each client's test accuracy."""
+    """A line of metrics.jsonl as far as headlines look at it: the means, and each client's test accuracy; client p has
+    10 ** p test samples."""
     splits = {"test": {"mean": test}} | ({} if validation is None else {"validation": {"mean": validation}})
     clients = clients or {}
     return {
         "round": of_round + 1,
         "evaluation": {"of_round": of_round, "rules": {rule: splits}},
-        "clients": {p: {"evaluation": {rule: [accuracy, None], "rows": [1, 0]}} for p, accuracy in clients.items()},
+        "clients": {
+            p: {"evaluation": {rule: [accuracy, None], "rows": [10 ** int(p), 0]}} for p, accuracy in clients.items()
+        },
     }
 
 
+# by every figure round 0 would be chosen, if it could be
 LINES = [
-    line(0, 0.10, 0.20, {"0": 0.1, "1": 0.1, "2": 0.2}),
+    line(0, 0.90, 0.90, {"0": 1.0, "1": 1.0, "2": 1.0}),
     # nothing was evaluated in this round, and client 3 only trained
     {"round": 2, "training": {}, "clients": {"3": {"training": {"rows": 4}}}},
     line(2, 0.50, 0.60, {"0": 0.9, "1": 0.3}),
@@ -118,12 +131,13 @@ LINES = [
 def test_headlines_of_a_sequence_made_by_hand():
     assert headlines(LINES) == {
         "classifier": {
-            # validation is best in rounds 2 and 4: the earlier counts
-            "selected": 0.50,
-            "selected_round": 2,
+            # validation is best in rounds 2 and 4: the later counts
+            "selected": 0.60,
+            "selected_round": 4,
             "best": 0.70,
-            # clients 0, 1 and 2; client 3 has no test rows
-            "client-best": pytest.approx((0.9 + 0.4 + 0.8) / 3),
+            # clients 0, 1 and 2 of 1, 10 and 100 test samples; client 3 has none
+            "client-best": pytest.approx((0.9 + 10 * 0.4 + 100 * 0.8) / 111),
+            "client-best-unweighted": pytest.approx((0.9 + 0.4 + 0.8) / 3),
             "last-5": pytest.approx((0.50 + 0.70 + 0.60 + 0.40 + 0.55) / 5),
             "final": 0.55,
         }
@@ -153,8 +167,8 @@ def test_a_rule_that_begins_later_is_measured_from_there():
     lines = [line(0, 0.2, 0.9, {"0": 0.2}), line(1, 0.4, 0.1, {"0": 0.4}, rule="global-prototypes")]
     found = headlines(lines)
     assert set(found) == {"classifier", "global-prototypes"}
-    late = {"selected": 0.4, "selected_round": 1, "best": 0.4, "client-best": 0.4, "last-5": 0.4, "final": 0.4}
-    assert found["global-prototypes"] == late
+    figures = dict.fromkeys(("selected", "best", "client-best", "client-best-unweighted", "last-5", "final"), 0.4)
+    assert found["global-prototypes"] == figures | {"selected_round": 1}
     assert found["classifier"]["final"] == 0.2
 
 
@@ -162,9 +176,30 @@ def test_what_was_not_measured_has_no_figure_and_what_is_always_wrong_has_zero()
     nothing = line(1, 0.0, clients={"0": None})
     nothing["evaluation"]["rules"] = {"classifier": {}}
     found = headlines([nothing])["classifier"]
-    assert found == dict.fromkeys(("selected", "selected_round", "best", "client-best", "last-5", "final"))
+    assert found == dict.fromkeys(FIGURES_OF_RULE)
     assert headlines([]) == headlines([LINES[1]]) == {}
-    assert headlines([line(0, 0.5, clients={"0": 0.0, "1": 1.0})])["classifier"]["client-best"] == 0.5
+    assert headlines([line(1, 0.5, clients={"0": 0.0})])["classifier"]["client-best"] == 0
+
+
+def test_before_training_there_is_nothing_to_choose_but_the_final_figure():
+    found = headlines([line(0, 0.5, 0.5, {"0": 0.0, "1": 1.0})])["classifier"]
+    assert found == dict.fromkeys(FIGURES_OF_RULE) | {"final": 0.5}
+
+
+def test_the_best_of_clients_is_the_final_figure_where_every_client_is_best_at_the_end():
+    """One weighting in a table: of test samples."""
+    evaluations = [Evaluation((10, 0), {"classifier": (9, 0)}), Evaluation((1000, 0), {"classifier": (100, 0)})]
+    last = {"of_round": 1, "rules": over_clients(dict(enumerate(evaluations)))}
+    clients = {str(p): {"evaluation": of_client(evaluation)} for p, evaluation in enumerate(evaluations)}
+    found = headlines([{"evaluation": last, "clients": clients}])["classifier"]
+    assert found["client-best"] == pytest.approx(found["final"]) == pytest.approx(109 / 1010)
+    assert found["client-best-unweighted"] == pytest.approx(0.5)
+
+
+def test_gradient_steps_are_a_client_s_in_a_round():
+    lines = [{"training": {"steps": 4.0}}, {"training": {}}, {"training": {"steps": 8.0}}, {"final": True}]
+    assert gradient_steps(lines) == 6
+    assert gradient_steps(lines[1:2]) is None
 
 
 def test_all_classes_is_of_the_last_evaluation():

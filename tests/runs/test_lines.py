@@ -7,7 +7,7 @@ import pytest
 
 from federation.wire.payloads import Evaluation, Report, TrainingFigures
 from runs.figures import MAJORITY
-from runs.lines import add_evaluation, console_line, final_line, summarise, times, training_line
+from runs.lines import add_evaluation, console_line, final_line, summarise, times, training_line, up_to_date
 from runs.round import Bytes, Reply
 from strategies import read_settings
 from strategies.rounds.exchange import LATE
@@ -214,17 +214,19 @@ def test_the_summary():
     assert summary["status"] == "completed"
     assert (summary["strategy"], summary["dataset"], summary["seed"]) == ("fedproto", "digits", 7)
     assert (summary["clients"], summary["rounds"], summary["problems"], summary["seconds"]) == (1, 3, 1, 6.0)
-    # the best validation mean is round 1's, and of round 3's equal one the first counts
+    # the best validation mean is round 1's, and round 3's is equal: the later counts
     assert summary["rules"]["classifier"] == {
-        "selected": 0.6,
-        "selected_round": 1,
+        "selected": 0.5,
+        "selected_round": 3,
         "best": 0.9,
         "client-best": 0.9,
+        "client-best-unweighted": 0.9,
         "last-5": pytest.approx((0.6 + 0.9 + 0.5) / 3),
         "final": 0.5,
     }
-    headline = {"rule": "classifier", "figure": "selected", "accuracy": 0.6, "of_round": 1, "clients": 1, "rows": 10}
+    headline = {"rule": "classifier", "figure": "selected", "accuracy": 0.5, "of_round": 3, "clients": 1, "rows": 10}
     assert summary["headline"] == headline
+    assert summary["gradient_steps"] is None
     assert summary["floor"] == {MAJORITY: 0.4}
     assert MAJORITY not in summary["rules"]
     assert summary["bytes"]["payload_up"] == 24
@@ -232,6 +234,21 @@ def test_the_summary():
     assert summary["bytes"]["wire_down"] == 15
     assert summary["settings"] == {"rounds": 3}
     assert {"python", "flwr", "torch", "numpy"} <= set(summary["versions"])
+
+
+def test_the_summary_of_an_earlier_version_means_what_it_means_today():
+    """It chose among round 0, too, and weighed the clients of `client-best` alike."""
+    run = read_settings({"inference": "classifier", "strategy": "fedproto"})
+    lines = run_of((9, 6, 5), (9, 3, 2))
+    today = summarise(run.settings, run.inference, {}, lines, 1)
+    earlier = today | {
+        "headline": today["headline"] | {"accuracy": 0.9, "of_round": 0},
+        "rules": {"classifier": {"selected": 0.9, "selected_round": 0, "client-best": 0.9, "final": 0.5}},
+    }
+    assert up_to_date(earlier, lines) == today
+    assert up_to_date(today, []) == today
+    # kept by the clients: there is nothing to work out
+    assert up_to_date({"rules": {}}, []) == {"rules": {}}
 
 
 def test_the_summary_names_those_that_failed():
