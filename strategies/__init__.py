@@ -302,6 +302,23 @@ def known_settings(strategy: object = "") -> dict[str, Any]:
     return known
 
 
+def settings_read(strategy: str) -> set[str]:
+    """The settings that a method reads: those that all methods share, but for what its loss and its messages lack, and
+    its own. Of a method of somebody's own all that are shared, since only its code could tell."""
+    method = load_method(strategy)
+    names = {name for name in known_settings(strategy) if "." not in name or name.rpartition(".")[0] in method.settings}
+    if plugins.is_plugin(strategy):
+        return names
+    exchange = method.exchange(Options({kind: kind() for kind in method.settings.values()}))
+    if not method.objective.pulls:
+        names -= {"prototype-weight", "prototype-loss"}
+    if not exchange.kinds():
+        names -= {"wire-dtype", "sparsity-dim", "max-prototype-norm", "max-norm-ratio"}
+    if not exchange.weights:
+        names -= {"share-buffers"}
+    return names
+
+
 def _names(kind: Any) -> list[str]:
     """Setting names (with dashes) of a pydantic model or dataclass."""
     names = kind.model_fields if kind is Settings else [entry.name for entry in fields(kind)]

@@ -60,6 +60,7 @@ class Objective:
             features are measured before evaluations alone, and there are no prototypes after other rounds.
         encodes: whether it reads rows through the public encoder that `privacy-encoder` names, without `privacy`.
         encoder: the one that it takes where none is named; "" for none.
+        pulls: whether its loss has the prototype pull, which reads `prototype-weight` and `prototype-loss`.
     """
 
     beside: Sequence[str] = ()
@@ -67,6 +68,7 @@ class Objective:
     of_prototypes = True
     encodes = False
     encoder = ""
+    pulls = False
 
     def __init__(self, settings: Settings, options: Options, num_classes: int):
         self.settings = settings
@@ -154,6 +156,8 @@ class Objective:
 
 class Pulled(Objective):
     """Cross-entropy + lambda R: the prototype pull that FedProto and its heirs share (methods page, section 0)."""
+
+    pulls = True
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """L = CE(g(z), y) + `prototype-weight` R(z, t_y); in the first round there is no target and no R."""
@@ -310,6 +314,8 @@ class Method:
         rules: all rules that it reports.
         fixed_rounds: whether a resumed run must keep its `rounds`, since its loss or its schedule depends on them.
         releases: of a method whose uploads can be made of a release, what refuses options that do not go with one.
+        epochs: the settings whose sum is the number of passes over a client's training samples in a round; one that is
+            0 stands for `local-epochs`.
     """
 
     server: type[ServerHalf]
@@ -320,6 +326,7 @@ class Method:
     rules: tuple[str, ...] = RULES
     fixed_rounds: bool = False
     releases: Callable[[Options], None] | None = None
+    epochs: tuple[str, ...] = ("local-epochs",)
 
 
 def as_state(prototypes: PrototypeSet) -> State:

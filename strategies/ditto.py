@@ -1,7 +1,7 @@
 """Ditto (Li et al., ICML 2021): everybody's model by FedAvg, and a model of one's own that is held near it.
 
     client   w, the companion, from w^r by CE, E epochs; sent
-             v, its own, by CE + (lambda / 2) ||v - w^r||^2 over the parameters, `ditto.personal-epochs` epochs
+             v, its own, by CE + (lambda / 2) ||v - w^r||^2 over the parameters, E epochs too (`ditto.personal-epochs`)
     server   w^{r+1} = sum_{i in S} n_i w_i / sum_{i in S} n_i
     predict  the classifier of v: `classifier`; `received` judges w^{r+1}
 
@@ -17,6 +17,7 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from federation.settings import Count
 from federation.wire.payloads import Payload
 from models.companion import WithCompanion
 from models.split import SplitModel
@@ -41,11 +42,11 @@ class DittoSettings:
 
     Attributes:
         weight: lambda, of the distance of v to w. Authors' scripts: 1.
-        personal_epochs: passes over the rows for v. Paper: as for w.
+        personal_epochs: passes over the samples for v; 0: `local-epochs`, as for w, the paper's.
     """
 
     weight: Annotated[float, Field(ge=0)] = 1.0
-    personal_epochs: Annotated[int, Field(ge=1)] = 1
+    personal_epochs: Count = 0
 
 
 class DittoObjective(SharedObjective):
@@ -68,8 +69,9 @@ class DittoObjective(SharedObjective):
             [p for p in module.parameters() if p.requires_grad]
             for module in (state.module.companion, state.module.model)
         )
-        epochs = self.options[DittoSettings].personal_epochs
-        return [Phase(GLOBAL, shared, epochs=self.settings.local_epochs), Phase("train", own, epochs=epochs)]
+        epochs = self.settings.local_epochs
+        personal_epochs = self.options[DittoSettings].personal_epochs or epochs
+        return [Phase(GLOBAL, shared, epochs=epochs), Phase("train", own, epochs=personal_epochs)]
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """CE of w; CE + (lambda / 2) ||v - w^r||^2 of v."""
@@ -96,4 +98,5 @@ METHOD = Method(
     exchange=companion,
     inference="classifier",
     rules=SHARED_RULES,
+    epochs=("local-epochs", "ditto.personal-epochs"),
 )

@@ -66,4 +66,5 @@ METHOD = Method(
     exchange=lambda options: both_ways(base_of(options[FedRepSettings].personal_layers)),
     inference=RECEIVED,
     rules=SHARED_RULES,
+    epochs=("fedrep.head-epochs", "local-epochs"),
 )

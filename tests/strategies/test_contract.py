@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord
 from safetensors.torch import load_file
 
 from client_app import client as client_module
+from client_app import trainer
+from experiments.compare.budget import epochs_of
 from experiments.runtime.grid import LocalGrid
 from federation.wire.low_rank import products
 from federation.wire.payloads import Parts, parts_of
@@ -20,7 +23,7 @@ from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
 from runs.folder import RunFolder
-from strategies import METHODS, load_method, read_settings
+from strategies import METHODS, known_settings, load_method, read_settings, settings_read
 from strategies.rounds.flower import PrototypeStrategy
 from tests.strategies.needs import ASKED
 from tests.strategies.sets import same
@@ -184,6 +187,31 @@ def test_what_a_client_discloses_is_what_crosses(row):
     assert crossed - {*by_words.values()} <= beside
     # and no counts ever come down
     assert "counts" not in seen.arrays["down"]
+
+
+@every_row
+def test_a_method_says_how_many_passes_it_makes_and_whether_it_pulls(row):
+    """What a comparison goes by: --equal-steps, and a sweep of what only some methods read."""
+    run = read_settings(WHOLE | of_one(row) | ROWS[row])
+    passes = sum(epochs_of(known_settings() | WHOLE | ROWS[row]).values())
+    for line in RunFolder(whole(row).folder).lines()[:-1]:
+        for client in line["clients"].values():
+            if "training" not in client:
+                continue
+            training = client["training"]
+            # as many batches as the trainer makes of so many samples, a last one of one apart
+            batches = len(list(trainer.batches(training["rows"], run.settings.batch_size, torch.Generator(), "cpu")))
+            # GFPL retrains on features of its own making, too
+            extra = training["steps"] - passes * batches
+            retraining = 16 * CLASSES // run.settings.batch_size if ROWS[row]["strategy"] == "gfpl" else 0
+            assert extra in (0, retraining)
+    pulled = any("prototype-pull" in line["training"]["loss"] for line in RunFolder(whole(row).folder).lines()[:-1])
+    assert pulled == METHOD_OF[row].objective.pulls
+    read = settings_read(ROWS[row]["strategy"])
+    assert ({"prototype-weight", "prototype-loss"} <= read) == pulled
+    # by a method's defaults something crosses wherever it can
+    assert "wire-dtype" in read or not run.exchange.kinds()
+    assert "share-buffers" in read or not run.exchange.weights
 
 
 @every_row

@@ -213,7 +213,7 @@ WRONG = {
     "fedfa.momentum": [-0.1, 1.1],
     "fesem.clusters": [0],
     "ditto.weight": [-0.1],
-    "ditto.personal-epochs": [0],
+    "ditto.personal-epochs": [-1],
     "apfl.alpha": [-0.1, 1.1],
     "apfl.adaptive": [1],
     "fedrod.gamma": [-0.1],
