@@ -1,6 +1,7 @@
 """`protosphere compare`: methods by data sets by partitions by seeds, run, resumed, put into tables."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,8 +63,8 @@ def compare(
     metric: Annotated[
         str,
         typer.Option(
-            help="What is compared: headline, selected, best, client-best, last-5 or final, perhaps after a prediction "
-            "rule or `ensemble`: 'classifier last-5'. Several with commas.",
+            help="What is compared: headline, selected, best, client-best, client-best-unweighted, last-5 or final, "
+            "perhaps after a prediction rule or `ensemble`: 'classifier last-5'. Several with commas.",
             metavar="FIGURES",
             show_default=False,
         ),
@@ -88,6 +89,12 @@ def compare(
             metavar="SETTING=VALUES",
         ),
     ] = None,
+    equal_steps: Annotated[
+        bool,
+        typer.Option(
+            "--equal-steps", help="Scale each method's epochs so that all take as many gradient steps a round."
+        ),
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -184,11 +191,13 @@ def compare(
     try:
         cluster = cluster_at(ray) if ray else None
         if resume:
-            refused = any((file, preset, *narrowing.values(), target is not None, sweep, settings, data, scale != 1.0))
+            choices = (file, preset, *narrowing.values(), target is not None, sweep, settings, data, scale != 1.0)
+            refused = equal_steps or any(choices)
             comparison, cells, folder = _resumed(resume, results, refused)
+            jobs = folder.jobs if jobs is None else jobs
         else:
             comparison, cells = _resolved(
-                file, preset, narrowing, target, sweep or [], settings or [], data or [], scale
+                file, preset, narrowing, target, sweep or [], equal_steps, settings or [], data or [], scale
             )
             folder = None
         if cluster:
@@ -199,7 +208,7 @@ def compare(
         if folder is None:
             from experiments.compare.folder import ComparisonFolder
 
-            folder = ComparisonFolder.create(comparison, cells, results)
+            folder = ComparisonFolder.create(comparison, cells, results, jobs)
         with folder.held():
             if reuse:
                 _reuse(folder, cells)
@@ -218,18 +227,22 @@ def _resolved(
     narrowing: dict[str, str],
     target: float | None,
     sweep: Sequence[str],
+    equal_steps: bool,
     settings: Sequence[str],
     data: Sequence[str],
     scale: float,
 ) -> "tuple[Comparison, list[Cell]]":
     from experiments.compare.cells import cells
-    from experiments.compare.choice import chosen, named
+    from experiments.compare.choice import chosen, listed, named
     from experiments.compare.plan import load
     from experiments.compare.sweep import swept
     from experiments.runtime.run_config import RunConfig, read_assignments
     from federation.settings import SettingError
 
-    comparison = chosen(load(file, preset), **narrowing, target=target, own_data=not file and not preset)
+    comparison = load(file, preset, listed(narrowing["methods"]))
+    comparison = chosen(comparison, **narrowing, target=target, own_data=not file and not preset)
+    if equal_steps:
+        comparison = replace(comparison, equal_steps=True)
     overrides: RunConfig = {}
     for text in settings:
         overrides |= read_assignments(text)

@@ -48,6 +48,7 @@ def compare(
     target: float | None = None,
     baseline: str = "",
     sweep: Mapping[str, Sequence[Value]] | None = None,
+    equal_steps: bool = False,
     reuse: bool = False,
     jobs: int | None = None,
     keep_models: bool = False,
@@ -80,11 +81,12 @@ def compare(
             settings' own.
         seeds: different whole numbers from 0 on.
         dataset: a single one, as `run` takes it, instead of `datasets`.
-        metric: what is compared: `headline`, `selected`, `best`, `client-best`, `last-5` or `final`, perhaps after a
-            rule (`classifier last-5`); the first of several makes the curves.
+        metric: what is compared: `headline`, `selected`, `best`, `client-best`, `client-best-unweighted`, `last-5` or
+            `final`, perhaps after a rule (`classifier last-5`); the first of several makes the curves.
         target: an accuracy in (0, 1] up to which bytes are counted.
         baseline: the method that `Comparison.differences` holds the others against; "" for `local`, else the first.
         sweep: settings of methods, each with values to choose from on validation rows, in each row for itself.
+        equal_steps: scale the epochs of each method so that all take as many gradient steps a round.
         reuse: take finished runs of the same settings from the results folder.
         jobs: runs at a time; None for what the machine holds.
         keep_models: keep the clients' models, for `Run.client`; they take much room.
@@ -118,6 +120,8 @@ def compare(
         "metric": metric if isinstance(metric, str) else list(metric),
         "settings": settings_of(settings, more),
     }
+    if equal_steps:
+        table["equal-steps"] = True
     if target is not None:
         table["target"] = target
     if baseline:
@@ -174,24 +178,28 @@ class Comparison:
         """A row for each method (a swept one once, with what was chosen), row of the comparison and metric, in their
         order: `row`, `method`, `metric`, `mean` and `std` over seeds (shares of 1; the standard deviation of a sample,
         not a number for a single seed), `seeds` that are finished, `payload` and `wire` (mean bytes of training, both
-        ways), `seconds`.
+        ways), `seconds`, `gradient_steps` (a client's in a round); after a sweep `chosen`, the values that a swept
+        method stands there with.
 
         >>> list(found.table().columns[:6])
         ['row', 'method', 'metric', 'mean', 'std', 'seeds']
         """
-        asked, found, _ = tuned(self._asked, results(self._kept, self._asked, self._cells))
+        asked, found, choices = tuned(self._asked, results(self._kept, self._asked, self._cells))
+        values = {(choice.row, choice.method): choice.values(choice.chosen) for choice in choices}
         rows = []
         for row in asked.rows:
             for method in asked.methods:
                 own = [each for each in found if (each.cell.row, each.cell.method) == (row.label, method.label)]
                 sizes = {name: spread([getattr(each, name) for each in own]) for name in ("payload", "wire", "seconds")}
+                sizes["gradient_steps"] = spread([each.summary.get("gradient_steps") for each in own])
                 for place, metric in enumerate(asked.metrics):
                     over = spread([each.values[place] for each in own])
                     told: dict[str, Any] = {"row": row.label, "method": method.label, "metric": str(metric)}
                     told |= {"mean": over and over.mean, "std": over and over.std, "seeds": over.seeds if over else 0}
-                    rows.append(told | {name: size and size.mean for name, size in sizes.items()})
+                    told |= {name: size and size.mean for name, size in sizes.items()}
+                    rows.append(told | ({"chosen": values.get((row.label, method.label), "")} if choices else {}))
         frame = pd.DataFrame(rows)
-        return frame.astype(dict.fromkeys(("mean", "std", "payload", "wire", "seconds"), float))
+        return frame.astype(dict.fromkeys(("mean", "std", "payload", "wire", "seconds", "gradient_steps"), float))
 
     def differences(self) -> pd.DataFrame:
         """A row for each method but the baseline, row of the comparison and metric: `row`, `method`, `baseline`,

@@ -10,6 +10,7 @@ from data import DataError
 from data.assignment import open_data
 from data.domains import listed, short_name
 from data.sources import HUB, is_path
+from experiments.compare.budget import equal_epochs
 from experiments.compare.plan import Comparison, Entry, Row
 from experiments.compare.scale import Scaled, checked_scale, said, scaled
 from experiments.runtime.preflight import without_retries
@@ -70,12 +71,16 @@ def cells(
     _refuse_overrides(comparison, overrides)
     _refuse_unread(comparison, overrides)
     placed = _Places(data)
-    found = [
-        (row, method, seed, placed.put(settings_of(comparison, row, method, overrides) | {"seed": seed}))
-        for row in comparison.rows
-        for method in comparison.methods
-        for seed in comparison.seeds
-    ]
+    found = []
+    for row in comparison.rows:
+        settings_by_method = {
+            method.label: settings_of(comparison, row, method, overrides) for method in comparison.methods
+        }
+        if comparison.equal_steps:
+            settings_by_method = equal_epochs(settings_by_method)
+        for method in comparison.methods:
+            for seed in comparison.seeds:
+                found.append((row, method, seed, placed.put(settings_by_method[method.label] | {"seed": seed})))
     placed.refuse_idle()
     _refuse_missing([(row, settings) for row, _, seed, settings in found if seed == comparison.seeds[0]])
     smaller = _Smaller(checked_scale(scale), comparison.seeds)

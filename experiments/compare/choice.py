@@ -1,12 +1,13 @@
 """A part of a comparison, as the command line chooses it: some methods, data sets, partitions, other seeds; and rows
 that are called after the settings that it makes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from data.domains import short_name
+from experiments.compare.folder import INDIFFERENT
 from experiments.compare.plan import (
     Comparison,
     Entry,
@@ -50,23 +51,29 @@ def chosen(
     changes: dict[str, Any] = {}
     lists = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
     for option, text in lists.items():
-        if text and not _listed(text):
+        if text and not listed(text):
             raise SettingError(f"--{option} is {shown(text)}, which names none; leave it out for all.")
     if methods:
-        changes["methods"] = tuple(_method(name, comparison) for name in _listed(methods))
+        changes["methods"] = tuple(
+            _method(name, comparison) for name in listed(methods, _every_label(comparison.methods))
+        )
     if datasets and own_data:
-        changes["datasets"] = tuple(entry_of(name, "datasets") for name in _listed(datasets))
+        changes["datasets"] = tuple(entry_of(name, "datasets") for name in listed(datasets))
         changes["name"] = "-".join(entry.label for entry in changes["datasets"])
     elif datasets:
-        changes["datasets"] = tuple(pick(name, comparison.datasets, "--datasets", _names) for name in _listed(datasets))
+        changes["datasets"] = tuple(
+            pick(name, comparison.datasets, "--datasets", _names)
+            for name in listed(datasets, _every_label(comparison.datasets))
+        )
     if partitions:
         changes["partitions"] = tuple(
-            pick(name, comparison.partitions, "--partitions", _names) for name in _listed(partitions)
+            pick(name, comparison.partitions, "--partitions", _names)
+            for name in listed(partitions, _every_label(comparison.partitions))
         )
     if seeds:
-        changes["seeds"] = seeds_of([_whole(seed) for seed in _listed(seeds)])
+        changes["seeds"] = seeds_of([_whole(seed) for seed in listed(seeds)])
     if metric:
-        changes["metrics"] = tuple(parse_metric(name) for name in _listed(metric))
+        changes["metrics"] = tuple(parse_metric(name) for name in listed(metric))
     if target is not None:
         changes["target"] = target_of(target)
     narrowed = replace(comparison, **changes)
@@ -82,12 +89,15 @@ def chosen(
 
 def named(comparison: Comparison, overrides: Mapping[str, Scalar]) -> Comparison:
     """The comparison with the labels of what the settings of the command line make of its rows: no table may say of one
-    data set or partition what is true of another.
+    data set or partition what is true of another. What a paper prints is not of other settings, and is left out.
 
     Raises:
         SettingError: rows have names of their own that would no longer be true.
     """
     changes: dict[str, Any] = {}
+    if comparison.paper and (differing := sorted(overrides.keys() - INDIFFERENT)):
+        words = f"the paper's figures are left out: they are not of {', '.join(differing)} as set here"
+        changes |= {"paper": (), "note": ". ".join(filter(None, (comparison.note.rstrip("."), words)))}
     if "dataset" in overrides and len(comparison.datasets) == 1:
         (old,) = comparison.datasets
         label = short_name(str(overrides["dataset"]))
@@ -146,8 +156,24 @@ def _names_of_method(entry: Entry) -> list[str]:
     return list(dict.fromkeys([entry.label, str(entry.settings["strategy"])]))
 
 
-def _listed(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
+def listed(text: str, labels: Sequence[str] = ()) -> list[str]:
+    """What a list with commas holds; of `labels` those that hold commas themselves are found whole, the longest first.
+
+    >>> listed("local, frame (control, sends nothing)", ["local", "frame (control, sends nothing)"])
+    ['local', 'frame (control, sends nothing)']
+    """
+    parts = [item.strip() for item in text.split(",") if item.strip()]
+    known = {plain(label) for label in labels}
+    names = []
+    while parts:
+        length = next((n for n in range(len(parts), 1, -1) if plain("".join(parts[:n])) in known), 1)
+        names.append(", ".join(parts[:length]))
+        parts = parts[length:]
+    return names
+
+
+def _every_label(entries: Sequence[Entry]) -> list[str]:
+    return [entry.label for entry in entries]
 
 
 def _whole(text: str) -> Scalar:

@@ -15,6 +15,7 @@ from experiments.compare.paired import Difference, difference
 from experiments.compare.plan import ENSEMBLE, Comparison, Metric
 from runs.figures import MAJORITY
 from runs.folder import RunFolder
+from runs.lines import up_to_date
 
 # of a rule in summary.json; a round's number is no figure
 NO_FIGURES = ("selected_round",)
@@ -95,10 +96,10 @@ def by_method(found: Sequence[Result], row: str, comparison: Comparison) -> dict
 
 def result(cell: Cell, run: Path, comparison: Comparison) -> Result:
     """One cell's figures, from its run's folder."""
-    summary = json.loads((run / "summary.json").read_text("utf-8"))
+    lines = RunFolder(run).lines()
+    summary = up_to_date(json.loads((run / "summary.json").read_text("utf-8")), lines)
     headline = summary["headline"]
     metric = comparison.metrics[0]
-    lines = RunFolder(run).lines()
     curve = curve_of(lines, metric.rule or headline["rule"])
     target = comparison.target
     passed = next((point for point in curve if target is not None and point.accuracy >= target), None)
@@ -139,16 +140,16 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
     rule = rule if metric.rule in ("", ENSEMBLE) else metric.rule
     evaluations = [line["evaluation"] for line in lines if "evaluation" in line]
     means = [
-        (each["of_round"], each["rules"][rule]["validation"]["mean"])
+        each["rules"][rule]["validation"]["mean"]
         for each in evaluations
-        if each.get("rules", {}).get(rule, {}).get("validation")
+        # round 0 has trained nothing
+        if each["of_round"] > 0 and each.get("rules", {}).get(rule, {}).get("validation")
     ]
     if metric.figure == "last-5":
-        trained = [mean for of_round, mean in means if of_round > 0][-5:]
-        return statistics.fmean(trained) if trained else None
+        return statistics.fmean(means[-5:]) if means else None
     if metric.figure in ("final", "all-classes"):
-        return means[-1][1] if means else None
-    return max((mean for _, mean in means), default=None)
+        return means[-1] if means else None
+    return max(means, default=None)
 
 
 def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> tuple[Point, ...]:
@@ -239,9 +240,12 @@ def as_csv(comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result
     metrics = [f"metric: {metric}" for metric in comparison.metrics]
     paper = [f"paper: {metric}" for metric in comparison.metrics]
     printed = {(each.row, each.method, f"paper: {each.metric}"): each.accuracy / 100 for each in comparison.paper}
+    if any(cell.scaled for cell in cells):
+        # the paper's are of its own settings
+        printed = {}
     sizes = ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
     head = ["row", "method", "strategy", "seed", "status", *paper, *metrics, VALIDATION, MAJORITY, *figures, *sizes]
-    head += ["rounds", "clients", "seconds", "scaled", "run"]
+    head += ["gradient_steps", "rounds", "clients", "seconds", "scaled", "run"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
@@ -264,7 +268,8 @@ def as_csv(comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result
             each.floor,
             *(own.get(name) for name in figures),
         ]
-        row += [each.payload, each.wire, *reached, each.summary["rounds"], each.summary["clients"]]
+        row += [each.payload, each.wire, *reached, each.summary.get("gradient_steps")]
+        row += [each.summary["rounds"], each.summary["clients"]]
         row += [f"{each.seconds:.1f}", cell.scaled, each.run.relative_to(folder).as_posix()]
         writer.writerow(["" if value is None else value for value in row])
     return text.getvalue()

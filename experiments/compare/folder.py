@@ -35,8 +35,13 @@ class ComparisonFolder:
         self.path = path
 
     @classmethod
-    def create(cls, comparison: Comparison, cells: Sequence[Cell], results: str) -> "ComparisonFolder":
+    def create(
+        cls, comparison: Comparison, cells: Sequence[Cell], results: str, jobs: int | None = None
+    ) -> "ComparisonFolder":
         """A new folder in the results folder.
+
+        Args:
+            jobs: cells at a time, for a resume that says no other number; None for what the machine holds.
 
         Raises:
             SettingError: it cannot be written, or the results folder is itself a comparison.
@@ -54,7 +59,8 @@ class ComparisonFolder:
                     path.mkdir(parents=True)
                     break
             folder = cls(path)
-            folder._write({"comparison": asdict(comparison), "cells": [asdict(cell) for cell in cells]})
+            content = {"comparison": asdict(comparison), "cells": [asdict(cell) for cell in cells], "jobs": jobs}
+            folder._write(content)
         except OSError as error:
             raise SettingError(f"the results folder {root} cannot be written ({error.strerror}).") from None
         return folder
@@ -111,6 +117,12 @@ class ComparisonFolder:
                     f"{FORMAT}), whose settings differ in `{differing[0]}`: go on with that one, or start anew."
                 )
         return comparison, cells
+
+    @property
+    def jobs(self) -> int | None:
+        """Cells at a time, as the comparison was started; None for what the machine holds."""
+        jobs = json.loads((self.path / FILE).read_text("utf-8")).get("jobs")
+        return jobs if isinstance(jobs, int) else None
 
     @contextmanager
     def held(self) -> Iterator[None]:

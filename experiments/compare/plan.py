@@ -10,15 +10,16 @@ from typing import Any
 from data.domains import short_name
 from experiments.runtime.run_config import RunConfig, preset_names
 from federation.settings import RULES, SettingError, nearest, refuse_unknown, shown
+from runs import figures
 from strategies import METHODS, known_settings, load_method
 
 PRESETS = Path(__file__).parents[1] / "presets" / "compare"
-FIGURES = ("headline", "selected", "best", "client-best", "last-5", "final", "all-classes")
+FIGURES = ("headline", *figures.FIGURES, "all-classes")
 ENSEMBLE = "ensemble"
 ENSEMBLE_FIGURES = ("best", "last-5", "final")
 KEYS = (
     *("title", "note", "methods", "datasets", "partitions", "seeds"),
-    *("metric", "target", "baseline", "sweep", "settings", "paper"),
+    *("metric", "target", "baseline", "sweep", "equal-steps", "settings", "paper"),
 )
 # of a cell, or of where it runs; never of a row or a method
 NOT_HERE = {
@@ -101,6 +102,7 @@ class Comparison:
         baseline: label of the method that the others are held against; empty for the usual one, see `beside`.
         settings: common to all.
         sweep: as its file has it, see sweep.py.
+        equal_steps: whether every method gets as many gradient steps a round, see budget.py.
     """
 
     name: str
@@ -116,6 +118,7 @@ class Comparison:
     note: str = ""
     baseline: str = ""
     sweep: Mapping[str, Any] = field(default_factory=dict)
+    equal_steps: bool = False
 
     @property
     def beside(self) -> str:
@@ -135,8 +138,11 @@ def comparison_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
-def load(file: str = "", preset: str = "") -> Comparison:
+def load(file: str = "", preset: str = "", methods: Sequence[str] = ()) -> Comparison:
     """A comparison from a file, from a preset, or the usual one: local, FedProto and ProtoNorm on digits.
+
+    Args:
+        methods: names, for a file that has no `methods`.
 
     Raises:
         SettingError: both, an unknown preset, or a file that is no comparison.
@@ -152,13 +158,16 @@ def load(file: str = "", preset: str = "") -> Comparison:
             )
         return read(PRESETS / f"{preset}.toml")
     if file:
-        return read(Path(os.path.expanduser(file)))
-    methods = tuple(entry_of(name, "methods") for name in USUAL_METHODS)
-    return Comparison("digits", methods, (entry_of("digits", "datasets"),))
+        return read(Path(os.path.expanduser(file)), methods)
+    entries = tuple(entry_of(name, "methods") for name in USUAL_METHODS)
+    return Comparison("digits", entries, (entry_of("digits", "datasets"),))
 
 
-def read(path: Path) -> Comparison:
+def read(path: Path, methods: Sequence[str] = ()) -> Comparison:
     """Read and check a comparison file.
+
+    Args:
+        methods: names, where the file has no `methods`.
 
     Raises:
         SettingError: one sentence on the first thing in it that cannot be.
@@ -171,7 +180,7 @@ def read(path: Path) -> Comparison:
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"the comparison file {path} is not valid TOML ({error}).") from None
     try:
-        return from_table(path.stem, table)
+        return from_table(path.stem, {"methods": list(methods)} | table)
     except SettingError as error:
         raise SettingError(f"{path.name}: {error}") from None
 
@@ -246,6 +255,9 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
     common = flat(settings)
     if "strategy" in common:
         raise SettingError("setting `strategy` stands in [settings]; name it in `methods`.")
+    equal_steps = table.get("equal-steps", False)
+    if not isinstance(equal_steps, bool):
+        raise SettingError(f"`equal-steps` is {shown(equal_steps)}, but it is true or false.")
     metric = table.get("metric", "headline")
     if metric == []:
         raise SettingError("`metric` is [], but a comparison needs one figure at least.")
@@ -261,6 +273,7 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
         title=str(table.get("title", "")),
         note=str(table.get("note", "")),
         sweep=table.get("sweep", {}),
+        equal_steps=equal_steps,
     )
     baseline = pick(str(table["baseline"]), found.methods, "`baseline`", _labels).label if "baseline" in table else ""
     return replace(found, paper=tuple(_printed(table.get("paper", []), found)), baseline=baseline)

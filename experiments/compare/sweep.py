@@ -8,12 +8,13 @@ import itertools
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isclose
 from typing import Any
 
 from experiments.compare.figures import Result, Spread, by_method, spread
 from experiments.compare.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, refuse_twice
 from federation.settings import Scalar, SettingError, nearest, shown
-from strategies import known_settings, load_method
+from strategies import settings_read
 
 
 @dataclass(frozen=True)
@@ -22,13 +23,26 @@ class Choice:
 
     Attributes:
         tried: label of each variant -> its validation accuracy over the seeds.
-        chosen: the label; empty while a run of them is missing.
+        chosen: the label, of equal ones the first; empty while a run of them is missing.
     """
 
     row: str
     method: str
     tried: Mapping[str, Spread | None]
     chosen: str
+
+    @property
+    def ties(self) -> list[str]:
+        """The labels of the variants that are as good as the one chosen, this one included; none where it is alone."""
+        best = self.tried.get(self.chosen)
+        if best is None:
+            return []
+        equal = [label for label, spread in self.tried.items() if spread and isclose(spread.mean, best.mean)]
+        return equal if len(equal) > 1 else []
+
+    def values(self, label: str) -> str:
+        """What tells a variant from the others of its method: `gamma = 10`."""
+        return label.removeprefix(f"{self.method}, ")
 
 
 def swept(comparison: Comparison, asked: Sequence[str] = ()) -> Comparison:
@@ -49,14 +63,19 @@ def swept(comparison: Comparison, asked: Sequence[str] = ()) -> Comparison:
                 f"--sweep {name}: the methods of a row share it, or it makes no run of its own; make [[partitions]] or "
                 "rows of its values instead."
             )
+    if comparison.equal_steps and (epochs := sorted({"local-epochs"} & sweeps.keys())):
+        raise SettingError(
+            f"--sweep {epochs[0]}: --equal-steps sets the epochs of every method; leave one of them out."
+        )
     methods: list[Entry] = []
     read: set[str] = set()
     for entry in comparison.methods:
-        own = {name: values for name, values in sweeps.items() if name in _read(entry) and name not in entry.settings}
+        settings = settings_read(str(entry.settings["strategy"]))
+        own = {name: values for name, values in sweeps.items() if name in settings and name not in entry.settings}
         read |= own.keys()
         methods += _variants(entry, own) if own else [entry]
     if idle := sorted(sweeps.keys() - read):
-        known = sorted({name for entry in comparison.methods for name in _read(entry)})
+        known = sorted(set().union(*(settings_read(str(entry.settings["strategy"])) for entry in comparison.methods)))
         raise SettingError(
             f"--sweep {idle[0]}{nearest(idle[0], known)}: no method of this comparison reads it, or each has its own."
         )
@@ -120,13 +139,6 @@ def _sweep(name: str, values: Any, told: str) -> tuple[str, list[Scalar]]:
     return name, values
 
 
-def _read(entry: Entry) -> set[str]:
-    """The settings that a method reads."""
-    strategy = str(entry.settings["strategy"])
-    own = load_method(strategy).settings
-    return {name for name in known_settings(strategy) if "." not in name or name.rpartition(".")[0] in own}
-
-
 def _variants(entry: Entry, own: Mapping[str, Sequence[Scalar]]) -> list[Entry]:
     made = []
     for values in itertools.product(*own.values()):
@@ -144,5 +156,9 @@ def _choice(comparison: Comparison, found: Sequence[Result], row: str, of: str, 
 
 def best_of(tried: Mapping[str, Spread | None], seeds: int) -> str:
     """The label of the highest accuracy, of equal ones the first; empty while one of them lacks a seed."""
-    means = {label: each.mean for label, each in tried.items() if each and each.seeds == seeds}
-    return max(means, key=means.__getitem__, default="") if len(means) == len(tried) else ""
+    means = {label: spread.mean for label, spread in tried.items() if spread and spread.seeds == seeds}
+    if not means or len(means) < len(tried):
+        return ""
+    best = max(means.values())
+    # sums of the same accuracies may differ in their last digit
+    return next(label for label, mean in means.items() if isclose(mean, best))

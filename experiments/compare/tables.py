@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from experiments.compare.budget import differ
 from experiments.compare.figures import (
     DIGITS,
     Result,
@@ -70,9 +71,13 @@ def grids(
         scaled: what was made smaller, in words; shown under every table.
         choices: what was chosen of methods that were swept; comparison and found have these once, see `tuned`.
     """
+    if scaled and comparison.paper:
+        comparison = replace(comparison, paper=())
+        scaled = [*scaled, "the paper's figures are left out: they are of its own settings, unscaled"]
     beside = [(each.cell, each.summary["companion"]) for each in found if "companion" in each.summary]
     told = dict.fromkeys(f"{cell.row}, {cell.method}: with {companion}" for cell, companion in beside)
     notes = [*scaled, *told, *map(_chosen, choices), *([comparison.note] if comparison.note else [])]
+    notes += _different_budgets(comparison, found)
     apart = [_differences(comparison, notes, found)] if len(comparison.methods) > 1 else []
     tried = [_tried(comparison, scaled, choices)] if choices else []
     return [_accuracies(comparison, notes, found), *apart, *tried, _bytes(comparison, notes, found)]
@@ -184,20 +189,48 @@ def _chosen(choice: Choice) -> str:
     where = f"{choice.row}, {choice.method}"
     if not choice.chosen:
         return f"{where}: nothing is chosen while runs of its sweep are missing"
-    values, others = choice.chosen.removeprefix(f"{choice.method}, "), len(choice.tried) - 1
-    return f"{where}: {values}, chosen on validation rows among {others + 1}"
+    words = f"{where}: {choice.values(choice.chosen)}, chosen on validation samples among {len(choice.tried)}"
+    others = [choice.values(label) for label in choice.ties if label != choice.chosen]
+    return f"{words}; equal to {'; '.join(others)}: the first of equals stands" if others else words
+
+
+def _different_budgets(comparison: Comparison, found: Sequence[Result]) -> list[str]:
+    """A sentence for each row whose methods trained more or less than each other."""
+    notes = []
+    for row in comparison.rows:
+        runs_by_method = by_method(found, row.label, comparison)
+        steps = {method: mean.mean for method, runs in runs_by_method.items() if (mean := _mean_steps(runs))}
+        if differ(list(steps.values())):
+            words = ", ".join(f"{method} {count:.4g}" for method, count in steps.items())
+            notes.append(
+                f"{row.label}: budgets differ, in gradient steps a client and round: {words}; --equal-steps makes them "
+                "equal"
+            )
+    return notes
+
+
+def _mean_steps(runs: Sequence[Result]) -> Spread | None:
+    return spread([run.summary.get("gradient_steps") for run in runs])
+
+
+def _steps(runs: Sequence[Result]) -> str:
+    mean = _mean_steps(runs)
+    return NONE if mean is None else f"{mean.mean:.4g}"
 
 
 def _tried(comparison: Comparison, scaled: Sequence[str], choices: Sequence[Choice]) -> Grid:
     seeds = len(comparison.seeds)
     columns: dict[str, Column] = {}
     for choice in choices:
-        cells = {label: Shown(accuracy(each, seeds), label == choice.chosen) for label, each in choice.tried.items()}
+        cells = {
+            label: Shown(accuracy(spread, seeds) + (" (tie)" if label in choice.ties else ""), label == choice.chosen)
+            for label, spread in choice.tried.items()
+        }
         before = columns.get(choice.row, Column({}))
         columns[choice.row] = Column({**before.cells, **cells})
     names = list(dict.fromkeys(label for choice in choices for label in choice.tried))
-    title = f"{comparison.title or comparison.name}: the sweep's accuracy on validation rows in %"
-    told = "bold: chosen, in each row for itself; the test rows played no part"
+    title = f"{comparison.title or comparison.name}: the sweep's accuracy on validation samples in %"
+    told = "bold: chosen, in each row for itself; the test samples played no part"
     return _laid_out(title, columns, names, [*scaled, told])
 
 
@@ -224,15 +257,21 @@ def _bytes(comparison: Comparison, notes: Sequence[str], found: Sequence[Result]
         runs = by_method(found, row.label, comparison)
         columns[f"{row.label}, whole run"] = Column({name: Shown(_whole(own)) for name, own in runs.items()})
         columns[f"{row.label}, M a round"] = Column({name: Shown(_millions(own)) for name, own in runs.items()})
+        columns[f"{row.label}, steps"] = Column({name: Shown(_steps(own)) for name, own in runs.items()})
         if target is not None:
             reached = {name: Shown(_to_target(own, len(comparison.seeds))) for name, own in runs.items()}
             columns[f"{row.label}, to {100 * target:g} %"] = Column(reached)
-    notes = [*notes, "M a round: millions of values in both directions, all clients, as float32 sends them"]
+    notes = [
+        *notes,
+        "M a round: millions of values in both directions, all clients, as float32 sends them",
+        "steps: gradient steps a client and round",
+    ]
     if target is not None:
         rule = comparison.metrics[0].rule or "each method's own rule"
         meaning = f"up to the first evaluation whose mean accuracy by {rule} reaches it; {NONE} where it never did"
         notes = [*notes, f"to {100 * target:g} %: {meaning}"]
-    title = f"{comparison.title or comparison.name}: bytes of training, payload / wire, both directions"
+    name = comparison.title or comparison.name
+    title = f"{name}: cost of training: bytes, payload / wire, both directions, and gradient steps"
     return _laid_out(title, columns, [method.label for method in comparison.methods], notes)
 
 

@@ -113,6 +113,10 @@ def test_a_sweep_is_chosen_on_validation_rows_and_finished_runs_are_taken():
     found = protosphere.compare(**asked)
     assert found.table()["method"].tolist() == ["local", "protonorm"]
     tried = found.chosen()
+    (values,) = tried[tried["chosen"]]["variant"].str.removeprefix("protonorm, ")
+    assert found.table()["chosen"].tolist() == ["", values]
+    assert (found.table()["gradient_steps"] > 0).all()
+    tried = found.chosen()
     runs = {name: found.run(name) for name in tried["variant"]}
     validation = {name: run.rounds["validation"].dropna().iloc[-1] for name, run in runs.items()}
     assert dict(zip(tried["variant"], tried["validation"], strict=True)) == pytest.approx(validation)

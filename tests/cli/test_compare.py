@@ -27,7 +27,7 @@ SUMMARY = {
     "rounds": 1,
     "headline": {"rule": "classifier", "figure": "final"},
     "floor": {"majority-class": 0.25},
-    "rules": {"classifier": {"final": 0.8125}},
+    "rules": {"classifier": {"final": 0.8125, "client-best-unweighted": 0.875}},
     "bytes": {"payload_up": 1, "payload_down": 2, "wire_up": 3, "wire_down": 4, "evaluation_wire_up": 0},
     "seconds": 1.0,
 }
@@ -96,6 +96,81 @@ def test_choices_become_cells_and_their_tables_are_printed_and_written(invoke, r
         assert words in result.stdout
     written = re.findall(r"^written: .*/(\S+)$", result.stdout, flags=re.MULTILINE)
     assert written == ["table.csv", "differences.csv", "table.md", "table.tex", "report.html"]
+
+
+def test_a_resume_has_as_many_jobs_as_the_start(invoke, ran, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    arguments = ["--methods", "local,pfpl,frame", "--seeds", "0", "-c", QUICK]
+    assert invoke(*arguments, "--jobs", "3").exit_code == 0
+    for more, jobs in ((), 3), (("--jobs", "2"), 2), ((), 3):
+        assert invoke("--resume", "latest", *more).exit_code == 0
+        assert ran["share"].jobs == jobs
+    # of one that an earlier version started it is not known
+    file = ran["folder"].path / "comparison.json"
+    kept = json.loads(file.read_text())
+    del kept["jobs"]
+    file.write_text(json.dumps(kept))
+    assert invoke("--resume", "latest").exit_code == 0
+
+
+def test_methods_for_a_file_that_has_none(invoke, ran, tmp_path):
+    (tmp_path / "mine.toml").write_text('datasets = ["digits"]\nseeds = [0]\n')
+    assert invoke("mine.toml", "--methods", "local,pfpl", "-c", QUICK).exit_code == 0
+    assert [cell.method for cell in ran["cells"]] == ["local", "pfpl"]
+    refused = invoke("mine.toml", "-c", QUICK)
+    assert refused.exit_code == 2
+    assert "`methods` is missing" in refused.stderr
+
+
+def test_equal_steps(invoke, ran):
+    arguments = ["--methods", "local,fedrep", "--seeds", "0", "-c", QUICK, "-c", "fedrep.head-epochs=2"]
+    assert invoke(*arguments, "--equal-steps").exit_code == 0
+    assert [cell.settings["local-epochs"] for cell in ran["cells"]] == [3, 1]
+    refused = invoke("--resume", "latest", "--equal-steps")
+    assert refused.exit_code == 2
+    assert "--resume goes on with a comparison as it was started" in refused.stderr
+
+
+PRINTED = """
+methods = [{ label = "Frame (control, sends nothing)", strategy = "frame" }, "local"]
+datasets = ["digits"]
+seeds = [0]
+[[paper]]
+dataset = "digits"
+accuracy = { local = 82.9 }
+"""
+
+
+def test_what_a_paper_prints_stands_beside_its_own_settings_alone(invoke, ran, tmp_path):
+    (tmp_path / "mine.toml").write_text(f'{PRINTED}[settings]\nrounds = 10\nclients = 8\nmodels = "tiny_perceptron"\n')
+    files = ("table.md", "table.tex", "table.csv", "report.html")
+    assert invoke("mine.toml").exit_code == 0
+    for name, words in zip(files, ("82.90", "82.90", ",0.829", "82.90"), strict=True):
+        assert words in (ran["folder"].path / name).read_text(), name
+    left_out = ["--scale", "0.5"], ["-c", "learning-rate=0.5"]
+    for arguments in left_out:
+        result = invoke("mine.toml", *arguments)
+        assert result.exit_code == 0, result.output
+        assert "the paper's figures are left out" in result.stdout
+        for name in files:
+            text = (ran["folder"].path / name).read_text()
+            assert "82.90" not in text, name
+            assert ",0.829," not in text, name
+    # where it runs is no setting of the paper's
+    assert invoke("mine.toml", "-c", 'device="cpu"').exit_code == 0
+    assert "82.90" in (ran["folder"].path / "table.md").read_text()
+
+
+def test_a_label_with_a_comma_can_be_chosen(invoke, ran, tmp_path):
+    (tmp_path / "mine.toml").write_text(PRINTED)
+    label = "Frame (control, sends nothing)"
+    for methods, labels in (
+        (label, [label]),
+        (f"local,{label}", ["local", label]),
+        (f"{label},local", [label, "local"]),
+    ):
+        assert invoke("mine.toml", "-c", QUICK, "--methods", methods).exit_code == 0
+        assert [cell.method for cell in ran["cells"]] == labels
 
 
 def test_a_file_and_its_scale(invoke, ran, tmp_path):

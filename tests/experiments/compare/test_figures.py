@@ -57,6 +57,7 @@ def write_run(folder, settings, accuracy, floor=0.5):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     (folder / "settings.json").write_text(json.dumps(settings))
     values = {"selected": None, "selected_round": None, "best": accuracy, "client-best": 0.99, "last-5": 0.4}
+    values["client-best-unweighted"] = 0.98
     rules = {"local-prototypes": accuracy, "classifier": accuracy / 2}
     summary = {
         "status": "completed",
@@ -286,6 +287,28 @@ def test_differences_are_to_the_baseline_seed_by_seed(folder):
     assert float(rows[0]["difference"]) == pytest.approx(-0.02)
     single = comparison(paper=(), seeds=(1,))
     assert [cell.text for cell in tables(folder(single), single)[1].lines[0]] == ["CIFAR-10", "+10.00"]
+
+
+def test_budgets_that_differ_by_more_than_a_tenth_are_said_under_every_table(folder):
+    made = comparison()
+    place = folder(made)
+    found = results(place, made, cells_of(made))
+
+    def with_steps(**steps):
+        return [replace(run, summary={**run.summary, "gradient_steps": steps[run.cell.method]}) for run in found]
+
+    for grid in grids(made, (), with_steps(FedProto=12, Proto_Norm=24)):
+        assert (
+            "CIFAR-10: budgets differ, in gradient steps a client and round: FedProto 12, Proto_Norm 24; --equal-steps "
+            "makes them equal"
+        ) in grid.notes
+    alike = grids(made, (), with_steps(FedProto=11, Proto_Norm=12))
+    assert not any("budgets" in note for grid in alike for note in grid.notes)
+    cost = {line[0].text: [cell.text for cell in line[1:]] for line in _by_row(alike[-1])}
+    assert cost["CIFAR-10, steps"] == ["11", "12"]
+    assert cost["MNIST, steps"] == ["-", "-"]
+    text = as_csv(made, cells_of(made), with_steps(FedProto=11, Proto_Norm=12), place.path)
+    assert [row["gradient_steps"] for row in csv.DictReader(text.splitlines())][:6] == ["11"] * 3 + ["12"] * 3
 
 
 # --- files --------------------------------------------------------------------------------------------------

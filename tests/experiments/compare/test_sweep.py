@@ -128,7 +128,7 @@ def test_what_stands_in_the_tables_was_chosen_on_validation_rows(run):
     shown = {row[0].text: row[1].text for row in accuracies.lines}
     assert shown["protonorm"] == "45.00 ± 7.07"
     assert shown.keys() == {"local", "protonorm", "majority class"}
-    assert any("gamma = 10, chosen on validation rows among 3" in note for note in accuracies.notes)
+    assert any("gamma = 10, chosen on validation samples among 3" in note for note in accuracies.notes)
     assert apart.lines[0][0].text == "digits"
     bold = [row[0].text for row in tried.lines if any(cell.best for cell in row)]
     assert bold == ["protonorm, gamma = 10"]
@@ -137,6 +137,50 @@ def test_what_stands_in_the_tables_was_chosen_on_validation_rows(run):
     assert len((folder.path / "table.csv").read_text().splitlines()) == 1 + len(found)
     # kept and read again it is the same plan, which is not expanded anew
     assert ComparisonFolder(folder.path).read()[0] == made
+
+
+def test_equal_variants_are_named_in_the_table_and_under_it(run, monkeypatch):
+    monkeypatch.setitem(VALIDATION, "3", (0.8, 0.8))
+    made = plan("protonorm.gamma=3,10,30")
+    folder, found = run(made)
+    accuracies, _, tried, _ = write_all(folder, made, found).grids
+    (words,) = [note for note in accuracies.notes if "chosen" in note]
+    assert words.endswith(
+        "gamma = 3, chosen on validation samples among 3; equal to gamma = 10: the first of equals stands"
+    )
+    texts = {line[0].text: line[1].text for line in tried.lines}
+    assert texts["protonorm, gamma = 3"] == "80.00 ± 0.00 (tie)"
+    assert texts["protonorm, gamma = 10"] == "80.00 ± 14.14 (tie)"
+    assert texts["protonorm, gamma = 30"] == "70.00 ± 0.00"
+    assert [line[0].text for line in tried.lines if line[1].best] == ["protonorm, gamma = 3"]
+
+
+def test_round_0_decides_no_sweep(run):
+    """Before training the variants of one learning rate are the same model."""
+    lines = [line(number, 0.1) for number in (1, 2)]
+    for untrained_or_trained, value in zip(lines, (0.9, 0.2), strict=True):
+        untrained_or_trained["evaluation"]["rules"]["classifier"]["validation"] = {"mean": value}
+    for figure in ("selected", "headline", "final", "last-5"):
+        assert validation_of(lines, Metric("classifier", figure), "classifier") == 0.2
+        assert validation_of(lines[:1], Metric("classifier", figure), "classifier") is None
+
+
+def test_a_method_is_not_trained_again_for_a_setting_that_it_does_not_read():
+    found = plan("learning-rate=0.01,0.1", "prototype-weight=1,10", methods=("local", "fedproto", "fedavg"))
+    assert labels(found) == [
+        "local, learning-rate = 0.01",
+        "local, learning-rate = 0.1",
+        *(f"fedproto, learning-rate = {rate}, prototype-weight = {w}" for rate in (0.01, 0.1) for w in (1, 10)),
+        "fedavg, learning-rate = 0.01",
+        "fedavg, learning-rate = 0.1",
+    ]
+    assert labels(plan('wire-dtype="float32","int8"')) == [
+        "local",
+        "protonorm, wire-dtype = float32",
+        "protonorm, wire-dtype = int8",
+    ]
+    with pytest.raises(SettingError, match="no method of this comparison reads it"):
+        plan("prototype-weight=1,10", methods=("local", "fedavg"))
 
 
 def test_while_a_run_is_missing_nothing_is_chosen(run):

@@ -1,0 +1,79 @@
+"""Equal budgets: every method of a row gets as many passes over its clients' samples."""
+
+import pytest
+
+from experiments.compare.budget import differ, epochs_of, equal_epochs
+from experiments.compare.cells import cells
+from experiments.compare.plan import from_table
+from experiments.compare.sweep import swept
+from federation.settings import SettingError
+from strategies import known_settings
+
+
+def settings(strategy, **changes):
+    return known_settings() | {"strategy": strategy} | {name.replace("__", "."): v for name, v in changes.items()}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes", "epochs"),
+    [
+        ("local", {"local-epochs": 3}, {"local-epochs": 3}),
+        ("ditto", {"local-epochs": 5}, {"local-epochs": 5, "ditto.personal-epochs": 5}),
+        ("ditto", {"local-epochs": 5, "ditto.personal-epochs": 2}, {"local-epochs": 5, "ditto.personal-epochs": 2}),
+        ("fedrep", {}, {"fedrep.head-epochs": 10, "local-epochs": 1}),
+    ],
+)
+def test_passes_a_round(strategy, changes, epochs):
+    assert epochs_of(settings(strategy, **changes)) == epochs
+
+
+def test_all_get_as_many_passes_as_the_method_that_makes_the_most():
+    before = {name: settings(name) for name in ("local", "ditto", "fedrep")}
+    after = equal_epochs(before)
+    assert {name: sum(epochs_of(own).values()) for name, own in after.items()} == dict.fromkeys(before, 11)
+    assert epochs_of(after["fedrep"]) == {"fedrep.head-epochs": 10, "local-epochs": 1}
+    assert set(epochs_of(after["ditto"]).values()) == {5, 6}
+    for name in before:
+        changed = {key for key in after[name] if after[name][key] != before[name][key]}
+        assert changed <= {"local-epochs", "ditto.personal-epochs", "fedrep.head-epochs"}
+    # proportions stay, and what is equal already stays as it was
+    few = equal_epochs({"fedrep": settings("fedrep"), "long": settings("local", **{"local-epochs": 33})})
+    assert epochs_of(few["fedrep"]) == {"fedrep.head-epochs": 30, "local-epochs": 3}
+    assert equal_epochs(after) == after
+
+
+def test_a_phase_keeps_one_pass_however_small_its_share():
+    many = {"fedrep": settings("fedrep", **{"fedrep.head-epochs": 1000}), "local": settings("local")}
+    assert epochs_of(equal_epochs(many)["fedrep"]) == {"fedrep.head-epochs": 1000, "local-epochs": 1}
+
+
+@pytest.mark.parametrize(
+    ("steps", "differing"), [([], False), ([12], False), ([10, 9], False), ([10, 8.9], True), ([0, 0], False)]
+)
+def test_budgets_that_differ_by_more_than_a_tenth(steps, differing):
+    assert differ(steps) == differing
+
+
+SMALL = {"local-epochs": 2, "models": "perceptron"}
+
+
+def planned(**changes):
+    table = {"methods": ["local", "ditto"], "datasets": ["spiral"], "seeds": [0], "equal-steps": True} | changes
+    return from_table("test", table)
+
+
+def test_the_cells_of_a_comparison_have_equal_passes():
+    found = {cell.method: cell.settings for cell in cells(planned(), SMALL, {})}
+    assert found["local"]["local-epochs"] == 4
+    assert (found["ditto"]["local-epochs"], found["ditto"]["ditto.personal-epochs"]) == (2, 2)
+    found = {cell.method: cell.settings for cell in cells(planned(**{"equal-steps": False}), SMALL, {})}
+    assert found["local"]["local-epochs"] == 2
+
+
+def test_what_cannot_be_made_equal_is_refused():
+    with pytest.raises(SettingError, match="`equal-steps` is 1"):
+        planned(**{"equal-steps": 1})
+    with pytest.raises(SettingError, match=r"--sweep local-epochs.*--equal-steps"):
+        swept(planned(), ["local-epochs=1,2"])
+    # the swept setting of a method alone is a proportion
+    assert len(swept(planned(), ["ditto.personal-epochs=1,2"]).methods) == 3
