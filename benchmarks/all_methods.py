@@ -49,6 +49,11 @@ class Row:
         """Of the processor a round."""
         return mean(run[SECONDS] for run in self.runs)
 
+    @property
+    def steps(self) -> float:
+        """Gradient steps a client and round."""
+        return mean(run["gradient_steps"] for run in self.runs)
+
     def accuracies(self, rule: str) -> list[float | None]:
         """Final test accuracy by a rule, a seed each; none where the method lacks it."""
         return [run["rules"][rule]["final"] for run in self.runs if rule in run["rules"]]
@@ -89,14 +94,13 @@ def run_one(method: str, seed: int, settings: Sequence[str], clients: int, cells
 
 def table(rows: Sequence[Row]) -> str:
     """Markdown, cheapest first."""
-    head = ["method", "its rule", "by it", *SHOWN, "kB a round", "CPU s a round"]
+    head = ["method", "its rule", "by it", *SHOWN, "kB a round", "steps a client and round", "CPU s a round"]
     lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 2)]
     for row in sorted(rows, key=lambda row: row.kilobytes):
         rule = row.runs[0]["headline"]["rule"]
         accuracies = [percent(row.own), *(percent(row.accuracies(name)) for name in SHOWN)]
-        lines.append(
-            f"| {row.method} | {rule} | " + " | ".join(accuracies) + f" | {row.kilobytes:,.1f} | {row.seconds:.2f} |"
-        )
+        costs = f"{row.kilobytes:,.1f} | {row.steps:.4g} | {row.seconds:.2f}"
+        lines.append(f"| {row.method} | {rule} | " + " | ".join(accuracies) + f" | {costs} |")
     return "\n".join(lines)
 
 

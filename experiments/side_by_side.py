@@ -57,6 +57,9 @@ def figures(runs: Sequence[Results]) -> Iterator[tuple[str, list[str]]]:
     sizes = [run.summary["bytes"] for run in runs]
     yield "payload", [readable_size(each["payload_up"] + each["payload_down"]) for each in sizes]
     yield "wire", [readable_size(each["wire_up"] + each["wire_down"]) for each in sizes]
+    steps = [run.summary.get("gradient_steps") for run in runs]
+    if any(count is not None for count in steps):
+        yield "gradient steps a client and round", ["-" if count is None else f"{count:.4g}" for count in steps]
     yield "seconds", [f"{run.summary['seconds']:.0f}" for run in runs]
 
 
