@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from filelock import FileLock
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data import ToldError
-from data.files import replacing
+from data.files import replacing, sync
+from data.tensor_files import read_tensors, write_tensors
 from prototypes.accounting import epsilon_of
 from prototypes.discrete_gaussian import draw
 from prototypes.release import Shape, noisy
@@ -169,7 +169,7 @@ class Ledger:
             try:
                 for path in self._releases.glob("*.safetensors"):
                     path.unlink()
-                _sync(self._releases)
+                sync(self._releases)
             except FileNotFoundError:
                 return
             except OSError as error:
@@ -191,9 +191,7 @@ class Ledger:
                         place = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
                         with os.fdopen(place, "wb") as file:
                             file.write(secrets.token_bytes(KEY_BYTES))
-                            file.flush()
-                            os.fsync(file.fileno())
-                    _sync(self.folder)
+                    sync(self.folder)
                 found = path.read_bytes()
             except OSError as error:
                 raise self._unwritable(error) from None
@@ -222,7 +220,7 @@ class Ledger:
         if not path.exists():
             return None
         try:
-            found = load_file(path)["release"]
+            found = read_tensors(path)[0]["release"]
         except (OSError, KeyError, SafetensorError) as error:
             raise self._unreadable(f"the release {path.name} cannot be read: {error}") from None
         if found.dtype != torch.int64 or found.shape != (asked.shape.num_classes, asked.shape.width):
@@ -261,7 +259,7 @@ class Ledger:
                 except OSError:
                     os.truncate(self._lines, before)
                     raise
-            _sync(self.folder)
+            sync(self.folder)
         except OSError as error:
             raise self._unwritable(error) from None
 
@@ -270,9 +268,8 @@ class Ledger:
             for cut_short in self._releases.glob("*.tmp"):
                 cut_short.unlink()
             with replacing(self._path(asked)) as temporary:
-                save_file({"release": release}, temporary)
-                _sync(temporary)
-            _sync(self._releases)
+                write_tensors(temporary, {"release": release})
+            sync(self._releases)
         except (OSError, SafetensorError) as error:
             raise self._unwritable(error) from None
 
@@ -314,12 +311,3 @@ def _checked(entry: Any) -> dict[str, Any]:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _sync(path: Path) -> None:
-    """What a file holds, or a folder lists, on the disk."""
-    place = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(place)
-    finally:
-        os.close(place)

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.numpy import save_file as save_arrays
-from safetensors.torch import load_file, save_file
 
 from data import ToldError
 from data.files import replacing
+from data.tensor_files import read_tensors, write_tensors
 from federation.devices import exact_on
 from federation.homes import token_digest
 from federation.wire.payloads import Payload, from_tensors, to_tensors
@@ -249,8 +248,7 @@ class Store:
         return self.folder / f"round-{round_number:06d}.safetensors"
 
     def _write(self, path: Path, tensors: dict[str, torch.Tensor]) -> None:
-        whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        self._replace(path, lambda temporary: _save(whole, temporary))
+        self._replace(path, lambda temporary: write_tensors(temporary, tensors))
 
     def _replace(self, path: Path, write: Callable[[Path], object]) -> None:
         """Whole or not at all.
@@ -280,20 +278,9 @@ def _as_received(path: Path, tensors: Mapping[str, torch.Tensor], remedy: str) -
     return payload, {name.removeprefix("constant/"): float(number) for name, number in named.items()}
 
 
-def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """The same file either way; safetensors' checks of torch's tensors take longer than all the rest."""
-    try:
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    except TypeError:
-        # NumPy has no bfloat16; copies, since tensors that share memory are refused
-        save_file({name: tensor.clone() for name, tensor in tensors.items()}, path)
-    else:
-        save_arrays(arrays, path)
-
-
 def _read(path: Path, remedy: str, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
     try:
-        return load_file(path, device=str(device))
+        return read_tensors(path, device)[0]
     except (OSError, SafetensorError) as error:
         raise StoreError(
             f"{path} cannot be read ({error}), perhaps after a power cut; {remedy}",

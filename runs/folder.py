@@ -3,6 +3,7 @@ not at all (a temporary file, then a rename)."""
 
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,11 +13,11 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 
 from data.domains import short_name
 from data.files import replacing
+from data.tensor_files import read_tensors, write_tensors
 from federation.homes import MARK, mark, stores
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, is_run_name, plain_name, shown
 from models import plugins
@@ -52,12 +53,15 @@ class RunFolder:
         """
         path = self.path / "token"
         try:
-            return path.read_text("ascii").strip()
-        except (OSError, UnicodeDecodeError) as error:
+            token = path.read_text("ascii").strip()
+            if not re.fullmatch("[0-9a-f]{32}", token):
+                raise ValueError("it holds no 32 hexadecimal digits")
+        except (OSError, ValueError) as error:
             raise SettingError(
                 f"{path} cannot be read ({error}), and clients refuse a run without it; bring it back, or start a new "
                 "run."
             ) from None
+        return token
 
     @classmethod
     def create(cls, settings: Settings, run_config: Mapping[str, Any]) -> "RunFolder":
@@ -318,10 +322,8 @@ class RunFolder:
         if not path.exists():
             return {}, {}
         try:
-            with safe_open(path, framework="pt") as file:
-                about = {name: int(value) for name, value in (file.metadata() or {}).items()}
-                names: list[str] = list(file.keys())
-                return {name: file.get_tensor(name) for name in names}, about
+            tensors, metadata = read_tensors(path)
+            return tensors, {name: int(value) for name, value in metadata.items()}
         except (OSError, SafetensorError, ValueError) as error:
             raise SettingError(f"the prototypes in {path} cannot be read ({error}); take the file away.") from None
 
@@ -333,11 +335,8 @@ class RunFolder:
         """
         path = self.path / "checkpoint.safetensors"
         try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata()
-                run, meta = metadata["run"], json.loads(metadata["meta"])
-                names: list[str] = list(file.keys())
-                tensors = {name: file.get_tensor(name) for name in names}
+            tensors, metadata = read_tensors(path)
+            run, meta = metadata["run"], json.loads(metadata["meta"])
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise SettingError(f"the checkpoint {path} cannot be read ({error}); start a new run.") from None
         if run != self.name:
@@ -348,9 +347,8 @@ class RunFolder:
         return tensors, meta
 
     def _save(self, name: str, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
-        whole = {key: tensor.contiguous().clone() for key, tensor in tensors.items()}
         with self._replacing(name) as temporary:
-            save_file(whole, temporary, metadata=metadata)
+            write_tensors(temporary, tensors, metadata)
 
     def _read_json(self, name: str, kind: type) -> Any:
         path = self.path / name

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data.files import replacing
+from data.tensor_files import read_tensors, write_tensors
 
 FOLDER = "prototypes"
 MOST_ROUNDS = 50
@@ -45,7 +45,7 @@ def keep(folder: Path, round_number: int, tensors: dict[str, Tensor]) -> None:
         return
     place.mkdir(exist_ok=True)
     with replacing(place / f"round-{round_number:06d}.safetensors") as temporary:
-        save_file({"labels": tensors["global/labels"].cpu().clone(), "vectors": vectors.contiguous()}, temporary)
+        write_tensors(temporary, {"labels": tensors["global/labels"], "vectors": vectors})
 
 
 def kept(folder: Path) -> dict[int, tuple[Tensor, Tensor]]:
@@ -53,7 +53,7 @@ def kept(folder: Path) -> dict[int, tuple[Tensor, Tensor]]:
     found = {}
     for path in sorted((folder / FOLDER).glob("round-*.safetensors")):
         try:
-            tensors = load_file(path)
+            tensors, _ = read_tensors(path)
             found[_round(path)] = tensors["labels"], tensors["vectors"].double()
         except (OSError, SafetensorError, KeyError):
             continue

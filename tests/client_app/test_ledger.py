@@ -71,8 +71,8 @@ STEPS = [  # (what is patched, its name, whether the child dies before or after 
     (Ledger, "_append", "after", 1, False),
     (module, "draw", "before", 1, False),
     (module, "draw", "after", 1, False),
-    (module, "save_file", "before", 1, False),
-    (module, "save_file", "after", 1, False),
+    (module, "write_tensors", "before", 1, False),
+    (module, "write_tensors", "after", 1, False),
     (files.os, "replace", "before", 1, False),
     (files.os, "replace", "after", 1, True),
     (Ledger, "_write", "after", 1, True),
@@ -112,7 +112,7 @@ def test_killed_at_each_step(monkeypatch, folder, owner, name, when, paid, store
     assert not list((folder / "releases").glob("*.tmp"))
 
 
-@pytest.mark.parametrize(("owner", "name"), [(module, "_sync"), (module, "save_file"), (files.os, "replace")])
+@pytest.mark.parametrize(("owner", "name"), [(module, "sync"), (module, "write_tensors"), (files.os, "replace")])
 def test_a_full_disk_is_never_paid_too_little(monkeypatch, folder, owner, name):
     def full(*args):
         raise OSError(28, "No space left on device")

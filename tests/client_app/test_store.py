@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 import torch
@@ -94,11 +95,11 @@ def test_a_failing_save_leaves_the_old_generations_and_no_rubbish(store, monkeyp
         store.save(number, state_with(number))
     before = sorted(path.name for path in store.folder.iterdir())
 
-    def full_disk(tensors, path):
+    def full_disk(path, tensors):
         path.write_bytes(b"half of it")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store_module, "save_arrays", full_disk)
+    monkeypatch.setattr(store_module, "write_tensors", full_disk)
     with pytest.raises(StoreError, match=r"cannot be written \(No space left on device\); free space there"):
         store.save(3, state_with(3))
     assert sorted(path.name for path in store.folder.iterdir()) == before
@@ -131,6 +132,21 @@ def test_a_truncated_generation_is_an_error_that_names_the_file(store, kept):
         value_in(store, stamp)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_state_with_another_byte_or_without_its_last_page_is_refused(store):
+    """safetensors itself reads such a file as other weights."""
+    store.save(1, ClientState(torch.nn.Linear(100, 100)))
+    path = store.folder / "round-000001.safetensors"
+    whole = path.read_bytes()
+    tail = whole[:-4096] + bytes(4096)
+    flipped = whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:]
+    for damaged in (tail, flipped, bytes(len(whole))):
+        path.write_bytes(damaged)
+        with pytest.raises(StoreError, match=re.escape(f"{path} cannot be read (")):
+            store.load_into(ClientState(torch.nn.Linear(100, 100)), store.newest(), torch.device("cpu"))
+    path.write_bytes(whole)
+    store.load_into(ClientState(torch.nn.Linear(100, 100)), store.newest(), torch.device("cpu"))
 
 
 def test_all_of_a_state_comes_back_to_the_bit(store, parts):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from federation.settings import SettingError, Settings, check, is_run_name
 from runs import folder as record
@@ -331,18 +332,28 @@ def test_a_checkpoint_comes_back_as_it_was_saved(results):
     assert folder.load_checkpoint() == ({}, {"round": 8})
 
 
-@pytest.mark.parametrize("damage", ["cut", "text", "empty", "gone", "foreign", "meta"])
+@pytest.mark.parametrize("content", [b"", bytes(33), b"0" * 31, b"no token of this run", b"\xff" * 32])
+def test_a_damaged_token_is_said_in_one_sentence(results, content):
+    folder = create()
+    assert len(folder.token) == 32
+    path = folder.path / "token"
+    path.write_bytes(content)
+    assert refused(lambda: folder.token).startswith(f"{path} cannot be read (")
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "empty", "gone", "foreign", "meta", "flipped", "zero"])
 def test_a_checkpoint_that_cannot_be_read(results, damage):
     folder = finished(1)
     path = folder.path / "checkpoint.safetensors"
     contents = {"cut": path.read_bytes()[:-2], "text": b"no checkpoint", "empty": b""}
+    contents |= {"flipped": path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]), "zero": bytes(500)}
     if damage in contents:
         path.write_bytes(contents[damage])
     elif damage == "gone":
         path.unlink()
     else:
         metadata = {"run": folder.name, "meta": "{"} if damage == "meta" else None
-        record.save_file({"x": torch.zeros(1)}, path, metadata=metadata)
+        save_file({"x": torch.zeros(1)}, path, metadata=metadata)
     assert str(path) in refused(folder.load_checkpoint)
 
 
@@ -378,7 +389,7 @@ def test_a_write_that_fails_leaves_the_old_file_whole_and_nothing_beside_it(resu
         monkeypatch.setattr(record.os, "replace", full)
     else:
         monkeypatch.setattr(record.Path, "write_text", half)
-        monkeypatch.setattr(record, "save_file", lambda _, path, metadata: half(path, metadata["meta"]))
+        monkeypatch.setattr(record, "write_tensors", lambda path, _, metadata: half(path, metadata["meta"]))
     for write in write_everything(folder):
         text = refused(write)
         assert f"{folder.path} cannot be written (No space left on device)" in text

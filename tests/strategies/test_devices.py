@@ -6,9 +6,8 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from client_app import store, trainer
+from client_app import trainer
 from experiments.runtime.grid import run_in_process
 from experiments.runtime.run_config import plan
 from strategies import METHODS, load_method
@@ -58,8 +57,6 @@ def waited(monkeypatch):
 )
 def test_clients_of_every_method_train_on_an_accelerator(kind, method, more, waited, monkeypatch, tmp_path):
     monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path))
-    # states come from the store, too, which has a way of its own to a device
-    monkeypatch.setattr(store, "load_file", lambda path, device: _moved(load_file(path), device))
     one = getattr(load_method(method).server, "one_architecture", False)
     models = "spiral_mlp" if one else "spiral_mlp,tiny_perceptron"
     wanted = plan([f'{QUICK} strategy="{method}" models="{models}" device="{kind}" {more}'], clients=2)
@@ -100,7 +97,3 @@ def test_what_is_made_like_a_tensor_on_the_host_meets_none_of_the_device(made):
         with pytest.raises(DeviceError, match="meet"):
             there + made(there, device="cpu")
         there + made(there)
-
-
-def _moved(tensors, device):
-    return {name: tensor.to(device) for name, tensor in tensors.items()}

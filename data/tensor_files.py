@@ -1,0 +1,85 @@
+"""Tensors in files whose bytes are held against a digest: safetensors itself has none, so that a flipped bit or a lost
+page would be read as other weights.
+
+The digest (SHA-256) stands in the file's own header, over all other bytes of the file with zeros in its place.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.numpy import save as bytes_of_arrays
+from safetensors.torch import load, save
+from torch import Tensor
+
+log = logging.getLogger("protosphere")
+
+DIGEST = "digest"
+PLACE = "0" * 64
+SIZE = 8  # bytes at the front, which hold the length of the header
+
+
+class DamagedError(OSError):
+    """A file that is not as it was written; the message is a part of a sentence."""
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors and words beside them as one safetensors file.
+
+    Raises:
+        OSError, SafetensorError: it cannot be written.
+    """
+    content = _bytes_of(tensors, {**(metadata or {}), DIGEST: PLACE})
+    header = SIZE + int.from_bytes(content[:SIZE], "little")
+    digest = hashlib.sha256(content).hexdigest()
+    with open(path, "wb") as file:
+        # the header is small, and alone holds the place
+        file.write(content[:header].replace(_entry(PLACE), _entry(digest), 1))
+        file.write(memoryview(content)[header:])
+
+
+def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and words of a file that `write_tensors` has made, or another writer of safetensors, with a notice.
+
+    Raises:
+        DamagedError: its bytes are not those that were written.
+        OSError, SafetensorError: it cannot be read.
+    """
+    content = path.read_bytes()
+    tensors = load(content)
+    header = SIZE + int.from_bytes(content[:SIZE], "little")
+    metadata: dict[str, str] = json.loads(content[SIZE:header]).get("__metadata__", {})
+    digest = metadata.pop(DIGEST, None)
+    if digest is None and any(re.fullmatch("[0-9a-f]{64}", value) for value in metadata.values()):
+        raise DamagedError("its digest has lost its name")
+    if digest is None:
+        log.warning("%s has no digest: an earlier version wrote it, so that damage would not be noticed", path)
+    elif digest != _digest(content, header, digest):
+        raise DamagedError("its bytes are not those that were written")
+    return {name: tensor.to(device) for name, tensor in tensors.items()}, metadata
+
+
+def _digest(content: bytes, header: int, digest: str) -> str:
+    # without a copy of what may be a large model
+    found = hashlib.sha256(content[:header].replace(_entry(digest), _entry(PLACE), 1))
+    found.update(memoryview(content)[header:])
+    return found.hexdigest()
+
+
+def _entry(digest: str) -> bytes:
+    return f'"{DIGEST}":"{digest}"'.encode()
+
+
+def _bytes_of(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        arrays = {name: tensor.numpy() for name, tensor in whole.items()}
+    except TypeError:
+        # NumPy has no bfloat16; copies, since tensors that share memory are refused
+        return save({name: tensor.clone() for name, tensor in whole.items()}, metadata)
+    # the same file, without checks of torch's tensors that take longer than all the rest
+    return bytes_of_arrays(arrays, metadata)

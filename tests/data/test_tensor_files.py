@@ -1,0 +1,110 @@
+"""Tensors in files that tell of damage: every byte counts."""
+
+import logging
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from data.files import replacing
+from data.tensor_files import DamagedError, read_tensors, write_tensors
+
+TENSORS = {
+    "weights": torch.randn(7, 3, generator=torch.Generator().manual_seed(1)),
+    "transposed": torch.arange(6, dtype=torch.float64).reshape(2, 3).t(),
+    "half": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+    "labels": torch.tensor([3, 1]),
+    "empty": torch.empty(0, 4),
+    "flag": torch.tensor(True),
+}
+WORDS = {"run": "a-run", "meta": '{"round": 7, "text": "ü"}'}
+
+
+@pytest.mark.parametrize("names", [list(TENSORS), ["weights", "labels"], []])
+def test_tensors_and_words_come_back_to_the_bit(tmp_path, names):
+    tensors = {name: TENSORS[name] for name in names}
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, tensors, WORDS)
+    found, words = read_tensors(path)
+    assert words == WORDS
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert found[name].dtype == tensor.dtype
+        assert torch.equal(found[name], tensor)
+    # any reader of safetensors reads them
+    assert load_file(path).keys() == tensors.keys()
+
+
+def test_every_flipped_byte_is_noticed(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"weights": TENSORS["weights"], "labels": TENSORS["labels"]}, WORDS)
+    whole = path.read_bytes()
+    noticed = 0
+    for place in range(len(whole)):
+        for flip in (1, 0x80):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ flip]) + whole[place + 1 :])
+            with pytest.raises((OSError, SafetensorError, ValueError)):
+                read_tensors(path)
+            noticed += 1
+    assert noticed == 2 * len(whole)
+    path.write_bytes(whole)
+    read_tensors(path)
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.3, 0.9, 1.0])
+def test_a_lost_tail_is_noticed_whether_it_is_short_or_zero(tmp_path, kept):
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"weights": torch.ones(500)})
+    whole = path.read_bytes()
+    begin = whole[: int(kept * len(whole))]
+    for damaged in (begin, begin + bytes(len(whole) - len(begin))):
+        if damaged == whole:
+            continue
+        path.write_bytes(damaged)
+        with pytest.raises((OSError, SafetensorError, ValueError)):
+            read_tensors(path)
+
+
+def test_files_of_earlier_versions_are_read_with_a_notice(tmp_path, caplog):
+    path = tmp_path / "a.safetensors"
+    save_file({"labels": TENSORS["labels"]}, path, metadata=WORDS)
+    with caplog.at_level(logging.WARNING, "protosphere"):
+        found, words = read_tensors(path)
+    assert torch.equal(found["labels"], TENSORS["labels"])
+    assert words == WORDS
+    assert f"{path} has no digest" in caplog.text
+
+
+def test_the_same_tensors_with_others_words_are_damaged(tmp_path):
+    """The digest is over the header, too."""
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"labels": TENSORS["labels"]}, {"run": "a-run"})
+    path.write_bytes(path.read_bytes().replace(b"a-run", b"b-run"))
+    with pytest.raises(DamagedError):
+        read_tensors(path)
+
+
+def test_a_file_and_its_name_are_on_the_disk_before_it_counts(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr("data.files.sync", lambda path: calls.append((path.name, (tmp_path / "a").exists())))
+    with replacing(tmp_path / "a") as temporary:
+        temporary.write_text("whole")
+    (written, before), (folder, after) = calls
+    assert written.endswith(".tmp")
+    assert (before, folder, after) == (False, tmp_path.name, True)
+
+
+def test_what_is_not_on_the_disk_does_not_take_the_place_of_what_was(tmp_path, monkeypatch):
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "a").write_text("old")
+
+    def full(path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("data.files.sync", full)
+    with pytest.raises(OSError, match="No space left"), replacing(place / "a") as temporary:
+        temporary.write_text("new")
+    assert [path.name for path in place.iterdir()] == ["a"]
+    assert (place / "a").read_text() == "old"
