@@ -26,7 +26,7 @@ from client_app.views import (
 )
 from federation.devices import exact
 from federation.seeds import generator
-from models.optim import EagerSGD
+from models.optim import EagerSGD, project
 from models.optimiser_state import optimiser_tensors
 from strategies.contract import Batch, ClientState, Objective, Phase
 
@@ -37,6 +37,7 @@ WORTH = 10  # times that a step has to come in a phase to be captured
 BUFFER = "momentum_buffer"  # what torch's SGD calls it
 Span = tuple[int, int]  # of clients, from and to
 Tensors = dict[str, Tensor]
+Bounds = tuple[float, float] | None
 
 
 @dataclass(eq=False)
@@ -250,7 +251,7 @@ class _Update:
         self.own = stack.own
         self.momenta = {
             name: torch.stack([_buffer(optimiser, own[name]) for optimiser, own in pairs])
-            for names, rates in self.groups
+            for names, rates, _ in self.groups
             for name in names
             if rates["momentum"]
         }
@@ -259,12 +260,14 @@ class _Update:
     @torch.no_grad()
     def __call__(self, leaves: Tensors, gradients: Mapping[str, Tensor | None], span: Span) -> None:
         """One step of some clients, in place."""
-        for names, rates in self.groups:
+        for names, rates, bounds in self.groups:
             # as in SGD: what a loss does not reach stays as it is
             reached = {name: gradient for name in names if (gradient := gradients[name]) is not None}
             buffers = [self.momenta[name][slice(*span)] if rates["momentum"] else None for name in reached]
             self._moved.update(name for name in reached if rates["momentum"])
-            sgd([leaves[name] for name in reached], list(reached.values()), buffers, **rates)
+            moved = [leaves[name] for name in reached]
+            sgd(moved, list(reached.values()), buffers, **rates)
+            project(moved, bounds)
 
     def kept(self, phase: str) -> list[Tensors]:
         """Each client's optimiser's tensors."""
@@ -376,8 +379,8 @@ def slices(sizes: Sequence[Sequence[int]]) -> Iterator[tuple[int, Span, int]]:
             start = end
 
 
-def _groups(optimiser: torch.optim.Optimizer, own: Tensors) -> list[tuple[list[str], dict[str, Any]]]:
-    """The parameters of each group by name, and what `sgd` takes of it."""
+def _groups(optimiser: torch.optim.Optimizer, own: Tensors) -> list[tuple[list[str], dict[str, Any], Bounds]]:
+    """The parameters of each group by name, what `sgd` takes of it, and its bounds."""
     # one that has a step of its own would lose it
     if type(optimiser) not in (torch.optim.SGD, EagerSGD):
         raise UnstackableError(f"it trains with {type(optimiser).__name__}; steps in common are SGD's")
@@ -386,7 +389,7 @@ def _groups(optimiser: torch.optim.Optimizer, own: Tensors) -> list[tuple[list[s
         raise UnstackableError("it trains with dampening, which a first step leaves out")
     names = {id(tensor): name for name, tensor in own.items()}
     return [
-        ([names[id(p)] for p in group["params"]], {rate: group[rate] for rate in rates})
+        ([names[id(p)] for p in group["params"]], {rate: group[rate] for rate in rates}, group.get("bounds"))
         for group in optimiser.param_groups
     ]
 

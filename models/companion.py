@@ -43,7 +43,7 @@ class WithCompanion(nn.Module):
 class Mixture(WithCompanion):
     """v and w of one architecture, and the model of the mixed weights alpha v + (1 - alpha) w, which predicts.
 
-    Its gradient reaches v and alpha, never w; its running statistics are v's.
+    Its gradient reaches v and alpha, never w; its running statistics are v's. Who trains alpha keeps it in [0, 1].
 
     Args:
         model: v, taken over; w is a copy of it.
@@ -54,11 +54,6 @@ class Mixture(WithCompanion):
     def __init__(self, model: SplitModel, alpha: float, adaptive: bool) -> None:
         super().__init__(model)
         self.alpha = nn.Parameter(torch.tensor(alpha), requires_grad=adaptive)
-
-    @torch.no_grad()
-    def bound(self) -> None:
-        """Bring alpha back into [0, 1]."""
-        self.alpha.clamp_(0, 1)
 
     def features(self, x: Tensor) -> Tensor:
         """z of the mixture: (n, *input_shape) float -> (n, d)."""
@@ -73,8 +68,8 @@ class Mixture(WithCompanion):
     def _mixed(self, part: str) -> dict[str, Tensor]:
         own, other = self.model.get_submodule(part), self.companion.get_submodule(part)
         held = {name: p.detach() for name, p in other.named_parameters()}
-        alpha = self.alpha.clamp(0, 1)
-        return {name: alpha * p + (1 - alpha) * held[name] for name, p in own.named_parameters()}
+        # no clamp here: its gradient at 0 and at 1 would be 0 or not by the version of torch
+        return {name: self.alpha * p + (1 - self.alpha) * held[name] for name, p in own.named_parameters()}
 
 
 class Joined(WithCompanion):

@@ -18,6 +18,8 @@ class EagerSGD(torch.optim.SGD):
     `step` and `zero_grad` do what torch's do on the CPU, in its order, without records for a profiler and hooks that
     nobody sets: a small model's step takes a tenth less. The other methods are torch's own from below the decorators
     that import the compiler.
+
+    A group may have `bounds`, two numbers: its parameters are projected onto that interval after each step.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class EagerSGD(torch.optim.SGD):
             if group["momentum"]:
                 changes = self._carried(moved, changes, group["momentum"])
             torch._foreach_add_(moved, changes, alpha=-group["lr"])
+            project(moved, group.get("bounds"))
 
     def _carried(self, moved: list[Tensor], changes: list[Tensor], momentum: float) -> list[Tensor]:
         """The new v, kept."""
@@ -79,3 +82,12 @@ class EagerSGD(torch.optim.SGD):
     add_param_group = unwrap(torch.optim.SGD.add_param_group)
     state_dict = unwrap(torch.optim.SGD.state_dict)
     load_state_dict = unwrap(torch.optim.SGD.load_state_dict)
+
+
+@torch.no_grad()
+def project(tensors: Iterable[Tensor], bounds: tuple[float, float] | None) -> None:
+    """Bring tensors into an interval, in place; without one nothing changes."""
+    if bounds is None:
+        return
+    for tensor in tensors:
+        tensor.clamp_(*bounds)

@@ -6,8 +6,8 @@
     server   w^{r+1} = sum_{i in S} n_i w_i / sum_{i in S} n_i
     predict  the classifier of v' with w^{r+1}: `received`
 
-alpha is clamped to [0, 1] before each step and has no weight decay. Departures: the authors' and FL-bench's code mixes
-outputs and adds 0.02 alpha to its gradient, PFLlib trains v alone and mixes once a round; the paper's weights are
+alpha is projected onto [0, 1] after each step and has no weight decay. Departures: the authors' and FL-bench's code
+mixes outputs and adds 0.02 alpha to its gradient, PFLlib trains v alone and mixes once a round; the paper's weights are
 built. Running statistics of the mixture are v's.
 """
 
@@ -51,12 +51,13 @@ class APFLObjective(SharedObjective):
         return Mixture(model, options.alpha, options.adaptive)
 
     def phases(self, state: ClientState, round_number: int) -> list[Phase]:
-        """All at once; alpha does not decay."""
+        """All at once; alpha does not decay and stays in [0, 1]."""
         alpha = state.module.alpha
 
         def optimiser(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
             groups: list[dict[str, Any]] = [{"params": [p for p in parameters if p is not alpha]}]
-            groups += [{"params": [alpha], "weight_decay": 0.0}] if alpha.requires_grad else []
+            if alpha.requires_grad:
+                groups.append({"params": [alpha], "weight_decay": 0.0, "bounds": (0.0, 1.0)})
             chosen = self.settings
             return EagerSGD(groups, chosen.learning_rate, chosen.momentum, chosen.weight_decay)
 
@@ -65,7 +66,6 @@ class APFLObjective(SharedObjective):
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """CE(v') + CE(w)."""
-        state.module.bound()
         mixed = super().loss(state, batch, phase, round_number)
         shared = cross_entropy(state.module.companion(batch.inputs), batch.labels)
         return Loss(mixed.total + shared, mixed.parts | {"global-cross-entropy": shared}, mixed.features)

@@ -112,6 +112,26 @@ def test_momentum_goes_on_where_a_client_has_some():
     assert_same(make)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_a_share_at_its_bounds_trains_together_as_it_trains_alone(alpha):
+    def make():
+        jobs = [job_of(client, strategy="apfl", **{"apfl.alpha": alpha, "local-epochs": 3}) for client in range(4)]
+        for client, job in enumerate(jobs):
+            worse = (job.state.module.model, job.state.module.companion)[client % 2]
+            with torch.no_grad():
+                for own in worse.parameters():
+                    own.mul_(-2)
+        return jobs
+
+    assert_same(make)
+    jobs = make()
+    for job in jobs:
+        job.alone()
+    at_the_bound = [float(job.state.module.alpha.detach()) == alpha for job in jobs]
+    assert any(at_the_bound)
+    assert not all(at_the_bound)
+
+
 def test_clients_without_targets_train_apart_from_those_with():
     assert_same(lambda: [job_of(client, targets=client % 2 > 0) for client in range(4)])
 

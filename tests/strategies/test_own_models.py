@@ -11,6 +11,7 @@ from client_app.client import Client
 from prototypes.prototype_set import PrototypeSet
 from strategies.contract import Batch, ClientState
 from strategies.fedrod import _log_counts
+from tests.client_app.stacked import job_of
 from tests.strategies.kin import SMALL, D, K, batch, evaluations, network, objective_of, received_of
 
 # --- Ditto and APFL -----------------------------------------------------------------------------------------
@@ -78,8 +79,10 @@ def mixture(alpha=0.3, adaptive=True):
     return objective, state
 
 
-def test_apfls_gradients_are_those_of_the_mixed_weights_by_finite_differences():
-    objective, state = mixture()
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_apfls_gradients_are_those_of_the_mixed_weights_by_finite_differences(alpha):
+    """At the bounds, too, where the gradient of a clamp may be 0."""
+    objective, state = mixture(alpha)
     rows = Batch(batch().inputs.double(), batch().labels)
     (phase,) = objective.phases(state, 1)
     objective.loss(state, rows, phase, 1).total.backward()
@@ -115,20 +118,44 @@ def test_apfls_gradients_are_those_of_the_mixed_weights_by_finite_differences():
         torch.testing.assert_close(p.grad, q.grad)
 
 
-def test_apfls_share_stays_within_0_and_1_does_not_decay_and_may_stand_still():
-    objective, state = mixture()
-    with torch.no_grad():
-        state.module.alpha.fill_(1.7)
+def apfl_step(alpha, gradient, **settings):
+    """Alpha after one step by a gradient of its own."""
+    objective = objective_of("apfl", **{"apfl.alpha": alpha} | settings)
+    state = ClientState(objective.build(network(), 1))
     (phase,) = objective.phases(state, 1)
-    objective.loss(state, Batch(batch().inputs.double(), batch().labels), phase, 1)
-    assert float(state.module.alpha) == 1
     optimiser = phase.optimiser(phase.parameters)
-    (group,) = (group for group in optimiser.param_groups if any(p is state.module.alpha for p in group["params"]))
-    assert (len(group["params"]), group["weight_decay"]) == (1, 0.0)
-    assert sum(len(group["params"]) for group in optimiser.param_groups) == len(phase.parameters)
+    state.module.alpha.grad = torch.tensor(gradient)
+    optimiser.step()
+    stepped = [p for group in optimiser.param_groups for p in group["params"]]
+    assert {id(p) for p in stepped} == {id(p) for p in phase.parameters}
+    return float(state.module.alpha.detach())
+
+
+@pytest.mark.parametrize(
+    ("alpha", "gradient", "after"), [(0.3, 9.0, 0.0), (0.3, -9.0, 1.0), (0.0, -1.0, 0.1), (1.0, 1.0, 0.9)]
+)
+def test_apfls_share_is_brought_back_to_0_and_1_and_leaves_them(alpha, gradient, after):
+    assert apfl_step(alpha, gradient) == pytest.approx(after)
+
+
+def test_apfls_share_does_not_decay_and_may_stand_still():
+    assert apfl_step(0.5, 0.0, **{"weight-decay": 0.5}) == 0.5
     objective, state = mixture(adaptive=False)
     (phase,) = objective.phases(state, 1)
     assert not any(p is state.module.alpha for p in phase.parameters)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_apfl_learns_its_share_from_a_bound(alpha):
+    """Where the better of the two models is the one that has no share yet."""
+    job = job_of(0, **{"strategy": "apfl", "apfl.alpha": alpha, "local-epochs": 3, "weight-decay": 0.0})
+    module = job.state.module
+    worse = module.companion if alpha == 0 else module.model
+    with torch.no_grad():
+        for p in worse.parameters():
+            p.mul_(-2)
+    job.alone()
+    assert 0.01 < abs(float(module.alpha.detach()) - alpha) <= 1
 
 
 def test_apfl_predicts_by_the_mixture_of_its_own_and_what_came():
