@@ -70,11 +70,13 @@ def doubled(job):
     return replace(job, objective=deepcopy(job.objective), state=state, data=data)
 
 
+@pytest.mark.parametrize("optimiser_state", ["fresh", "persistent"])
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_trains_together_as_it_trains_alone(run, method):
+def test_every_method_trains_together_as_it_trains_alone(run, method, optimiser_state):
+    """And keeps the momentum of the same phases: of none that starts anew each time."""
     seen = []
     settings = {name: value for name, value in settings_of(method).items() if name not in ("device", "precision")}
-    more = {"momentum": 0.9, "batch-size": 8, "rounds": 2, "fraction-train": 1.0}
+    more = {"momentum": 0.9, "batch-size": 8, "rounds": 2, "fraction-train": 1.0, "optimizer-state": optimiser_state}
     run(settings | more, clients=CLIENTS, grid=partial(Compared, seen, method in DRAWS))
     for number, (reasons, _, _, apart) in enumerate(seen, 1):
         draws = number >= DRAWS.get(method, 3)

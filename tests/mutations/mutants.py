@@ -144,6 +144,33 @@ MUTANTS = {
     "the first upload only": Mutant(
         "strategies/weights.py", "total[name] += tensor", "total[name] = tensor", S + "test_weights.py"
     ),
+    "a share that decays": Mutant(
+        "strategies/apfl.py", '"weight_decay": 0.0, "bounds"', '"bounds"', S + "test_own_models.py -k apfl"
+    ),
+    "a share that leaves its bounds": Mutant(
+        "strategies/apfl.py", ', "bounds": (0.0, 1.0)', "", S + "test_own_models.py -k apfl"
+    ),
+    "a share that is clamped in the graph": Mutant(
+        "models/companion.py",
+        "{name: self.alpha * p +",
+        "{name: self.alpha.clamp(0, 1) * p +",
+        S + "test_own_models.py -k apfl",
+    ),
+    "bounds that a cohort forgets": Mutant(
+        C + "stack.py", "            project(moved, bounds)\n", "", "tests/client_app/test_cohort.py -k bounds"
+    ),
+    "a phase that starts anew but for cohorts": Mutant(
+        C + "stack.py",
+        'if settings.optimizer_state != "persistent" or phase.fresh:',
+        'if settings.optimizer_state != "persistent":',
+        "tests/client_app/test_cohort.py -k gfpl",
+    ),
+    "a negative variance among others": Mutant(
+        W + "weights.py", "bool((tensor < 0).any())", "bool((tensor < 0).all())", S + "test_weights.py -k single"
+    ),
+    "weights by all rows": Mutant(
+        "strategies/weights.py", "float(identity.rows[0])", "float(sum(identity.rows))", S + "test_weights.py -k loops"
+    ),
     # --- wire and safety
     "a mask that lets all through": Mutant(
         W + "transforms.py",

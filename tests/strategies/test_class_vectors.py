@@ -50,7 +50,7 @@ def met(server, uploads, models=("net", "net", "net")):
     identities = {}
     for p, upload in uploads.items():
         lines = lines_of_layouts({part: upload[part] for part in upload.parts if part != "prototypes"})
-        identities[p] = Identity(p, 3, models[p], rows=(ROWS[p], 0, 0), layouts=lines)
+        identities[p] = Identity(p, 3, models[p], rows=(ROWS[p], 90 - ROWS[p], 5), layouts=lines)
     server.meet(Codec(K, D), identities)
     return server
 

@@ -39,7 +39,7 @@ def halves(sizes=SIZES, **settings):
     server = run.method.server(run.settings, run.options)
     objective = run.method.objective(run.settings, run.options, K)
     lines = tuple(line for part, w in objective.shared(None).items() for line in layout_lines(part, w.layout))
-    server.meet(Codec(K, D), {p: Identity(p, 9, "net", rows=(n, 0, 0), layouts=lines) for p, n in sizes.items()})
+    server.meet(Codec(K, D), {p: Identity(p, 9, "net", rows=(n, 90 - n, 5), layouts=lines) for p, n in sizes.items()})
     return server, objective
 
 

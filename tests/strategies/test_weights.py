@@ -46,7 +46,8 @@ def upload(objective, seed, width=5):
 
 def identity(partition, rows, payload, model="net"):
     lines = lines_of_layouts(payload.parts)
-    return Identity(partition, 4, model, classes=(0,), rows=(rows, 0, 0), layouts=lines)
+    # who trains on few rows has many to be judged by, so that weights by all rows are others
+    return Identity(partition, 4, model, classes=(0,), rows=(rows, 90 - rows, 5), layouts=lines)
 
 
 def met(name, widths=(5, 5, 5), rows=(10, 20, 70), **settings):
@@ -210,6 +211,13 @@ def test_hostile_weights_are_refused_by_name(case):
     sent = upload(halves_of("fedavg")[1], 3)
     with pytest.raises(MessageError, match=words):
         decode_payload(spoilt(sent, field, change), limits(sent))
+
+
+def test_a_single_negative_variance_is_refused():
+    sent = upload(halves_of("fedavg")[1], 3)
+    sent["extractor"].tensors["extractor.backbone.1.running_var"][2] = -1e-3
+    with pytest.raises(MessageError, match=r"`extractor.backbone.1.running_var` holds a negative variance"):
+        decode_payload(encode_payload(sent, CODEC), limits(sent))
 
 
 def test_a_missing_part_and_a_layout_that_nobody_agreed_on_are_refused():
