@@ -42,7 +42,8 @@ class FedProtoSettings:
 
     Attributes:
         aggregation: how local prototypes become global ones. Paper: mean (weighted as printed).
-        trim: share of the clients cut off at each end by `trimmed-mean`, in [0, 0.5). Ours.
+        trim: share of a class's holders cut off at each end by `trimmed-mean`, in [0, 0.5); from three holders on one
+            at each end at least, unless it is 0. Ours.
     """
 
     aggregation: Literal["mean", "weighted", "median", "trimmed-mean", "geometric-median"] = "mean"

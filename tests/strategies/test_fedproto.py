@@ -1,5 +1,7 @@
 """FedProto: the mean that its setting names, what stays of a class that nobody reports, and what leaves a client."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from prototypes.prototype_set import PrototypeSet
 from strategies.contract import EVERYONE, ClientState
 
 K, D = 6, 4
+ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = {"strategy": "fedproto", "disclose-class-counts": True}
 
 
@@ -40,6 +43,16 @@ def test_the_mean_is_the_one_that_is_named_and_a_class_nobody_reports_keeps_its_
     assert torch.equal(new.vectors[[0, 1, 3]], aggregate(list(later.values()), how, trim=0.25).vectors)
     others = [aggregate(list(sets.values()), other, trim=0.25).vectors for other in AGGREGATIONS if other != how]
     assert not any(torch.equal(old.vectors, other) for other in others)
+
+
+@pytest.mark.parametrize(("holders", "trim", "cut"), [(2, 0.1, 0), (3, 0.1, 1), (9, 0.1, 1), (9, 0.3, 2), (3, 0.0, 0)])
+def test_a_trimmed_mean_cuts_what_the_settings_page_says(halves, holders, trim, cut):
+    server = halves(ALLOWED | {"fedproto.aggregation": "trimmed-mean", "fedproto.trim": trim}, 1, 2).server
+    values = [2.0**holder for holder in range(holders)]
+    sets = {holder: PrototypeSet(torch.tensor([0]), torch.full((1, 2), value)) for holder, value in enumerate(values)}
+    mean = server.aggregate(sets, {}, 1).downloads[EVERYONE].vectors
+    assert mean[0].tolist() == pytest.approx(2 * [np.mean(values[cut : holders - cut])])
+    assert "from three holders on one at each end at least, unless it is 0" in (ROOT / "docs/settings.md").read_text()
 
 
 def test_counts_are_uploaded_for_the_weighted_mean_alone(halves):
