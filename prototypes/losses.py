@@ -150,14 +150,13 @@ def divergence(logits: Tensor, teacher: Tensor, reduction: str = "batch") -> Ten
 def diversity(noise: Tensor, features: Tensor, labels: Tensor | None = None) -> Tensor:
     """FedGen's diversity: exp(-mean over pairs (a, b) of mse(eps_a, eps_b) mean|G_a - G_b|); a scalar in (0, 1].
 
-    noise: eps, (n, q). features: G, (n, d). labels: (n,) int64; with them of pairs of two classes alone (FedPA), and 1
-    with a zero gradient where there is none.
+    noise: eps, (n, q). features: G, (n, d). labels: (n,) int64; with them a pair of one class adds 0 to the mean, which
+    still divides by all n^2 (FedPA), so that it is 1 with a zero gradient where all rows are of one class.
     """
     products = (noise.unsqueeze(1) - noise).square().mean(dim=2) * (features.unsqueeze(1) - features).abs().mean(dim=2)
-    if labels is None:
-        return torch.exp(-products.mean())
-    differ = (labels.unsqueeze(1) != labels).to(products.dtype)
-    return torch.exp(-(products * differ).sum() / differ.sum().clamp(min=1))
+    if labels is not None:
+        products = products * (labels.unsqueeze(1) != labels)
+    return torch.exp(-products.mean())
 
 
 def kernel_mmd(one: Tensor, other: Tensor, widths: int = 5, factor: float = 2.0) -> Tensor:

@@ -2,13 +2,16 @@
 
     client   from w^r by CE + lambda (1/K) sum_{c in batch} mean_{x in c} ||z - a_c||^2 + CE(g(a), 1..K), E epochs
              sends w_i and p_ic, the means of its features after training
-    server   w by n_i;  a_c <- a_c + (1 - m) sum_{i in N_c} (n_i / sum_S n) (p_ic - a_c)
+    server   w by n_i;  a_c <- a_c + (1 - m^E) sum_{i in N_c} (n_i / sum_S n) (p_ic - a_c)
     predict  the classifier of what came: `received`
 
 The last term, the calibration, moves g alone: the authors take it as a second step after each batch, with Adam; summed
-it is the same to first order. The server's step is the mean of the authors' client anchors, of which only p_ic has to
-travel; their batch means divide by all batches, which shrinks rare classes. Anchors start as orthonormal rows where
-they fit (K <= d), else as draws of N(0, I). (Not the FedFA of feature augmentation.)
+it is the same to first order. Anchors are unit vectors at the start: orthonormal where they fit (K <= d; the authors'
+lie on random axes), else drawn. Momentum is the authors': each epoch leaves m of a client's anchor, so a round m^E, and
+the server's step is the mean of the clients' anchors, of which only p_ic has to travel. Departures: theirs moves to the
+mean that each epoch met in training, the last of which weighs most, here to p_ic, measured after training; their batch
+means divide by all batches, which shrinks rare classes. Read from the authors' code alone (the paper was not at hand).
+This is not the FedFA of feature augmentation.
 """
 
 from typing import Annotated, Any
@@ -16,7 +19,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, normalize
 
 from federation.seeds import generator
 from federation.settings import RECEIVED, RULES, NotNegative
@@ -34,7 +37,7 @@ class FedFASettings:
 
     Attributes:
         anchor_weight: lambda, of the distance to the anchors. Authors: 0.1.
-        momentum: m, what stays of an anchor in a round. Authors: 0.5.
+        momentum: m, what stays of an anchor in an epoch, so m^E in a round of E. Authors: 0.5.
     """
 
     anchor_weight: NotNegative = 0.1
@@ -42,10 +45,10 @@ class FedFASettings:
 
 
 def start(num_classes: int, dim: int, seed: int) -> Tensor:
-    """a^1, (K, d) float64."""
+    """a^1, (K, d) float64 unit rows."""
     if num_classes <= dim:
         return orthonormal(num_classes, dim, seed)
-    return torch.randn(num_classes, dim, generator=generator(seed, "class-vectors"), dtype=torch.float64)
+    return normalize(torch.randn(num_classes, dim, generator=generator(seed, "class-vectors"), dtype=torch.float64))
 
 
 class FedFAObjective(WholeObjective):
@@ -88,7 +91,7 @@ class FedFA(AveragedWithClassVectors):
 
     def moved(self, vectors: Tensor, sums: Tensor, weights: Tensor, total: Tensor) -> Tensor:
         """Towards the reports, by the share of rows whose clients hold the class."""
-        rate = 1 - self.options[FedFASettings].momentum
+        rate = 1 - self.options[FedFASettings].momentum ** self.settings.local_epochs
         return vectors + rate * (sums - weights.unsqueeze(1) * vectors) / total
 
 

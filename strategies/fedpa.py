@@ -5,7 +5,8 @@
              beta_r = max(0.15, 5 * 0.98^(r-1)); sends all weights and its prototypes p_ic
     server   G by Adam on
              alpha_r sum_i pi_iy CE(g_i(G(eps, y)), y) - 0.15 mse(G(eps, y), P_y)
-             + exp(-mean over (a, b) of different classes of mse(eps_a, eps_b) mean|G_a - G_b|),  P the last round's;
+             + exp(-1/b^2 sum over (a, b) of different classes of mse(eps_a, eps_b) mean|G_a - G_b|),  P the last
+             round's, b = 32 rows, so that b^2 counts all pairs;
              then the mean of the weights by n_i, and P_c = sum_i n_ic p_ic / sum_i n_ic (`samples`) or the plain mean
     predict  the received model: `received`
 

@@ -144,6 +144,18 @@ MUTANTS = {
     "the first upload only": Mutant(
         "strategies/weights.py", "total[name] += tensor", "total[name] = tensor", S + "test_weights.py"
     ),
+    "an anchor's momentum once a round": Mutant(
+        "strategies/fedfa.py",
+        "momentum ** self.settings.local_epochs",
+        "momentum",
+        S + "test_class_vectors.py -k anchors",
+    ),
+    "a mean over other pairs than all": Mutant(
+        "prototypes/losses.py",
+        "products = products * (labels.unsqueeze(1) != labels)",
+        "products = products[labels.unsqueeze(1) != labels]",
+        S + "test_generators.py -k diversity",
+    ),
     "a share that decays": Mutant(
         "strategies/apfl.py", '"weight_decay": 0.0, "bounds"', '"bounds"', S + "test_own_models.py -k apfl"
     ),

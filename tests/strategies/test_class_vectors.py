@@ -88,14 +88,16 @@ def test_fednh_smooths_its_prototypes_towards_the_clients_directions(counts):
         np.testing.assert_allclose(after[label], unit(0.6 * before[label] + 0.4 * unit(total)), atol=1e-6)
 
 
-def test_fedfa_moves_its_anchors_as_the_mean_of_client_anchors_would():
-    """Authors: each client moves the anchors of its classes, the server takes the mean of all by rows."""
-    (before, after), uploads = rounds("fedfa", HELD, **{"fedfa.momentum": 0.3})
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_fedfa_moves_its_anchors_as_the_mean_of_client_anchors_would(epochs):
+    """Authors: each client moves the anchors of its classes every epoch, the server takes the mean of all by rows."""
+    (before, after), uploads = rounds("fedfa", HELD, **{"fedfa.momentum": 0.3, "local-epochs": epochs})
     expected = np.zeros((K, D))
     for partition, upload in uploads.items():
         own = before.copy()
         for label, vector in zip(upload["prototypes"].labels.tolist(), upload["prototypes"].vectors, strict=True):
-            own[label] = 0.3 * before[label] + 0.7 * vector.double().numpy()
+            for _ in range(epochs):
+                own[label] = 0.3 * own[label] + 0.7 * vector.double().numpy()
         expected += ROWS[partition] / sum(ROWS) * own
     np.testing.assert_allclose(after, expected, atol=1e-6)
     (before, after), _ = rounds("fedfa", HELD, **{"fedfa.momentum": 1.0})
@@ -132,6 +134,7 @@ def test_both_ends_start_alike(name, dim):
     else:
         own = objective.targets(None, None).vectors
     assert torch.equal(own, drawn.float())
+    torch.testing.assert_close(drawn.norm(dim=1), torch.ones(K, dtype=torch.float64))
     if dim >= K:
         torch.testing.assert_close(drawn @ drawn.T, torch.eye(K, dtype=torch.float64))
 
