@@ -84,7 +84,7 @@ def evaluate(
     test rows of all classes.
 
     Args:
-        arrived: the client with what has just come, whose classifier is the rule `received`; None without that rule.
+        arrived: the client with what has just come, which the rule `received` judges; None without that rule.
         confused: the rule by which to tell what the test rows of each class are taken for; "" for none.
         beside: gives scores by further rules, of rows and their features.
     """
@@ -184,7 +184,8 @@ def _answers(
         found[MAJORITY] = state.prototypes.labels[state.prototypes.counts.argmax()].expand(len(z))
     if arrived is not None:
         own = features_of(objective, arrived, whole, transform)
-        found[RECEIVED] = exact(objective.logits(arrived, own).argmax(dim=1))
+        came = received_scores(objective, arrived, own)
+        found |= {rule: exact(scores.argmax(dim=1)) for rule, scores in came.items()}
     parts = {rule: answers.split(sizes) for rule, answers in found.items()}
     judged = [{rule: part[place] for rule, part in parts.items()} if size else {} for place, size in enumerate(sizes)]
     if beside is not None:
@@ -192,6 +193,13 @@ def _answers(
             known = beside(rows, own) if len(rows) else {}
             answers |= {rule: exact(scores).argmax(dim=1) for rule, scores in known.items()}
     return judged
+
+
+def received_scores(objective: Objective, arrived: ClientState, z: Tensor) -> dict[str, Tensor]:
+    """Rule -> (n, K) of the client with what has just come, z its features: `received` its classifier, and
+    `received-<rule>` each of the method's own rules."""
+    own = {f"{RECEIVED}-{rule}": scores for rule, scores in objective.scores(arrived, z).items()}
+    return {RECEIVED: objective.logits(arrived, z), **own}
 
 
 def rule_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor, softmax
 
-from client_app.evaluation import ROWS_AT_ONCE, features_of, rule_scores
+from client_app.evaluation import ROWS_AT_ONCE, features_of, received_scores, rule_scores
 from client_app.state import FORMAT, lay_out, new_state
 from client_app.store import Store, StoreError
 from data import DataError
@@ -68,7 +68,7 @@ class Trained:
         """The rules that this client can apply."""
         nothing = torch.zeros(0, self.objective.settings.feature_dim, device=self.device)
         own = tuple(rule_scores(self.objective, self.state, nothing))
-        own = own if self.arrived is None else (*own, RECEIVED)
+        own = own if self.arrived is None else (*own, *received_scores(self.objective, self.arrived, nothing))
         if self.judge is None:
             return own if self.objective.pooled(self.state, nothing, None) is None else (*own, POOL)
         if self.judge.tokens not in (None, self.tokens):
@@ -78,10 +78,12 @@ class Trained:
         return (*own, RULE) if self.objective.pooled(self.state, nothing, none) is None else (*own, RULE, POOL)
 
     def judged_by(self, rule: str) -> "tuple[Trained, str]":
-        """The client and the rule that come to the same: `received` is the classifier of what came."""
-        if rule != RECEIVED or self.arrived is None:
+        """The client and the rule that come to the same: `received` is the classifier of what came, `received-<rule>`
+        a rule of the method's own with it."""
+        name, _, own = rule.partition("-")
+        if name != RECEIVED or self.arrived is None:
             return self, rule
-        return replace(self, state=self.arrived, arrived=None), "classifier"
+        return replace(self, state=self.arrived, arrived=None), own or "classifier"
 
     def chosen(self, rule: str = "") -> str:
         """The rule of that name, or the client's own for "".

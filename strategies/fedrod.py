@@ -3,7 +3,8 @@
     client   f and the generic head h by the balanced softmax: CE of h(z) + gamma log n_ij over the classes it holds
              the personal head h_p by CE of sg[h(z)] + h_p(sg[z]); both at once, E epochs; sends f and h
     server   sum_{i in S} n_i w_i / sum_{i in S} n_i
-    predict  h(z) + h_p(z): `received` with what came; `generic` is h(z) alone
+    predict  h(z) + h_p(z): `received` with what came; `generic` is h(z) alone, `received-generic` with what came: the
+             one model of the server, whose accuracy on a test set of all classes is the paper's G-FL
 
 sg stops the gradient, n_ij never leaves the client, h_p starts as a copy of h. FL-bench predicts with h_p alone and
 trains f through it: not the paper's linear form. The paper's hypernetwork is not built.
@@ -25,6 +26,7 @@ from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_
 from strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
 
 PRIOR = "log-counts"  # what is kept for a round's training
+GENERIC = "generic"
 
 
 @method_settings
@@ -72,7 +74,7 @@ class FedRoDObjective(WholeObjective):
 
     def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
         """`generic`: h(z)."""
-        return {"generic": state.module.classify(z)}
+        return {GENERIC: state.module.classify(z)}
 
 
 def _log_counts(state: ClientState, num_classes: int) -> Tensor:
@@ -93,5 +95,5 @@ METHOD = Method(
     settings={"fedrod": FedRoDSettings},
     exchange=whole_model,
     inference=RECEIVED,
-    rules=(*SHARED_RULES, "generic"),
+    rules=(*SHARED_RULES, GENERIC, f"{RECEIVED}-{GENERIC}"),
 )

@@ -1,6 +1,7 @@
 """Ditto, APFL and FedRoD, which keep a model or a head of their own beside the one that they share."""
 
-import copy
+from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from client_app.client import Client
+from client_app.evaluation import evaluate, measure
+from data.client_data import InputTransform
+from federation.wire.payloads import Parts
 from prototypes.prototype_set import PrototypeSet
 from strategies.contract import Batch, ClientState
 from strategies.fedrod import _log_counts
@@ -111,7 +115,7 @@ def test_apfls_gradients_are_those_of_the_mixed_weights_by_finite_differences(al
         assert float(v[name].grad[place]) == pytest.approx(difference(v[name], place), rel=1e-4, abs=1e-8)
     assert float(module.alpha.grad) == pytest.approx(difference(module.alpha, ()), rel=1e-4)
     # w has the gradient of its own cross-entropy alone
-    alone = copy.deepcopy(module.companion)
+    alone = deepcopy(module.companion)
     alone.zero_grad()
     cross_entropy(alone(rows.inputs), rows.labels).backward()
     for p, q in zip(module.companion.parameters(), alone.parameters(), strict=True):
@@ -229,3 +233,38 @@ def test_fedrod_predicts_by_both_heads_tells_the_generic_one_and_keeps_the_perso
     # it starts as a copy of the generic one
     fresh = objective.build(network(), 1)
     assert torch.equal(fresh.personal.weight, fresh.classifier.weight)
+
+
+def trained_with_two_heads(client):
+    """A client of FedRoD in float32 that has fitted its rows."""
+    job = job_of(client, 60, strategy="fedrod", **{"local-epochs": 20, "momentum": 0.0})
+    job = replace(job, data=replace(job.data, transform=InputTransform(1.0, (0.0,) * 5, (1.0,) * 5, (5,))))
+    job.state.module.float()
+    measure(job.objective, job.state, job.data)
+    job.objective.receive(job.state, None, 1)
+    job.alone()
+    return job
+
+
+def test_the_rule_received_generic_is_the_servers_model_alone():
+    """A plain network of what came, row by row, whatever the client itself has learnt."""
+    job, other = trained_with_two_heads(0), trained_with_two_heads(3)
+    came = job.objective.shared(other.state.module)
+    plain = job_of(2, strategy="local").state.module.float()
+    plain.load_state_dict({name: t for part in came.values() for name, t in part.tensors.items()}, strict=True)
+    data, state = job.data, job.state
+    with torch.no_grad():
+        answers = [int(plain(data.transform(row.unsqueeze(0))).argmax()) for row in data.test.inputs]
+    right = sum(answer == label for answer, label in zip(answers, data.test.labels.tolist(), strict=True))
+    kept = deepcopy(state.module.state_dict())
+    correct = evaluate(job.objective, state, data, arrived=job.objective.arrived(state, Parts(came))).correct
+    assert correct["received-generic"][0] == right
+    assert right not in {correct[rule][0] for rule in ("received", "generic", "classifier")}
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in state.module.state_dict().items())
+
+
+def test_a_run_may_be_judged_by_the_servers_generic_model(run, metrics):
+    """In the first round nobody has learnt anything; what comes down is one model for all."""
+    lines = evaluations(run, metrics, strategy="fedrod", inference="received-generic", momentum=0.9)
+    figures = [line["rules"]["received-generic"]["test"]["mean"] for line in lines]
+    assert figures[-1] > figures[0]
