@@ -65,18 +65,24 @@ def discriminant_scores(z: Tensor, prototypes: PrototypeSet, covariance: Tensor,
     return scores
 
 
-def covariance_of_sums(sums: Tensor, counts: Tensor, moment: Tensor, shrinkage: float) -> Tensor:
+def covariance_of_sums(
+    sums: Tensor, counts: Tensor, moment: Tensor, shrinkage: float, around_the_mean: bool = False
+) -> Tensor:
     """Sigma of all rows around their class means, from what adds up over clients:
 
         S = (M - sum_j s_j s_j^T / n_j) / n,    Sigma = (1 - shrinkage) S + shrinkage (tr S / d) I
 
-    sums: s_j, (K, d). counts: n_j, (K,), 0 for a class without rows. moment: M, the sum of all z z^T, (d, d). Returns
-    (d, d) float64, positive definite whatever the sums are: the identity where S is zero or none.
+    sums: s_j, (K, d). counts: n_j, (K,), 0 for a class without rows. moment: M, the sum of all z z^T, (d, d).
+    around_the_mean: S is the total covariance, around the one mean of all rows: (M - s s^T / n) / n, s = sum_j s_j, the
+    sum of that within classes and that between their means. Returns (d, d) float64, positive definite whatever the sums
+    are: the identity where S is zero or none.
     """
     sums, counts = sums.double(), counts.double()
     identity = torch.eye(sums.shape[1], dtype=torch.float64, device=sums.device)
-    between = sums.T @ (sums / counts.clamp_min(1).unsqueeze(1))
-    scatter = (moment.double() - between) / counts.sum().clamp_min(1)
+    if around_the_mean:
+        sums, counts = sums.sum(dim=0, keepdim=True), counts.sum(dim=0, keepdim=True)
+    of_the_means = sums.T @ (sums / counts.clamp_min(1).unsqueeze(1))
+    scatter = (moment.double() - of_the_means) / counts.sum().clamp_min(1)
     values, axes = torch.linalg.eigh((scatter + scatter.T) / 2)
     # sums of single rows have no scatter, but for what rounding leaves
     noise = SMALLEST * float(moment.double().trace()) / float(counts.sum().clamp_min(1))

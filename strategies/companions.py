@@ -1,7 +1,7 @@
 """The family of methods whose clients share a second model that a setting names, the same on all of them (FML, FedMRL).
 
     client   its own model, of any architecture, beside the companion; the companion's weights travel
-    server   sum_{i in S} w_i / |S|: the plain mean
+    server   sum_{i in S} w_i / |S|: the plain mean, unless a method weighs otherwise
 
 The companion is drawn from the run's seed alone, so it starts alike everywhere. Its name and size stand beside every
 figure of a run.
@@ -63,8 +63,8 @@ class CompanionObjective(SharedObjective):
         return build(self.companion, model.input_shape, feature_dim, model.num_classes, seed, activation)
 
 
-class PlainMean(AveragedWeights):
-    """Server half: one group of all clients, in which each counts the same."""
+class MeanOfCompanions(AveragedWeights):
+    """Server half: one group of all clients, in which each counts the same unless the method says otherwise."""
 
     def check(self, num_classes: int, dim: int) -> None:
         """All clients have to have built the same companion."""

@@ -11,8 +11,10 @@ it has from the others. `fedcgs.covariance` identity is FedNCM (Legate et al., 2
 for which no M crosses. Beside it every client trains a private model of any architecture, alone, as `local` does.
 
 Departures. The features are directions z^, cut to 1/4096, as a private release's are: so sums are exact. Sigma is
-shrunk towards a sphere (`fedcgs.shrinkage`), since few rows a dimension have no inverse. The personalised half of the
-paper, which pulls private models to the means, is not built: their features lie in other spaces.
+shrunk towards a sphere (`fedcgs.shrinkage`), since few rows a dimension have no inverse. It is pooled within classes,
+as the Gaussian discriminant has it; in the authors' code it is the total covariance, around the one mean of all rows,
+which `fedcgs.covariance` total gives (divided by n, theirs by n - 1). The personalised half of the paper, which pulls
+private models to the means, is not built: their features lie in other spaces.
 """
 
 from collections.abc import Mapping
@@ -65,11 +67,12 @@ class FedCGSSettings:
     """`fedcgs.*`.
 
     Attributes:
-        covariance: Sigma, of all clients' rows (FedCGS), or the identity, without priors (FedNCM).
+        covariance: Sigma, of all clients' rows around their class means (pooled) or around the one mean of all (total;
+            FedCGS' code), or the identity, without priors (FedNCM).
         shrinkage: of the pooled Sigma towards a sphere of its own size, in [0, 1].
     """
 
-    covariance: Literal["pooled", "identity"] = "pooled"
+    covariance: Literal["pooled", "total", "identity"] = "pooled"
     shrinkage: Annotated[float, Field(ge=0, le=1)] = SHRINKAGE
 
 
@@ -126,8 +129,8 @@ class FedCGS(ServerHalf):
 
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a mean counts, and all clients have the same dimensions."""
-        pooled = self.options[FedCGSSettings].covariance == "pooled"
-        check_space(self, dim, layouts(num_classes, dim) if pooled else {})
+        by_moments = self.options[FedCGSSettings].covariance != "identity"
+        check_space(self, dim, layouts(num_classes, dim) if by_moments else {})
 
     def notices(self) -> tuple[str, ...]:
         """Say where not all clients are in the statistics."""
@@ -165,7 +168,9 @@ class FedCGS(ServerHalf):
         return Outcome(as_state(means), {EVERYONE: sent}, {"rows": int(counts.sum())})
 
     def _discriminant(self, sums: Tensor, counts: Tensor, moment: Tensor) -> Parts:
-        covariance = covariance_of_sums(sums, counts, moment, self.options[FedCGSSettings].shrinkage)
+        options = self.options[FedCGSSettings]
+        total = options.covariance == "total"
+        covariance = covariance_of_sums(sums, counts, moment, options.shrinkage, around_the_mean=total)
         bound = self.settings.max_prototype_norm
         return Parts({DISCRIMINANT: discriminant_of(sums, counts, counts, covariance, bound)})
 

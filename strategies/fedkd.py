@@ -32,7 +32,7 @@ from models.seeded import drawn
 from models.split import SplitModel
 from prototypes.losses import divergence
 from prototypes.weights import VARIANCE, Weights, flat
-from strategies.companions import OWN_RULES, CompanionObjective, CompanionSettings, PlainMean, TrainersAlone
+from strategies.companions import OWN_RULES, CompanionObjective, CompanionSettings, MeanOfCompanions, TrainersAlone
 from strategies.contract import (
     EVERYONE,
     Batch,
@@ -143,7 +143,7 @@ class FedKDObjective(CompanionObjective):
         return Parts({UPDATE: factored(change, self.options[FedKDSettings].energy(done))})
 
 
-class FedKD(TrainersAlone, PlainMean):
+class FedKD(TrainersAlone, MeanOfCompanions):
     """Server half."""
 
     def awaited(self, up: tuple[Spec, ...], state: State, server_round: int) -> tuple[Spec, ...]:

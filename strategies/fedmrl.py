@@ -3,15 +3,16 @@
     client   z = P([z', f(x)]), z' in R^d' the features of the companion, P: R^(d+d') -> R^d a linear map of its own
              L = CE(g(z), y) + CE(g'(z_1..d'), y), g' the companion's classifier; all at once, E epochs
              sends the companion
-    server   w^{r+1} = sum_{i in S} w_i / |S|, of the companion alone
+    server   w^{r+1} = sum_{i in S} w_i / |S|, of the companion alone; by n_i for `samples`
     predict  the classifier of z with what came: `received`
 
-z_1..d' are the first d' values of z (a Matryoshka representation), and prototypes lie in the space of z. HtFLlib tests
-with the server's companion, whose batch statistics never moved: `share-buffers` average moves them.
+z_1..d' are the first d' values of z (a Matryoshka representation), and prototypes lie in the space of z. The plain mean
+is HtFLlib's; the authors weigh clients by samples (`fedmrl.weighting`). HtFLlib tests with the server's companion,
+whose batch statistics never moved: `share-buffers` average moves them.
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import nn
@@ -21,7 +22,7 @@ from federation.seeds import derive
 from federation.settings import RECEIVED
 from models.companion import Joined
 from models.split import SplitModel
-from strategies.companions import CompanionObjective, CompanionSettings, PlainMean
+from strategies.companions import CompanionObjective, CompanionSettings, MeanOfCompanions
 from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from strategies.weights import SHARED_RULES, companion
 
@@ -33,9 +34,11 @@ class FedMRLSettings(CompanionSettings):
     Attributes:
         companion: the shared model, the same on all clients; empty: the first of `models`.
         shared_dim: d', the width of its features; `feature-dim` where that is less. HtFLlib: 128.
+        weighting: how clients weigh in the companion's mean. Authors: samples; HtFLlib: uniform.
     """
 
     shared_dim: Annotated[int, Field(ge=1)] = 128
+    weighting: Literal["uniform", "samples"] = "uniform"
 
 
 class FedMRLObjective(CompanionObjective):
@@ -56,8 +59,13 @@ class FedMRLObjective(CompanionObjective):
         return Loss(own.total + first, own.parts | {"first-cross-entropy": first}, own.features)
 
 
-class FedMRL(PlainMean):
+class FedMRL(MeanOfCompanions):
     """Server half."""
+
+    @property
+    def weighting(self) -> str:
+        """By `fedmrl.weighting`."""
+        return self.options[FedMRLSettings].weighting
 
     def notices(self) -> Sequence[str]:
         """Say where d' is less than was set: z has no more than d values."""

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from models.companion import WithCompanion
 from models.split import SplitModel
 from prototypes.losses import divergence
-from strategies.companions import OWN_RULES, CompanionObjective, CompanionSettings, PlainMean, TrainersAlone
+from strategies.companions import OWN_RULES, CompanionObjective, CompanionSettings, MeanOfCompanions, TrainersAlone
 from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from strategies.weights import companion
 
@@ -68,7 +68,7 @@ class FMLObjective(CompanionObjective):
         return Loss(total, parts, z)
 
 
-class FML(TrainersAlone, PlainMean):
+class FML(TrainersAlone, MeanOfCompanions):
     """Server half."""
 
 

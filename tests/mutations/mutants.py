@@ -318,9 +318,12 @@ MUTANTS = {
     # --- statistics in a public encoder's space
     "classes' distances in a covariance within them": Mutant(
         "prototypes/discriminant.py",
-        "(moment.double() - between)",
-        "(moment.double() + 0 * between)",
+        "(moment.double() - of_the_means)",
+        "(moment.double() + 0 * of_the_means)",
         S + "test_fedcgs.py -k scikit",
+    ),
+    "a total covariance that is one within classes": Mutant(
+        "prototypes/discriminant.py", "    if around_the_mean:\n", "    if False:\n", S + "test_fedcgs.py -k total"
     ),
     "priors forgotten in a discriminant": Mutant(
         "prototypes/discriminant.py", "return weight, priors - (", "return weight, 0 * priors - (", S + "test_fedcgs.py"

@@ -57,9 +57,12 @@ def test_the_companion_is_the_same_on_all_clients_whatever_their_own_model(strat
     assert [p.shape for p in made[0].companion.parameters()] == [p.shape for p in usual.parameters()]
 
 
-@pytest.mark.parametrize("strategy", ["fml", "fedmrl"])
-def test_every_client_s_companion_counts_the_same_over_all_architectures(strategy):
-    server, _ = halves_of(strategy, BOTH)
+@pytest.mark.parametrize(
+    ("strategy", "own", "expected"),
+    [("fml", {}, 1.5), ("fedmrl", {}, 1.5), ("fedmrl", {"fedmrl.weighting": "samples"}, 3 * 80 / 90)],
+)
+def test_clients_companions_count_over_all_architectures_alike_or_by_samples(strategy, own, expected):
+    server, _ = halves_of(strategy, BOTH | own)
     uploads, identities = {}, {}
     for partition, (model, rows) in enumerate((("tiny_perceptron", 10), ("perceptron", 80))):
         objective, state = built(strategy, model)
@@ -68,10 +71,11 @@ def test_every_client_s_companion_counts_the_same_over_all_architectures(strateg
                 p.fill_(3.0 * partition)
         uploads[partition] = objective.upload(state, 1)
         lines = lines_of_layouts(uploads[partition].parts)
-        identities[partition] = Identity(partition, 2, model, rows=(rows, 0, 0), layouts=lines)
+        identities[partition] = Identity(partition, 2, model, rows=(rows, 100 - rows, 5), layouts=lines)
     server.meet(Codec(K, D), identities)
     (mean,) = server.aggregate(uploads, {}, 1).downloads.values()
-    assert all(bool((tensor == 1.5).all()) for tensor in mean["companion"].tensors.values())
+    for tensor in mean["companion"].tensors.values():
+        torch.testing.assert_close(tensor, torch.full_like(tensor, expected))
     # what teaches alone goes to those who learn
     assert [server.downloads_due(2, trains) for trains in (True, False)] == [True, strategy == "fedmrl"]
 

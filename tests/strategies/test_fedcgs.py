@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.covariance import empirical_covariance, shrunk_covariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 
@@ -82,6 +83,39 @@ def test_of_exact_sums_it_is_scikit_learn_s_discriminant(shrinkage):
     np.testing.assert_allclose(covariance, theirs.covariance_, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(weight, theirs.coef_, rtol=1e-6)
     np.testing.assert_allclose(bias, theirs.intercept_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.1, 0.7])
+def test_the_total_covariance_is_scikit_learn_s_and_that_within_classes_and_between_them(shrinkage):
+    features, labels = rows()
+    counts = torch.bincount(labels, minlength=K)
+    sums = torch.zeros(K, D, dtype=torch.float64).index_add_(0, labels, features)
+    total = covariance_of_sums(sums, counts, features.T @ features, shrinkage, around_the_mean=True)
+    theirs = shrunk_covariance(empirical_covariance(features.numpy()), shrinkage)
+    np.testing.assert_allclose(total, theirs, rtol=1e-6, atol=1e-9)
+    within = covariance_of_sums(sums, counts, features.T @ features, shrinkage)
+    offsets = (sums / counts.unsqueeze(1) - features.mean(dim=0)) * (counts / len(labels)).sqrt().unsqueeze(1)
+    between = (offsets.T @ offsets).numpy()
+    np.testing.assert_allclose(total - within, shrunk_covariance(between, shrinkage), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("deal", deals(rows()[1]))
+def test_by_the_total_covariance_clients_judge_by_the_one_of_all_rows(deal):
+    """However rows are dealt: the Gaussian discriminant with scikit-learn's covariance of all directions."""
+    features, labels = rows()
+    chosen = {"fedcgs.covariance": "total", "fedcgs.shrinkage": 0.1}
+    received, objective = outcome_of(deals(labels)[deal], features, labels, **chosen)
+    new = as_sent(rows(seed=1)[0]).numpy()
+    known = as_sent(features).numpy()
+    inverse = np.linalg.inv(shrunk_covariance(empirical_covariance(known), 0.1))
+    scores = []
+    for label in range(K):
+        own = known[labels.numpy() == label]
+        offsets = new - own.mean(axis=0)
+        scores.append(np.log(len(own) / len(known)) - np.einsum("nd,de,ne->n", offsets, inverse, offsets) / 2)
+    expected = torch.softmax(torch.tensor(np.array(scores).T), dim=1)
+    found = torch.softmax(objective.encoded_scores(received, torch.tensor(new)), dim=1)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("deal", deals(rows()[1]))

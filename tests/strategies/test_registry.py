@@ -230,6 +230,7 @@ WRONG = {
     "fedkd.reduction": ["sum"],
     "fedmrl.companion": ["tiny"],
     "fedmrl.shared-dim": [0],
+    "fedmrl.weighting": ["rows"],
     "fedgen.share": ["extractor"],
     "fedgen.alpha": [-0.1],
     "fedgen.beta": [-0.1],
