@@ -33,7 +33,7 @@ class Solution(NamedTuple):
 
 
 def thomson(points: Array, iterations: int, stop: str, epsilon: float) -> Solution:
-    """Algorithm 1 of ProtoNorm to the letter: momentum along the force of the logarithmic energy (Eq. 11-14).
+    """Algorithm 1 of ProtoNorm: momentum along the force of the logarithmic energy (Eq. 11-14).
 
     stop: `none`; `force`, ten changes in a row of the mean force norm below epsilon; `tangential`, ten mean
     tangential force norms in a row below epsilon times the mean full norm. Ended by `stop` or `limit`. It

@@ -7,9 +7,10 @@
     predict  argmin_j ||z - p_ij||                                             (Eq. 6)
 
 Departures. `alignment = "auto"` solves the problem exactly where a regular simplex fits (K <= d + 1) and by L-BFGS to
-convergence elsewhere; `thomson` is Algorithm 1 to the letter, which stops short of the optimum. A class that was not
-reported this round enters with its last aligned direction. gamma is 10 by default, since the papers' 100 to 400 swing
-in short runs; the presets that reproduce tables set theirs.
+convergence elsewhere; `thomson` is Algorithm 1, which stops short of the optimum: after `iterations`, or with `stop`
+force by the rule that ends the paper's runs (its Figure 3), within some 15 iterations. A class that was not reported
+this round enters with its last aligned direction. gamma is 10 by default, since the papers' 100 to 400 swing in short
+runs; the presets that reproduce tables set theirs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,8 +53,8 @@ class ProtoNormSettings:
         alignment: the solver: auto, simplex (exact, K <= d + 1), riesz (any K), thomson (the paper's), or none
             (the ablation without alignment: the normalised means go down).
         energy_exponent: s of the Riesz energy that `riesz` minimises; 0 is logarithmic, 1 is Thomson's.
-        iterations: steps of `thomson`. Paper: 100; its release: 500.
-        stop: when `thomson` may stop earlier: none, force (the paper's rule), tangential.
+        iterations: steps of `thomson` at most. The paper names no number; its release: 500.
+        stop: when `thomson` may stop earlier: none, force (the paper's and its release's rule), tangential.
         epsilon: the threshold of `stop`. The paper gives none; its release compares four decimals.
     """
 

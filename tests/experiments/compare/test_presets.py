@@ -78,5 +78,41 @@ def test_every_cell_of_a_table_can_be_run_and_its_metric_is_measured(name):
         assert ("ensemble last-5" in printed) == (found["ensemble-every"] > 0)
 
 
+OF_THE_PAPER = {"prototype-weight": 1.0, "prototype-loss": "l2", "protonorm.stop": "force"}
+OF_THE_RELEASE = {"prototype-weight": 10.0, "prototype-loss": "mse", "protonorm.stop": "force"}
+OF_THE_RELEASE |= {"protonorm.gamma": 80.0, "protonorm.iterations": 500}
+GAMMA = {"CIFAR-10": 100.0, "Tiny ImageNet": 400.0}  # of the paper; 200 for CIFAR-100, which all rows of Table 2 are of
+
+
+@pytest.mark.parametrize("name", [f"protonorm-table{number}" for number in (1, 2, 3)])
+def test_protonorms_rows_have_the_papers_constants_or_the_releases_and_never_some_of_each(name):
+    comparison = load(preset=name)
+    for row in comparison.rows:
+        paper = OF_THE_PAPER | {"protonorm.gamma": GAMMA.get(row.dataset.label, 200.0)}
+        seen = set()
+        for method in comparison.methods:
+            found = settings_of(comparison, row, method)
+            kind = {"(paper)": paper, "(release)": OF_THE_RELEASE}.get(method.label.rpartition(" ")[2])
+            if kind is None:
+                assert found["strategy"] not in ("protonorm", "fedproto")
+                continue
+            seen.add(method.label)
+            if found["strategy"] == "protonorm":
+                assert {key: found[key] for key in kind} == kind
+                assert (found["protonorm.alignment"], found["protonorm.epsilon"]) == ("thomson", 1e-4)
+            pull = ("prototype-weight", "prototype-loss")
+            assert [found[key] for key in pull] == [kind[key] for key in pull]
+        assert {"ProtoNorm (paper)", "ProtoNorm (release)"} <= seen
+    assert not [each.method for each in comparison.paper if each.method.endswith("(release)")]
+    assert "ProtoNorm (paper)" in {each.method for each in comparison.paper}
+
+
+@pytest.mark.parametrize(("name", "gamma"), [("protonorm-cifar10", 100.0), ("protonorm-cifar100", 200.0)])
+def test_protonorms_single_runs_have_the_papers_constants(name, gamma):
+    found = read_preset(name)
+    assert {key: found[key] for key in OF_THE_PAPER} == OF_THE_PAPER
+    assert (found["protonorm.gamma"], found["frame.gamma"], found["protonorm.alignment"]) == (gamma, gamma, "thomson")
+
+
 if __name__ == "__main__":
     KEPT.write_text(written(everything()) + "\n")
