@@ -1,6 +1,6 @@
 """Words for people: classes by their names, durations, this program's version, and a stranger's words on one line."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 LONGEST_NAME = 24  # characters
@@ -10,7 +10,7 @@ MOST_CLIENTS = 5
 
 def class_word(label: int, names: Sequence[str]) -> str:
     """One class: by its name, or by its number where it has none that is known."""
-    return f"class '{_brief(names[label])}'" if 0 <= label < len(names) else f"class {label}"
+    return f"class '{cut_apart(names, LONGEST_NAME)[label]}'" if 0 <= label < len(names) else f"class {label}"
 
 
 def class_words(labels: Sequence[int], names: Sequence[str], room: int = ROOM) -> str:
@@ -22,8 +22,7 @@ def class_words(labels: Sequence[int], names: Sequence[str], room: int = ROOM) -
     if not labels:
         return "no class"
     told: list[str] = []
-    for label in labels:
-        name = _brief(names[label])
+    for name in cut_apart([names[label] for label in labels], LONGEST_NAME):
         if told and len(", ".join([*told, name])) > room:
             break
         told.append(name)
@@ -42,17 +41,14 @@ def one_class(held: Mapping[int, Sequence[int]], names: Sequence[str]) -> str:
         return f"all data are of {class_word(0, names)}: whatever is answered is right, and accuracy means nothing"
     if not holders:
         return ""
-    told = [f"{partition}: {_brief(names[label])}" for partition, label in list(holders.items())[:MOST_CLIENTS]]
+    words = cut_apart([names[label] for label in holders.values()], LONGEST_NAME)[:MOST_CLIENTS]
+    told = [f"{partition}: {word}" for partition, word in zip(holders, words, strict=False)]
     told += [f"{len(holders) - MOST_CLIENTS} more"] if len(holders) > MOST_CLIENTS else []
     who = f"{len(holders)} clients hold" if len(holders) > 1 else "1 client holds"
     return (
         f"{who} one class alone ({', '.join(told)}): always answering it is right, so that its 100 % accuracy means "
         "nothing and raises the mean"
     )
-
-
-def _brief(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 
 
 def duration(seconds: float) -> str:
@@ -74,6 +70,45 @@ def one_line(words: str, most: int = 0) -> str:
     """Somebody else's words on one line without control characters, cut to `most` characters (0: never)."""
     line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
     return line if not most or len(line) <= most else f"{line[: most - 1]}…"
+
+
+def cut_apart(names: Sequence[str], most: int) -> list[str]:
+    """Names for a picture or a table, each on one line of `most` characters: two that differ stay so. Never keys.
+
+    A name that is too long loses its end; those that would then look alike lose what they have in common instead: a
+    path its folders, words their beginning.
+    """
+    lines = {name: one_line(name) for name in names}
+    alike: dict[str, list[str]] = {}
+    for name, line in lines.items():
+        alike.setdefault(one_line(line, most), []).append(name)
+    shown = {group[0]: cut for cut, group in alike.items()}
+    taken = {cut for cut, group in alike.items() if len(group) == 1}
+    for group in alike.values():
+        ends = zip(min(lines[name] for name in group), max(lines[name] for name in group), strict=False)
+        begin = next((place for place, (first, last) in enumerate(ends) if first != last), 0)
+        for name in group if len(group) > 1 else ():
+            shown[name] = _numbered(_without_begin(lines[name], begin, most), taken, most)
+            taken.add(shown[name])
+    return [shown[name] for name in names]
+
+
+def _without_begin(line: str, alike: int, most: int) -> str:
+    """What fits of a line's end, but all from `alike` on, where it begins to differ from others."""
+    start = min(alike, len(line) - most + 1)
+    if len(line) <= most:
+        return line
+    folder = line.find("/", start, alike)
+    return one_line(f"…{line[start if folder < 0 else folder + 1 :]}", most)
+
+
+def _numbered(words: str, others: Collection[str], most: int) -> str:
+    """Words that none of the others are."""
+    found, number = words, 2
+    while found in others:
+        end = f" ({number})"
+        found, number = one_line(words, most - len(end)) + end, number + 1
+    return found
 
 
 def without_middle(name: str, most: int) -> str:

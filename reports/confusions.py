@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from federation.words import one_line
+from federation.words import cut_apart
 from reports import canvas, page
 from reports.maps import MOST_NAMED
 from reports.page import Html
@@ -24,22 +24,24 @@ ALL = "all clients"
 Counts = npt.NDArray[np.int64]  # true class, predicted class
 
 
-def _triples(results: Results) -> tuple[str, Mapping[str, Sequence[Sequence[int]]]]:
-    """The rule, and the counts of all and of each architecture; of no use are labels that no class has."""
-    found: Mapping[str, Any] = next((line["confusion"] for line in reversed(results.lines) if "confusion" in line), {})
-    models = {one_line(name, 28) or "?": each for name, each in sorted(found.get("models", {}).items())}
-    several = models if len(models) > 1 else {}
-    return found.get("rule", ""), {ALL: together(models.values()), **several} if models else {}
+def _triples(results: Results) -> tuple[str, list[tuple[str, Sequence[Sequence[int]]]]]:
+    """The rule, and the counts of all and of each architecture, whose names are cut; of no use are labels that no class
+    has."""
+    last: Mapping[str, Any] = next((line["confusion"] for line in reversed(results.lines) if "confusion" in line), {})
+    models = dict(sorted(last.get("models", {}).items()))
+    words = cut_apart([name or "?" for name in models], 28)
+    several = list(zip(words, models.values(), strict=True)) if len(models) > 1 else []
+    return last.get("rule", ""), [(ALL, together(models.values())), *several] if models else []
 
 
 def confusion_matrices(results: Results) -> list[tuple[str, Picture]]:
     """Of all clients, then of each architecture: its name, and its picture. Nothing where nobody told."""
     rule, found = _triples(results)
-    squares = {name: each for name, each in found.items() if all(predicted != OTHER for _, predicted, _ in each)}
-    chosen = list(squares.items())[: MOST_MATRICES + 1]
+    squares = [(name, each) for name, each in found if all(predicted != OTHER for _, predicted, _ in each)]
+    chosen = squares[: MOST_MATRICES + 1]
     if not chosen:
         return []
-    names = [one_line(name, 14) for name in results.class_names]
+    names = cut_apart(results.class_names, 14)
     K = len(names)
     # one drawing, laid out once, whose cells alone change
     with canvas.figure((canvas.HALF[0], 4.9)) as drawn:
@@ -102,18 +104,15 @@ def class_table(results: Results) -> Iterator[Html]:
     rule, found = _triples(results)
     if not found:
         return
-    figures = {name: by_class(each) for name, each in found.items()}
+    figures = [by_class(each) for _, each in found]
     rows = [
         [
-            one_line(name, 40),
-            figures[ALL].get(str(label), {}).get("rows", 0),
-            *(
-                None if str(label) not in each else f"{100 * each[str(label)]['accuracy']:.1f}"
-                for each in figures.values()
-            ),
+            name,
+            figures[0].get(str(label), {}).get("rows", 0),
+            *(None if str(label) not in each else f"{100 * each[str(label)]['accuracy']:.1f}" for each in figures),
         ]
-        for label, name in enumerate(results.class_names)
+        for label, name in enumerate(cut_apart(results.class_names, 40))
     ]
     caption = f"Test accuracy in % by class, by {rule}, in the last evaluation"
-    table = page.table(["class", "rows", *figures], rows, caption)
+    table = page.table(["class", "rows", *(name for name, _ in found)], rows, caption)
     yield page.details(f"accuracy of the {len(rows)} classes", table) if len(rows) > MOST_NAMED else table

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from federation.words import one_line
+from federation.words import cut_apart
 from reports import canvas
 from reports.canvas import COLOURS, SOFT
 from reports.pictures import Picture, dots, plain_numbers, whole_rounds
@@ -29,6 +29,8 @@ def loss_over_rounds(results: Results) -> Picture | str:
     rounds = [number for number, _ in found]
     every = dict.fromkeys(name for _, parts in found for name in parts)
     names = sorted(every, key=lambda name: name != TOTAL)
+    heads = ["total" if name == TOTAL else "part total" if name == "total" else name for name in names]
+    words = dict(zip(names, cut_apart(heads, 30), strict=True))
     # where there is one part the total is the same curve
     drawn_names = [name for name in names if name != TOTAL or len(names) != 2 or not _equal(found, names)]
     with canvas.figure() as drawn:
@@ -38,7 +40,7 @@ def loss_over_rounds(results: Results) -> Picture | str:
             style: Any = "-" if name == TOTAL else ((0, (4, 1.5)), (0, (1.5, 1.5)))[place % 2]
             colour = COLOURS[place % len(COLOURS)]
             axes.plot(
-                rounds, values, color=colour, linestyle=style, marker=dots(rounds), markersize=3.5, label=_word(name)
+                rounds, values, color=colour, linestyle=style, marker=dots(rounds), markersize=3.5, label=words[name]
             )
         values = [parts[name] for _, parts in found for name in drawn_names if name in parts]
         if min(values) > 0 and max(values) > 30 * min(values):
@@ -50,7 +52,7 @@ def loss_over_rounds(results: Results) -> Picture | str:
         svg = canvas.svg(drawn)
     first, last = found[0][1], found[-1][1]
     told = "; ".join(
-        f"{_word(name)} from {first[name]:.3g} to {last[name]:.3g}"
+        f"{words[name]} from {first[name]:.3g} to {last[name]:.3g}"
         for name in names
         if {name} <= first.keys() & last.keys()
     )
@@ -59,11 +61,7 @@ def loss_over_rounds(results: Results) -> Picture | str:
         "weights; the total has these."
     )
     rows = [[number, *(parts.get(name) for name in names)] for number, parts in found]
-    return Picture("loss", svg, f"Loss over rounds: {told}.", caption, numbers=[["round", *map(_word, names)], *rows])
-
-
-def _word(name: str) -> str:
-    return "total" if name == TOTAL else one_line(name, 30)
+    return Picture("loss", svg, f"Loss over rounds: {told}.", caption, numbers=[["round", *heads], *rows])
 
 
 def _equal(found: Sequence[tuple[int, Any]], names: Sequence[str]) -> bool:
@@ -104,7 +102,8 @@ def _small(
     shown = order[:MOST_SMALL]
     across = min(IN_A_ROW, len(shown))
     down = -(-len(shown) // across)
-    models = {client["partition"]: one_line(client["model"], 22) for client in results.roster}
+    models = {client["partition"]: client["model"] for client in results.roster}
+    short = dict(zip(models, cut_apart(list(models.values()), 22), strict=True))
     with canvas.figure((canvas.WHOLE[0], 0.7 + 1.65 * down)) as drawn:
         _panels(drawn, across, [curves[partition] for partition in shown], results.of_rule("mean"))
         for place, partition in enumerate(shown):
@@ -112,7 +111,7 @@ def _small(
             title = f"{partition}: {100 * curves[partition][-1][1]:.0f} %{told}"
             left, bottom = _corner(place, across)
             drawn.axes[0].text(left, bottom + 1.05, title, fontsize=9.5)
-            words = models[partition]
+            words = short[partition]
             drawn.axes[0].text(left + 0.97, bottom + 0.05, words, ha="right", fontsize=8, color=SOFT)
         drawn.supxlabel("round", fontsize=9.5)
         drawn.supylabel("test accuracy (%)", fontsize=9.5)

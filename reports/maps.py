@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from federation.words import one_line
+from federation.words import cut_apart
 from reports import canvas
 from reports.canvas import COLOURS, GRID, INK, MARKERS
 from reports.holdings import Holdings
@@ -67,14 +67,14 @@ def _partition(holdings: Holdings, domains: Sequence[str]) -> "Iterator[Figure]"
     with canvas.figure((canvas.WHOLE[0], height)) as drawn:
         axes = drawn.add_subplot()
         _draw_cells(axes, counts, holdings.exact)
-        names = [one_line(name, 14) for name in holdings.class_names]
+        names = cut_apart(holdings.class_names, 14)
         if classes <= MOST_NAMED:
             long = sum(map(len, names)) > 110
             axes.set_xticks(range(classes), names, rotation=45 if long else 0, ha="right" if long else "center")
         else:
             whole_rounds(axes)
         if clients <= MOST_NAMED:
-            words = [one_line(domain, 14) for domain in domains]
+            words = cut_apart(domains, 14)
             axes.set_yticks(range(clients), [f"{i} {name}".strip() for i, name in enumerate(words)])
         axes.set(xlabel="class", ylabel="client")
         axes.grid(visible=False)
@@ -176,7 +176,7 @@ def angles(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]
         return f"Angles of global prototypes: of {len(names)} that are not zero there is no matrix to read."
     found = np.degrees(np.arccos(np.clip(units @ units.T, -1, 1)))
     np.fill_diagonal(found, np.nan)
-    short = [one_line(name, 14) for name in names]
+    short = cut_apart(names, 14)
     with canvas.figure((5.7, 4.9)) as drawn:
         axes = drawn.add_subplot()
         most = max(90.0, float(np.nanmax(found)))
@@ -219,8 +219,9 @@ def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[st
     size = 110 if len(classes) <= MOST_NAMED else 40
     with canvas.figure((canvas.WHOLE[0], 5.4)) as drawn:
         axes = drawn.add_subplot()
-        names, large = [one_line(results.class_names[label], 22) for label in classes], []
-        for label in classes:
+        names, large = cut_apart([results.class_names[label] for label in classes], 22), []
+        beside = cut_apart([results.class_names[label] for label in classes], 12)
+        for label, word in zip(classes, beside, strict=True):
             colour, marker = COLOURS[label % 6], MARKERS[(label // 6 + label) % len(MARKERS)]
             mine, own = theirs[::step][labels[1][::step] == label], ours[labels[0] == label]
             if vectors[0].shape[1] == 2:
@@ -231,13 +232,7 @@ def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[st
             large[-1].set(edgecolor=INK, linewidths=1.2 if size > 50 else 0.6)
             if len(classes) > MOST_IN_LEGEND:
                 for x, y in own:
-                    axes.annotate(
-                        one_line(results.class_names[label], 12),
-                        (x, y),
-                        (5, 5),
-                        textcoords="offset points",
-                        fontsize=7.5,
-                    )
+                    axes.annotate(word, (x, y), (5, 5), textcoords="offset points", fontsize=7.5)
         axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.set_aspect("equal", adjustable="datalim")
         if len(classes) <= MOST_IN_LEGEND:

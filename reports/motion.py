@@ -5,7 +5,7 @@ from html import escape
 
 import numpy as np
 
-from federation.words import one_line
+from federation.words import cut_apart, one_line
 from reports import canvas, page
 from reports.canvas import COLOURS, MARKERS
 from reports.maps import MOST_IN_LEGEND, MOST_NAMED, in_plane
@@ -54,7 +54,7 @@ def _ways(results: Results, maps: Sequence[tuple[int, dict[int, list[float]]]], 
         axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.set_aspect("equal", adjustable="datalim")
         if len(labels) <= MOST_IN_LEGEND:
-            names = [one_line(results.class_names[label], 14) for label in labels]
+            names = cut_apart([results.class_names[label] for label in labels], 14)
             drawn.legend(handles, names, loc="outside right upper", title="class")
         svg = canvas.svg(drawn)
     first, last = maps[0][0], maps[-1][0]
@@ -71,13 +71,14 @@ def _frame(results: Results, own: dict[int, list[float]], low: np.ndarray, high:
     """A map in the page itself, in its letters and ink; all have one scale."""
     scale = min((WIDTH - 3 * EDGE) / max(high[0] - low[0], 1e-12), (HEIGHT - 2 * EDGE) / max(high[1] - low[1], 1e-12))
     parts = []
+    short = cut_apart(results.class_names, 12)
     for label, (x, y) in sorted(own.items()):
-        name = escape(one_line(results.class_names[label], 40))
+        name = escape(one_line(results.class_names[label]))
         across, down = EDGE + scale * (x - low[0]), HEIGHT - EDGE - scale * (y - low[1])
         place = f'cx="{across:.1f}" cy="{down:.1f}" r="7"'
         parts.append(f'<circle {place} fill="{COLOURS[label % 6]}"><title>{name}</title></circle>')
         if len(own) <= MOST_NAMED:
-            word = escape(one_line(results.class_names[label], 12))
+            word = escape(short[label])
             parts.append(f'<text x="{across + 10:.1f}" y="{down + 5:.1f}" fill="currentColor">{word}</text>')
     frame = f'x="1" y="1" width="{WIDTH - 2}" height="{HEIGHT - 2}"'
     return Html(

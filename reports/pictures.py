@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from federation.words import one_line
+from federation.words import cut_apart
 from reports import canvas
 from reports.canvas import COLOURS, INK, SOFT
 from reports.results import Results
@@ -177,7 +177,7 @@ def accuracy_by_model(results: Results) -> Picture | str:
     """Every client's accuracy at the end, by its architecture."""
     title = "Accuracy by architecture"
     last = next((line for line in reversed(results.lines) if line.get("evaluation")), None)
-    models = {str(client["partition"]): one_line(client["model"], 28) or "?" for client in results.roster}
+    models = {str(client["partition"]): client["model"] for client in results.roster}
     found: dict[str, list[float]] = {}
     for partition, client in last["clients"].items() if last else ():
         accuracy = client.get("evaluation", {}).get(results.rule, [None])[0]
@@ -186,16 +186,17 @@ def accuracy_by_model(results: Results) -> Picture | str:
     if not found or last is None:
         return f"{title}: no client was evaluated by the rule {results.rule}."
     names = sorted(found)[:MOST_MODELS]
+    words = cut_apart([name or "?" for name in names], 28)
     with canvas.figure() as drawn:
         axes = drawn.add_subplot()
         for place, name in enumerate(names):
             _draw_strip(axes, place, sorted(found[name]))
-        long = max(map(len, names)) * len(names) > 60
-        axes.set_xticks(range(len(names)), names, rotation=30 if long else 0, ha="right" if long else "center")
+        long = max(map(len, words)) * len(words) > 60
+        axes.set_xticks(range(len(names)), words, rotation=30 if long else 0, ha="right" if long else "center")
         axes.set(xlim=(-0.6, len(names) - 0.4), ylabel="test accuracy (%)", xlabel="architecture")
         axes.grid(visible=False, axis="x")
         svg = canvas.svg(drawn)
-    told = "; ".join(f"{name} {_middle(sorted(found[name])):.1f} %" for name in names)
+    told = "; ".join(f"{word} {_middle(sorted(found[name])):.1f} %" for word, name in zip(words, names, strict=True))
     more = f" Only the first {MOST_MODELS} of {len(found)} architectures are drawn." if len(found) > MOST_MODELS else ""
     number = sum(map(len, found.values()))
     caption = (

@@ -13,7 +13,7 @@ from typing import Any
 from data.domains import short_name
 from federation.seeds import limited_threads
 from federation.settings import shown
-from federation.words import class_words, duration, one_class, one_line
+from federation.words import class_words, cut_apart, duration, one_class, one_line
 from models.plugins import stem
 from reports import page
 from reports.confusions import class_table, confusion_matrices
@@ -266,7 +266,7 @@ def _classes(results: Results) -> Iterator[Html]:
     """What the classes are called where a picture has room for their numbers alone; and where one alone misleads."""
     names = results.class_names
     if len(names) > MOST_NAMED:
-        told = ", ".join(f"{label} {one_line(name, 40)}" for label, name in enumerate(names))
+        told = ", ".join(f"{label} {name}" for label, name in enumerate(cut_apart(names, 40)))
         yield page.details(f"the {len(names)} classes by number", paragraph(told))
     if alone := one_class({client["partition"]: client["classes"] for client in results.roster}, names):
         yield paragraph(f"Note: {alone}.")
@@ -290,12 +290,14 @@ def _roster(results: Results) -> Html:
     evaluated = [line for line in results.lines if line.get("evaluation")]
     last = evaluated[-1]["clients"] if evaluated else {}
     rows = []
-    for client in results.roster[:MOST_CLIENTS]:
+    models = cut_apart([client["model"] for client in results.roster], 60)
+    words = cut_apart([client["domain"] for client in results.roster], 40)
+    for client, model, domain in zip(results.roster[:MOST_CLIENTS], models, words, strict=False):
         found = last.get(str(client["partition"]), {}).get("evaluation", {})
-        row = [client["partition"], one_line(client["model"], 60), *(client["rows"] + [0, 0, 0])[:3]]
+        row = [client["partition"], model, *(client["rows"] + [0, 0, 0])[:3]]
         row += [one_line(class_words(client["classes"], results.class_names), 120)]
         row += [_in_percent(found.get(results.rule, [None])[0])]
-        rows.append(row + ([one_line(client["domain"], 40)] if domains else []))
+        rows.append(row + ([domain] if domains else []))
     head = ["client", "model", "training", "validation", "test", "classes", "accuracy"] + ["domain"] * domains
     more = len(results.roster) - MOST_CLIENTS
     caption = "Clients: rows, classes among the training rows, last test accuracy in %" + (

@@ -3,12 +3,13 @@
 Each sink has a thread of its own, so that none holds a round up; one that fails costs a warning and is left out.
 """
 
+import hashlib
 import importlib.util
 import logging
 import queue
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -60,14 +61,26 @@ def _under(line: Mapping[str, Any], group: str) -> dict[str, float]:
 
 def _flat(table: Mapping[str, Any], prefix: str) -> dict[str, float]:
     flat: dict[str, float] = {}
-    for name, value in table.items():
-        # a domain's name is a folder's: not every sink takes every letter
-        full = "/".join(part for part in (prefix, re.sub(r"[^\w.-]", "_", name)) if part)
+    for name, plain in zip(table, _tags(list(table)), strict=True):
+        value = table[name]
+        full = f"{prefix}/{plain}" if prefix else plain
         if isinstance(value, Mapping):
             flat |= _flat(value, full)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             flat[full] = value
     return flat
+
+
+def _tags(names: Sequence[str]) -> list[str]:
+    """A domain's name is a folder's, and not every sink takes every letter; two names stay two."""
+    plain = [re.sub(r"[^\w.-]", "_", name) for name in names]
+    # a digest and no number: rounds may have other names beside one
+    return [
+        f"{tag}-{hashlib.blake2b(name.encode(errors='replace'), digest_size=3).hexdigest()}"
+        if tag != name and plain.count(tag) > 1
+        else tag
+        for name, tag in zip(names, plain, strict=True)
+    ]
 
 
 def wanted(settings: Settings) -> list[str]:

@@ -247,3 +247,58 @@ def test_classes_have_their_names_also_where_a_picture_has_room_for_numbers_alon
     assert f"20 classes: _animal{held[0]}, _animal{held[1]}," in text
     assert all(f">{name}<" in (folder / "pictures" / "prototypes.svg").read_text() for name in names)
     assert "by number" not in outline(plain).text
+
+
+PATH = "/home/somebody/work/project/nets.py:"
+
+
+def test_two_models_of_one_file_stay_two(plain, tmp_path):
+    folder = shutil.copytree(plain, tmp_path / "run")
+    names = dict(
+        zip(("tiny_cnn", "tiny_perceptron", "resnet8"), (PATH + "cnn", PATH + "mlp", "all clients"), strict=True)
+    )
+    for file in ("roster.json", "metrics.jsonl"):
+        text = (folder / file).read_text()
+        for old, new in names.items():
+            text = text.replace(f'"{old}"', f'"{new}"')
+        (folder / file).write_text(text)
+    models = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["confusion"]["models"]
+    write_report(folder)
+    # a matrix each, and all of them in the first
+    drawn = {
+        place: sum(
+            int(value)
+            for row in table(folder, f"confusion{place}")
+            for name, value in row.items()
+            if "true" not in name
+        )
+        for place in ("", "-1", "-2", "-3")
+    }
+    own = [sum(rows for *_, rows in models[name]) for name in sorted(models)]
+    assert drawn == dict(zip(("", "-1", "-2", "-3"), [sum(own), *own], strict=True))
+    text = " ".join(outline(folder).text.split())
+    assert "class rows all clients …work/project/nets.py:cnn …work/project/nets.py:mlp all clients" in text
+    assert "class 4 13 69.2" in text
+    # files have the names whole, pictures what tells them apart
+    assert {row["model"] for row in table(folder, "accuracy-models")} == set(names.values())
+    assert {row["model"] for row in table(folder, "clients-worst")} == set(names.values())
+    for name in ("accuracy-models", "clients-worst"):
+        svg = (folder / "pictures" / f"{name}.svg").read_text()
+        assert {word in svg for word in ("nets.py:mlp<", "nets.py:cnn<")} == {True}, name
+
+
+def test_parts_of_a_loss_keep_their_names_in_the_file(plain, tmp_path):
+    folder = shutil.copytree(plain, tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    parts = {
+        "the distance to the anchors of the others": 1.0,
+        "the distance to the anchors of its own": 2.0,
+        "total": 3.0,
+    }
+    for line in lines[:-1]:
+        line["training"]["loss"] |= parts
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_report(folder)
+    (row, *_) = table(folder, "loss")
+    assert [float(row[name]) for name in list(parts)[:2]] == [1.0, 2.0]
+    assert (float(row["part total"]), float(row["total"])) == (3.0, lines[0]["training"]["loss"]["loss"])

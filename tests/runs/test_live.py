@@ -356,3 +356,14 @@ def test_mlflow_gets_every_round_once_over_a_resume(told, monkeypatch, place, ur
     assert steps["bytes/payload_up"] == [1, 2, 3]
     assert store.parameters["protonorm.gamma"] == "10.0"
     assert store.status == ["FINISHED", "RUNNING", "FINISHED"]
+
+
+def test_two_domains_that_a_sink_would_write_alike_keep_a_figure_each():
+    def rules(share):
+        return {"classifier": {"test": {"mean": share}}}
+
+    domains = {"lung a": rules(0.25), "lung_a": rules(0.5), "lung?a": rules(0.75)}
+    line = LINE | {"evaluation": {"of_round": 1, "rules": {}, "domains": domains}}
+    evaluation = figures_of(line)[0].values
+    assert sorted(evaluation.values()) == [0.25, 0.5, 0.75]
+    assert evaluation["evaluation/domains/lung_a/classifier/test/mean"] == 0.5
