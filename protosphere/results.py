@@ -18,6 +18,7 @@ from reports import canvas
 from reports.pictures import draw_accuracy
 from reports.report import write_report
 from reports.results import Results, read_results
+from runs import history
 from runs.folder import RunFolder
 from runs.places import find_run, results_root
 
@@ -148,13 +149,16 @@ class Run:
         return frames.over_clients(found.lines, found.roster, found.rule)
 
     def prototypes(self, round: int | None = None) -> "Prototypes":
-        """The prototypes that went up and down in the newest round that had any. A run keeps those of one round alone.
+        """The prototypes of the newest round that had any, up and down, or the global ones of an earlier round.
+
+        A run keeps the clients' own of its newest round alone, and the global ones of up to fifty rounds, rounded to
+        float16.
 
         >>> protosphere.load(again.folder).prototypes().vectors.shape
         (6, 64)
 
         Args:
-            round: which round's; None for whichever is kept.
+            round: which round's; None for the newest that is kept.
 
         Raises:
             SettingError: the method exchanges none, or those of that round are not kept.
@@ -165,10 +169,7 @@ class Run:
                 f"{self.folder} keeps no prototypes: its method exchanges none, or no round is finished."
             )
         if round is not None and round != about["round"]:
-            raise SettingError(
-                f"round is {shown(round)}, but of its prototypes {self.folder} keeps those of round {about['round']} "
-                "alone."
-            )
+            return self._earlier(round, about["round"])
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         nothing = np.zeros(0, dtype=np.int64)
         width = next(array.shape[1] for name, array in arrays.items() if name.endswith("vectors"))
@@ -181,6 +182,18 @@ class Run:
             client_labels=arrays.get("local/labels", nothing),
             client_vectors=arrays.get("local/vectors", empty),
         )
+
+    def _earlier(self, round: int, newest: int) -> "Prototypes":
+        """The global prototypes of a round before the newest."""
+        earlier = history.kept(self.folder)
+        if round not in earlier:
+            numbers = ", ".join(map(str, sorted({*earlier, newest})))
+            raise SettingError(
+                f"round is {shown(round)}, but {self.folder} keeps prototypes of these rounds alone: {numbers}."
+            )
+        labels, vectors = (tensor.numpy() for tensor in earlier[round])
+        nothing, vectors = np.zeros(0, dtype=np.int64), vectors.astype(np.float32)
+        return Prototypes(round, labels, vectors, nothing, nothing, vectors[:0])
 
     def client(self, number: int) -> Client:
         """A client with its trained model, as it is kept on this machine.
@@ -285,7 +298,8 @@ class Prototypes:
         round: which.
         labels, vectors: (k,) and (k, d) float32, the global ones as targets, scaled as clients get them; none where
             clients get prototypes of their own.
-        clients, client_labels, client_vectors: (n,), (n,), (n, d): who sent what, of which class.
+        clients, client_labels, client_vectors: (n,), (n,), (n, d): who sent what, of which class; of the newest round
+            alone.
     """
 
     round: int

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 import protosphere
 from cli.summary import print_summary
@@ -197,8 +198,9 @@ def test_load_finds_a_run_by_every_name(tmp_path, monkeypatch):
         protosphere.load("nothing")
 
 
-def test_prototypes_are_those_of_the_newest_round_alone():
-    found = start(strategy="protonorm", protonorm__gamma=5.0).prototypes(3)
+def test_prototypes_are_those_of_the_newest_round_and_the_global_ones_of_others():
+    run = start(strategy="protonorm", protonorm__gamma=5.0)
+    found = run.prototypes(3)
     assert found.round == 3
     # ProtoNorm's targets: of length gamma, as far apart as six can be
     assert np.allclose(np.linalg.norm(found.vectors, axis=1), 5.0, atol=1e-4)
@@ -206,8 +208,15 @@ def test_prototypes_are_those_of_the_newest_round_alone():
     assert np.allclose(gram[~np.eye(len(gram), dtype=bool)], -1 / (len(gram) - 1), atol=1e-3)
     assert len(found.clients) == len(found.client_labels) == len(found.client_vectors)
     assert set(found.clients.tolist()) == {0, 1, 2}
-    with pytest.raises(protosphere.SettingError, match="round 3"):
-        protosphere.load().prototypes(2)
+    first = run.prototypes(1)
+    kept = load_file(run.folder / "prototypes" / "round-000001.safetensors")
+    assert first.round == 1
+    assert first.labels.tolist() == kept["labels"].tolist()
+    assert first.vectors.dtype == np.float32
+    assert np.array_equal(first.vectors, kept["vectors"].float().numpy())
+    assert len(first.clients) == len(first.client_labels) == len(first.client_vectors) == 0
+    with pytest.raises(protosphere.SettingError, match="rounds alone: 1, 2, 3"):
+        run.prototypes(4)
     with pytest.raises(protosphere.SettingError):
         start(strategy="local").prototypes()
 
