@@ -1,9 +1,10 @@
 """What a comparison leaves to read: table.csv, table.md, table.tex, pictures, and report.html that holds it all."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from experiments.compare.cells import Cell, not_default, scaled_words
 from experiments.compare.figures import Result, Spread, as_csv, by_method, differences_csv, results, spread
@@ -13,7 +14,9 @@ from experiments.compare.sweep import tuned
 from experiments.compare.tables import Grid, floor, grids, latex, markdown
 from federation.words import own_version
 from reports import canvas
+from reports.numbers import as_csv as numbers_csv
 from reports.page import Html, details, element, gallery, link, page, paragraph, picture, section, table, write
+from reports.pictures import plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 STYLES = ("-", "--", ":")
 CSV, MARKDOWN, LATEX, REPORT = "table.csv", "table.md", "table.tex", "report.html"
 DIFFERENCES = "differences.csv"
+PICTURES = "pictures"
+SIZES = ("payload (bytes)", "wire (bytes)")
+SILENT = "sends nothing"  # id of a line that goes on from a method's curve
 
 
 @dataclass(frozen=True)
@@ -37,8 +43,19 @@ class Curve:
 
     rounds: Sequence[int]
     accuracies: Sequence[Spread]
+    payload: Sequence[float]
     wire: Sequence[float]
     seconds: Sequence[float]
+
+
+class Drawn(NamedTuple):
+    """A picture: what `reports.page.picture` takes, the file with its numbers by its path in the folder."""
+
+    svg: str
+    alt: str
+    caption: str
+    wide: bool
+    numbers: str
 
 
 def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell]) -> Written:
@@ -66,19 +83,17 @@ def curves(runs: Sequence[Result]) -> Curve:
     by_round = [{point.of_round: point for point in each.curve} for each in runs]
     common = sorted(set.intersection(*map(set, by_round))) if by_round else []
     accuracies = [spread([each[r].accuracy for each in by_round]) for r in common]
-    wire, seconds = (
+    payload, wire, seconds = (
         [sum(getattr(each[r], name) for each in by_round) / len(by_round) for r in common]
-        for name in ("wire", "seconds")
+        for name in ("payload", "wire", "seconds")
     )
-    return Curve(common, [each for each in accuracies if each], wire, seconds)
+    return Curve(common, [each for each in accuracies if each], payload, wire, seconds)
 
 
-def _pictures(
-    folder: ComparisonFolder, comparison: Comparison, found: Sequence[Result]
-) -> dict[str, list[tuple[str, str, str]]]:
-    """Row -> (SVG, words for those who do not see it, caption) of its pictures, which are left as files, too."""
-    place = folder.path / "pictures"
-    drawn: dict[str, list[tuple[str, str, str]]] = {}
+def _pictures(folder: ComparisonFolder, comparison: Comparison, found: Sequence[Result]) -> dict[str, list[Drawn]]:
+    """Row -> its pictures, which are left as files, too, each with its numbers."""
+    place = folder.path / PICTURES
+    drawn: dict[str, list[Drawn]] = {}
     for number, row in enumerate(comparison.rows):
         own = {method: curves(runs) for method, runs in by_method(found, row.label, comparison).items() if runs}
         if not any(curve.rounds for curve in own.values()):
@@ -89,35 +104,85 @@ def _pictures(
         )
         captions = {
             "rounds": "Over rounds: mean of the clients' accuracy, band: standard deviation over seeds.",
-            "bytes": "Over the training messages' bytes so far, both directions.",
             "seconds": "Over the seconds so far, evaluations among them, of this machine as busy as it was.",
+            "bytes": "Over the bytes of training so far, both directions: on the left payload, the values that methods "
+            "exchange; on the right the wire, whole messages, which a method that exchanges nothing has as well. Such "
+            "a one stands at 0 on the left, and a dotted line goes on from its accuracy at the end.",
         }
         for kind, caption in captions.items():
+            name = f"row{number + 1}-{kind}"
             svg = _draw(own, kind, lowest.mean if lowest else None)
             place.mkdir(exist_ok=True)
-            write(place / f"row{number + 1}-{kind}.svg", svg)
+            write(place / f"{name}.svg", svg)
+            write(place / f"{name}.csv", numbers_csv(_numbers(own, kind)))
             alt = f"Accuracy over {kind} on {row.label}, at the end: {ends}."
-            drawn.setdefault(row.label, []).append((svg, alt, caption))
+            each = Drawn(svg, alt, caption, kind == "bytes", f"{PICTURES}/{name}.csv")
+            drawn.setdefault(row.label, []).append(each)
     return drawn
 
 
+def _numbers(own: Mapping[str, Curve], kind: str) -> list[list[object]]:
+    """What a picture shows, a row a method and evaluation."""
+    columns = {
+        "rounds": {},
+        "seconds": {"seconds": "seconds"},
+        "bytes": dict(zip(("payload", "wire"), SIZES, strict=True)),
+    }
+    heads: list[object] = ["method", "round", "mean (%)", "std (%)", *columns[kind].values()]
+    rows = [
+        [method, of_round, 100 * each.mean, None if each.std is None else 100 * each.std]
+        + [getattr(curve, name)[place] for name in columns[kind]]
+        for method, curve in own.items()
+        for place, (of_round, each) in enumerate(zip(curve.rounds, curve.accuracies, strict=True))
+    ]
+    return [heads, *rows]
+
+
 def _draw(own: Mapping[str, Curve], kind: str, lowest: float | None) -> str:
-    with canvas.figure() as drawing:
-        axes = drawing.add_subplot()
-        size, unit = (1e6, "MB") if any(curve.wire[-1] >= 1e6 for curve in own.values() if curve.wire) else (1e3, "kB")
-        labels = {"rounds": "round", "bytes": f"training messages so far, {unit}", "seconds": "seconds so far"}
-        for number, curve in enumerate(own.values()):
-            places = {"rounds": curve.rounds, "bytes": [each / size for each in curve.wire], "seconds": curve.seconds}
-            _line(axes, number, curve, places[kind])
-        if lowest is not None:
-            axes.axhline(100 * lowest, color=canvas.SOFT, linewidth=1, linestyle=(0, (1, 2)))
-        axes.set_xlabel(labels[kind])
-        axes.locator_params(axis="x", integer=kind == "rounds")
-        axes.set_ylabel("test accuracy, %")
+    with canvas.figure(canvas.WHOLE if kind == "bytes" else canvas.HALF) as drawing:
+        names = ("payload", "wire") if kind == "bytes" else (kind,)
+        for place, name in enumerate(names, 1):
+            axes = drawing.add_subplot(1, len(names), place)
+            fill(axes, own, name)
+            if lowest is not None:
+                axes.axhline(100 * lowest, color=canvas.SOFT, linewidth=1, linestyle=(0, (1, 2)))
+            axes.set_ylabel("test accuracy, %")
         # by pairs: a label that begins with "_" would be left out
-        names = [*own, "majority class"][: len(axes.lines)]
-        drawing.legend(axes.lines, names, loc="outside lower center", ncols=3)
+        lines = [line for line in axes.lines if line.get_gid() != SILENT]
+        drawing.legend(lines, [*own, "majority class"][: len(lines)], loc="outside lower center", ncols=3 * len(names))
         return canvas.svg(drawing)
+
+
+def fill(axes: "Axes", own: Mapping[str, Curve], name: str) -> None:
+    """Every method's curve over what it took by then."""
+    across = {method: list(getattr(curve, name)) for method, curve in own.items()}
+    axes.set_xlabel({"rounds": "round", "seconds": "seconds so far"}.get(name, ""))
+    sent = sorted(value for values in across.values() for value in values if value > 0)
+    size, unit = 1.0, ""
+    if name in ("payload", "wire"):
+        size, unit = (1e6, "MB") if sent and sent[-1] >= 1e6 else (1e3, "kB")
+        across = {method: [value / size for value in values] for method, values in across.items()}
+        axes.set_xlabel(f"{SIZES[name == 'wire'].removesuffix(' (bytes)')} so far, {unit}")
+    for number, (method, curve) in enumerate(own.items()):
+        _line(axes, number, curve, across[method])
+        if name == "payload" and curve.rounds and not any(across[method]):
+            colour = canvas.COLOURS[number % len(canvas.COLOURS)]
+            axes.axhline(100 * curve.accuracies[-1].mean, color=colour, linewidth=1.2, linestyle=":", gid=SILENT)
+    if name in ("payload", "wire"):
+        _scale(axes, [value / size for value in sent])
+    elif name == "rounds":
+        axes.locator_params(axis="x", integer=True)
+
+
+def _scale(axes: "Axes", sent: Sequence[float]) -> None:
+    """An axis of bytes with a place for 0: of orders, where they differ by more than one."""
+    if not sent:
+        axes.set(xlim=(-0.05, 1), xticks=[0])
+    elif sent[-1] > 10 * sent[0]:
+        least = 10 ** math.floor(math.log10(sent[0]))
+        axes.set_xscale("symlog", linthresh=least, linscale=0.5)
+        axes.set_xlim(-0.1 * least, 1.2 * sent[-1])
+        plain_numbers(axes.xaxis)
 
 
 def _line(axes: "Axes", number: int, curve: Curve, across: Sequence[float]) -> None:
@@ -140,7 +205,7 @@ def _page(
     cells: Sequence[Cell],
     found: Sequence[Result],
     made: Sequence[Grid],
-    pictures: Mapping[str, Sequence[tuple[str, str, str]]],
+    pictures: Mapping[str, Sequence[Drawn]],
 ) -> str:
     title = comparison.title or f"Comparison {comparison.name}"
     seeds = ", ".join(map(str, comparison.seeds))

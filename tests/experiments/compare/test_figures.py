@@ -347,13 +347,27 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     page = (place.path / "report.html").read_text()
     assert "A &lt;b&gt; &amp; c" in page
     assert 'href="cells/cifar-10-fedproto-0/run/report.html"' in page
-    assert page.count("<figure>") == 3, "of the row that has runs"
+    assert page.count("<figure") == 3, "of the row that has runs"
     assert "<script" not in page
     assert "http://" not in page.replace("http://www.w3.org", "")
-    assert sorted(path.name for path in (place.path / "pictures").iterdir()) == [
-        "row1-bytes.svg",
-        "row1-rounds.svg",
-        "row1-seconds.svg",
-    ]
+    names = [f"row1-{kind}.{ending}" for kind in ("bytes", "rounds", "seconds") for ending in ("csv", "svg")]
+    assert sorted(path.name for path in (place.path / "pictures").iterdir()) == names
+    assert all(f'href="pictures/row1-{kind}.csv"' in page for kind in ("bytes", "rounds", "seconds"))
     before = {path: path.read_bytes() for path in written.paths}
     assert {path: path.read_bytes() for path in write_all(place, made, cells_of(made)).paths} == before
+
+
+def test_the_picture_of_bytes_has_payload_and_wire(folder):
+    made = comparison()
+    place = folder(made)
+    write_all(place, made, cells_of(made))
+    with (place.path / "pictures" / "row1-bytes.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = [each for each in results(place, made, cells_of(made)) if each.cell.method == "FedProto"]
+    own = [row for row in rows if row["method"] == "FedProto"]
+    for name in ("payload", "wire"):
+        by_evaluation = zip(*(each.curve for each in found), strict=True)
+        means = [np.mean([getattr(point, name) for point in points]) for points in by_evaluation]
+        assert [float(row[f"{name} (bytes)"]) for row in own] == means
+    svg = (place.path / "pictures" / "row1-bytes.svg").read_text()
+    assert {f"{name} so far, kB" in svg for name in ("payload", "wire")} == {True}
