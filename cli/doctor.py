@@ -12,7 +12,13 @@ from pathlib import Path
 import typer
 
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "datasets", "transformers", "safetensors", "pydantic")
-PORTS = {9092: "the SuperNodes'", 9093: "`flwr run`'s"}  # of a SuperLink, unless it is told others
+# Flower's, unless it is told others
+PORTS = {
+    9092: "a SuperLink's, for SuperNodes",
+    8000: "a SuperLink's, for `flwr run`",
+    9094: "a SuperNode's, for its own processes",
+    39091: "of the SuperLink that `flwr run` starts by itself",
+}
 LEAST_DISK, LEAST_MEMORY = 10, 2  # GB
 PROBLEM = 1
 

@@ -3,6 +3,9 @@
 import socket
 
 import pytest
+from flwr.cli.constant import LOCAL_SUPERLINK_HTTP_API_PORT
+from flwr.common.constant import FLEETAPI_GRPC_RERE_PORT
+from flwr.supercore.constant import SUPERLINK_UVICORN_DEFAULT_PORT, SUPERNODE_UVICORN_DEFAULT_PORT
 from typer.testing import CliRunner
 
 from cli import doctor
@@ -63,6 +66,16 @@ def test_what_is_nowhere_is_said():
     found = listed("settings", "--search", "xyzzy")
     assert (found.exit_code, found.stdout) == (1, "")
     assert "'xyzzy'" in found.stderr
+
+
+def test_the_doctor_asks_at_the_ports_that_flower_takes():
+    taken = {
+        int(FLEETAPI_GRPC_RERE_PORT),
+        SUPERLINK_UVICORN_DEFAULT_PORT,
+        SUPERNODE_UVICORN_DEFAULT_PORT,
+        int(LOCAL_SUPERLINK_HTTP_API_PORT),
+    }
+    assert set(doctor.PORTS) == taken
 
 
 def test_the_doctor_tells_versions_a_port_that_is_taken_and_a_disk_that_is_full(home, monkeypatch):
