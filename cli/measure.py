@@ -1,6 +1,7 @@
 """`protosphere predict` of inputs whose classes are known: how a client fares on them."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,8 @@ def measure(
     if csv is not None:
         write_answers(csv, judged, trained.class_names)
     if as_json:
-        typer.echo(json.dumps(_as_json(counts, rule, trained.class_names)))
+        unknown = {"unknown_categories": sum(bool(answer.unknown) for _, answer in judged)}
+        typer.echo(json.dumps(_as_json(counts, rule, trained.class_names) | unknown))
     else:
         _show(counts, rule, trained)
     tell_problems([answer for _, answer in judged])
@@ -50,6 +52,19 @@ def tell_problems(answers: "Sequence[Answer]") -> None:
         typer.echo(f"... and {len(problems) - MOST_PROBLEMS} more could not be read", err=True)
     if problems:
         raise typer.Exit(UNREADABLE)
+
+
+def tell_unknown(answers: "Sequence[Answer]") -> None:
+    """Say how many rows have a category that no training row had, and in which columns."""
+    columns = Counter(name for answer in answers for name in answer.unknown)
+    if columns:
+        rows = sum(bool(answer.unknown) for answer in answers)
+        where = ", ".join(f"{name} ({count})" for name, count in columns.items())
+        typer.echo(
+            f"warning: {rows} of {len(answers)} rows have a category that no training row had, which counts as none of "
+            f"those that the model knows: {where}",
+            err=True,
+        )
 
 
 def write_answers(path: Path, judged: "Sequence[tuple[int | None, Answer]]", names: Sequence[str]) -> None:

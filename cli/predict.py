@@ -55,7 +55,7 @@ def predict(
 
     Exits 0 when all could be read, 1 when some could not, and 2 when the client or the question is of no use.
     """
-    from cli.measure import measure, tell_problems, write_answers
+    from cli.measure import measure, tell_problems, tell_unknown, write_answers
     from client_app.client import USER_ERRORS
     from federation.settings import SettingError
     from serving.labelled import holds_labels, judge, read_labelled
@@ -74,6 +74,7 @@ def predict(
             for notice in rows.notices:
                 typer.echo(f"warning: {notice}", err=True)
             answers = list(answers_to(trained, chosen, rows))
+            tell_unknown(answers)
             if rows.labels is not None:
                 measure(trained, chosen, list(zip(rows.labels, answers, strict=True)), as_json, csv)
                 return
@@ -112,6 +113,7 @@ def _as_json(answer: "Answer", rule: str, class_names: tuple[str, ...]) -> dict[
         "confidence": answer.confidence,
         "runner_up": None if second is None else class_names[second],
         "runner_up_score": answer.runner_up_score,
+        **({"unknown_categories": list(answer.unknown)} if answer.unknown else {}),
     }
 
 

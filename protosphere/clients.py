@@ -1,10 +1,10 @@
 """A trained client: what its private model says of inputs."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 import pandas as pd
@@ -13,10 +13,11 @@ import torch
 
 from data import DataError
 from data.client_data import InputTransform
-from data.tabular import encode
+from data.tabular import Column
 from protosphere.arrays import WORDS, array
 from protosphere.start import ours_first
 from serving.predict import WITH_PROBABILITIES, Trained, inputs_of, open_trained
+from serving.rows import encoded
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Inputs: TypeAlias = Array | torch.Tensor | pd.DataFrame | Sequence[str | os.PathLike[str]]
@@ -32,6 +33,8 @@ class Predictions:
         names: n class names.
         probabilities: (n, K) float64, rows that add up to 1; None by a rule that has none.
         scores: (n, K) float64, higher is better; minus infinity for a class that the rule does not know.
+        unknown: (n,) bool: rows of a table with a category that no training row had. None of those that the model knows
+            stands for it; `unknown.sum()` is how many rows there are.
     """
 
     rule: str
@@ -39,6 +42,7 @@ class Predictions:
     names: tuple[str, ...]
     probabilities: Array | None
     scores: Array
+    unknown: Array
 
 
 class Client:
@@ -99,7 +103,7 @@ class Client:
             DataError: rows of another shape, or a file that cannot be read.
         """
         chosen = self._trained.chosen(rule)
-        rows = self._inputs(x, chosen)
+        rows, unknown = self._table(x) if self._is_table(x) else (self._inputs(x, chosen), ())
         scores = torch.zeros(0, len(self.class_names), dtype=torch.float64)
         if len(rows):
             scores = self._trained.scores(chosen, rows).double().cpu()
@@ -110,13 +114,30 @@ class Client:
             names=tuple(self.class_names[label] for label in labels.tolist()),
             probabilities=torch.softmax(scores, dim=1).numpy() if chosen in WITH_PROBABILITIES else None,
             scores=scores.numpy(),
+            unknown=np.isin(np.arange(len(rows)), list(unknown)),
         )
 
-    def _inputs(self, x: "Inputs", rule: str) -> torch.Tensor:
+    def _columns(self) -> tuple[Column, ...]:
         transform = self._trained.transform
-        columns = transform.columns if isinstance(transform, InputTransform) else ()
-        if columns and isinstance(x, pd.DataFrame):
-            return torch.from_numpy(encode("x", "given", columns, pa.Table.from_pandas(x, preserve_index=False)))
+        return transform.columns if isinstance(transform, InputTransform) else ()
+
+    def _is_table(self, x: "Inputs") -> TypeGuard[pd.DataFrame]:
+        return bool(self._columns()) and isinstance(x, pd.DataFrame)
+
+    def _table(self, x: pd.DataFrame) -> tuple[torch.Tensor, Collection[int]]:
+        """The rows of a table, and the numbers of those with a category that no training row had."""
+        try:
+            table = pa.Table.from_pandas(x, preserve_index=False)
+        except pa.ArrowException as error:
+            raise DataError(f"x has a column of numbers and words alike ({error}): write it as one of them.") from None
+        inputs, problems, unknown = encoded(self._columns(), table)
+        if problems:
+            row = min(problems)
+            raise DataError(f"row {row} of x has {problems[row]}: mend it, or leave the row out.")
+        return torch.from_numpy(inputs), unknown.keys()
+
+    def _inputs(self, x: "Inputs", rule: str) -> torch.Tensor:
+        transform, columns = self._trained.transform, self._columns()
         listed = self._sources(x)
         if listed is not None:
             return inputs_of(self._trained, rule, listed)

@@ -190,6 +190,7 @@ class Answer:
         label: of the class that the rule answers. runner_up: the second, None where the rule knows no other class.
         score, runner_up_score: by the rule; higher is better.
         confidence: the class's probability, None for a rule that has none.
+        unknown: the columns of a row whose category no training row had.
     """
 
     source: str
@@ -199,6 +200,7 @@ class Answer:
     confidence: float | None = None
     runner_up: int | None = None
     runner_up_score: float | None = None
+    unknown: tuple[str, ...] = ()
 
 
 def predict(trained: Trained, rule: str, files: Sequence[Path], texts: Sequence[str] = ()) -> Iterator[Answer]:

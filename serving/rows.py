@@ -19,15 +19,13 @@ from data.domains import is_several
 from data.folders import TABLE_SUFFIXES
 from data.images import resized
 from data.tables import read_columns, types_of
-from data.tabular import NOTHING, NUMBER, Column, cell_word, features_of
+from data.tabular import CATEGORY, NOTHING, Column, cell_word, features_of
 from federation.settings import SettingError, shown
 from federation.words import class_words
 from serving.predict import PIXEL, Answer, Trained, judged, reads_images
 
 if TYPE_CHECKING:
     import pyarrow
-
-MOST_VALUES = 10  # of a category, in a sentence
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +36,14 @@ class GivenRows:
         inputs: (n, ...) as the training data were stored.
         labels: n class numbers; None where the file tells none.
         problems: why a row cannot be used, by its number; all others can.
+        unknown: of a row with a category that no training row had, the columns, by its number.
         notices: what of the file is passed over, a sentence each.
     """
 
     inputs: Tensor
     labels: list[int] | None
     problems: dict[int, str] = field(default_factory=dict)
+    unknown: dict[int, tuple[str, ...]] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 
 
@@ -82,7 +82,7 @@ def answers_to(trained: Trained, rule: str, rows: GivenRows) -> Iterator[Answer]
         if row in rows.problems:
             yield Answer(name, f"{name} has {rows.problems[row]}.")
         else:
-            yield replace(next(found), source=name)
+            yield replace(next(found), source=name, unknown=rows.unknown.get(row, ()))
 
 
 # --- tables --------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
                 "what is missing."
             )
         table = read_columns(path, [*names, *([label] if label else [])])
-        inputs, problems = _encoded(schema, table)
+        inputs, problems, unknown = encoded(schema, table)
     except (DataError, SettingError):
         raise
     except Exception as error:
@@ -116,6 +116,7 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
         torch.from_numpy(inputs),
         _labels(trained, path, table.column(label).to_pylist()) if label else None,
         problems,
+        unknown,
         (f"{path} has {_columns(others)}, by which this client was not trained: not read.",) if others else (),
     )
 
@@ -129,26 +130,37 @@ def _label_column(path: Path, held: Sequence[str], features: Sequence[str], aske
     return asked or next((name for name in (usual, *LABEL_COLUMNS) if name and name in free), "")
 
 
-def _encoded(schema: Sequence[Column], table: "pyarrow.Table") -> tuple[np.ndarray, dict[int, str]]:
-    """Features of the rows (n, F), and what is wrong with those that training would refuse."""
-    parts, problems = [np.zeros((table.num_rows, 0), np.float32)], dict[int, str]()
+def encoded(
+    schema: Sequence[Column], table: "pyarrow.Table"
+) -> tuple[np.ndarray, dict[int, str], dict[int, tuple[str, ...]]]:
+    """Features of the rows (n, F), what is wrong with those that cannot be used, and the columns of which a row has a
+    category that is unknown: none of their features is 1 then.
+
+    Raises:
+        DataError: a column is missing.
+    """
+    parts, problems, unknown = (
+        [np.zeros((table.num_rows, 0), np.float32)],
+        dict[int, str](),
+        dict[int, tuple[str, ...]](),
+    )
     for column in schema:
+        if column.name not in table.column_names:
+            raise DataError(f"the rows lack the column {column.name!r}, by which this client was trained: add it.")
         cells = table.column(column.name)
         part, wrong = features_of(column, cells)
         parts.append(part)
         for row in np.flatnonzero(wrong).tolist():
+            if column.kind == CATEGORY:
+                unknown[row] = (*unknown.get(row, ()), column.name)
+                continue
             what = cell_word(cells[row].as_py())
-            problems.setdefault(row, f"{what} in the column {column.name!r}, where {_seen(column, what)}")
-    return np.concatenate(parts, axis=1), problems
+            problems.setdefault(row, f"{what} in the column {column.name!r}, where {_seen(what)}")
+    return np.concatenate(parts, axis=1), problems, unknown
 
 
-def _seen(column: Column, what: str) -> str:
-    if what == NOTHING:
-        return "no training row lacked one"
-    if column.kind == NUMBER:
-        return "training rows had finite numbers"
-    more = ", ..." if len(column.values) > MOST_VALUES else ""
-    return f"training rows had {', '.join(column.values[:MOST_VALUES])}{more}"
+def _seen(what: str) -> str:
+    return "no training row lacked one" if what == NOTHING else "training rows had finite numbers"
 
 
 def _columns(names: Sequence[str]) -> str:
@@ -178,7 +190,7 @@ def _arrays(trained: Trained, transform: InputTransform, path: Path) -> GivenRow
     known = {trained.objective.settings.group_column, trained.objective.settings.partition_column, "classes"}
     rest = [name for name in others if name not in known]
     return GivenRows(
-        rows, given, problems, (f"{path} has {', '.join(rest)} beside x and y: not read.",) if rest else ()
+        rows, given, problems, {}, (f"{path} has {', '.join(rest)} beside x and y: not read.",) if rest else ()
     )
 
 

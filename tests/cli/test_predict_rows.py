@@ -139,7 +139,6 @@ def test_without_classes_there_are_predictions_alone(trained, predict, tmp_path)
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
-        ({"job": "baker"}, "row 2 has 'baker' in the column 'job', where training rows had cook, nurse, smith."),
         ({"visits": None}, "row 2 has no value in the column 'visits'"),
         ({"age": "old"}, "row 2 has 'old' in the column 'age'"),
     ],
@@ -154,8 +153,35 @@ def test_a_row_that_training_would_refuse_is_told_and_left_out(cell, words, trai
     assert json.loads(found.stdout) == json.loads(others.stdout)
 
 
+def test_a_category_that_no_training_row_had_is_none_of_those_and_counted(trained, predict, tmp_path):
+    strange = FRAME[:6].assign(job=["baker", *FRAME["job"][1:4], "judge", "nurse"])
+    found = predict("--state", trained.csv, write(strange.drop(columns="outcome"), tmp_path / "own.csv"), "--json")
+    assert found.exit_code == 0
+    (told,) = found.stderr.splitlines()
+    assert told.startswith("warning: 2 of 6 rows have a category that no training row had")
+    assert "job (2)" in told
+    lines = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [line.get("unknown_categories") for line in lines] == [["job"], None, None, None, ["job"], None]
+    measured = json.loads(predict("--state", trained.csv, write(strange, tmp_path / "all.csv"), "--json").stdout)
+    assert (measured["rows"], measured["unknown_categories"]) == (6, 2)
+    # in Python alike; and what it is judged by is a row of features none of which stands for a job
+    client = protosphere.Client(trained.csv)
+    answers = client.predict(strange)
+    assert answers.unknown.tolist() == [True, False, False, False, True, False]
+    assert list(answers.names) == [line["class"] for line in lines]
+    age, visits = FRAME["age"][0], FRAME["visits"][0]
+    row = np.array([[age, np.isnan(age), visits, 0, 0, 0, 0]])
+    assert client.predict(row).scores[0] == pytest.approx(answers.scores[0], abs=1e-6)
+    with pytest.raises(protosphere.DataError, match="row 1 of x has 'old' in the column 'age'"):
+        client.predict(strange.assign(age=["1", "old", "2", "3", "4", "5"]))
+    with pytest.raises(protosphere.DataError, match="numbers and words alike .*age"):
+        client.predict(strange.astype(object).assign(age=[1, "old", 2, 3, 4, 5]))
+    with pytest.raises(protosphere.DataError, match="lack the column 'job'"):
+        client.predict(strange.drop(columns="job"))
+
+
 def test_of_many_rows_of_no_use_some_are_told(trained, predict, tmp_path):
-    found = predict("--state", trained.csv, write(FRAME.assign(job="baker"), tmp_path / "own.csv"))
+    found = predict("--state", trained.csv, write(FRAME.assign(visits="many"), tmp_path / "own.csv"))
     assert (found.exit_code, "no input could be read" in found.stdout) == (1, True)
     told = found.stderr.splitlines()
     assert len(told) < 30
