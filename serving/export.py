@@ -10,7 +10,7 @@ import io
 import json
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from data.cells import MISSING
 from data.client_data import InputTransform
 from data.files import replacing
+from data.tabular import NUMBER, Column
 from federation.settings import SettingError
 from prototypes.prototype_set import PrototypeSet
 from serving.predict import PIXEL, Trained
@@ -233,9 +235,6 @@ def _squares(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
-    image = isinstance(trained.transform, InputTransform) and trained.transform.pixels
-    # NaN stands for a number that is missing
-    columns = {"columns": [each.as_json() for each in _numbers(trained).columns]} if _numbers(trained).columns else {}
     return {
         "class_names": list(trained.class_names),
         "rule": rule,
@@ -244,14 +243,40 @@ def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
         "run": trained.run,
         "partition": trained.partition,
         "round": trained.made_in,
-        "input": {
-            "shape": list(trained.transform.shape),
-            "dtype": "float32",
-            "values": "pixels from 0 to 255" if image else "numbers as in the training data",
-            **columns,
-        },
+        "input": _input(_numbers(trained)),
         "outputs": OUTPUTS,
     }
+
+
+def _input(transform: InputTransform) -> dict[str, Any]:
+    """What the program takes, so that nobody has to guess; and what it does itself."""
+    about: dict[str, Any] = {"shape": list(transform.shape), "dtype": "float32"}
+    if transform.pixels:
+        channels = {1: "grey", 3: "RGB"}.get(transform.shape[0], "as in the training data")
+        layout = {"layout": "(n, channels, height, width)", "channels": channels, "resized": "bilinear, antialiased"}
+        about |= {"values": "pixels from 0 to 255", **layout}
+    elif transform.columns:
+        # NaN stands for a number that is missing
+        columns = {"columns": [column.as_json() for column in transform.columns], "missing_words": list(MISSING)}
+        about |= {
+            "values": "the columns' features, in the order of `features`",
+            "features": _features(transform.columns),
+        }
+        about |= columns
+    else:
+        about["values"] = "numbers as in the training data, in their order"
+    figures = {"scale": transform.scale, "mean": list(transform.mean), "std": list(transform.std)}
+    return about | {"done_by_the_program": {"formula": "(inputs / scale - mean) / std", **figures}}
+
+
+def _features(columns: Sequence[Column]) -> list[dict[str, Any]]:
+    """Of each of the F numbers, what it is: a column's value, that it is a certain value, or that there is none."""
+    found: list[dict[str, Any]] = []
+    for column in columns:
+        values = [{}] if column.kind == NUMBER else [{"value": value} for value in column.values]
+        found += [{"column": column.name, **each} for each in values]
+        found += [{"column": column.name, "missing": True}] if column.missing else []
+    return found
 
 
 def _prototypes(trained: Trained) -> str:

@@ -174,7 +174,7 @@ def test_a_category_that_no_training_row_had_is_none_of_those_and_counted(traine
     assert client.predict(row).scores[0] == pytest.approx(answers.scores[0], abs=1e-6)
     with pytest.raises(protosphere.DataError, match="row 1 of x has 'old' in the column 'age'"):
         client.predict(strange.assign(age=["1", "old", "2", "3", "4", "5"]))
-    with pytest.raises(protosphere.DataError, match="numbers and words alike .*age"):
+    with pytest.raises(protosphere.DataError, match=r"numbers and words alike .*age"):
         client.predict(strange.astype(object).assign(age=[1, "old", 2, 3, 4, 5]))
     with pytest.raises(protosphere.DataError, match="lack the column 'job'"):
         client.predict(strange.drop(columns="job"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -18,6 +19,7 @@ from safetensors.torch import load
 from federation.settings import SettingError
 from serving.export import METADATA, PROTOTYPES, export
 from serving.predict import open_trained
+from serving.rows import answers_to, read_rows
 from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +76,7 @@ def test_programs_and_the_docs_example_in_a_process_of_their_own_answer_as_predi
     shutil.copy(tmp_path / "nearest.pt2", tmp_path / "model.pt2")
     pixels = np.load(tmp_path / "nearest.1.npy")[0, 0].astype(np.uint8)
     Image.fromarray(pixels).save(tmp_path / "image.png")
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "predict.md").read_text(), flags=re.DOTALL)
+    example, _ = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "predict.md").read_text(), flags=re.DOTALL)
     names = sorted({name for name, _ in expected})
     code = (
         f"{ALONE}{example}\n"
@@ -116,7 +118,20 @@ def test_one_file_tells_names_rule_and_prototypes(client_of, tmp_path):
     torch.export.load(tmp_path / "model.pt2", extra_files=extra)
     about = json.loads(extra[METADATA])
     assert about["class_names"] == list("0123456789")
-    assert about["input"] == {"shape": [1, 8, 8], "dtype": "float32", "values": "pixels from 0 to 255"}
+    assert about["input"] == {
+        "shape": [1, 8, 8],
+        "dtype": "float32",
+        "values": "pixels from 0 to 255",
+        "layout": "(n, channels, height, width)",
+        "channels": "grey",
+        "resized": "bilinear, antialiased",
+        "done_by_the_program": {
+            "formula": "(inputs / scale - mean) / std",
+            "scale": 16.0,
+            "mean": list(trained.transform.mean),
+            "std": list(trained.transform.std),
+        },
+    }
     told = [about[name] for name in ("rule", "model", "strategy", "run", "partition", "round")]
     assert told == ["local-prototypes", "tiny_perceptron", "protonorm", trained.run, 0, 2]
     kept = load(base64.b64decode(extra[PROTOTYPES]))
@@ -144,6 +159,65 @@ def test_onnx_scores_as_predict_does(client_of, tmp_path, name, rule):
     told = session.get_modelmeta().custom_metadata_map
     assert json.loads(told[METADATA])["rule"] == trained.chosen(rule)
     assert "local/vectors" in load(base64.b64decode(told[PROTOTYPES]))
+
+
+@pytest.fixture
+def of_a_table(tmp_path, run, home):
+    """A client that was trained on a table of four columns with gaps, and the folder of its run's data."""
+    rng, rows = np.random.default_rng(3), 120
+    label = rng.integers(0, 3, rows)
+    frame = pd.DataFrame(
+        {
+            "ward": np.array(["north", "south", "west"])[(label + (rng.random(rows) < 0.2)) % 3],
+            "age": np.where(rng.random(rows) < 0.1, np.nan, 40 + 900 * label + rng.normal(0, 9, rows)),
+            "job": np.where(rng.random(rows) < 0.1, None, np.array(["nurse", "cook"])[rng.integers(0, 2, rows)]),
+            "dose": np.round(rng.normal(0, 1, rows) - label, 3),
+            "outcome": np.array(["low", "mid", "high"])[label],
+        }
+    )
+    (tmp_path / "data").mkdir()
+    frame.to_csv(tmp_path / "data" / "train.csv", index=False)
+    quick = {"rounds": 2, "models": "tiny_perceptron", "learning-rate": 0.05, "normalise": True, "device": "cpu"}
+    name = run(
+        {"dataset": str(tmp_path / "data"), "label-column": "outcome", "partition": "iid", **quick}, clients=2
+    ).name
+    return open_trained(home / "clients" / name / "0", "cpu"), frame
+
+
+def test_an_exported_table_says_how_its_rows_are_made_and_the_docs_reader_answers_as_predict_does(of_a_table, tmp_path):
+    runtime = pytest.importorskip("onnxruntime", reason="ONNX programs need something to run them")
+    trained, frame = of_a_table
+    export(trained, tmp_path / "model.onnx")
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    about = json.loads(session.get_modelmeta().custom_metadata_map[METADATA])["input"]
+    features = [
+        *({"column": "ward", "value": ward} for ward in ("north", "south", "west")),
+        *({"column": "age"}, {"column": "age", "missing": True}),
+        *({"column": "job", "value": job} for job in ("cook", "nurse")),
+        *({"column": "job", "missing": True}, {"column": "dose"}),
+    ]
+    assert about["features"] == features
+    assert about["shape"] == [len(features)]
+    assert about["done_by_the_program"]["mean"] == list(trained.transform.mean)
+    # an age or a job that is missing, a ward that nobody had, spaces, and all else as it comes
+    strange = frame[:40].drop(columns="outcome").assign(ward=["east", " south ", *frame["ward"][2:40]])[::-1]
+    strange = strange[["dose", "job", "age", "ward"]]
+    strange.to_csv(tmp_path / "rows.csv", index=False)
+    _, example = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "predict.md").read_text(), flags=re.DOTALL)
+    said = subprocess.run(
+        [sys.executable, "-c", f"{ALONE}{example}"], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True
+    )
+    expected = answers_to(trained, trained.rule, read_rows(trained, tmp_path / "rows.csv"))
+    names = [trained.class_names[answer.label] for answer in expected]
+    assert len(set(names)) == 3
+    assert said.stdout.split() == names
+    # what is no row of features is refused, by either program
+    raw = np.zeros((2, 4), np.float32)
+    with pytest.raises(Exception, match="Got: 4 Expected: 9"):
+        session.run(None, {"inputs": raw})
+    export(trained, tmp_path / "model.pt2")
+    with pytest.raises(Exception, match=r"== 9"):
+        torch.export.load(tmp_path / "model.pt2").module()(torch.from_numpy(raw))
 
 
 @pytest.mark.parametrize("there", [False, True])
