@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from client_app.client import USER_ERRORS, Client
 from client_app.diary import note
 from client_app.run import run_of
-from client_app.told import over_ray, told, withheld
+from client_app.told import KINDS, OPEN, over_ray, told, withheld
 from client_app.trainer import Job, Outcome, Stages, finished
 from federation.homes import OTHER_HOME, OtherHomeError, refuse_other, stores
 from federation.seeds import limited_threads
@@ -21,6 +21,7 @@ from federation.wire.codec import CodecError
 from federation.wire.messages import decode_instruction, decode_question, encode_identity, encode_report
 from federation.wire.payloads import Identity, Instruction, Report
 from strategies import unpacked
+from strategies.own_method import FAILED, MethodError, in_method
 
 RAISED = 2  # Flower's code for a ClientApp that raised
 Answer = Callable[[Message, Context], Message]
@@ -40,7 +41,7 @@ def _contained(answer: Answer) -> Answer:
             # the whole run's matter, not this client's
             return Message(Error(OTHER_HOME, f"client {_partition(context)}: {error}"), reply_to=message)
         except Exception as error:
-            return Message(Error(RAISED, _problem(error, context)), reply_to=message)
+            return _failed(error, message, context)
 
     return contained
 
@@ -56,7 +57,7 @@ def query(message: Message, context: Context) -> Message:
             identity = Client(context).identity()
     except Exception as error:
         # a defect, too, has to reach the person who waits for this client
-        identity = Identity(_partition(context), 0, problem=_problem(error, context))
+        identity = Identity(_partition(context), 0, problem=_problem(_blamed(error, context), context))
     return Message(encode_identity(identity), reply_to=message)
 
 
@@ -110,7 +111,7 @@ def _stages(message: Message, context: Context) -> Stages[Message]:
             report = Report(client.partition, instruction.round, problem=_problem(error, context))
         return _reply(message, context, client, report, time.perf_counter() - began - client.waited)
     except Exception as error:
-        return Message(Error(RAISED, _problem(error, context)), reply_to=message)
+        return _failed(error, message, context)
 
 
 def _answer(message: Message, context: Context, act: Callable[[Client, Instruction], Report]) -> Message:
@@ -142,6 +143,28 @@ def _reply(message: Message, context: Context, client: Client, report: Report, s
     run = str(message.content.config_records["instruction"]["run"])
     note(stores(run) / str(client.partition), message.content, records, report, trains)
     return Message(records, reply_to=message)
+
+
+def _failed(error: Exception, message: Message, context: Context) -> Message:
+    """What a client answers that cannot answer as it was asked."""
+    error = _blamed(error, context)
+    code = FAILED if isinstance(error, MethodError) else RAISED
+    return Message(Error(code, _problem(error, context)), reply_to=message)
+
+
+def _blamed(error: Exception, context: Context) -> Exception:
+    """The error, or where it is the fault of somebody's own method, that. Under `privacy` rows may decide on it."""
+    if (isinstance(error, (*KINDS, *OPEN)) and not isinstance(error, MethodError)) or _private(context):
+        return error
+    try:
+        run = run_of(context)
+    except Exception:
+        return error
+    failure = in_method(error, run.settings.strategy, run.method)
+    if failure is None or failure is error:
+        return error
+    failure.__cause__ = error
+    return failure
 
 
 def _problem(error: Exception, context: Context) -> str:

@@ -31,13 +31,14 @@ from federation.seeds import seed_process
 from federation.settings import RECEIVED, SettingError, home, shown
 from federation.wire.codec import codec_of
 from federation.wire.parts import Limits, as_sent
-from federation.wire.payloads import Answers, Identity, Instruction, Parts, Payload, Report
+from federation.wire.payloads import SENT, Answers, Identity, Instruction, Parts, Payload, Report
 from federation.wire.weights import layout_lines
 from models import ModelError, model_for, plugins, reads_text, same_inputs, told_name
 from models.text import Tokens
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Layout
 from strategies.contract import ClientState
+from strategies.own_method import checked_payload
 
 USER_ERRORS = (DataError, LedgerError, ModelError, SettingError, StoreError)
 
@@ -230,7 +231,7 @@ class Client:
             return replace(report, problem=problem + told(error, self.node))
         stamp = self._store(instruction.run).save(instruction.round, state)
         state.encoded = None if self.encoded is None else self.encoded.training
-        upload = self.objective.upload(state, instruction.round)
+        upload = checked_payload(self.objective.upload(state, instruction.round), self.objective.upload, SENT)
         self._keep(instruction.run, stamp, state)
         if isinstance(upload, PrototypeSet):
             # of scaled prototypes the norm without the scale would give the scale away

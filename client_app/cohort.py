@@ -20,6 +20,7 @@ from client_app.stack import READ, Member, Stack, named
 from client_app.trainer import Job, Outcome, batches, measured
 from client_app.views import UnstackableError
 from federation.seeds import seed_process
+from strategies.own_method import checked_phases
 
 HEAVY = "on a CPU that is faster for a model of its size"
 DRAWS = "its training draws random numbers, as dropout does, and each client has its own"
@@ -89,7 +90,8 @@ def member_of(job: Job) -> Member:
     """A client as it takes part in a stack."""
     size = job.objective.settings.batch_size
     sizes = [len(index) for index in batches(len(job.data.train), size, torch.Generator(), torch.device("cpu"))]
-    return Member(job, job.objective.phases(job.state, job.round_number), sizes)
+    phases = checked_phases(job.objective.phases(job.state, job.round_number), job.objective)
+    return Member(job, phases, sizes)
 
 
 @torch.no_grad()

@@ -29,6 +29,7 @@ from federation.seeds import generator
 from models.optim import EagerSGD, project
 from models.optimiser_state import optimiser_tensors
 from strategies.contract import Batch, ClientState, Objective, Phase
+from strategies.own_method import checked_loss
 
 # of a client's state, what a loss may read; the rest is left out of the stack, and so is what differs in shape
 READ = ("prototypes", "targets", "table", "received", "kept")
@@ -99,7 +100,8 @@ class _Within(nn.Module):
         state = cast(ClientState, StateInStack(self.module, self.job.state.constants, given))
         seen = cast(Phase, PhaseInStack(phase))
         before = dict(self.module.named_buffers())
-        loss = self.job.objective.loss(state, batch, seen, self.job.round_number)
+        found = self.job.objective.loss(state, batch, seen, self.job.round_number)
+        loss = checked_loss(found, self.job.objective, phase, len(batch.labels), graph=False)
         if any(tensor is not before[name] for name, tensor in self.module.named_buffers()):
             raise UnstackableError("its model replaces a buffer while it trains, in place of changing it")
         return loss.total, loss.parts, loss.features

@@ -14,6 +14,7 @@ from federation.settings import SettingError
 from federation.wire.checks import MessageError
 from federation.wire.codec import CodecError
 from models import ModelError
+from strategies.own_method import MethodError
 
 log = logging.getLogger("protosphere")
 
@@ -25,6 +26,7 @@ KINDS: dict[type[Exception], str] = {
     StoreError: "its kept state cannot be used",
     LedgerError: "its privacy ledger refuses",
     DivergenceError: "its training diverged",
+    MethodError: "its method failed",
 }
 # What these quote is what the server itself has sent, or figures of prototypes.
 OPEN = (MessageError, CodecError)

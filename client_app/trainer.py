@@ -21,6 +21,7 @@ from models.optim import EagerSGD
 from models.optimiser_state import optimiser_tensors, restore_optimiser
 from prototypes.prototype_set import PrototypeSet
 from strategies.contract import Batch, ClientState, Loss, Objective, Phase
+from strategies.own_method import checked_loss, checked_phases
 
 T = TypeVar("T")
 MADE_READY = 2**20  # values of a client's training rows: 4 MB
@@ -81,7 +82,7 @@ def train(
     augment = objective.settings.augment
     met = _Met(objective, data) if objective.settings.prototypes_from == "training" else None
     ready = _made_ready(data) if augment == "none" else None
-    for phase in objective.phases(state, round_number):
+    for phase in checked_phases(objective.phases(state, round_number), objective):
         ran.append(phase)
         optimiser = optimiser_of(objective, state, phase)
         labels = data.train.labels if phase.rows is None else phase.rows[1]
@@ -92,7 +93,7 @@ def train(
             for index in batches(len(labels), objective.settings.batch_size, order, labels.device):
                 batch = _batch(data, ready, phase, index, augment, draws)
                 with autocast(objective, labels.device):
-                    loss = objective.loss(state, batch, phase, round_number)
+                    loss = checked_loss(objective.loss(state, batch, phase, round_number), objective, phase, len(index))
                 if ratio is None and phase.rows is None:
                     ratio = _gradient_ratio(loss)
                 if met is not None and phase.rows is None:

@@ -42,6 +42,7 @@ class Reply:
         probabilities: its checked answers for the ensemble, (n, K) float16.
         refused: why those were dropped; that spoils nothing else of the reply.
         waits: of an upload that waits in a file, norms by the words for what they are of.
+        blames: whether it says that its method, somebody's own, has failed.
     """
 
     partition: int
@@ -53,6 +54,7 @@ class Reply:
     probabilities: Tensor | None = None
     refused: str = ""
     waits: Mapping[str, float] | None = None
+    blames: bool = False
 
     @property
     def problems(self) -> str:

@@ -17,6 +17,7 @@ from runs.live import live, refuse_missing
 from runs.round import RunError
 from runs.status import status
 from strategies import open_folder, read_settings, refuse_foreign
+from strategies.own_method import failing_as
 from strategies.rounds.flower import PrototypeStrategy
 from strategies.rounds.stopping import OnRound
 
@@ -110,7 +111,8 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round:
         log.info("results: %s", folder.path)
         opened(folder.path)
         try:
-            with live(run.settings, folder), status(run.settings, run.inference, folder, context.run_id):
+            blamed = failing_as(RunError, run.settings.strategy, run.method, USER_ERRORS)
+            with live(run.settings, folder), status(run.settings, run.inference, folder, context.run_id), blamed:
                 PrototypeStrategy(run, folder, on_round).start(grid)
         except (SettingError, RosterError):
             folder.discard_unless_begun()

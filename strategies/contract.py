@@ -335,7 +335,15 @@ def as_state(prototypes: PrototypeSet) -> State:
 
 
 def remembered(state: State) -> PrototypeSet:
-    """Inverse of `as_state`."""
+    """Inverse of `as_state`.
+
+    Raises:
+        ValueError: the state holds no prototypes, as in the first round.
+    """
+    if "labels" not in state:
+        raise ValueError(
+            "the state holds no prototypes, as in the first round; ask `if state` first, or use carried_on"
+        )
     return PrototypeSet(state["labels"], state["vectors"])
 
 

@@ -22,6 +22,7 @@ from runs.folder import RunFolder
 from runs.live import refuse_missing
 from runs.places import results_root
 from strategies import Run
+from strategies.own_method import failing_as
 from strategies.rounds.ensemble import shared_test_set
 
 
@@ -53,7 +54,8 @@ def check(run: Run, clients: int, folder: Path | None = None) -> None:
         )
         assignment(spec, data, cache)
         shared_test_set(settings, clients, len(data.class_names))
-        run.method.server(run.settings, run.options).check(len(data.class_names), settings.feature_dim)
+        with failing_as(SettingError, settings.strategy, run.method, (SettingError,)):
+            run.method.server(run.settings, run.options).check(len(data.class_names), settings.feature_dim)
         for name in names:
             refuse_other_inputs(data, reads_text(name))
             _refuse_unfit(name, data, settings)

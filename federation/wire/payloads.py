@@ -30,6 +30,7 @@ class Parts:
 
 # prototypes, or mixtures, that cross alone stand for themselves
 Payload = ClassVectors | Parts
+SENT: tuple[type, ...] = (PrototypeSet, MixtureSet, Parts)  # the same, for isinstance
 EVERYONE = -1  # the key of a download that is the same for all
 
 

@@ -19,7 +19,7 @@ from federation.wire.codec import Codec, CodecError
 from federation.wire.confusion import decode_counts
 from federation.wire.messages import MessageError, decode_report, encode_instruction
 from federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
-from federation.wire.payloads import ClassVectors, Identity, Instruction, Payload, class_vectors, parts_of
+from federation.wire.payloads import SENT, ClassVectors, Identity, Instruction, Payload, class_vectors, parts_of
 from federation.wire.replies import in_turn, is_simulated, pulled
 from federation.wire.sizes import measured, together
 from federation.wire.specs import Spec
@@ -28,6 +28,7 @@ from federation.words import class_word, one_line
 from runs.confusion import Confusions
 from runs.round import Bytes, Reply, RunError
 from strategies.contract import Outcome, ServerHalf, State
+from strategies.own_method import FAILED, checked_outcome
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
 APART = ("ensemble", "confusion")  # records that are counted by themselves
@@ -35,6 +36,7 @@ LATE = "no reply in time"
 UNSENT = "Flower took no message for its node: the SuperNode has left"
 LONGEST_PROBLEM = 300  # characters; the words are a client's
 LONGEST_REFUSAL = 1000  # of these the words are our own worker's, and hold paths
+MEND = "Mend the method, and start a new run."
 ACTOR_DIED = 0  # Flower's code when a simulation worker is gone; elsewhere any client may send it
 
 
@@ -159,7 +161,7 @@ def aggregated(half: ServerHalf, uploads: Mapping[int, Payload], state: State, s
         RunError: of `encoded`, where the method itself needs what it sends as it arrives.
     """
     with _written(server_round):
-        return half.aggregate(uploads, state, server_round)
+        return checked_outcome(half.aggregate(uploads, state, server_round), half.aggregate, SENT)
 
 
 @contextmanager
@@ -194,7 +196,7 @@ def checked_reply(
         keep: takes uploads that wait in files.
 
     Raises:
-        RunError: a simulation worker died, or has another home than the run.
+        RunError: a simulation worker died, has another home than the run, or says that its method failed.
     """
     if isinstance(message, str):
         return Reply(partition, trains, problem=message)
@@ -206,6 +208,9 @@ def checked_reply(
         )
     if simulated and message.has_error() and message.error.code == OTHER_HOME:
         raise RunError(f"round {round_number}: {remedy(one_line(message.error.reason or '', LONGEST_REFUSAL))}")
+    if simulated and message.has_error() and message.error.code == FAILED:
+        words = one_line(message.error.reason or "", LONGEST_REFUSAL)
+        raise RunError(f"round {round_number}: {words} {MEND}")
     try:
         asked = (limits, roster or {}, shared, confusions, units or {}, keep)
         return _reply(message, partition, trains, round_number, *asked)
@@ -247,7 +252,8 @@ def _reply(
 
 def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits) -> Reply:
     if message.has_error():
-        return Reply(partition, trains, problem=_last_line(message.error.reason or "unknown error"))
+        problem = _last_line(message.error.reason or "unknown error")
+        return Reply(partition, trains, problem=problem, blames=message.error.code == FAILED)
     records = message.content
     size = size_of(records)
     try:
@@ -347,6 +353,18 @@ def _rows_counted(payload: ClassVectors) -> int:
     first = torch.ones_like(payload.labels, dtype=torch.bool)
     first[1:] = payload.labels[1:] != payload.labels[:-1]
     return int(payload.counts[first].sum())
+
+
+def refuse_failing_method(replies: Iterable[Reply], round_number: int) -> None:
+    """End a run whose method fails at every site that was to train: no further round would mend it. What one site alone
+    says ends nothing.
+
+    Raises:
+        RunError: with the words of the first.
+    """
+    trained = [reply for reply in replies if reply.trains]
+    if trained and all(reply.blames for reply in trained):
+        raise RunError(f"round {round_number}: {trained[0].problem.rstrip('.')}. {MEND}")
 
 
 def _last_line(reason: str) -> str:

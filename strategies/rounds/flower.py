@@ -30,7 +30,7 @@ from federation.seeds import limited_threads
 from federation.wire.codec import Codec, codec_of
 from federation.wire.messages import encode_question
 from federation.wire.parts import Limits
-from federation.wire.payloads import Instruction, Payload, mean_norm
+from federation.wire.payloads import SENT, Instruction, Payload, mean_norm
 from federation.wire.replies import over_ray
 from models import plugins
 from prototypes.prototype_set import PrototypeSet
@@ -42,10 +42,19 @@ from runs.round import Bytes, Reply
 from runs.snapshot import separation_of
 from strategies import Run
 from strategies.contract import ServerHalf, State
+from strategies.own_method import checked_outcome
 from strategies.release import encoder_means, joined, with_classes
 from strategies.rounds.checkpoint import leave_summary, restore, save
 from strategies.rounds.ensemble import score, shared_test_set
-from strategies.rounds.exchange import LATE, aggregated, collected, encoded, exchange, size_of
+from strategies.rounds.exchange import (
+    LATE,
+    aggregated,
+    collected,
+    encoded,
+    exchange,
+    refuse_failing_method,
+    size_of,
+)
 from strategies.rounds.holding import Holding
 from strategies.rounds.opening import opening_lines
 from strategies.rounds.outliers import Outliers, without_heavy
@@ -156,6 +165,7 @@ class PrototypeStrategy(Strategy):
         evaluate = list(self.configure_evaluate(server_round, ArrayRecord(), ConfigRecord(), grid))
         replies = self._exchange(grid, train + evaluate, server_round)
         warn_of_problems(replies, server_round)
+        refuse_failing_method(replies, server_round)
         if any(reply.trains and not reply.valid for reply in replies):
             # a round that failed over a full disk is not the clients' failure, and must not count
             self.folder.refuse_full_disk()
@@ -395,6 +405,6 @@ class PrototypeStrategy(Strategy):
             log.info("resuming after round %d", self.last_round)
         else:
             self.half.constants = self.half.derive_constants()
-            beginning = self.half.begin()
+            beginning = checked_outcome(self.half.begin(), self.half.begin, SENT)
             self.state, self.downloads = beginning.state, beginning.downloads
         self.folder.write_roster(self.roster.as_json())

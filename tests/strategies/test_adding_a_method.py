@@ -2,6 +2,7 @@
 tests/integration/test_flwr_run.py."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from flwr.app import Context, RecordDict
 from safetensors.torch import load_file
 from torch import Tensor
@@ -18,22 +20,28 @@ from cli.main import app
 from client_app import told
 from client_app.client import Client
 from client_app.run import run_of
-from experiments.runtime.grid import run_in_process
+from experiments.runtime.cohorts import CohortGrid
+from experiments.runtime.grid import LocalGrid, run_in_process
 from experiments.runtime.run_config import plan
 from federation.roster import RosterError, refuse_other_methods
 from federation.settings import SettingError
 from federation.wire.payloads import Identity
-from models import ModelError, plugins
+from models import ModelError, build, plugins
 from strategies import known_settings, packed, read_settings, unpacked
+from strategies.contract import Batch, ClientState
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"rounds": 2, "models": "tiny_perceptron", "max-samples": 400, "device": "cpu"}
 
 
-def printed(page: str) -> str:
-    found = re.search(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
-    assert found is not None
-    return found[1]
+def printed(page: str, place: int = 0) -> str:
+    found: list[str] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), flags=re.DOTALL)
+    return found[place]
+
+
+def whole() -> str:
+    """The printed method with its own client half."""
+    return printed("adding-a-method.md") + printed("adding-a-method.md", 1)
 
 
 @pytest.fixture
@@ -184,3 +192,55 @@ def test_no_run_names_a_model_s_file_at_a_site(project: Path, monkeypatch: pytes
     context.run_config["models"] = str(project / "dropped.py")
     with pytest.raises(SettingError, match="no run names files of this site"):
         Client(context)
+
+
+# --- a client half of one's own ------------------------------------------------------------------------------
+
+
+def test_the_printed_client_half_runs_alone_and_together(project: Path) -> None:
+    (project / "angle.py").write_text(whole())
+    figures = []
+    for grid in (LocalGrid, CohortGrid):
+        said: list[str] = []
+        config = QUICK | {"strategy": str(project / "angle.py"), "rounds": 3}
+        folder = run_in_process(config, clients=3, show=said.append, grid_of=grid)
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        losses = [line["training"]["loss"] for line in lines if "training" in line]
+        assert [set(loss) for loss in losses] == [
+            {"cross-entropy", "loss"},
+            *[{"cross-entropy", "angle", "loss"}] * 2,
+        ]
+        figures.append([loss["loss"] for loss in losses])
+        assert not [line for line in said if "one client after the other" in line]
+    assert figures[0] == pytest.approx(figures[1], rel=1e-4)
+
+
+def test_the_printed_loss_and_memory_are_those_of_naive_loops(project: Path) -> None:
+    (project / "angle.py").write_text(whole())
+    run = read_settings({"strategy": str(project / "angle.py"), "angle.weight": 0.7, "angle.memory": 0.6})
+    torch.manual_seed(3)
+    model = build("tiny_perceptron", (5,), run.settings.feature_dim, 4, 1).double()
+    objective = run.method.objective(run.settings, run.options, 4)
+    state = ClientState(objective.build(model, 1))
+    batch = Batch(torch.randn(9, 5, dtype=torch.float64), torch.randint(0, 4, (9,)))
+    (phase,) = objective.phases(state, 1)
+    assert set(objective.loss(state, batch, phase, 1).parts) == {"cross-entropy"}
+    objective.receive(state, None, 1)
+    means: dict[int, list[float]] = {}
+    for labels in ([0, 2], [1, 2], [2]):
+        table = torch.randn(4, run.settings.feature_dim, dtype=torch.float64)
+        present = torch.tensor([label in labels for label in range(4)])
+        state.table = (table, present)
+        objective.receive(state, None, 2)
+        for label in labels:
+            fresh = table[label].tolist()
+            old = means.get(label)
+            means[label] = fresh if old is None else [0.6 * a + 0.4 * b for a, b in zip(old, fresh, strict=True)]
+    loss = objective.loss(state, batch, phase, 4)
+    total = 0.0
+    for z, label in zip(loss.features.tolist(), batch.labels.tolist(), strict=True):
+        if label in means:
+            dot = sum(a * b for a, b in zip(z, means[label], strict=True))
+            total += 1 - dot / (math.hypot(*z) * math.hypot(*means[label]))
+    assert float(loss.parts["angle"]) == pytest.approx(total / 9, rel=1e-9)
+    assert float(loss.total) == pytest.approx(float(loss.parts["cross-entropy"]) + 0.7 * total / 9, rel=1e-9)

@@ -1,0 +1,169 @@
+"""Errors in somebody's own method, told by its file and line: whoever wrote it is the one who can mend it."""
+
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from models import plugins
+from strategies.contract import Loss, Method, Objective, Outcome, Phase
+
+FAILED = 101  # beyond Flower's own error codes: what a client answers whose method fails
+# of the machine and the moment, and no fault of the method's
+TRANSIENT = (OSError, MemoryError, torch.OutOfMemoryError)
+CROSS_ENTROPY, TOTAL = "cross-entropy", "loss"
+
+
+class MethodError(Exception):
+    """A method is wrong; one sentence with the file's path and the line.
+
+    Attributes:
+        told: the same by the file's name and the line alone, which tell nothing of data.
+    """
+
+    def __init__(self, words: str, file: str, line: int):
+        super().__init__(f"{words.rstrip('.')} ({file}, line {line}).")
+        self.told = f"its method failed ({Path(file).name}, line {line})"
+
+
+def in_method(error: Exception, strategy: str, method: Method) -> MethodError | None:
+    """What a person is to be told of an error that was raised, or passed, in the file of somebody's own method; None of
+    any other.
+
+    Args:
+        strategy: the setting, by which it was loaded.
+    """
+    if isinstance(error, MethodError):
+        return error
+    if not plugins.is_plugin(strategy) or isinstance(error, TRANSIENT):
+        return None
+    files = _files(strategy, method)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    if not frames:
+        return None
+    words = " ".join(str(error).split())
+    said = f"the method failed in `{frames[-1].name}` with {type(error).__name__}" + (f": {words}" if words else "")
+    return MethodError(said, frames[-1].filename, frames[-1].lineno or 0)
+
+
+@contextmanager
+def failing_as(
+    kind: Callable[[str], Exception], strategy: str, method: Method, known: tuple[type, ...]
+) -> Iterator[None]:
+    """Inside, what goes wrong in somebody's own method is raised as an error of `kind`; `known` errors stay."""
+    try:
+        yield
+    except Exception as error:
+        failure = None if isinstance(error, known) else in_method(error, strategy, method)
+        if failure is None:
+            raise
+        raise kind(str(failure)) from error
+
+
+def _files(strategy: str, method: Method) -> set[str]:
+    place = plugins.parted(strategy)[0]
+    modules = {place, method.objective.__module__, method.server.__module__}
+    ours = __name__.partition(".")[0] + "."
+    loaded = [sys.modules.get(name) for name in modules if not name.startswith(ours)]
+    files = {str(getattr(module, "__file__", "")) for module in loaded if module is not None}
+    return files | ({str(Path(place).expanduser())} if plugins.is_file(strategy) else set())
+
+
+# --- what a half has to return -------------------------------------------------------------------------------
+
+
+def checked_loss(loss: object, objective: Objective, phase: Phase, rows: int, graph: bool = True) -> Loss:
+    """What `Objective.loss` has returned, if it is a loss of so many rows.
+
+    Args:
+        graph: whether its tensors say that they have gradients, which those inside a `vmap` do not.
+
+    Raises:
+        MethodError: it is none.
+    """
+    if not isinstance(loss, Loss):
+        _refuse(objective.loss, f"returns {_kind(loss)}, where a Loss(total, parts, features) is due")
+    if not _is_scalar(loss.total) or (graph and not loss.total.requires_grad):
+        _refuse(objective.loss, f"has {_kind(loss.total)} as `total`, where one number with its gradient is due")
+    if not isinstance(loss.parts, Mapping):
+        _refuse(objective.loss, f"has {_kind(loss.parts)} as `parts`, where a dict from names to numbers is due")
+    for name, part in loss.parts.items():
+        if not isinstance(name, str) or not _is_scalar(part):
+            _refuse(objective.loss, f"has {_kind(part)} as part {name!r}, where a name has one number as a tensor")
+        if name == TOTAL:
+            _refuse(objective.loss, f"has a part {name!r}, which is what the total is called: name it otherwise")
+    # of rows that a method makes itself it may have a loss of another kind
+    if phase.rows is None:
+        _check_features(loss, objective, rows, graph)
+    return loss
+
+
+def _check_features(loss: Loss, objective: Objective, rows: int, graph: bool) -> None:
+    # a single part is compared with nothing
+    if len(loss.parts) != 1 and CROSS_ENTROPY not in loss.parts:
+        _refuse(
+            objective.loss, f"has the parts {', '.join(loss.parts) or 'none'}, among which {CROSS_ENTROPY!r} is due"
+        )
+    shape = (rows, objective.settings.feature_dim)
+    if not isinstance(loss.features, Tensor) or tuple(loss.features.shape) != shape:
+        _refuse(objective.loss, f"has {_kind(loss.features)} as `features`, where those of the batch, {shape}, are due")
+    if graph and len(loss.parts) > 1 and not loss.features.requires_grad:
+        _refuse(objective.loss, "has `features` without the gradient by which its parts are compared")
+
+
+def checked_phases(phases: object, objective: Objective) -> list[Phase]:
+    """What `Objective.phases` has returned.
+
+    Raises:
+        MethodError: it is no list of phases.
+    """
+    if not isinstance(phases, list | tuple) or not all(isinstance(phase, Phase) for phase in phases):
+        _refuse(objective.phases, f"returns {_kind(phases)}, where a list of Phase is due")
+    return list(phases)
+
+
+def checked_payload(payload: Any, of: Callable[..., object], kinds: tuple[type, ...]) -> Any:
+    """What a half gives to be sent.
+
+    Raises:
+        MethodError: it is neither None nor of `kinds`.
+    """
+    if payload is not None and not isinstance(payload, kinds):
+        _refuse(of, f"gives {_kind(payload)} to be sent, where {', '.join(kind.__name__ for kind in kinds)} may be")
+    return payload
+
+
+def checked_outcome(outcome: object, of: Callable[..., object], kinds: tuple[type, ...]) -> Outcome:
+    """What `ServerHalf.aggregate` or `begin` has returned.
+
+    Raises:
+        MethodError: it is no outcome, or its state or downloads are none.
+    """
+    if not isinstance(outcome, Outcome):
+        _refuse(of, f"returns {_kind(outcome)}, where an Outcome(state, downloads) is due")
+    if not isinstance(outcome.state, Mapping) or not all(isinstance(each, Tensor) for each in outcome.state.values()):
+        _refuse(of, "has as `state` of its Outcome something else than a dict of tensors")
+    if not isinstance(outcome.downloads, Mapping):
+        _refuse(of, f"has {_kind(outcome.downloads)} as `downloads`, where a dict from clients to payloads is due")
+    for payload in outcome.downloads.values():
+        checked_payload(payload, of, kinds)
+    return outcome
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dim() == 0
+
+
+def _kind(value: object) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def _refuse(of: Callable[..., object], words: str) -> NoReturn:
+    code = inspect.unwrap(of).__code__
+    raise MethodError(f"`{of.__qualname__}` {words}", code.co_filename, code.co_firstlineno)

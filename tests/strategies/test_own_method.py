@@ -1,0 +1,128 @@
+"""What is wrong in somebody's own method ends a run at once, by file and line; what else goes wrong does not."""
+
+import re
+from pathlib import Path
+
+import pytest
+from flwr.app import Message, MessageType
+
+from client_app import told
+from experiments.runtime.cohorts import CohortGrid
+from experiments.runtime.grid import LocalGrid, run_in_process
+from federation.wire.codec import codec_of
+from federation.wire.messages import encode_instruction
+from federation.wire.payloads import Instruction
+from runs.round import Reply, RunError
+from strategies import known_settings, read_settings
+from strategies.own_method import FAILED
+from strategies.rounds.exchange import refuse_failing_method
+from tests.strategies.test_adding_a_method import QUICK, whole
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+LOSS = "    def loss("
+# old words of the printed file, what is put in their place, and what the run says
+WRONG = {
+    "a tuple": (
+        'Loss(total=plain, parts={"cross-entropy": plain}, features=z)',
+        "(plain, {}, z)",
+        r"returns a tuple, where a Loss\(total, parts",
+    ),
+    "a raise": ("plain = cross", "z.nonesuch\n        plain = cross", "failed in `loss` with AttributeError"),
+    "a number": ("Loss(total=plain,", "Loss(total=plain.item(),", "a float as `total`"),
+    "no gradient": ("Loss(total=plain,", "Loss(total=plain.detach(),", "one number with its gradient"),
+    "a list": ('parts={"cross-entropy": plain}', "parts=[plain]", "a list as `parts`"),
+    "a float": ('parts={"cross-entropy": plain}', 'parts={"cross-entropy": 1.0}', "a float as part 'cross-entropy'"),
+    "the total": ('parts={"cross-entropy": plain}', 'parts={"cross-entropy": plain, "loss": plain}', "a part 'loss'"),
+    "another part": (
+        'parts={"cross-entropy": plain}',
+        'parts={"plain": plain, "more": plain}',
+        "among which 'cross-entropy' is due",
+    ),
+    "features": ("features=z)", "features=z[:1])", r"a tensor of shape \(1, 64\) as `features`"),
+    "phases": (
+        "    def loss(",
+        "    def phases(self, state, r):\n        return 3\n\n    def loss(",
+        "phases` returns a int",
+    ),
+    "an upload": (
+        "    def loss(",
+        "    def upload(self, state, r):\n        return {}\n\n    def loss(",
+        "a dict to be sent",
+    ),
+    "a state": (
+        "means = aggregate(",
+        "remembered(state)\n        means = aggregate(",
+        "no prototypes, as in the first round",
+    ),
+    "an outcome": ("return Outcome(as_state(prototypes), {EVERYONE: prototypes})", "return prototypes", "an Outcome"),
+    "downloads": ("{EVERYONE: prototypes})", "{EVERYONE: 3})", "a int to be sent"),
+}
+
+
+@pytest.mark.parametrize("grid", [LocalGrid, CohortGrid])
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_in_a_method_ends_the_run_in_its_first_round_by_file_and_line(
+    project: Path, wrong: str, grid: type[LocalGrid]
+) -> None:
+    before, after, words = WRONG[wrong]
+    text = whole().replace("    carried_on,\n", "    carried_on,\n    remembered,\n", 1)
+    assert before in text
+    (project / "wrong.py").write_text(text.replace(before, after, 1))
+    config = QUICK | {"strategy": str(project / "wrong.py"), "rounds": 5}
+    opened: list[Path] = []
+    with pytest.raises(RunError, match=words) as raised:
+        run_in_process(config, clients=3, show=lambda line: None, opened=opened.append, grid_of=grid)
+    found = re.search(r"\((\S*wrong\.py), line (\d+)\)", str(raised.value))
+    assert found is not None
+    # the line of the mistake, or of the half that returned it
+    lines = (project / "wrong.py").read_text().splitlines()
+    named = lines[int(found[2]) - 1]
+    assert named.strip() in {line.strip() for line in after.splitlines()} or named.strip().startswith("def "), named
+    assert not (opened[0] / "metrics.jsonl").exists()
+
+
+def test_an_error_that_is_no_fault_of_the_method_ends_nothing_at_once(project: Path) -> None:
+    first = "if self.num_classes:\n            raise OSError('the disk is away')\n        plain = cross"
+    (project / "away.py").write_text(whole().replace("plain = cross", first, 1))
+    config = QUICK | {"strategy": str(project / "away.py"), "rounds": 5, "max-failed-rounds": 2}
+    with pytest.raises(RunError, match=r"2 rounds in a row ended without enough valid replies.*the disk is away"):
+        run_in_process(config, clients=2, show=lambda line: None)
+
+
+def test_a_site_tells_of_its_failed_method_the_file_s_name_and_the_line_alone(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "wrong.py").write_text(
+        whole().replace("plain = cross", "raise ValueError(f'row 17 {z}')\n        plain = cross")
+    )
+    settings = known_settings() | QUICK | {"strategy": "/server/wrong.py"}
+    node = {"partition-id": 0, "num-partitions": 2, "strategy-file": str(project / "wrong.py")}
+    grid = LocalGrid(settings, [node])
+    monkeypatch.setattr(told, "_here", False)
+    run = read_settings(settings | {"strategy": node["strategy-file"]})
+    codec = codec_of(run.settings, 10, run.settings.feature_dim, run.exchange)
+    asked = encode_instruction(Instruction("a-run", 1, False, token="secret"), codec)
+    ids = grid.push_messages([Message(asked, grid.get_node_ids()[0], MessageType.TRAIN)])
+    (reply,) = grid.pull_messages(ids)
+    line = (project / "wrong.py").read_text().splitlines().index("        raise ValueError(f'row 17 {z}')") + 1
+    assert reply.error.code == FAILED
+    assert reply.error.reason == f"client 0: its method failed (wrong.py, line {line}); the log of its site says more"
+
+
+def test_the_sites_of_a_round_end_a_run_together_and_one_alone_does_not() -> None:
+    def replies(*blames: bool) -> list[Reply]:
+        return [
+            Reply(place, True, problem="its method failed (a.py, line 3)", blames=own)
+            for place, own in enumerate(blames)
+        ]
+
+    refuse_failing_method([*replies(True, False), Reply(2, False, blames=True)], 1)
+    refuse_failing_method([Reply(2, False, blames=True)], 1)
+    with pytest.raises(RunError, match=r"round 4: its method failed \(a.py, line 3\)\. Mend the method"):
+        refuse_failing_method(replies(True, True), 4)
