@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from cli.tables import console
-from runs.lines import readable_size
+from runs.lines import capped_words, readable_size
 
 # client-best-unweighted, which few presets ask for, would make the table wider than a terminal
 FIGURES = ("selected", "best", "client-best", "last-5", "final")
@@ -50,8 +50,9 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
     headline, sizes = summary["headline"], summary["bytes"]
     floor = summary["floor"]["majority-class"]
     where = f" (round {headline['of_round']}, {headline['clients']} clients)" if headline.get("clients") else ""
+    alike = f" ({_percent(headline['unweighted'])} % with every client alike)" if headline.get("unweighted") else ""
     told = (
-        f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %; "
+        f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %{alike}; "
         f"always answering a client's majority class: {_percent(floor)} %"
     )
     if summary.get("settings", {}).get("privacy") == "release" and not summary["rules"]:
@@ -61,6 +62,7 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
     return [
         *([f"every figure is with {summary['companion']}"] if "companion" in summary else []),
         told,
+        *([capped_words(headline["capped"])] if "capped" in headline else []),
         *([f"ended by {summary['stopped']} after round {summary['rounds']}"] if "stopped" in summary else []),
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
         f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, of which "

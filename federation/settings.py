@@ -178,6 +178,8 @@ class Settings(BaseModel):
     # its square must be a float32
     max_prototype_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e4
     max_norm_ratio: Annotated[float, Field(gt=1)] = 20.0
+    max_weight_ratio: Annotated[float, Field(ge=1)] = 20.0
+    client_weights: Literal["samples", "equal"] = "samples"
 
     device: Annotated[str, AfterValidator(device_name)] = "auto"
     precision: Literal["float32", "bf16"] = "float32"

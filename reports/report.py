@@ -33,7 +33,7 @@ from reports.pictures import (
 from reports.results import Results, read_results
 from runs.figures import FIGURES
 from runs.folder import RunFolder
-from runs.lines import readable_size
+from runs.lines import capped_words, readable_size
 from runs.origin import origins
 from strategies import known_settings
 
@@ -165,6 +165,8 @@ def _page(
         "Prototypes": [*_figures(results)],
     }
     parts: list[Html] = [_cards(results)]
+    if capped := summary["headline"].get("capped"):
+        parts.append(paragraph(f"{capped_words(capped)}.", class_="note"))
     if not results.finished:
         rounds = summary["rounds"]
         parts.insert(0, paragraph(f"This run has not come to its end: all here is of its first {rounds} rounds."))
@@ -204,6 +206,8 @@ def _cards(results: Results) -> Html:
     headline, sizes = summary["headline"], summary["bytes"]
     of_round = headline.get("of_round")
     where = f", after round {of_round}" if of_round is not None else ""
+    alike = headline.get("unweighted")
+    unweighted = "" if alike is None else f"; {_percent(alike)} with every client alike"
     worst = dict(results.of_rule("worst")).get(of_round)
     payload, wire = (sizes[f"{kind}_up"] + sizes[f"{kind}_down"] for kind in ("payload", "wire"))
     steps = summary.get("gradient_steps")
@@ -211,7 +215,7 @@ def _cards(results: Results) -> Html:
     ups, downs = readable_size(sizes["payload_up"]), readable_size(sizes["payload_down"])
     return page.cards(
         [
-            ("test accuracy", _percent(headline.get("accuracy")), f"{headline.get('figure')}{where}"),
+            ("test accuracy", _percent(headline.get("accuracy")), f"{headline.get('figure')}{where}{unweighted}"),
             ("worst client", _percent(worst), "in the same round"),
             ("majority class", _percent(summary["floor"].get("majority-class")), "the floor: its most frequent class"),
             ("payload", readable_size(payload), f"{ups} up, {downs} down"),

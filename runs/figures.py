@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from federation.claims import most_believed, over_claimed
 from federation.wire.payloads import Evaluation, TrainingFigures
 
 MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
@@ -13,39 +14,53 @@ FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:])
 MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
 
 
-def over_clients(evaluations: Mapping[int, Evaluation]) -> dict[str, dict[str, Any]]:
+def over_clients(evaluations: Mapping[int, Evaluation], ratio: float) -> dict[str, dict[str, Any]]:
     """Accuracy by rule and split, over clients.
 
     Args:
         evaluations: by partition id.
+        ratio: the most that a client may weigh, in medians of the clients' numbers of samples.
 
     Returns:
-        rule -> split -> mean (weighted by rows), plain_mean, std (over clients), worst, worst_tenth (mean of
-        the worst tenth, one client at least), clients and rows covered. A split without rows is missing. `all-classes`
-        are the test rows of the classes that a client lacks as well, where it is tested on them.
+        rule -> split -> mean (weighted by samples, as far as they are believed), plain_mean, std (over clients), worst,
+        worst_tenth (mean of the worst tenth, one client at least), clients and rows covered. A split without rows is
+        missing. `all-classes` are the test rows of the classes that a client lacks as well, where it is tested on them.
     """
     rules = sorted({rule for evaluation in evaluations.values() for rule in evaluation.correct})
     figures: dict[str, dict[str, Any]] = {}
     for rule in rules:
         figures[rule] = {}
         for index, split in enumerate(SPLITS):
-            counts = [
-                (evaluation.correct[rule][index], evaluation.rows[index])
-                for _, evaluation in sorted(evaluations.items())
+            counts = {
+                partition: (evaluation.correct[rule][index], evaluation.rows[index])
+                for partition, evaluation in sorted(evaluations.items())
                 if rule in evaluation.correct and any(evaluation.rows[index : index + 1])
-            ]
+            }
             if counts:
-                figures[rule][split] = _spread(counts)
+                shares = over_claimed(samples_of(evaluations, index), ratio)
+                figures[rule][split] = _spread(counts, shares)
     return figures
 
 
-def _spread(counts: Sequence[tuple[int, int]]) -> dict[str, float | int]:
+def samples_of(evaluations: Mapping[int, Evaluation], index: int = 0) -> dict[int, int]:
+    """Partition -> the samples of a split that it says it was evaluated on: by default those of its test."""
+    return {partition: sum(evaluation.rows[index : index + 1]) for partition, evaluation in evaluations.items()}
+
+
+def _spread(counts_by_client: Mapping[int, tuple[int, int]], shares: Mapping[int, float]) -> dict[str, float | int]:
+    """Args:
+    counts_by_client: right answers and samples.
+    shares: of whose samples only a share is believed.
+    """
+    counts = list(counts_by_client.values())
     accuracies = sorted(right / rows for right, rows in counts)
     plain_mean = math.fsum(accuracies) / len(accuracies)
     tenth = accuracies[: max(1, len(accuracies) // 10)]
     total = sum(rows for _, rows in counts)
+    weights = [shares.get(partition, 1) for partition in counts_by_client]
+    right = sum(weight * right for weight, (right, _) in zip(weights, counts, strict=True))
     return {
-        "mean": sum(right for right, _ in counts) / total,
+        "mean": right / sum(weight * rows for weight, (_, rows) in zip(weights, counts, strict=True)),
         "plain_mean": plain_mean,
         "std": math.sqrt(math.fsum((a - plain_mean) ** 2 for a in accuracies) / len(accuracies)),
         "worst": accuracies[0],
@@ -87,10 +102,13 @@ def gradient_steps(lines: Sequence[Mapping[str, Any]]) -> float | None:
     return math.fsum(steps) / len(steps) if steps else None
 
 
-def headlines(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
+def headlines(lines: Sequence[Mapping[str, Any]], ratio: float = math.inf) -> dict[str, dict[str, float | int | None]]:
     """The run's figures by rule, from the lines of metrics.jsonl.
 
     Round 0, before training, is chosen by none of them; of equal rounds the latest is.
+
+    Args:
+        ratio: the most that a client may weigh, in medians of the clients' numbers of test samples.
 
     Returns:
         rule -> selected (test mean at the evaluation with the best validation mean; None without validation
@@ -107,7 +125,7 @@ def headlines(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float |
     for line in evaluated:
         if line["evaluation"]["of_round"] > 0:
             _update_best(best_by_client, line["clients"])
-    return {rule: _headline(rule, evaluations, list(best_by_client[rule].values())) for rule in rules}
+    return {rule: _headline(rule, evaluations, best_by_client[rule], ratio) for rule in rules}
 
 
 def _update_best(best_by_client: dict[str, dict[str, tuple[float, int]]], clients: Mapping[str, Any]) -> None:
@@ -180,12 +198,13 @@ def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | st
 
 
 def _headline(
-    rule: str, evaluations: Sequence[Mapping[str, Any]], best_of_clients: Sequence[tuple[float, int]]
+    rule: str, evaluations: Sequence[Mapping[str, Any]], best_by_client: Mapping[str, tuple[float, int]], ratio: float
 ) -> dict[str, float | int | None]:
     """Of one rule.
 
     Args:
-        best_of_clients: every client's best accuracy and its number of test samples.
+        best_by_client: every client's best accuracy and its number of test samples.
+        ratio: the most that a client may weigh.
     """
     rounds = [(e["of_round"], e["rules"][rule]) for e in evaluations if e["rules"].get(rule, {}).get("test")]
     if not rounds:
@@ -196,13 +215,15 @@ def _headline(
     selected_round, selected = max(
         reversed(validated), key=lambda entry: entry[1]["validation"]["mean"], default=(None, None)
     )
-    samples = sum(count for _, count in best_of_clients)
+    most = most_believed({int(partition): count for partition, (_, count) in best_by_client.items()}, ratio)
+    bests = [(accuracy, min(count, most)) for accuracy, count in best_by_client.values()]
+    samples = sum(count for _, count in bests)
     figures = {
         "selected": selected["test"]["mean"] if selected else None,
         "selected_round": selected_round,
         "best": max((figures["test"]["mean"] for _, figures in trained), default=None),
-        "client-best": math.fsum(a * count for a, count in best_of_clients) / samples if samples else None,
-        "client-best-unweighted": math.fsum(a for a, _ in best_of_clients) / len(best_of_clients) if samples else None,
+        "client-best": math.fsum(a * count for a, count in bests) / samples if samples else None,
+        "client-best-unweighted": math.fsum(a for a, _ in bests) / len(bests) if samples else None,
         "last-5": _last_five([(of_round, figures["test"]["mean"]) for of_round, figures in rounds]),
         "final": rounds[-1][1]["test"]["mean"],
     }

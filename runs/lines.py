@@ -3,9 +3,11 @@
 All but what stands under `time` is the same to the bit for the same settings and seed.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from federation.claims import over_claimed
 from federation.settings import Settings
 from federation.wire.payloads import Evaluation, Identity
 from runs import figures
@@ -80,19 +82,30 @@ def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
 
 
 def add_evaluation(
-    line: Line, replies: Sequence[Reply], of_round: int, identities: Mapping[int, Identity] | None = None
+    line: Line,
+    replies: Sequence[Reply],
+    of_round: int,
+    ratio: float,
+    identities: Mapping[int, Identity] | None = None,
 ) -> None:
     """Put the evaluation that rode along into the line: it is of the models that `of_round` left. Where clients say
-    their domain, it is there by domain as well."""
+    their domain, it is there by domain as well; `capped` are the partitions of whose test samples only a part is
+    believed.
+
+    Args:
+        ratio: the most that a client may weigh, in medians of all.
+    """
     found = evaluations(replies)
     if not found:
         return
-    line["evaluation"] = {"of_round": of_round, "rules": figures.over_clients(found)}
+    line["evaluation"] = {"of_round": of_round, "rules": figures.over_clients(found, ratio)}
+    if capped := sorted(over_claimed(figures.samples_of(found), ratio)):
+        line["evaluation"]["capped"] = capped
     domain_of = {partition: identities[partition].domain for partition in found} if identities else {}
     domains = sorted(set(domain_of.values()) - {""})
     if domains:
         line["evaluation"]["domains"] = {
-            domain: figures.over_clients({p: each for p, each in found.items() if domain_of[p] == domain})
+            domain: figures.over_clients({p: each for p, each in found.items() if domain_of[p] == domain}, ratio)
             for domain in domains
         }
     for partition, evaluation in sorted(found.items()):
@@ -160,6 +173,15 @@ def _digits(value: float) -> str:
     return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
+def capped_words(partitions: Sequence[int]) -> str:
+    """Whose numbers of test samples are believed in part alone, in words."""
+    names = ", ".join(map(str, partitions))
+    return (
+        f"client {names} says that it has many more test samples than the others: figures believe it up to "
+        "`max-weight-ratio` times their median"
+    )
+
+
 def companions(named: Iterable[str]) -> str:
     """What clients say of the second model that all have alike, in words; "" where there is none."""
     found = sorted(set(named) - {""})
@@ -195,7 +217,7 @@ def summarise(
         **({"companion": companion} if companion else {}),
         "rounds": sum(not line.get("final", False) for line in lines),
         **({"stopped": stopped} if stopped else {}),
-        **outcome(rule, lines),
+        **outcome(rule, lines, settings.max_weight_ratio),
         **per_class(lines),
         **figures.ensemble_headline(lines),
         "bytes": sizes,
@@ -208,13 +230,13 @@ def summarise(
     }
 
 
-def outcome(rule: str, lines: Sequence[Mapping[str, Any]]) -> Line:
+def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line:
     """The accuracies of a summary: `headline`, `floor`, `rules`, and `domains` where clients name theirs.
 
     Args:
-        rule: the primary prediction rule. lines: of metrics.jsonl.
+        rule: the primary prediction rule. lines: of metrics.jsonl. ratio: the most that a client may weigh.
     """
-    rules = figures.headlines(lines)
+    rules = figures.headlines(lines, ratio)
     primary = rules.get(rule, {})
     figure = figures.primary_figure(primary)
     # the floor beside the headline is of the same evaluation, so of the same clients
@@ -231,9 +253,11 @@ def outcome(rule: str, lines: Sequence[Mapping[str, Any]]) -> Line:
             "rule": rule,
             "figure": figure,
             "accuracy": primary.get(figure),
+            "unweighted": covered.get("plain_mean"),
             "of_round": of_round,
             "clients": covered.get("clients"),
             "rows": covered.get("rows"),
+            **({"capped": evaluation["capped"]} if "capped" in evaluation else {}),
         },
         "floor": {figures.MAJORITY: accuracies.get(figures.MAJORITY, {}).get("test", {}).get("mean")},
         "rules": {rule: values for rule, values in rules.items() if rule != figures.MAJORITY},
@@ -246,4 +270,5 @@ def up_to_date(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -
     weighed the clients of `client-best` alike, are worked out anew."""
     if all("client-best-unweighted" in values for values in summary["rules"].values()):
         return summary
-    return {**summary, **outcome(summary["headline"]["rule"], lines)}
+    # those versions believed every claim
+    return {**summary, **outcome(summary["headline"]["rule"], lines, math.inf)}

@@ -20,7 +20,6 @@ number of images of a class. Uploads are rounded to 16 significant bits, since a
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 from typing import Annotated
 
 import torch
@@ -50,7 +49,6 @@ from strategies.contract import (
 )
 from strategies.fedtgp import FedTGP, FedTGPSettings
 
-MOST_ABOVE = 20  # times the median of the clients' rows
 WITHHELD_ROWS = 1e6  # of a client that does not tell: norms of its sums are measured in so many
 UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n
 
@@ -136,14 +134,22 @@ class TinyProto(ServerHalf):
         """FT's server has multiplied by mu before it aggregated."""
         return 1.0, self.constants.get("mu", 1.0)
 
+    def check(self, num_classes: int, dim: int) -> None:
+        """Clients multiply by their counts themselves, so that the server cannot weigh them alike."""
+        super().check(num_classes, dim)
+        if _scales(self.options) and self.settings.client_weights == "equal":
+            raise SettingError(
+                f'setting `client-weights` is "equal", but the clients of `{self.settings.strategy}` multiply their '
+                'prototypes by their class counts; set `tinyproto.scaling` to false, or `client-weights` to "samples".'
+            )
+
     def unit(self, partition: int) -> float:
-        """n_i: no n_ij p_ij is longer than n_i of its p_ij. It is a client's own claim, so one that is far above the
-        others' counts for `MOST_ABOVE` times their median."""
+        """n_i, as far as it is believed: no n_ij p_ij is longer than n_i of its p_ij."""
         if not _scales(self.options):
             return 1.0
         if self.identities[partition].withheld:
             return WITHHELD_ROWS
-        return min(float(self.identities[partition].rows[0] or 1), believed_rows(self.identities))
+        return float(self.identities[partition].rows[0] or 1)
 
     def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
         """Mean norm of p over images, sum ||n_ij p_ij|| / sum n_i: it does not depend on who was sampled."""
@@ -153,19 +159,13 @@ class TinyProto(ServerHalf):
         return total / self._images(uploads)
 
     def notices(self) -> Sequence[str]:
-        """Say when nothing is sparse, and when a client claims many more rows than the others."""
-        said = [
-            f"client {partition} says that it has {identity.rows[0]} training rows, more than {MOST_ABOVE} times the "
-            "others' median: limits and `mu` believe that much and no more; look whether it is true"
-            for partition, identity in sorted(self.identities.items())
-            if _scales(self.options) and identity.rows and identity.rows[0] > believed_rows(self.identities)
-        ]
-        if not self.codec.masked:
-            said.append(
-                f"`sparsity-dim` is {self.settings.sparsity_dim}: prototypes cross whole, without TinyProto's masks; "
-                "the paper sends 50 values of 500"
-            )
-        return said
+        """Say when nothing is sparse."""
+        if self.codec.masked:
+            return ()
+        return (
+            f"`sparsity-dim` is {self.settings.sparsity_dim}: prototypes cross whole, without TinyProto's masks; "
+            "the paper sends 50 values of 500",
+        )
 
     def summed(self, uploads: Mapping[int, PrototypeSet], vectors: PrototypeSet) -> PrototypeSet:
         """Vectors of a class times |N_j|, the number of this round's uploads that hold it, where `sum` asks for it."""
@@ -229,16 +229,10 @@ class TinyProtoFT(TinyProto, FedTGP):
         return Outcome(outcome.state, outcome.downloads, {**outcome.figures, **self.figures(uploads, targets)})
 
 
-def believed_rows(identities: Mapping[int, Identity]) -> float:
-    """The most training rows that a client is believed to have: `MOST_ABOVE` times the median."""
-    return MOST_ABOVE * median(identity.rows[0] for identity in identities.values() if identity.rows[0])
-
-
 def mean_class_count(identities: Mapping[int, Identity], of_all: bool) -> float:
     """n-bar: training images of all clients, as far as they are believed, over the classes that they hold,
     sum n_i / sum K_i; `of_all`: over the classes that anybody holds."""
-    most = believed_rows(identities)
-    images = sum(min(identity.rows[0], most) for identity in identities.values())
+    images = sum(identity.rows[0] for identity in identities.values())
     held = [label for identity in identities.values() for label in identity.classes]
     return images / len(set(held) if of_all else held)
 

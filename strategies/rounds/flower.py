@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from data.shared_set import SharedLabels
 from data.way_shot import WAY_SHOT
+from federation.claims import Believed
 from federation.roster import (
     Roster,
     agreed_encoder,
@@ -218,7 +219,7 @@ class PrototypeStrategy(Strategy):
         result: Result,
     ) -> None:
         """Add the evaluation that rode along, write the line, say it."""
-        add_evaluation(line, replies, of_round, self.roster.identities)
+        add_evaluation(line, replies, of_round, self.settings.max_weight_ratio, self.roster.identities)
         answers = {reply.partition: reply.probabilities for reply in replies if reply.probabilities is not None}
         if answers and self.shared is not None:
             with limited_threads(self.settings.server_threads):
@@ -278,7 +279,10 @@ class PrototypeStrategy(Strategy):
         if not uploads and not waiting:
             return None
         with limited_threads(self.settings.server_threads):
-            sent = Waiting(self._scratch, waiting) if waiting else uploads
+            if waiting:
+                sent: Mapping[int, Payload] = Waiting(self._scratch, waiting, self.believed.upload)
+            else:
+                sent = {partition: self.believed.upload(partition, upload) for partition, upload in uploads.items()}
             outcome = aggregated(self.half, sent, self.state, server_round)
             norm = self.half.feature_norm(uploads)
         trained_towards = self.half.scales[0] * (mean_norm(self.downloads) or 0.0)
@@ -304,7 +308,7 @@ class PrototypeStrategy(Strategy):
         return self._accuracy(self._read(replies, server_round, False))
 
     def _accuracy(self, replies: Sequence[Reply]) -> MetricRecord | None:
-        rules = figures.over_clients(evaluations(replies))
+        rules = figures.over_clients(evaluations(replies), self.settings.max_weight_ratio)
         accuracy = rules.get(self.run.inference, {}).get("test", {}).get("mean")
         return None if accuracy is None else MetricRecord({"accuracy": accuracy})
 
@@ -312,7 +316,7 @@ class PrototypeStrategy(Strategy):
         """Say what is about to run."""
         for line in opening_lines(self.run, self.roster.identities, self.codec):
             log.info(line)
-        for notice in self.half.notices():
+        for notice in (*self.believed.notices(), *self.half.notices()):
             log.warning("warning: %s", notice)
 
     # --- messages -----------------------------------------------------------------------------------
@@ -395,7 +399,8 @@ class PrototypeStrategy(Strategy):
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
         refuse_unmeasured(self.settings, self.roster.identities)
         refuse_other_parts(self.roster.identities, self.run.exchange, self.settings.strategy)
-        self.half.meet(self.codec, self.roster.identities)
+        self.believed = Believed(self.roster.identities, self.settings.max_weight_ratio, self.settings.client_weights)
+        self.half.meet(self.codec, self.believed.identities)
         self._units = {partition: self.half.unit(partition) for partition in self.roster.identities}
         self.shared = shared_test_set(self.settings, identity.partitions, self.codec.num_classes)
         if self.settings.resume:

@@ -1,7 +1,7 @@
 """Uploads of weights: each waits in a file until its round has closed, then they are read one at a time."""
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
@@ -35,16 +35,26 @@ class Scratch:
 
 class Waiting(Mapping[int, Payload]):
     """The uploads of these partitions, in ascending order: who came first changes no bit. Each is read when it is
-    asked for, and not kept."""
+    asked for, and not kept.
 
-    def __init__(self, scratch: Scratch, partitions: Iterable[int]):
+    Args:
+        believed: makes of a partition and its upload what is aggregated.
+    """
+
+    def __init__(
+        self,
+        scratch: Scratch,
+        partitions: Iterable[int],
+        believed: Callable[[int, Payload], Payload] = lambda _, upload: upload,
+    ):
         self._scratch = scratch
+        self._believed = believed
         self._partitions = sorted(partitions)
 
     def __getitem__(self, partition: int) -> Payload:
         if partition not in self._partitions:
             raise KeyError(partition)
-        return self._scratch.read(partition)
+        return self._believed(partition, self._scratch.read(partition))
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._partitions)

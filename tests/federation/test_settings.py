@@ -55,6 +55,7 @@ RANGES = {
     "privacy-delta": ([TINY, 1e-3], [0.0, -TINY, 1.1e-3]),
     "shared-test-share": ([TINY, math.nextafter(1, 0)], [0.0, 1.0]),
     "max-norm-ratio": ([math.nextafter(1, 2), 1e300], [1.0, 0.0]),
+    "max-weight-ratio": ([1.0, 1e300], [math.nextafter(1, 0), 0.0]),
     "max-prototype-norm": ([TINY, 1e18], [0.0, 1.1e18, 1e300]),
 }
 CHOICES = {
@@ -72,6 +73,7 @@ CHOICES = {
     "evaluate-clients": ("all", "sampled"),
     "precision": ("float32", "bf16"),
     "privacy": ("none", "release"),
+    "client-weights": ("samples", "equal"),
     "privacy-unit": ("row", "group"),
     "device": ("auto", "cpu", "cuda", "cuda:0", "cuda:13", "mps", "xpu:1"),
 }

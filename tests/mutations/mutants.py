@@ -221,9 +221,9 @@ MUTANTS = {
         S + "rounds/test_outliers.py",
     ),
     "a claim is believed": Mutant(
-        "strategies/tinyproto.py",
-        "return min(float(self.identities[partition].rows[0] or 1), believed_rows(self.identities))",
-        "return float(self.identities[partition].rows[0] or 1)",
+        "federation/claims.py",
+        "if claim > most}",
+        "if claim > most * 1e9}",
         S + "rounds/test_outliers.py -k claimed",
     ),
     "a foreign class counts": Mutant(
@@ -268,8 +268,8 @@ MUTANTS = {
     ),
     "patience that an equal mean restores": Mutant(
         R + "stopping.py",
-        'found["mean"] > self._best + self._least',
-        'found["mean"] >= self._best + self._least',
+        'validation["mean"] > self._best + self._least',
+        'validation["mean"] >= self._best + self._least',
         S + "rounds/test_stopping.py",
     ),
     "a resume that has all its patience again": Mutant(

@@ -17,6 +17,7 @@ from runs.figures import (
 )
 
 RULES = ("classifier", "local-prototypes")
+BELIEVED = 1e9  # whatever a client claims
 
 
 def random_evaluations(clients, seed):
@@ -33,7 +34,7 @@ def random_evaluations(clients, seed):
 @pytest.mark.parametrize("clients", [1, 2, 10, 19, 35])
 def test_over_clients_against_a_naive_computation(clients):
     evaluations = random_evaluations(clients, seed=clients)
-    figures = over_clients(evaluations)
+    figures = over_clients(evaluations, BELIEVED)
     assert set(figures) == {rule for evaluation in evaluations.values() for rule in evaluation.correct}
     for rule, splits in figures.items():
         for index, split in enumerate(("test", "validation", "all-classes")):
@@ -62,16 +63,32 @@ def test_over_clients_against_a_naive_computation(clients):
 def test_order_of_arrival_changes_no_bit():
     evaluations = random_evaluations(35, seed=3)
     backwards = dict(reversed(evaluations.items()))
-    assert over_clients(evaluations) == over_clients(backwards)
+    assert over_clients(evaluations, BELIEVED) == over_clients(backwards, BELIEVED)
     trainings = {p: TrainingFigures(3 + p, 1, {"loss": 1 / (p + 1)}, 0.1 * p, 0.7, 0.3) for p in range(30)}
     assert over_trainings(trainings) == over_trainings(dict(reversed(trainings.items())))
 
 
 def test_nobody_evaluated_and_nobody_trained():
-    assert over_clients({}) == {}
-    assert over_clients({0: Evaluation((5, 5), {})}) == {}
-    assert over_clients({0: Evaluation((0, 0), {"classifier": (0, 0)})}) == {"classifier": {}}
+    assert over_clients({}, BELIEVED) == {}
+    assert over_clients({0: Evaluation((5, 5), {})}, BELIEVED) == {}
+    assert over_clients({0: Evaluation((0, 0), {"classifier": (0, 0)})}, BELIEVED) == {"classifier": {}}
     assert over_trainings({}) == {}
+
+
+def test_a_claim_of_many_samples_weighs_as_the_ratio_says_it_may():
+    """One of three says that it was right on all of two billion test samples."""
+    evaluations = {
+        0: Evaluation((10, 0), {"classifier": (5, 0)}),
+        1: Evaluation((20, 0), {"classifier": (5, 0)}),
+        2: Evaluation((2**31 - 1, 0), {"classifier": (2**31 - 1, 0)}),
+    }
+    test = over_clients(evaluations, 20)["classifier"]["test"]
+    # the median of the claims is 20
+    assert test["mean"] == pytest.approx((5 + 5 + 400) / (10 + 20 + 400))
+    assert test["plain_mean"] == pytest.approx((0.5 + 0.25 + 1) / 3)
+    clients = {str(p): {"evaluation": of_client(evaluation)} for p, evaluation in evaluations.items()}
+    lines = [{"evaluation": {"of_round": 1, "rules": over_clients(evaluations, 20)}, "clients": clients}]
+    assert headlines(lines, 20)["classifier"]["client-best"] == pytest.approx(test["mean"])
 
 
 def test_one_client():
@@ -189,7 +206,7 @@ def test_before_training_there_is_nothing_to_choose_but_the_final_figure():
 def test_the_best_of_clients_is_the_final_figure_where_every_client_is_best_at_the_end():
     """One weighting in a table: of test samples."""
     evaluations = [Evaluation((10, 0), {"classifier": (9, 0)}), Evaluation((1000, 0), {"classifier": (100, 0)})]
-    last = {"of_round": 1, "rules": over_clients(dict(enumerate(evaluations)))}
+    last = {"of_round": 1, "rules": over_clients(dict(enumerate(evaluations)), BELIEVED)}
     clients = {str(p): {"evaluation": of_client(evaluation)} for p, evaluation in enumerate(evaluations)}
     found = headlines([{"evaluation": last, "clients": clients}])["classifier"]
     assert found["client-best"] == pytest.approx(found["final"]) == pytest.approx(109 / 1010)

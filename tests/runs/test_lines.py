@@ -38,7 +38,7 @@ SENT = {partition: Bytes(payload=400, wire=700) for partition in range(5)}
 
 def line_of(replies=REPLIES, server_round=3, of_round=2, **server):
     line = training_line(server_round, replies, SENT, server)
-    add_evaluation(line, replies, of_round)
+    add_evaluation(line, replies, of_round, 20)
     line["time"] = times(replies, 12.25)
     return line
 
@@ -161,7 +161,7 @@ def test_the_console_line_of_a_round(rule, more, rounds, seconds, text):
 def test_the_console_line_of_the_end():
     replies = [reply(p, right=p, trains=False) for p in range(3)]
     line = final_line(21, replies, SENT)
-    add_evaluation(line, replies, 20)
+    add_evaluation(line, replies, 20, 20)
     assert line["final"] is True
     assert "training" not in line
     assert console_line(line, 20, "classifier", [9.0, 0.44]) == (
@@ -196,7 +196,7 @@ def run_of(tests, validations):
             Reply(0, not last, Report(0, of_round + 1, evaluation=evaluation(right, valid)), size=Bytes(8, 10, 1))
         ]
         line = (final_line if last else lambda *a: training_line(*a, {}))(of_round + 1, replies, {0: Bytes(4, 5)})
-        add_evaluation(line, replies, of_round)
+        add_evaluation(line, replies, of_round, 20)
         line["time"] = {"round": 1.5}
         lines.append(line)
     return lines
@@ -224,7 +224,8 @@ def test_the_summary():
         "last-5": pytest.approx((0.6 + 0.9 + 0.5) / 3),
         "final": 0.5,
     }
-    headline = {"rule": "classifier", "figure": "selected", "accuracy": 0.5, "of_round": 3, "clients": 1, "rows": 10}
+    headline = {"rule": "classifier", "figure": "selected", "accuracy": 0.5, "of_round": 3}
+    headline |= {"unweighted": 0.5, "clients": 1, "rows": 10}
     assert summary["headline"] == headline
     assert summary["gradient_steps"] is None
     assert summary["floor"] == {MAJORITY: 0.4}
@@ -273,7 +274,8 @@ def test_without_validation_rows_the_headline_is_the_final_and_says_so():
             del rule["validation"]
     run = read_settings({"inference": "classifier"})
     summary = summarise(run.settings, run.inference, {}, lines, 1)
-    headline = {"rule": "classifier", "figure": "final", "accuracy": 0.5, "of_round": 3, "clients": 1, "rows": 10}
+    headline = {"rule": "classifier", "figure": "final", "accuracy": 0.5, "of_round": 3}
+    headline |= {"unweighted": 0.5, "clients": 1, "rows": 10}
     assert summary["headline"] == headline
     assert summary["rules"]["classifier"]["selected"] is None
 

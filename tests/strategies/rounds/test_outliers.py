@@ -250,6 +250,6 @@ def test_claimed_rows_lift_no_limit_beyond_what_is_believed(federation, say):
     """One of ten claims a billion rows and sends its vectors as many times as long, the wrong way round."""
     rows = dict.fromkeys(range(10), (20, 4, 6)) | {LIAR: (10**9, 4, 6)}
     strategy = federation(10, tamper=changed(scaled(-1e9)), rows=rows).start({"strategy": "tinyproto-fp", "rounds": 2})
-    assert any(f"client {LIAR} says that it has 1000000000 training rows" in line for line in say())
+    assert any(f"client {LIAR} says that it has 1,000,000,000 training samples" in line for line in say())
     assert [line["training"]["dropped"] for line in RunFolder(strategy.folder.path).lines()[:2]] == [1, 1]
     assert strategy.half.constants["mu"] > 0.9 / (20 * 20)

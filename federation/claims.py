@@ -1,0 +1,82 @@
+"""How many samples a client is believed to have. The number is its own claim, and weighs in every mean and figure: one
+that is far above the others' would make the run its client's own."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from statistics import median
+from typing import Literal
+
+from federation.wire.payloads import Identity, Part, Parts, Payload
+from prototypes.weights import Weights
+
+ClientWeights = Literal["samples", "equal"]
+
+
+def most_believed(claims: Mapping[int, int], ratio: float) -> float:
+    """`ratio` times the median of the claims above 0; of none infinity."""
+    above_zero = [claim for claim in claims.values() if claim > 0]
+    return ratio * median(above_zero) if above_zero else float("inf")
+
+
+def over_claimed(claims: Mapping[int, int], ratio: float) -> dict[int, float]:
+    """Partition -> the share of its claim that is believed, below 1; nobody else is named."""
+    most = most_believed(claims, ratio)
+    return {partition: most / claim for partition, claim in claims.items() if claim > most}
+
+
+class Believed:
+    """The clients of a run with the numbers of training samples that they are believed to have.
+
+    Attributes:
+        identities: partition -> the identity, with training samples and class counts as far as they are believed.
+
+    Args:
+        identities: as the clients told them; who withholds its samples weighs as its method says.
+        ratio: the most that a client may weigh, in medians of all.
+        client_weights: "samples", or "equal": the median for every client.
+    """
+
+    def __init__(self, identities: Mapping[int, Identity], ratio: float, client_weights: ClientWeights):
+        claims = {p: identity.rows[0] for p, identity in identities.items() if identity.rows and identity.rows[0] > 0}
+        self._claims, self._ratio = claims, ratio
+        self._shares = over_claimed(claims, ratio)
+        if client_weights == "equal":
+            self._shares = {partition: median(claims.values()) / claim for partition, claim in claims.items()}
+        self._equal = client_weights == "equal"
+        self.identities = {partition: self._identity(partition, identities[partition]) for partition in identities}
+
+    def upload(self, partition: int, payload: Payload) -> Payload:
+        """What a client sent, with the class counts in it as far as they are believed."""
+        share = self._shares.get(partition)
+        if share is None:
+            return payload
+        if isinstance(payload, Parts):
+            return Parts({name: _with_counts(part, share) for name, part in payload.parts.items()})
+        part = _with_counts(payload, share)
+        assert not isinstance(part, Weights)
+        return part
+
+    def notices(self) -> Iterator[str]:
+        """A sentence for each client that claims more than it is believed to have."""
+        if self._equal:
+            return
+        for partition, share in sorted(self._shares.items()):
+            claim = self._claims[partition]
+            yield (
+                f"client {partition} says that it has {claim:,} training samples, more than {self._ratio:g} times the "
+                f"clients' median: it weighs as {share * claim:,.0f} in every mean (`max-weight-ratio`); look whether "
+                "it is true"
+            )
+
+    def _identity(self, partition: int, identity: Identity) -> Identity:
+        share = self._shares.get(partition)
+        if share is None:
+            return identity
+        rows = (max(1, round(share * identity.rows[0])), *identity.rows[1:])
+        return replace(identity, rows=rows, class_counts=tuple(max(1, round(share * n)) for n in identity.class_counts))
+
+
+def _with_counts(part: Part, share: float) -> Part:
+    if isinstance(part, Weights) or part.counts is None:
+        return part
+    return replace(part, counts=(share * part.counts.double()).round().clamp(min=1).to(part.counts.dtype))

@@ -1,0 +1,136 @@
+"""What a client says of its number of samples, and what it weighs by it."""
+
+import json
+import math
+import statistics
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array
+
+from experiments.runtime.grid import LocalGrid
+from federation.claims import Believed, most_believed, over_claimed
+from federation.wire.payloads import Identity, Parts
+from prototypes.mixture_set import MixtureSet
+from prototypes.prototype_set import PrototypeSet
+from prototypes.weights import Weights
+from runs.folder import RunFolder
+
+CLAIM = 2**31 - 1
+LIAR = 1
+
+
+def test_a_multiple_of_the_median_of_those_who_have_samples_is_believed():
+    claims = {0: 10, 1: 900, 2: 30, 3: 0, 4: 10**9}
+    assert most_believed(claims, 20) == 20 * statistics.median([10, 900, 30, 10**9])
+    assert over_claimed(claims, 20) == {4: 20 * 465 / 10**9}
+    assert over_claimed({0: 0}, 20) == over_claimed({}, 20) == {}
+    assert most_believed({0: 0}, 20) == math.inf
+    # one alone is its own median
+    assert over_claimed({3: 10**9}, 1) == {}
+
+
+def identities(*rows):
+    return {
+        p: Identity(p, len(rows), classes=(0, 1), rows=(n, 1, 1), class_counts=(n // 4, n - n // 4))
+        for p, n in enumerate(rows)
+    }
+
+
+def test_identities_and_counts_are_believed_alike():
+    believed = Believed(identities(40, 80, CLAIM), 10, "samples")
+    # the median is 80
+    assert [believed.identities[p].rows for p in range(3)] == [(40, 1, 1), (80, 1, 1), (800, 1, 1)]
+    assert [believed.identities[p].class_counts for p in range(3)] == [(10, 30), (20, 60), (200, 600)]
+    labels = torch.tensor([0, 1])
+    counts = torch.tensor([CLAIM // 4, CLAIM - CLAIM // 4])
+    prototypes = PrototypeSet(labels, torch.randn(2, 3), counts)
+    assert believed.upload(2, prototypes).counts.tolist() == [200, 600]
+    assert torch.equal(believed.upload(2, prototypes).vectors, prototypes.vectors)
+    assert believed.upload(1, prototypes) is prototypes
+    mixtures = MixtureSet(labels, torch.randn(2, 3), torch.ones(2, 3), torch.ones(2), counts)
+    assert believed.upload(2, mixtures).counts.tolist() == [200, 600]
+    weights = Weights({"w": torch.ones(2)})
+    parts = believed.upload(2, Parts({"prototypes": prototypes, "head": weights}))
+    assert parts["prototypes"].counts.tolist() == [200, 600]
+    assert parts["head"] is weights
+    (notice,) = believed.notices()
+    assert notice.startswith("client 2 says that it has 2,147,483,647 training samples, more than 10 times")
+    assert "weighs as 800 in every mean" in notice
+
+
+def test_nobody_weighs_more_than_another_where_all_are_to_weigh_alike():
+    believed = Believed(identities(10, 40, CLAIM), 20, "equal")
+    assert [believed.identities[p].rows[0] for p in range(3)] == [40, 40, 40]
+    assert not list(believed.notices())
+
+
+def test_who_withholds_its_samples_is_left_as_it_is():
+    hidden = {0: Identity(0, 2, rows=()), 1: Identity(1, 2, classes=(0,), rows=(5, 0, 0))}
+    believed = Believed(hidden, 1, "samples")
+    assert believed.identities == hidden
+
+
+def claiming(claim):
+    """A grid on which a client says that it has so many training samples."""
+
+    class Claiming(LocalGrid):
+        def pull_messages(self, message_ids):
+            replies = super().pull_messages(message_ids)
+            for reply in replies:
+                if not reply.has_content():
+                    continue
+                if "identity" in reply.content and reply.content["identity"]["partition"] == LIAR:
+                    self._forge(reply.content["identity"])
+                if "training" in reply.content and reply.content["report"]["partition"] == LIAR:
+                    steps = reply.content["training"]["counts"][1]
+                    reply.content["training"]["counts"] = [claim, steps]
+                    self._forge_counts(reply)
+            return replies
+
+        def _forge(self, record):
+            counts = list(record["class_counts"])
+            record["rows"] = [claim, *record["rows"][1:]]
+            if counts:
+                record["class_counts"] = [claim - len(counts) + 1] + [1] * (len(counts) - 1)
+
+        def _forge_counts(self, reply):
+            payload = reply.content.get("payload") or {}
+            for name in [name for name in payload if name.rpartition(".")[2] == "counts"]:
+                shape = payload[name].numpy()
+                forged = np.ones_like(shape)
+                forged[0] = claim - len(shape) + 1
+                payload[name] = Array(forged)
+
+    return Claiming
+
+
+BY_SAMPLES = {
+    "fedavg": {"models": "tiny_perceptron"},
+    "protosphere": {},
+    "fedcgs": {"privacy-encoder": "handcrafted"},
+    "fedgen": {"fedgen.weighting": "samples"},
+    "fedproto": {"fedproto.aggregation": "weighted"},
+    "fedfa": {"models": "tiny_perceptron"},
+    "fednh": {"models": "tiny_perceptron", "fednh.weighting": "samples"},
+}
+
+
+@pytest.mark.parametrize("strategy", BY_SAMPLES)
+def test_no_claim_is_worth_more_than_the_ratio_lets_it_be(run, strategy):
+    """A claim of 2^31 - 1 is worth what one of `max-weight-ratio` medians is worth, to the bit; and the client is
+    named."""
+    settings = {"strategy": strategy, "rounds": 2, "partition": "iid", "disclose-class-counts": True}
+    settings |= BY_SAMPLES[strategy] | {"max-weight-ratio": 4.0}
+    claims = {client["partition"]: client["rows"][0] for client in RunFolder(run(settings, clients=4)).roster()}
+    most = 4 * statistics.median((claims | {LIAR: CLAIM}).values())
+    by_claim = {}
+    for claim in (CLAIM, 10**8):
+        folder = run(settings, clients=4, grid=claiming(claim))
+        assert any(f"client {LIAR} says that it has {claim:,} training samples" in line for line in run.said)
+        assert any(f"weighs as {most:,.0f} in every mean" in line for line in run.said)
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert not any(line["problems"] for line in lines), lines[0]["problems"]
+        by_claim[claim] = [line["evaluation"]["rules"] for line in lines]
+    assert by_claim[CLAIM] == by_claim[10**8]
