@@ -57,9 +57,9 @@ def told(error: Exception, node: NodeConfig) -> str:
     """The words for a message; the whole sentence goes to this process's log where they are fewer."""
     known = isinstance(error, (*KINDS, *OPEN))
     whole = str(error) if known else f"{type(error).__name__}: {error}"
-    if not known:
+    if not known or isinstance(error, MethodError):
         # a defect has to reach whoever can mend it
-        traceback.print_exception(error)
+        traceback.print_exception(error.__cause__ or error)
     if simulated() and not has_own(node):
         return whole
     log.error("%s", whole)

@@ -27,9 +27,9 @@ class MethodError(Exception):
         told: the same by the file's name and the line alone, which tell nothing of data.
     """
 
-    def __init__(self, words: str, file: str, line: int):
-        super().__init__(f"{words.rstrip('.')} ({file}, line {line}).")
-        self.told = f"its method failed ({Path(file).name}, line {line})"
+    def __init__(self, words: str, file: str = "", line: int = 0):
+        super().__init__(f"{words.rstrip('.')} ({file}, line {line})." if file else words)
+        self.told = f"its method failed ({Path(file).name}, line {line})" if file else ""
 
 
 def in_method(error: Exception, strategy: str, method: Method) -> MethodError | None:

@@ -96,7 +96,7 @@ def test_an_error_that_is_no_fault_of_the_method_ends_nothing_at_once(project: P
 
 
 def test_a_site_tells_of_its_failed_method_the_file_s_name_and_the_line_alone(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (project / "wrong.py").write_text(
         whole().replace("plain = cross", "raise ValueError(f'row 17 {z}')\n        plain = cross")
@@ -113,6 +113,7 @@ def test_a_site_tells_of_its_failed_method_the_file_s_name_and_the_line_alone(
     line = (project / "wrong.py").read_text().splitlines().index("        raise ValueError(f'row 17 {z}')") + 1
     assert reply.error.code == FAILED
     assert reply.error.reason == f"client 0: its method failed (wrong.py, line {line}); the log of its site says more"
+    assert "row 17" in capfd.readouterr().err
 
 
 def test_the_sites_of_a_round_end_a_run_together_and_one_alone_does_not() -> None:
