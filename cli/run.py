@@ -212,7 +212,10 @@ def _planned(
     try:
         if ray:
             cluster_at(ray).holds(*resources)
-        wanted = plan(settings, preset=preset, resume=resume, results=results, clients=clients, remote=bool(superlink))
+        here = not (superlink or ray)
+        wanted = plan(
+            settings, preset=preset, resume=resume, results=results, clients=clients, remote=bool(superlink), here=here
+        )
         if in_process:
             device_of(str(wanted.run_config["device"]), "setting `device` is")
         elif not superlink and not ray:

@@ -313,6 +313,25 @@ def shown(value: object) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
+# what papers and other programs call settings of ours
+ELSEWHERE = {
+    **dict.fromkeys(("lr", "eta", "learningrate", "client-lr", "local-lr"), "learning-rate"),
+    **dict.fromkeys(("lambda", "lamda", "lam", "lamb", "lambda-p", "proto-weight"), "prototype-weight"),
+    **dict.fromkeys(("epochs", "epoch", "num-epochs", "local-epoch", "local-ep", "local-steps"), "local-epochs"),
+    **dict.fromkeys(("batch", "bs", "batchsize", "local-bs", "local-batch-size"), "batch-size"),
+    **dict.fromkeys(("num-rounds", "n-rounds", "global-rounds", "num-server-rounds", "comm-rounds"), "rounds"),
+    **dict.fromkeys(("num-clients", "n-clients", "num-users", "client"), "clients"),
+    **dict.fromkeys(("dataset-name", "data", "data-set", "data-name", "data-path"), "dataset"),
+    **dict.fromkeys(("model", "model-name", "net", "network", "architecture"), "models"),
+    **dict.fromkeys(("method", "algorithm", "algo", "strategy-name"), "strategy"),
+    **dict.fromkeys(("wd", "l2", "decay"), "weight-decay"),
+    **dict.fromkeys(("fraction-fit", "join-ratio", "frac", "participation"), "fraction-train"),
+    **dict.fromkeys(("dim", "d", "embedding-dim", "proto-dim"), "feature-dim"),
+    **dict.fromkeys(("gpu", "cuda"), "device"),
+    **dict.fromkeys(("random-seed", "random-state"), "seed"),
+}
+
+
 def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
     """Stop at the first name that is no setting, with the nearest one that is."""
     known = list(known)
@@ -324,8 +343,11 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` (did you mean ...?)`, or nothing when no known name is close."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    """` (did you mean ...?)`, or nothing when no known name is close, or is what others call it by that name."""
+    known = list(known)
+    written = name.lower().replace("_", "-")
+    usual = [each for each in (written, ELSEWHERE.get(written, "")) if each in known]
+    close = usual or difflib.get_close_matches(name, known, n=1)
     return f" (did you mean `{close[0]}`?)" if close else ""
 
 

@@ -15,6 +15,7 @@ from data.domains import listed, locate_all
 from data.sources import BUILT_IN, is_path
 from data.texts import Texts
 from federation.data_spec import data_spec
+from federation.devices import device_of
 from federation.settings import SettingError, Settings, home
 from models import build, check_model, model_names, plugins, reads_text
 from models.text import Tokens
@@ -26,18 +27,21 @@ from strategies.own_method import failing_as
 from strategies.rounds.ensemble import shared_test_set
 
 
-def check(run: Run, clients: int, folder: Path | None = None) -> None:
+def check(run: Run, clients: int, folder: Path | None = None, here: bool = True) -> None:
     """Refuse what the server or a simulated client would refuse later. Data are decoded into the cache on the way,
     those of the hub fetched.
 
     Args:
         folder: that of the run to resume; None for a new run, which makes its own in the results folder.
+        here: whether clients train on this machine.
 
     Raises:
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
     """
     settings = run.settings
     refuse_missing(settings)
+    if here and settings.precision == "bf16" and device_of(settings.device, "setting `device` is").type != "cuda":
+        raise SettingError('setting `precision` is "bf16", which needs CUDA, but this machine has none; use "float32".')
     if not plugins.is_plugin(settings.dataset):
         locate_all(settings.dataset)
     names = dict.fromkeys(model_names(settings.models)[:clients])

@@ -44,6 +44,7 @@ def plan(
     results: str = "",
     clients: int | None = None,
     remote: bool = False,
+    here: bool = True,
     trains: bool = True,
     more: Mapping[str, Any] | None = None,
 ) -> Plan:
@@ -61,6 +62,7 @@ def plan(
         clients: None for the setting `clients`, and for 10 where that is 0.
         remote: the run is for a SuperLink with nodes of its own: paths are those of other machines, and what only
             they can know is not checked here. 0 clients are then as many as the first that answers says.
+        here: whether the clients of a simulation train on this machine, and not on a cluster's.
         more: settings by name, above `assignments`.
         trains: false where only the data are asked for: neither they nor models or folders are looked at here.
 
@@ -88,7 +90,7 @@ def plan(
     if name and isinstance(name, str):
         if preset:
             raise SettingError("--preset and --resume exclude each other: a resumed run keeps its settings.")
-        return _resumed(given, name, remote)
+        return _resumed(given, name, remote, here)
     merged = laid_over(known | _preset_for(preset, given), given)
     if remote:
         return _for_others(merged)
@@ -96,7 +98,7 @@ def plan(
     # Flower's server waits for the exact number
     merged["clients"] = number
     if trains:
-        _check(merged, int(number))
+        _check(merged, int(number), here=here)
     else:
         read_settings(merged)
         refuse_foreign(merged)
@@ -200,7 +202,7 @@ def _for_others(run_config: RunConfig) -> Plan:
     return Plan(run_config, run.settings.clients)
 
 
-def _resumed(given: RunConfig, name: str, remote: bool) -> Plan:
+def _resumed(given: RunConfig, name: str, remote: bool, here: bool) -> Plan:
     if remote:
         # a bare name is one in the SuperLink's results folder, whatever is called so here
         place = _maybe_here(name) if os.sep in name else name
@@ -214,7 +216,7 @@ def _resumed(given: RunConfig, name: str, remote: bool) -> Plan:
     number = asked.clients or len(folder.roster())
     if not number:
         raise SettingError(f"{folder.path / 'roster.json'} names no client; start a new run.")
-    _check(settings, number, folder.path)
+    _check(settings, number, folder.path, here)
     return Plan(settings, number)
 
 
@@ -268,11 +270,11 @@ def _absolute_encoder(model: str) -> str:
     return PREFIX + os.path.abspath(Path(place).expanduser()) if model != place and is_path(place) else model
 
 
-def _check(run_config: RunConfig, clients: int, folder: Path | None = None) -> None:
+def _check(run_config: RunConfig, clients: int, folder: Path | None = None, here: bool = True) -> None:
     """Refuse what the server or a client would refuse later."""
     run = read_settings(run_config)
     refuse_foreign(run_config)
-    check(run, clients, folder)
+    check(run, clients, folder, here)
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from federation.settings import RECEIVED, RULES, SettingError, Settings, shown
+from federation.settings import ELSEWHERE, RECEIVED, RULES, SettingError, Settings, shown
 from federation.wire.specs import KINDS
 from strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign
 from strategies.contract import Objective, ServerHalf
@@ -353,3 +353,29 @@ def test_a_setting_of_another_method_is_refused_unless_it_is_the_default(strateg
         assert f"`{name}` is {shown(another(default))}, but `{strategy}` does not read it" in text
         assert f"its default is {shown(default)}" in text
     refuse_foreign(everything(strategy=strategy))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("lr", "learning-rate"),
+        ("lamda", "prototype-weight"),
+        ("lambda", "prototype-weight"),
+        ("epochs", "local-epochs"),
+        ("batch", "batch-size"),
+        ("batch_size", "batch-size"),
+        ("num_rounds", "rounds"),
+        ("dataset_name", "dataset"),
+        ("model", "models"),
+        ("Learning_Rate", "learning-rate"),
+    ],
+)
+def test_what_others_call_a_setting_leads_to_ours(name, meant):
+    with pytest.raises(SettingError, match=rf"unknown setting `{name}` \(did you mean `{meant}`\?\)"):
+        read_settings({name: 1})
+
+
+def test_all_that_others_call_settings_are_none_of_ours_and_lead_to_some():
+    known = known_settings()
+    assert set(ELSEWHERE.values()) <= known.keys()
+    assert not ELSEWHERE.keys() & known.keys()

@@ -8,8 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from flwr.app import Context, RecordDict
+from typer.testing import CliRunner
 
+import protosphere
+from cli.main import app
 from client_app.client import Client
 from data import DataError
 from experiments.runtime import preflight
@@ -32,6 +36,21 @@ def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):
         monkeypatch.setattr(name, lambda *_: pytest.fail("not in the cache"))
     client = Client(Context(1, 1, {"partition-id": 2, "num-partitions": 3}, RecordDict(), settings))
     assert len(client.data.train) > 0
+
+
+def test_bf16_without_cuda_is_refused_before_there_is_a_folder(home, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    asked = ["run", "--clients", "2", "-c", 'precision="bf16" dataset="spiral" models="tiny_perceptron" rounds=1']
+    settings = {"precision": "bf16", "dataset": "spiral", "models": "tiny_perceptron"}
+    for more in ([], ["--flower"]):
+        done = CliRunner().invoke(app, [*asked, *more])
+        assert done.exit_code == 2
+        assert '`precision` is "bf16", which needs CUDA, but this machine has none; use "float32".' in done.stderr
+    with pytest.raises(SettingError, match="this machine has none"):
+        protosphere.run(clients=2, quiet=True, settings=settings)
+    assert not list(home.glob("results/*"))
+    # of a cluster's machines this one knows nothing
+    check(read_settings(settings), 2, here=False)
 
 
 # no attempt waits for the next, and the hub is a port of this machine on which nobody listens
@@ -87,7 +106,7 @@ def test_a_model_that_cannot_be_built_is_named_without_a_client(tmp_path, monkey
 def test_domains_are_decoded_and_dealt_before_a_run_starts(tmp_path):
     folder = paint(tmp_path / "painted", "0123456789", 2)
     settings = {"dataset": f"{folder},digits", "partition": "mixed", "shots": 0, "ways": 2, "ways-spread": 0}
-    check(read_settings(settings), 2)
+    check(read_settings(settings), 2, here=False)
     with pytest.raises(DataError, match="domain 'painted' has no official test rows"):
         check(read_settings(settings | {"split": "official"}), 2)
     with pytest.raises(DataError, match="1 clients for 2 domains"):
