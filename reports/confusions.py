@@ -60,12 +60,12 @@ def confusion_matrices(results: Results) -> list[tuple[str, Picture]]:
             counts = np.zeros((K, K), dtype=np.int64)
             for true, predicted, rows in triples:
                 counts[true, predicted] = rows
-            _fill(image, counts)
+            fill(image, counts)
             pictures.append((name, _picture(results, rule, name, counts, canvas.svg(drawn), place)))
         return pictures
 
 
-def _fill(image: "AxesImage", counts: Counts) -> None:
+def fill(image: "AxesImage", counts: Counts) -> None:
     """The cells of a matrix, in place of the one before."""
     totals = counts.sum(axis=1, keepdims=True)
     shares = np.divide(100 * counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0)

@@ -346,6 +346,25 @@ MUTANTS = {
         "if False and self.fingerprint not in",
         "tests/serving/test_predict.py -k encoder_needs",
     ),
+    # --- figures that are told
+    "shares of the predicted class": Mutant(
+        "reports/confusions.py",
+        "totals = counts.sum(axis=1, keepdims=True)",
+        "totals = counts.sum(axis=0, keepdims=True)",
+        "tests/reports/test_confusions.py",
+    ),
+    "values a round of mixed formats": Mutant(
+        "experiments/compare/tables.py",
+        'if not runs or any(_format(each) != "float32" for each in runs)',
+        'if not runs or all(_format(each) != "float32" for each in runs)',
+        "tests/experiments/compare/test_figures.py -k values_a_round",
+    ),
+    "one matrix for two models of one file": Mutant(
+        "reports/confusions.py",
+        'models = dict(sorted(last.get("models", {}).items()))',
+        'models = {name[:28]: each for name, each in sorted(last.get("models", {}).items())}',
+        "tests/reports/test_report.py -k models_of_one_file",
+    ),
     # --- privacy
     "noise for a row without its count": Mutant(
         "prototypes/release.py",

@@ -215,6 +215,22 @@ def test_the_table_of_accuracies(folder):
     assert [cell.text for cell in sizes.lines[1]] == ["CIFAR-10, M a round", "5e-05", "5e-05"]
 
 
+def test_values_a_round_are_told_where_all_seeds_sent_float32(folder):
+    made = comparison(paper=())
+    place = folder(made)
+    for cell in cells_of(made):
+        if cell.row == "CIFAR-10":
+            # of one method one seed alone sent another format, of the other none
+            mixed = cell.method == "FedProto" and cell.seed == 1
+            path = place.of(cell) / "run" / "summary.json"
+            settings = {"settings": {"wire-dtype": "float16" if mixed else "float32"}}
+            path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    sizes = tables(place, made)[-1]
+    text = {each[0].text: [cell.text for cell in each[1:]] for each in _by_row(sizes)}
+    assert text["CIFAR-10, M a round"] == ["-", "5e-05"]
+    assert text["CIFAR-10, whole run"] == ["0.4 kB / 0.6 kB"] * 2
+
+
 def test_missing_seeds_are_told_and_one_seed_has_no_spread(folder):
     made = comparison(paper=())
     text = [each[1].text for each in tables(folder(made, {("FedProto", 0), ("FedProto", 1)}), made)[0].lines]
