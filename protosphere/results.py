@@ -101,7 +101,7 @@ class Run:
         ended, the same of its finished rounds, and its `status` is `not finished`.
 
         >>> sorted(run.summary["headline"])
-        ['accuracy', 'clients', 'figure', 'of_round', 'rows', 'rule']
+        ['accuracy', 'clients', 'figure', 'of_round', 'rows', 'rule', 'unweighted']
 
         Raises:
             SettingError: no round is finished, or another version wrote the folder.
