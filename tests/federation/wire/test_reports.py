@@ -249,7 +249,7 @@ def test_whatever_decodes_can_be_averaged_and_written_as_json():
             continue
         decoded += 1
         trainings, evaluations = {1: TRAINING, 2: report.training}, {1: EVALUATION, 2: report.evaluation}
-        figures = [over_trainings(trainings), over_clients(evaluations), of_client(report.evaluation)]
+        figures = [over_trainings(trainings), over_clients(evaluations, 20), of_client(report.evaluation)]
         json.dumps([*figures, report.problem, report.seconds, report.evaluation.seconds], allow_nan=False)
     assert 100 < decoded < 1400  # both ways were tried
 
