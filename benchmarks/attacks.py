@@ -5,7 +5,9 @@
 
 Digits, ten clients, Dirichlet 0.1, 10 rounds. The liars train like the others and spoil what they upload, from round 1
 on: `scale`: the opposite vectors, of length 990,000; `within`: the opposite vectors, 15 times as long, which a bound of
-20 times the median may let pass; `flip`: the opposite vectors; `swap`: each class gets the vector of the class before.
+20 times the median may let pass; `flip`: the opposite vectors; `swap`: each class gets the vector of the class before;
+`claim`: an honest upload with a claim of 2^31 - 1 training samples; `takeover`, of class statistics: that claim, all
+classes, random means, no scatter.
 Test accuracy at the end over the honest clients' rows, by the method's own rule and by the nearest global prototype;
 and what the operator saw.
 """
@@ -39,9 +41,16 @@ ROWS = {
     "FedPAGR": 'strategy="fedpagr" momentum=0.9',
     "PFPL": 'strategy="pfpl"',
     "GFPL": 'strategy="gfpl" momentum=0.5 gfpl.first-exchange=2 gfpl.exchange-every=2',
+    "FedAvg": 'strategy="fedavg" models="tiny_cnn"',
+    "FedGen": 'strategy="fedgen"',
+    "FedCGS": 'strategy="fedcgs" privacy-encoder="handcrafted" disclose-class-counts=true',
+    "protosphere": 'strategy="protosphere"',
 }
-ATTACKS = ("scale", "within", "flip", "swap")
+SPOILT = ("scale", "within", "flip", "swap")
+ATTACKS = (*SPOILT, "claim", "takeover")
+CLAIM = 2**31 - 1
 SEEN = {
+    "claim": r"says that it has [\d,]+ training",
     "upload dropped": r"upload dropped",
     "norm has risen": r"has risen",
     "points away": r"have pointed away",
@@ -66,15 +75,60 @@ def grid_of(attack: str, liars: Sequence[int]) -> type[LocalGrid]:
         def pull_messages(self, message_ids: Any) -> list[Message]:
             replies = super().pull_messages(message_ids)
             for reply in replies:
-                if not reply.has_content() or "payload" not in reply.content:
+                if not reply.has_content():
                     continue
-                payload = reply.content["payload"]
-                if reply.content["report"]["partition"] in liars:
+                content = reply.content
+                if "identity" in content and content["identity"]["partition"] in liars and attack not in SPOILT:
+                    claim(content["identity"], attack)
+                if "report" not in content or content["report"]["partition"] not in liars:
+                    continue
+                if attack not in SPOILT:
+                    claim_again(content, attack)
+                elif "payload" in content:
+                    payload = content["payload"]
                     for name in {"vectors", "means"} & set(payload):
                         payload[name] = Array(spoilt(payload[name].numpy(), attack))
             return replies
 
     return Spoiling
+
+
+def claim(identity: Any, attack: str) -> None:
+    """A liar says who it is: with many training samples, and of all classes for a takeover."""
+    if attack == "takeover":
+        identity["classes"] = list(range(len(identity["class_names"])))
+    identity["rows"] = [CLAIM, *identity["rows"][1:]]
+    if identity["class_counts"]:
+        identity["class_counts"] = shares_of_claim(len(identity["classes"]))
+
+
+def shares_of_claim(classes: int) -> list[int]:
+    """The claim as samples of each class."""
+    return [CLAIM - (classes - 1) * (CLAIM // classes), *[CLAIM // classes] * (classes - 1)]
+
+
+def claim_again(content: Any, attack: str) -> None:
+    """A liar's reply says the same as its identity."""
+    if "training" in content:
+        content["training"]["counts"] = [CLAIM, content["training"]["counts"][1]]
+    if "payload" not in content:
+        return
+    payload = content["payload"]
+    for name in [name for name in payload if name.endswith("labels")]:
+        prefix = name.removesuffix("labels")
+        labels = payload[name].numpy()
+        if attack == "takeover":
+            vectors = payload[f"{prefix}vectors"].numpy()
+            means = np.random.default_rng(0).normal(size=(10, vectors.shape[1])).astype(vectors.dtype)
+            labels = np.arange(10, dtype=labels.dtype)
+            payload[name] = Array(labels)
+            payload[f"{prefix}vectors"] = Array(means)
+        if f"{prefix}counts" in payload:
+            counts = payload[f"{prefix}counts"].numpy()
+            payload[f"{prefix}counts"] = Array(np.array(shares_of_claim(len(labels)), dtype=counts.dtype))
+    for name in ("scatter.values", "moment.values") if attack == "takeover" else ():
+        if name in payload:
+            payload[name] = Array(np.zeros_like(payload[name].numpy()))
 
 
 def attacked(settings: str, seed: int, attack: str, liars: Sequence[int]) -> dict[str, Any]:
@@ -83,7 +137,7 @@ def attacked(settings: str, seed: int, attack: str, liars: Sequence[int]) -> dic
     wanted = plan([TASK, f"{settings} seed={seed}"], clients=CLIENTS)
     rule = read_settings(wanted.run_config).inference
     said: list[str] = []
-    grid = grid_of(attack, liars) if attack else None
+    grid = grid_of(attack, liars) if attack else LocalGrid
     with own_home():
         folder = run_in_process(wanted.run_config, clients=CLIENTS, show=said.append, grid_of=grid)
         last = (folder / "metrics.jsonl").read_text().splitlines()[-1]
