@@ -28,6 +28,7 @@ from strategies import METHODS
 
 TASK = 'partition="dirichlet" alpha=0.1 rounds=20 models="tiny_cnn"'
 FLOORS = ("local", "frame")
+NEEDED = {"fedcgs": 'privacy-encoder="handcrafted" disclose-class-counts=true'}  # without which it does not run
 SHOWN = ("classifier", RECEIVED, "local-prototypes", "global-prototypes", "discriminant")
 SECONDS = "cpu_seconds"
 
@@ -82,7 +83,8 @@ def run_one(method: str, seed: int, settings: Sequence[str], clients: int, cells
         if line.startswith("round "):
             marks.append(time.process_time())
 
-    wanted = plan([TASK, *settings, f'strategy="{method}" seed={seed}'], clients=clients)
+    needed = NEEDED.get(method, "")
+    wanted = plan([TASK, *settings, f'strategy="{method}" seed={seed} {needed}'], clients=clients)
     with own_home():
         folder = run_in_process(wanted.run_config, clients=clients, workers=1, show=mark)
         summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
