@@ -280,6 +280,11 @@ class ServerHalf:
         """Of the parts that may go up, those of which uploads of this round are made: all, where uploads are due."""
         return up if self.uploads_due(server_round) else ()
 
+    def impossible(self, partition: int, upload: Payload) -> str:
+        """What no client's rows can have told, in words that go on from "upload dropped: "; "" where nothing speaks
+        against it. Asked of each upload when it comes, after all checks that the method's parts state."""
+        return ""
+
     def downloads_due(self, server_round: int, trains: bool) -> bool:
         """Whether what the last round made goes down in this one, to those who train or to the others."""
         return True

@@ -10,6 +10,9 @@ All that crosses are sums, so that it does not matter how rows are dealt among c
 it has from the others. `fedcgs.covariance` identity is FedNCM (Legate et al., 2023), the nearest mean by cosine,
 for which no M crosses. Beside it every client trains a private model of any architecture, alone, as `local` does.
 
+Clients whose means contradict most others' are left out, and none counts more than HEAVIEST medians
+(strategies/statistics.py).
+
 Departures. The features are directions z^, cut to 1/4096, as a private release's are: so sums are exact. Sigma is
 shrunk towards a sphere (`fedcgs.shrinkage`), since few rows a dimension have no inverse. It is pooled within classes,
 as the Gaussian discriminant has it; in the authors' code it is the total covariance, around the one mean of all rows,
@@ -20,7 +23,6 @@ private models to the means, is not built: their features lie in other spaces.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -57,6 +59,16 @@ from strategies.encoder_space import (
     unknown,
 )
 from strategies.release import RULE, encoder_scores
+from strategies.statistics import (
+    HEAVIEST,
+    Outliers,
+    Pooled,
+    Statistics,
+    impossible_means,
+    impossible_scatter,
+    rounding,
+    usual_samples,
+)
 
 MOMENT = "moment"
 MEANS = Spec("prototypes", counts=True)
@@ -70,10 +82,12 @@ class FedCGSSettings:
         covariance: Sigma, of all clients' rows around their class means (pooled) or around the one mean of all (total;
             FedCGS' code), or the identity, without priors (FedNCM).
         shrinkage: of the pooled Sigma towards a sphere of its own size, in [0, 1].
+        outliers: what becomes of a client whose class means contradict most others' (not with the identity).
     """
 
     covariance: Literal["pooled", "total", "identity"] = "pooled"
     shrinkage: Annotated[float, Field(ge=0, le=1)] = SHRINKAGE
+    outliers: Outliers = "leave-out"
 
 
 def layouts(num_classes: int, dim: int) -> dict[str, Layout]:
@@ -145,27 +159,43 @@ class FedCGS(ServerHalf):
         """In the first round alone."""
         return server_round == 1
 
+    def impossible(self, partition: int, upload: Payload) -> str:
+        """Means outside the unit ball, or moments that no rows with these means have; a release is noisy."""
+        own, moments = parts_of(upload)[MEANS.name], parts_of(upload).get(MOMENT)
+        if not isinstance(own, PrototypeSet) or self.settings.privacy != "none":
+            return ""
+        words = impossible_means(own, self.codec.wire_dtype)
+        if words or not isinstance(moments, Weights) or own.counts is None:
+            return words
+        shares = own.counts.double() / own.counts.sum()
+        scatter = _around(moments, own, shares)
+        return impossible_scatter(scatter, 2 * rounding(self.dim, self.codec.wire_dtype))
+
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """mu_j and Sigma of everybody's sums, in ascending order of partitions."""
         if self.options[FedCGSSettings].covariance == "identity":
             means = aggregate([part for part in uploads.values() if isinstance(part, PrototypeSet)], "weighted")
             return Outcome({}, {EVERYONE: means.without_counts()})
-        sums = torch.zeros(self.num_classes, self.dim, dtype=torch.float64)
-        counts = torch.zeros(self.num_classes, dtype=torch.float64)
-        moment = torch.zeros(self.dim, self.dim, dtype=torch.float64)
-        for _, upload in uploads.items():
-            own, moments = parts_of(upload)[MEANS.name], parts_of(upload)[MOMENT]
-            assert isinstance(own, PrototypeSet)
-            assert own.counts is not None
-            assert isinstance(moments, Weights)
-            n = own.counts.double()
-            sums[own.labels] += own.vectors.double() * n.unsqueeze(1)
-            counts[own.labels] += n
-            moment += moments.tensors[MOMENT].double() * n.sum()
+        usual, outliers = usual_samples(self.identities), self.options[FedCGSSettings].outliers
+        pooled = Pooled.of({}, self.dim)
+        pooled.hear([*uploads], lambda partition: self._statistics(uploads[partition], usual), usual, outliers)
+        sums, counts, moment = pooled.sums(self.num_classes)
         known = counts > 0
         means = PrototypeSet(known.nonzero().flatten(), (sums[known] / counts[known].unsqueeze(1)).float())
-        sent = self._discriminant(sums, counts, moment)
-        return Outcome(as_state(means), {EVERYONE: sent}, {"rows": int(counts.sum())})
+        sent = {EVERYONE: self._discriminant(sums, counts, moment)}
+        for partition, others in pooled.found.disputes.items():
+            sent[partition] = self._discriminant(*pooled.sums(self.num_classes, without=others))
+        return Outcome(as_state(means), sent, {"rows": int(counts.sum())}, pooled.warnings(self.settings.strategy))
+
+    def _statistics(self, upload: Payload, usual: float) -> Statistics:
+        """m_ij, n_ij and M_i - sum_j n_ij m_ij m_ij^T, as if of HEAVIEST medians of rows at most."""
+        own, moments = parts_of(upload)[MEANS.name], parts_of(upload)[MOMENT]
+        assert isinstance(own, PrototypeSet)
+        assert own.counts is not None
+        assert isinstance(moments, Weights)
+        counts = own.counts.double()
+        weights = min(1.0, HEAVIEST * usual / float(counts.sum())) * counts
+        return Statistics(own, weights, counts, _around(moments, own, weights))
 
     def _discriminant(self, sums: Tensor, counts: Tensor, moment: Tensor) -> Parts:
         options = self.options[FedCGSSettings]
@@ -181,6 +211,13 @@ class FedCGS(ServerHalf):
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""
         return None
+
+
+def _around(moments: Weights, means: PrototypeSet, weights: Tensor) -> Tensor:
+    """n (M_i / n_i) - sum_j w_j m_ij m_ij^T, n = sum_j w_j: the scatter around the class means, (d, d) float64."""
+    vectors = means.vectors.double()
+    between = vectors.T @ (weights.unsqueeze(1) * vectors)
+    return moments.tensors[MOMENT].double() * weights.sum() - between
 
 
 def _exchange(options: Options) -> Exchange:

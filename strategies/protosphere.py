@@ -7,6 +7,7 @@
     server   w_ij = n_i / |C_i|, since class counts stay at home;  mu_j = sum_i w_ij m_ij / sum_i w_ij
              Sigma = sum_i (n_i S_i + sum_j w_ij (m_ij - mu_j)(m_ij - mu_j)^T) / sum_i n_i, shrunk to a sphere
              once: W_j = Sigma^-1 mu_j in 16 bits,  b_j = -mu_j^T W_j / 2
+             over the clients that agree, none of which counts more than HEAVIEST medians (strategies/statistics.py)
     predict  `pool`: argmax_j log softmax(g(z))_j + log softmax(q + log pi_i)_j,  q = z^ W + b,
              pi_ij = (n_ij + 1/K) / (n_i + 1)
              `encoder`: argmax_j q_j, which knows classes that a client lacks
@@ -20,7 +21,7 @@ what each is worth, and where all together lose.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import torch
@@ -60,6 +61,15 @@ from strategies.encoder_space import (
 )
 from strategies.frame import seeded_frame
 from strategies.release import POOL, RULE
+from strategies.statistics import (
+    HEAVIEST,
+    Outliers,
+    Pooled,
+    Statistics,
+    impossible_means,
+    impossible_scatter,
+    usual_samples,
+)
 
 SCATTER = "scatter"
 MEANS = Spec("prototypes")
@@ -79,12 +89,14 @@ class ProtosphereSettings:
         exchanges: the rounds, from the first, in which clients send; 0: one where all train in each, else so many
             that nearly all have trained in one of them. Of a client the server takes the first that comes.
         fewest: rows of a class for its mean to be sent, unless none has so many.
+        outliers: what becomes of a client whose class means contradict most others'.
     """
 
     gamma: Positive = 10.0
     shrinkage: Annotated[float, Field(ge=0, le=1)] = 0.01
     exchanges: Count = 0
     fewest: AtLeastOne = 5
+    outliers: Outliers = "leave-out"
 
 
 def layouts(num_classes: int, dim: int) -> dict[str, Layout]:
@@ -174,46 +186,63 @@ class Protosphere(ServerHalf):
         """In the first rounds alone."""
         return server_round <= rounds_of_exchange(self.settings, self.options)
 
+    def impossible(self, partition: int, upload: Payload) -> str:
+        """Means outside the unit ball, or a scatter that no rows have."""
+        own, apart = parts_of(upload)[MEANS.name], parts_of(upload)[SCATTER]
+        assert isinstance(own, PrototypeSet)
+        assert isinstance(apart, Weights)
+        scatter = self._scatter(apart)
+        # each value is rounded to 11 bits, and of the smallest to what 16 bits can tell from 0
+        rounded = 2.0**-11 * float(scatter.norm()) + 2.0**-24 * self.dim / scale_of(self.settings)
+        return impossible_means(own, self.codec.wire_dtype) or impossible_scatter(scatter, rounded)
+
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
-        """mu_j and Sigma of everybody who was heard so far, each once, in ascending order of partitions."""
-        k, d = self.num_classes, self.dim
-        zeros = torch.zeros(k, d), torch.zeros(k), torch.zeros(d, d)
-        names = "sums", "weights", "moment"
-        sums, weights, moment = (state.get(n, z).double().clone() for n, z in zip(names, zeros, strict=True))
-        heard: list[int] = state["heard"].tolist() if state else []
-        rows, columns = torch.triu_indices(d, d)
-        fresh = False
-        for partition, upload in uploads.items():
-            if partition in heard:
-                continue
-            fresh = True
-            own, apart = parts_of(upload)[MEANS.name], parts_of(upload)[SCATTER]
-            assert isinstance(own, PrototypeSet)
-            assert isinstance(apart, Weights)
-            heard.append(partition)
-            if not len(own.labels):
-                # of a client without training rows
-                continue
-            n, means = float(self.identities[partition].rows[0]), own.vectors.double()
-            share = n / len(own.labels)
-            scatter = torch.zeros(d, d, dtype=torch.float64)
-            scatter[rows, columns] = apart.tensors[SCATTER][0].double() / scale_of(self.settings)
-            scatter = scatter + scatter.triu(1).T
-            sums[own.labels] += share * means
-            weights[own.labels] += share
-            moment += n * scatter + share * means.T @ means
-        kept = {"sums": sums, "weights": weights, "moment": moment, "heard": torch.tensor(heard, dtype=torch.int64)}
-        figures, late = {"heard": len(heard)}, self._unheard(heard, server_round)
-        if not fresh or not bool(weights.any()):
-            return Outcome(kept, {}, figures, late, keeps=True)
+        """mu_j and Sigma of everybody who was heard so far and agrees, each once, in ascending order of partitions."""
+        pooled = Pooled.of(state, self.dim)
+        fresh = [partition for partition in uploads if partition not in pooled.heard]
+        figures = {"heard": len(pooled.heard) + len(fresh)}
+        if not fresh:
+            return Outcome(state, {}, figures, self._unheard(pooled.heard, server_round), keeps=True)
+        usual = usual_samples(self.identities)
+        outliers = self.options[ProtosphereSettings].outliers
+        pooled.hear(fresh, lambda partition: self._statistics(partition, uploads[partition], usual), usual, outliers)
+        late = self._unheard(pooled.heard, server_round)
+        if not pooled.told:
+            return Outcome(pooled.as_state(self.num_classes), {}, figures, late, keeps=True)
+        sent = {EVERYONE: self._discriminant(*pooled.sums(self.num_classes))}
+        for partition, others in pooled.found.disputes.items():
+            sent[partition] = self._discriminant(*pooled.sums(self.num_classes, without=others))
+        warnings = (*late, *pooled.warnings(self.settings.strategy))
+        return Outcome(pooled.as_state(self.num_classes), sent, figures, warnings)
+
+    def _statistics(self, partition: int, upload: Payload, usual: float) -> Statistics | None:
+        """m_ij, w_ij and n_i S_i; None of a client without training rows."""
+        own, apart = parts_of(upload)[MEANS.name], parts_of(upload)[SCATTER]
+        assert isinstance(own, PrototypeSet)
+        assert isinstance(apart, Weights)
+        if not len(own.labels):
+            return None
+        identity = self.identities[partition]
+        n, ones = min(float(identity.rows[0]), HEAVIEST * usual), torch.ones(len(own.labels), dtype=torch.float64)
+        # a class of fewer rows would have stayed at home
+        fewest = n / (2 * max(len(identity.classes), 1))
+        return Statistics(own, n / len(own.labels) * ones, fewest * ones, n * self._scatter(apart))
+
+    def _scatter(self, apart: Weights) -> Tensor:
+        """S_i of the half that crossed, (d, d) float64."""
+        scatter = torch.zeros(self.dim, self.dim, dtype=torch.float64)
+        rows, columns = torch.triu_indices(self.dim, self.dim)
+        scatter[rows, columns] = apart.tensors[SCATTER][0].double() / scale_of(self.settings)
+        return scatter + scatter.triu(1).T
+
+    def _discriminant(self, sums: Tensor, weights: Tensor, moment: Tensor) -> Parts:
         bound = min(self.settings.max_prototype_norm, MOST)
         covariance = covariance_of_sums(sums, weights, moment, self.options[ProtosphereSettings].shrinkage)
         found = discriminant_of(sums, weights, torch.ones_like(weights), covariance, bound)
         # as it crosses
-        found = Weights({**found.tensors, WEIGHT: found.tensors[WEIGHT].half().float()})
-        return Outcome(kept, {EVERYONE: Parts({DISCRIMINANT: found})}, figures, late)
+        return Parts({DISCRIMINANT: Weights({**found.tensors, WEIGHT: found.tensors[WEIGHT].half().float()})})
 
-    def _unheard(self, heard: list[int], server_round: int) -> tuple[str, ...]:
+    def _unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
         """Who is in no discriminant, where nobody is to send any more."""
         missing = sorted(set(self.identities) - set(heard))
         if self.uploads_due(server_round + 1) or not missing:

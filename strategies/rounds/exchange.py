@@ -185,6 +185,7 @@ def checked_reply(
     confusions: Confusions | None = None,
     units: Mapping[int, float] | None = None,
     keep: Callable[[int, Payload], None] | None = None,
+    impossible: Callable[[int, Payload], str] = lambda partition, payload: "",
 ) -> Reply:
     """A reply as a value. Whatever a client's bytes make fail is that client's failure, and nobody else's.
 
@@ -194,6 +195,7 @@ def checked_reply(
         confusions: takes what clients take for what, where they were asked; without it nothing of it is legal.
         units: what the norms of a client's upload are measured in (1 where it has none).
         keep: takes uploads that wait in files.
+        impossible: says of an upload what in it cannot be, "" where it may be true.
 
     Raises:
         RunError: a simulation worker died, has another home than the run, or says that its method failed.
@@ -212,7 +214,7 @@ def checked_reply(
         words = one_line(message.error.reason or "", LONGEST_REFUSAL)
         raise RunError(f"round {round_number}: {words} {MEND}")
     try:
-        asked = (limits, roster or {}, shared, confusions, units or {}, keep)
+        asked = (limits, roster or {}, shared, confusions, units or {}, keep, impossible)
         return _reply(message, partition, trains, round_number, *asked)
     # Flower leaves some of a record's parts unread until they are asked for
     except Exception as error:
@@ -230,6 +232,7 @@ def _reply(
     confusions: Confusions | None,
     units: Mapping[int, float],
     keep: Callable[[int, Payload], None] | None,
+    impossible: Callable[[int, Payload], str],
 ) -> Reply:
     own = replace(limits, max_norm=limits.max_norm * units.get(partition, 1.0))
     if partition in roster:
@@ -241,6 +244,11 @@ def _reply(
         reply = _held_against(roster[partition], reply)
     if reply.report is not None and "confusion" in message.content:
         reply = _with_confusion(reply, message.content.metric_records["confusion"], confusions, roster.get(partition))
+    if reply.report is not None and reply.report.payload is not None:
+        words = impossible(partition, reply.report.payload)
+        if words:
+            report = replace(reply.report, payload=None)
+            reply = replace(reply, report=report, problem=f"upload dropped: {words}", dropped=True)
     reply = replace(reply, problem=_told(reply.problem), refused=_told(reply.refused))
     if keep is None or reply.report is None or reply.report.payload is None:
         return reply

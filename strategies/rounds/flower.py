@@ -384,6 +384,7 @@ class PrototypeStrategy(Strategy):
             "confusions": self._confusions,
             "units": self._units,
             "keep": self._scratch.put if self.run.exchange.waits else None,
+            "impossible": self.half.impossible,
         }
 
     # --- the start ----------------------------------------------------------------------------------

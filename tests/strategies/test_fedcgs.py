@@ -1,5 +1,7 @@
 """FedCGS: its discriminant is scikit-learn's on all rows together, however they are dealt; FedNCM; what is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -31,19 +33,20 @@ def rows(seed=0, n=N, classes=K):
     return torch.tensor(features), torch.tensor(labels)
 
 
-def halves_of(classes=K, lines=None, **settings):
+def halves_of(classes=K, lines=None, sizes=(5,) * 9, **settings):
     run = read_settings(ASKED["fedcgs"] | {"feature-dim": D} | settings)
     server = run.method.server(run.settings, run.options)
     objective = run.method.objective(run.settings, run.options, classes)
     if lines is None:
         lines = tuple(line for part, w in objective.shared(None).items() for line in layout_lines(part, w.layout))
-    server.meet(Codec(classes, D), {p: Identity(p, 9, "net", rows=(5, 0, 0), layouts=lines) for p in range(9)})
+    identities = {p: Identity(p, 9, "net", rows=(size, 0, 0), layouts=lines) for p, size in enumerate(sizes)}
+    server.meet(Codec(classes, D), identities)
     return server, objective
 
 
 def outcome_of(deal, features, labels, classes=K, **settings):
     """What the server makes of clients that hold these rows each, and the objective that judges by it."""
-    server, objective = halves_of(classes, **settings)
+    server, objective = halves_of(classes, sizes=[len(labels[own]) for own in deal], **settings)
     uploads = {}
     for partition, own in enumerate(deal):
         state = ClientState(None, encoded=lambda own=own: (features[own], labels[own]))
@@ -191,3 +194,41 @@ def test_other_dimensions_and_masks_are_refused_before_round_1(part):
 def test_where_clients_are_sampled_it_says_whose_rows_are_missing():
     assert halves_of()[0].notices() == ()
     assert "`fraction-train`" in halves_of(**{"fraction-train": 0.5})[0].notices()[0]
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (lambda means, moment: (-15 * means, moment), "norm 15"),
+        (lambda means, moment: (means, 0 * moment), "vary by less than nothing"),
+        (lambda means, moment: (0.9 * means.roll(1, 0), 3 * moment), "add up to 1"),
+    ],
+)
+def test_statistics_that_no_rows_have_are_refused(lie, words):
+    features, labels = rows()
+    server, objective = halves_of(sizes=(N,))
+    upload = objective.upload(ClientState(None, encoded=lambda: (features, labels)), 1)
+    assert server.impossible(0, upload) == ""
+    own, moment = upload.parts["prototypes"], upload.parts["moment"].tensors["moment"]
+    vectors, moment = lie(own.vectors, moment)
+    told = {"prototypes": replace(own, vectors=vectors), "moment": Weights({"moment": moment})}
+    assert words in server.impossible(0, Parts(told))
+
+
+def test_who_contradicts_the_others_is_left_out_and_named():
+    random = np.random.default_rng(3)
+    centres = 6 * random.normal(size=(K, D)) + 20
+    labels = torch.arange(N) % K
+    features = torch.tensor(centres[labels] + random.normal(size=(N, D)))
+    server, objective = halves_of(sizes=(80,) * 5)
+    states = [ClientState(None, encoded=lambda s=s: (features[s::5], labels[s::5])) for s in range(5)]
+    uploads = {p: objective.upload(state, 1) for p, state in enumerate(states)}
+    honest = server.aggregate(uploads, {}, 1)
+    assert honest.warnings == []
+    own = uploads[2].parts["prototypes"]
+    lie = Parts({**uploads[2].parts, "prototypes": replace(own, vectors=own.vectors.roll(1, 0))})
+    found = server.aggregate({**uploads, 2: lie}, {}, 1)
+    assert "client 2 is left out" in found.warnings[0]
+    without = server.aggregate({p: upload for p, upload in uploads.items() if p != 2}, {}, 1)
+    both = [each.downloads[EVERYONE].parts["discriminant"].tensors["weight"] for each in (found, without)]
+    assert torch.equal(*both)

@@ -1,6 +1,7 @@
 """Protosphere: its sums are those of all rows together; its pool by hand; whose means cross; who is heard once."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,15 +12,17 @@ from torch.nn.functional import normalize
 from experiments.runtime.grid import LocalGrid
 from federation.settings import SettingError
 from federation.wire.codec import Codec
-from federation.wire.payloads import Identity, Report, parts_of
+from federation.wire.payloads import Identity, Parts, Report, parts_of
 from federation.wire.weights import layout_lines
 from prototypes.prototype_set import PrototypeSet
+from prototypes.weights import Weights
 from runs.folder import RunFolder
 from runs.round import Reply
 from strategies import read_settings
 from strategies.contract import EVERYONE, ClientState
 from strategies.protosphere import spoken_for
 from strategies.rounds.holding import Holding
+from strategies.statistics import HEAVIEST, Pooled
 from tests.strategies.watched import start
 
 K, D, N = 4, 5, 480
@@ -80,7 +83,7 @@ def test_how_rows_are_dealt_changes_nothing_but_the_weights_of_unlike_classes():
     """Sigma and mu by loops over clients, classes and rows."""
     features, labels = rows(1)
     labels = torch.where((torch.arange(N) < 120) & (labels == 3), 0, labels)  # the first client lacks a class
-    server, objective = halves(**{"protosphere.shrinkage": 0.0})
+    server, objective = halves(**{"protosphere.shrinkage": 0.0, "protosphere.outliers": "keep"})
     uploads = uploads_of(objective, features, labels)
     state = server.aggregate(uploads, {}, 1).state
     of, ends = normalize(features.double(), dim=1), np.cumsum([0, *SIZES.values()])
@@ -96,9 +99,10 @@ def test_how_rows_are_dealt_changes_nothing_but_the_weights_of_unlike_classes():
             moment += n / len(sent) * np.outer(mean, mean)
             for row in own[y == k]:
                 moment += np.outer(row - mean, row - mean)
-    assert np.allclose(state["sums"], sums, rtol=1e-5, atol=1e-4)
-    assert np.allclose(state["weights"], weights)
-    assert np.allclose(state["moment"], moment, rtol=1e-3, atol=1e-2)
+    found = Pooled.of(state, D).sums(K)
+    assert np.allclose(found[0], sums, rtol=1e-5, atol=1e-4)
+    assert np.allclose(found[1], weights)
+    assert np.allclose(found[2], moment, rtol=1e-3, atol=1e-2)
 
 
 def test_the_pool_is_the_product_of_both_posteriors_with_the_client_s_own_classes_before():
@@ -159,7 +163,8 @@ def test_a_client_is_heard_once_and_later_ones_are_added():
     first = server.aggregate({p: uploads[p] for p in (0, 2)}, {}, 1)
     then = server.aggregate({p: uploads[p] for p in (0, 1)}, first.state, 2)
     assert then.figures["heard"] == 3
-    assert all(torch.allclose(then.state[name], whole[name]) for name in ("sums", "weights", "moment"))
+    both = zip(Pooled.of(then.state, D).sums(K), Pooled.of(whole, D).sums(K), strict=True)
+    assert all(torch.allclose(*each) for each in both)
     assert halves(**{"fraction-train": 0.1})[0].uploads_due(30)
     assert not halves()[0].uploads_due(2)
 
@@ -249,7 +254,113 @@ def test_of_a_client_without_rows_nothing_is_added_and_who_was_not_heard_is_name
     with_it = server.aggregate({0: uploads[0], 1: empty, 2: uploads[2]}, {}, 1)
     without = server.aggregate({0: uploads[0], 2: uploads[2]}, {}, 1)
     assert with_it.warnings == ()
-    assert torch.equal(with_it.state["moment"], without.state["moment"])
+    assert torch.equal(with_it.state["scatter"], without.state["scatter"])
+    assert torch.equal(with_it.state["sums"], without.state["sums"])
     # nobody new: what went down stays as it was
     again = server.aggregate({0: uploads[0]}, with_it.state, 2)
     assert (again.downloads, again.keeps) == ({}, True)
+
+
+# --- clients who contradict the others ---------------------------------------------------------------------------
+
+
+def federation_of(number, **settings):
+    """Uploads of clients that each hold all classes, with a server that knows them."""
+    random = np.random.default_rng(4)
+    centres = 6 * random.normal(size=(K, D)) + 20
+    server, objective = halves(**settings)
+    sizes = dict.fromkeys(range(number), 60)
+    layouts = server.identities[0].layouts
+    identities = {
+        p: Identity(p, number, "net", classes=tuple(range(K)), rows=(n, 0, 0), layouts=layouts)
+        for p, n in sizes.items()
+    }
+    server.meet(Codec(K, D), identities)
+    uploads = {}
+    for p, n in sizes.items():
+        labels = np.arange(n) % K
+        features = torch.tensor(centres[labels] + random.normal(size=(n, D))).float()
+        uploads[p] = objective.upload(ClientState(None, encoded=lambda f=features, y=labels: (f, torch.tensor(y))), 1)
+    return server, uploads
+
+
+def turned(upload):
+    """Each class has the mean of another."""
+    parts = parts_of(upload)
+    own = parts["prototypes"]
+    return Parts({**parts, "prototypes": PrototypeSet(own.labels, own.vectors.roll(1, 0))})
+
+
+def weight_of(download):
+    return parts_of(download)["discriminant"].tensors["weight"]
+
+
+def test_who_contradicts_the_others_is_left_out_and_named():
+    server, uploads = federation_of(5)
+    honest = server.aggregate(uploads, {}, 1)
+    assert honest.warnings == ()
+    assert set(honest.downloads) == {EVERYONE}
+    found = server.aggregate({**uploads, 3: turned(uploads[3])}, {}, 1)
+    (warning,) = found.warnings
+    assert "client 3 is left out" in warning
+    assert "protosphere.outliers" in warning
+    without = server.aggregate({p: upload for p, upload in uploads.items() if p != 3}, {}, 1)
+    assert torch.equal(weight_of(found.downloads[EVERYONE]), weight_of(without.downloads[EVERYONE]))
+    server, uploads = federation_of(5, **{"protosphere.outliers": "keep"})
+    kept = server.aggregate({**uploads, 3: turned(uploads[3])}, {}, 1)
+    assert kept.warnings == ()
+    assert not torch.allclose(weight_of(kept.downloads[EVERYONE]), weight_of(without.downloads[EVERYONE]))
+
+
+def test_who_comes_later_is_judged_by_those_who_came_before():
+    server, uploads = federation_of(5, **{"fraction-train": 0.5, "protosphere.exchanges": 2})
+    first = server.aggregate({p: uploads[p] for p in (0, 1, 2)}, {}, 1)
+    then = server.aggregate({3: turned(uploads[3]), 4: uploads[4]}, first.state, 2)
+    assert any("client 3 is left out" in each for each in then.warnings)
+    honest = server.aggregate({p: uploads[p] for p in (0, 1, 2, 4)}, {}, 1)
+    assert torch.allclose(weight_of(then.downloads[EVERYONE]), weight_of(honest.downloads[EVERYONE]), rtol=1e-3)
+
+
+def test_two_who_contradict_each_other_each_get_the_sums_without_the_other():
+    server, uploads = federation_of(4)
+    some = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
+
+    def of(upload, labels):
+        parts = parts_of(upload)
+        return Parts({**parts, "prototypes": PrototypeSet(torch.tensor(labels), parts["prototypes"].vectors[labels])})
+
+    sent = {p: of(uploads[p], labels) for p, labels in some.items()}
+    found = server.aggregate({**sent, 1: turned(sent[1])}, {}, 1)
+    assert set(found.downloads) == {EVERYONE, 0, 1}
+    assert "clients 0 and 1 contradict each other" in found.warnings[0]
+    known = parts_of(found.downloads[0])["discriminant"].tensors["known"]
+    assert bool((known > 0).all())
+    assert not torch.allclose(weight_of(found.downloads[0]), weight_of(found.downloads[1]))
+
+
+def test_no_client_counts_more_than_a_few_medians():
+    server, uploads = federation_of(5)
+    honest = Pooled.of(server.aggregate(uploads, {}, 1).state, D).sums(K)[1]
+    claim = {p: replace(each, rows=(2**31 - 1, 0, 0)) if p == 2 else each for p, each in server.identities.items()}
+    server.meet(Codec(K, D), claim)
+    found = Pooled.of(server.aggregate(uploads, {}, 1).state, D).sums(K)[1]
+    assert torch.allclose(found, honest * (4 + HEAVIEST) / 5)
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (lambda means, half: (-15 * means, half), "norm 15"),
+        (lambda means, half: (means, -half), "vary by less than nothing"),
+        (lambda means, half: (means, 1e4 * half), "add up to 1"),
+    ],
+)
+def test_statistics_that_no_rows_have_are_refused(lie, words):
+    features, labels = rows()
+    server, objective = halves()
+    for partition, upload in uploads_of(objective, features, labels).items():
+        assert server.impossible(partition, upload) == ""
+        own, half = parts_of(upload)["prototypes"], parts_of(upload)["scatter"].tensors["scatter"]
+        vectors, half = lie(own.vectors, half)
+        told = Parts({"prototypes": PrototypeSet(own.labels, vectors), "scatter": Weights({"scatter": half})})
+        assert words in server.impossible(partition, told)

@@ -1,0 +1,194 @@
+"""Class statistics of clients added up, so that no client of many owns the sum: what `protosphere` and `fedcgs` share.
+
+    client   m_ij of its classes, w_ij that each weighs, S_i the scatter of its n_i = sum_j w_ij rows
+    server   s_j = sum_i w_ij m_ij,  n_j = sum_i w_ij,  M = sum_i (n_i S_i + sum_j w_ij m_ij m_ij^T)
+
+over the clients whose means do not contradict most others' (prototypes/agreement.py). A client weighs HEAVIEST medians
+at most: a mean of so many rows is as good as known, so that more would add nothing but power. Two who contradict each
+other, where nobody can say who is right, each get sums without the other's means; its scatter, whose trace is 1 at
+most, stays.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from federation.wire.payloads import Identity
+from prototypes.agreement import Disagreement, disagreement
+from prototypes.prototype_set import PrototypeSet
+from strategies.contract import State
+
+Outliers = Literal["leave-out", "keep"]
+HEAVIEST = 5.0
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What one client tells.
+
+    Attributes:
+        means: m_ij, (k_i, d). weights: w_ij, (k_i,) float64. rows: of how many rows each mean is at least, (k_i,).
+        scatter: n_i S_i, (d, d) float64.
+    """
+
+    means: PrototypeSet
+    weights: Tensor
+    rows: Tensor
+    scatter: Tensor
+
+
+@dataclass
+class Pooled:
+    """Of everybody who was heard.
+
+    Attributes:
+        heard: partitions, in the order in which they came; some told nothing.
+        told: partition -> its statistics, without the scatter.
+        scatter: the sum of n_i S_i, (d, d) float64, of those who were not left out when they came.
+        found: who is left out, and who contradicts whom.
+    """
+
+    scatter: Tensor
+    heard: list[int] = field(default_factory=list)
+    told: dict[int, Statistics] = field(default_factory=dict)
+    found: Disagreement = field(default_factory=Disagreement)
+
+    @classmethod
+    def of(cls, state: State, dim: int) -> "Pooled":
+        """As a state keeps it; nobody where it is empty."""
+        none = torch.zeros(0, 0, dtype=torch.float64)
+        if not state:
+            return cls(torch.zeros(dim, dim, dtype=torch.float64))
+        pooled = cls(state["scatter"].clone(), state["heard"].tolist())
+        for partition in state["owner"].unique().tolist():
+            own = state["owner"] == partition
+            means = PrototypeSet(state["labels"][own], state["vectors"][own])
+            pooled.told[partition] = Statistics(means, state["shares"][own], state["rows"][own], none)
+        return pooled
+
+    def as_state(self, num_classes: int) -> State:
+        """Inverse of `of`, and beside it the sums and weights of all classes."""
+        state: State = {"heard": torch.tensor(self.heard, dtype=torch.int64), "scatter": self.scatter}
+        told = sorted(self.told.items())
+        if not told:
+            return state
+        owner = [torch.full((len(each.means),), partition) for partition, each in told]
+        sums, weights, _ = self.sums(num_classes)
+        return state | {
+            "owner": torch.cat(owner),
+            "labels": torch.cat([each.means.labels for _, each in told]),
+            "vectors": torch.cat([each.means.vectors for _, each in told]),
+            "shares": torch.cat([each.weights for _, each in told]),
+            "rows": torch.cat([each.rows for _, each in told]),
+            "sums": sums,
+            "weights": weights,
+        }
+
+    def hear(
+        self, fresh: Sequence[int], read: Callable[[int], Statistics | None], usual: float, outliers: Outliers
+    ) -> None:
+        """Take in clients that were not heard before, and judge everybody anew.
+
+        Args:
+            read: the statistics of one of them, which are asked for twice; None for one without rows.
+            usual: the median of clients' samples.
+        """
+        self.heard += fresh
+        scatter, rows = self.scatter.clone(), sum(float(each.weights.sum()) for each in self.told.values())
+        for partition in fresh:
+            own = read(partition)
+            if own is None:
+                continue
+            # that the many say how much rows vary
+            size = float(own.weights.sum())
+            share = min(1.0, usual / size)
+            scatter += share * own.scatter
+            rows += share * size
+            self.told[partition] = Statistics(own.means, own.weights, own.rows, torch.zeros(0, 0, dtype=torch.float64))
+        if outliers == "leave-out" and rows:
+            means = {partition: each.means for partition, each in self.told.items()}
+            of_rows = {partition: each.rows for partition, each in self.told.items()}
+            self.found = disagreement(means, of_rows, scatter / rows)
+        for partition in fresh:
+            if partition in self.told and partition not in self.found.left_out:
+                own = read(partition)
+                assert own is not None
+                self.scatter += own.scatter
+
+    def sums(self, num_classes: int, without: Iterable[int] = ()) -> tuple[Tensor, Tensor, Tensor]:
+        """s_j (K, d), n_j (K,) and M (d, d), in float64, in ascending order of partitions.
+
+        Args:
+            without: whose means are not in them, beside those that are left out.
+        """
+        dim = len(self.scatter)
+        sums = torch.zeros(num_classes, dim, dtype=torch.float64)
+        weights = torch.zeros(num_classes, dtype=torch.float64)
+        moment = self.scatter.clone()
+        for partition, own in sorted(self.told.items()):
+            if partition in self.found.left_out or partition in without:
+                continue
+            vectors = own.means.vectors.double()
+            weighted = own.weights.unsqueeze(1) * vectors
+            sums[own.means.labels] += weighted
+            weights[own.means.labels] += own.weights
+            moment += weighted.T @ vectors
+        return sums, weights, moment
+
+    def warnings(self, strategy: str) -> list[str]:
+        """Sentences on who is left out and who contradicts whom."""
+        keep = f'look at its labels, its data and its software; `{strategy}.outliers` "keep" takes it in'
+        said = [
+            f"client {partition} is left out of the shared statistics: its class means lie far from all others' "
+            f"({keep})"
+            for partition in self.found.far
+        ]
+        said += [
+            f"client {partition} is left out of the shared statistics: its class means contradict those of the clients "
+            f"that it can be held against ({keep})"
+            for partition in self.found.contradicted
+        ]
+        return said + [
+            f"clients {partition} and {other} contradict each other on their classes, and nobody can say who is right: "
+            "neither gets what the other's means say; look at the labels of both"
+            for partition, others in sorted(self.found.disputes.items())
+            for other in sorted(others)
+            if partition < other
+        ]
+
+
+def usual_samples(identities: Mapping[int, Identity]) -> float:
+    """The median of clients' training samples, of those that have any; 0 where nobody has."""
+    claims = [identity.rows[0] for identity in identities.values() if identity.rows and identity.rows[0] > 0]
+    return float(median(claims)) if claims else 0.0
+
+
+def impossible_means(means: PrototypeSet, wire_dtype: str) -> str:
+    """Of means of unit vectors: what speaks against them, "" for nothing."""
+    longest = float(means.vectors.double().norm(dim=1).max()) if len(means) else 0.0
+    if longest <= 1 + rounding(means.vectors.shape[1], wire_dtype):
+        return ""
+    return f"a mean of unit vectors has norm 1 at most, and it holds one of norm {longest:.3g}"
+
+
+def impossible_scatter(scatter: Tensor, tolerance: float) -> str:
+    """Of the scatter of unit vectors around their class means, (d, d): what speaks against it, "" for nothing.
+
+    Args:
+        tolerance: what rounding on the way may add to a sum, or take from an eigenvalue.
+    """
+    trace, least = float(scatter.trace()), float(torch.linalg.eigvalsh(scatter.double())[0])
+    if trace > 1 + tolerance:
+        return f"the squared distances of unit vectors to their means add up to 1 a row at most, and its to {trace:.3g}"
+    if least < -tolerance:
+        return f"no rows vary by less than nothing in a direction, and its do by {least:.3g}"
+    return ""
+
+
+def rounding(dim: int, wire_dtype: str) -> float:
+    """How much the norm of a unit vector may change on the wire: a value of int8 by a 254th of the largest."""
+    return 1e-3 + (dim**0.5 / 254 if wire_dtype == "int8" else 0.0)
