@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import complete
-from cli.options import end
+from cli.options import Trust, end
 
 if TYPE_CHECKING:
     from experiments.compare.cells import Cell
@@ -166,6 +166,7 @@ def compare(
     keep_models: Annotated[
         bool, typer.Option("--keep-models", help="Keep the clients' models of finished cells, for `predict`.")
     ] = False,
+    trust: Trust = False,
 ) -> None:
     """Compare methods over data sets, partitions and seeds.
 
@@ -184,6 +185,8 @@ def compare(
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
     narrowing |= {"baseline": baseline}
+    if trust and not resume:
+        end("--trust goes with --resume: what you name yourself is run anyhow.", BAD_INPUT)
     if ray and flower:
         end("--ray runs each cell in one process of a cluster; it goes without --flower.", BAD_INPUT)
     if not flower and not ray and (cpus_per_client is not None or gpus_per_client is not None):
@@ -193,7 +196,7 @@ def compare(
         if resume:
             choices = (file, preset, *narrowing.values(), target is not None, sweep, settings, data, scale != 1.0)
             refused = equal_steps or any(choices)
-            comparison, cells, folder = _resumed(resume, results, refused)
+            comparison, cells, folder = _resumed(resume, results, refused, trust)
             jobs = folder.jobs if jobs is None else jobs
         else:
             comparison, cells = _resolved(
@@ -256,7 +259,7 @@ def _resolved(
     return comparison, cells(comparison, overrides, places, scale)
 
 
-def _resumed(name: str, results: str, refused: bool) -> "tuple[Comparison, list[Cell], ComparisonFolder]":
+def _resumed(name: str, results: str, refused: bool, trust: bool) -> "tuple[Comparison, list[Cell], ComparisonFolder]":
     from experiments.compare.folder import ComparisonFolder
     from federation.settings import SettingError
 
@@ -265,7 +268,7 @@ def _resumed(name: str, results: str, refused: bool) -> "tuple[Comparison, list[
             "--resume goes on with a comparison as it was started: give it no file and no other choices."
         )
     folder = ComparisonFolder.find(name, results)
-    return *folder.read(), folder
+    return *folder.read(trust), folder
 
 
 def _run(

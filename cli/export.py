@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import Encoder, Rule
+from cli.options import Encoder, Rule, Trust
 
 BAD_INPUT = 2
 
@@ -27,6 +27,7 @@ def export(
     rule: Rule = "",
     encoder: Encoder = "",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Write a client's model as one file for elsewhere.
 
@@ -39,7 +40,7 @@ def export(
     from serving.predict import open_trained
 
     try:
-        trained = open_trained(state, "cpu", encoder)
+        trained = open_trained(state, "cpu", encoder, trust)
         for notice in trained.notices:
             typer.echo(f"warning: {notice}", err=True)
         write(trained, output, kind, rule, force)

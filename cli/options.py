@@ -27,6 +27,10 @@ Encoder = Annotated[
         show_default=False,
     ),
 ]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Run code that the folder names, though this PROTOSPHERE_HOME has not run it itself."),
+]
 
 
 def end(sentence: str, code: int) -> NoReturn:

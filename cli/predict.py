@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import Encoder, Rule, end
+from cli.options import Encoder, Rule, Trust, end
 
 if TYPE_CHECKING:
     from serving.predict import Answer
@@ -44,6 +44,7 @@ def predict(
     label_column: Annotated[
         str, typer.Option(help="Of a table: where the classes are.", metavar="NAME", show_default=False)
     ] = "",
+    trust: Trust = False,
 ) -> None:
     """Classify images, texts or rows with a client's model.
 
@@ -64,7 +65,7 @@ def predict(
     from serving.rows import answers_to, holds_rows, read_rows
 
     try:
-        trained = open_trained(state, device, encoder)
+        trained = open_trained(state, device, encoder, trust)
         for notice in trained.notices:
             typer.echo(f"warning: {notice}", err=True)
         chosen = trained.chosen(rule)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli import complete
-from cli.options import end
+from cli.options import Trust, end
 
 BAD_INPUT = 2
 
@@ -41,11 +41,12 @@ def report(
             show_default=False,
         ),
     ] = "",
+    trust: Trust = False,
 ) -> None:
     """Write a run's report anew, or print what a client alone knows.
 
     report.html and its pictures go into the folder of the run, finished or interrupted. Everything comes from that
-    folder, wherever it was copied to.
+    folder, wherever it was copied to. A method's code that this home has not run itself is run with --trust alone.
 
     Exits 0 when the report was written, else 2.
     """
@@ -69,7 +70,7 @@ def report(
         else:
             here, there = Path(folder).expanduser(), results_root(results) / folder
             place = there if there.is_dir() and not here.exists() else here
-        typer.echo(f"report: {write_report(place.resolve())}")
+        typer.echo(f"report: {write_report(place.resolve(), trust)}")
     except SettingError as error:
         end(str(error), BAD_INPUT)
     except OSError as error:

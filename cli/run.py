@@ -12,7 +12,7 @@ import typer
 
 from cli import complete
 from cli.display import Display
-from cli.options import Preset, end
+from cli.options import Preset, Trust, end
 from federation.startup import uncollected
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ def run(
             show_default=False,
         ),
     ] = "",
+    trust: Trust = False,
     outcome: Annotated[
         Path | None,
         typer.Option(
@@ -128,6 +129,8 @@ def run(
 
     Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
     """
+    if trust and not resume:
+        end("--trust goes with --resume: what you name yourself is run anyhow.", BAD_INPUT)
     _refuse_idle_flags(flower, ray, superlink, cpus_per_client, gpus_per_client, workers)
     in_process = not flower and not superlink
     _refuse_idle_engine(in_process, workers, engine, cohort_size, cuda_graphs)
@@ -141,7 +144,7 @@ def run(
         try:
             with interruptible():
                 # its imports take seconds
-                asked = (settings or [], preset, resume, results, clients)
+                asked = (settings or [], preset, resume, results, clients, trust)
                 ending = _planned(*asked, superlink, ray, in_process, (cpus, gpus))
         except Interrupted as interruption:
             words = f"stopped by {interruption.name} before anything was started."
@@ -195,6 +198,7 @@ def _planned(
     resume: str,
     results: str,
     clients: int | None,
+    trust: bool,
     superlink: str,
     ray: str,
     in_process: bool,
@@ -214,7 +218,14 @@ def _planned(
             cluster_at(ray).holds(*resources)
         here = not (superlink or ray)
         wanted = plan(
-            settings, preset=preset, resume=resume, results=results, clients=clients, remote=bool(superlink), here=here
+            settings,
+            preset=preset,
+            resume=resume,
+            results=results,
+            clients=clients,
+            remote=bool(superlink),
+            here=here,
+            trust=trust,
         )
         if in_process:
             device_of(str(wanted.run_config["device"]), "setting `device` is")

@@ -1,17 +1,23 @@
 """Somebody's own code, by name or by file: `package.module:NAME`, `./file.py` or `./file.py:NAME`.
 
 A file is loaded by its path, so that folders beside it may be called like ours.
+
+The home keeps a digest of all that was loaded: a folder that somebody else gave may name code, too, and whoever reads
+one asks `ran_here` first (strategies/trust.py).
 """
 
 import hashlib
-import importlib
+import importlib.machinery
+import importlib.util
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 from models.split import ModelError, words_of
 
+RAN = "own-code"  # a folder of the home: an empty file for each content that was run, by its digest
 MISSING = "a file that it names is not to be had here, or cannot be loaded"
 
 
@@ -72,6 +78,7 @@ def load(name: str, usual: str) -> object:
     path, attribute = parted(name)
     try:
         module = _of_file(Path(path).expanduser()) if is_file(name) else importlib.import_module(path)
+        _remember(name)
         return getattr(module, attribute or usual)
     except ModelError:
         raise
@@ -81,6 +88,67 @@ def load(name: str, usual: str) -> object:
         if is_file(name) and isinstance(error, AttributeError):
             how = f"holds no {attribute or usual}: name what it holds after a colon, as in {path}:NAME ({words})"
         raise ModelError(f"{name!r} {how}.", told=MISSING) from error
+
+
+def ran_here(name: str) -> bool:
+    """Whether this home has loaded what a name stands for, with the content that it has now. Nothing is run to tell."""
+    files = files_of(name)
+    return files is not None and all((_ran() / known).is_file() for known in map(_known_by, files))
+
+
+def _remember(name: str) -> None:
+    # who cannot write there is asked again
+    with suppress(OSError):
+        for file in files_of(name) or ():
+            place = _ran() / _known_by(file)
+            if not place.exists():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.touch()
+
+
+def _ran() -> Path:
+    # the settings know what a plug-in is
+    from federation.settings import home
+
+    return home() / RAN
+
+
+def _known_by(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return "unreadable"
+
+
+def files_of(name: str) -> list[Path] | None:
+    """The files that loading a name runs: of a module those of its packages, too, which an import runs before it. None
+    where not all are found without running any."""
+    path, _ = parted(name)
+    if is_file(name):
+        return [Path(path).expanduser()]
+    if path == "__main__":
+        # of the program that asks, a notebook: it runs already
+        return []
+    files: list[Path] = []
+    places: list[str] | None = None
+    try:
+        for depth, _ in enumerate(parts := path.split("."), 1):
+            whole = ".".join(parts[:depth])
+            # of a name with a point `find_spec` would import the package
+            spec = (
+                importlib.util.find_spec(whole)
+                if depth == 1
+                else importlib.machinery.PathFinder.find_spec(whole, places)
+            )
+            if spec is None or (depth < len(parts) and spec.submodule_search_locations is None):
+                return None
+            places = list(spec.submodule_search_locations or ())
+            # a folder without an `__init__.py` runs nothing
+            if spec.origin is not None:
+                files.append(Path(spec.origin))
+    except (ImportError, AttributeError, ValueError):
+        return None
+    return files
 
 
 def _of_file(path: Path) -> ModuleType:

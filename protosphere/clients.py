@@ -52,10 +52,10 @@ class Client:
         folder: PROTOSPHERE_HOME/clients/<run>/<partition>, which holds it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], device: str = "cpu"):
+    def __init__(self, folder: str | os.PathLike[str], device: str = "cpu", trust: bool = False):
         self.folder = Path(folder)
         with ours_first():
-            self._trained: Trained = open_trained(self.folder, device)
+            self._trained: Trained = open_trained(self.folder, device, trust=trust)
 
     @property
     def model(self) -> str:

@@ -155,6 +155,7 @@ class Comparison:
     Args:
         folder: its folder, its name in the results folder, or `latest`; finished or not.
         results: the results folder; "" for that in PROTOSPHERE_HOME.
+        trust: whether code that the folder names may be run, though this PROTOSPHERE_HOME has not run it itself.
 
     Attributes:
         folder: where it lies.
@@ -163,7 +164,9 @@ class Comparison:
         SettingError: there is no such comparison, or another version wrote it.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] = "latest", results: str | os.PathLike[str] = ""):
+    def __init__(
+        self, folder: str | os.PathLike[str] = "latest", results: str | os.PathLike[str] = "", trust: bool = False
+    ):
         try:
             self._kept = ComparisonFolder.find(os.fspath(folder), os.fspath(results))
         except SettingError:
@@ -172,7 +175,7 @@ class Comparison:
                 f"{results_root(os.fspath(results))}; `protosphere runs` lists them."
             ) from None
         self.folder = self._kept.path.resolve()
-        self._asked, self._cells = self._kept.read()
+        self._asked, self._cells = self._kept.read(trust)
 
     def table(self) -> pd.DataFrame:
         """A row for each method (a swept one once, with what was chosen), row of the comparison and metric, in their

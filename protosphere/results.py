@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str] = "") -> "Run":
+def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str] = "", trust: bool = False) -> "Run":
     """A run that was started here or elsewhere, finished or not.
 
     >>> protosphere.load(run.folder).summary["rounds"]
@@ -38,15 +38,17 @@ def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str]
         run: its folder, its name in the results folder, its number in `flwr ls`, or `latest`: the newest run of which a
             round was finished.
         results: the results folder; "" for that in PROTOSPHERE_HOME.
+        trust: whether code that the folder names, its method or models, may be run, though this PROTOSPHERE_HOME has
+            not run it itself.
 
     Raises:
         SettingError: there is no such run.
     """
     place = Path(run).expanduser()
     if (place / "settings.json").exists():
-        return Run(place)
+        return Run(place, trust)
     try:
-        return Run(find_run(os.fspath(run), os.fspath(results)))
+        return Run(find_run(os.fspath(run), os.fspath(results)), trust)
     except SettingError:
         known = sorted(path.parent.name for path in results_root(os.fspath(results)).glob("*/settings.json"))
         if (place / "comparison.json").exists():
@@ -65,7 +67,8 @@ class Run:
         folder: where it lies.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]):
+    def __init__(self, folder: str | os.PathLike[str], trust: bool = False):
+        self._trust = trust
         # a link has another name than the run, under which clients keep their models
         self.folder = Path(folder).expanduser().resolve()
         self._whole: tuple[int, Results] | None = None
@@ -217,7 +220,7 @@ class Run:
                 f"client {number} of {self.name} keeps no model in {folder}: it ran on another machine or with another "
                 "PROTOSPHERE_HOME, or its models were taken away, as a comparison does."
             )
-        return Client(folder)
+        return Client(folder, trust=self._trust)
 
     def report(self) -> "Report":
         """Write `report.html` anew, and give it; a notebook shows it.
@@ -229,7 +232,7 @@ class Run:
             SettingError: as `summary`.
             OSError: the folder cannot be written.
         """
-        return Report(write_report(self.folder))
+        return Report(write_report(self.folder, self._trust))
 
     def plot_accuracy(self) -> "Figure":
         """Test accuracy over rounds by the run's rule: mean, spread and worst client, the floor, the selected round.
@@ -260,7 +263,7 @@ class Run:
         written = ended.stat().st_mtime_ns if ended.exists() else 0
         if self._whole is not None and self._whole[0] == written:
             return self._whole[1]
-        found = read_results(self.folder)
+        found = read_results(self.folder, self._trust)
         if found.finished:
             self._whole = written, found
         return found

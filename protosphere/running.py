@@ -36,6 +36,7 @@ def run(
     preset: str = "",
     resume: str | os.PathLike[str] = "",
     on_round: Callable[[Mapping[str, Any]], object] | None = None,
+    trust: bool = False,
     quiet: bool = False,
     settings: Mapping[str, Value] | None = None,
     **more: Value,
@@ -81,6 +82,8 @@ def run(
         engine: `loop` trains one client after the other, `cohort` those of one architecture together, by one worker.
         preset: settings of a paper's experiment, by the name of a preset.
         resume: go on with a run: its folder, its name, or `latest`. It keeps its settings, but may get more `rounds`.
+        trust: with `resume`: whether code that the folder names may be run, though this PROTOSPHERE_HOME has not run it
+            itself.
         on_round: called after every round, when its checkpoint is written, with figures by the names of the columns of
             `Run.rounds`, and `of_round`: the accuracies are those of the models that the round before left. Returning
             False ends the run. What is not measured in a round is missing, or not a number.
@@ -106,7 +109,7 @@ def run(
     _refuse_arguments(engine, workers, clients, on_round)
     folders: list[Path] = []
     with _ONE_AT_A_TIME, ours_first(), Progress(quiet) as progress:
-        wanted = plan(preset=preset, resume=os.fspath(resume), clients=clients, more=asked)
+        wanted = plan(preset=preset, resume=os.fspath(resume), clients=clients, trust=trust, more=asked)
         device_of(str(wanted.run_config["device"]), "setting `device` is")
         rounds, rule = int(wanted.run_config["rounds"]), read_settings(wanted.run_config).inference
 

@@ -152,6 +152,8 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
 
 def _why_none(results: Results, tensors: "dict[str, Tensor]") -> str:
     name, receives = results.run.settings.strategy, sorted({spec.kind for spec in results.run.exchange.down})
+    if results.unknown:
+        return f"{name} was not loaded, so what it exchanges is not known"
     if not receives:
         return f"{name} has none; nothing is exchanged"
     if "prototypes" not in receives:
@@ -206,6 +208,8 @@ def angles(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]
 
 def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]) -> Picture | str:
     """Global and local prototypes of the last round with uploads, in the plane."""
+    if not tensors and results.unknown:
+        return "Map of prototypes: what is exchanged is not known without the method's code."
     if not tensors:
         reason = "nothing is exchanged" if not results.run.exchange.down else "no round's uploads were kept"
         return f"Map of prototypes: {reason}."

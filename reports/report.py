@@ -74,8 +74,11 @@ class Choice:
 Drawn = Picture | Choice | str  # the last: why there is none
 
 
-def write_report(folder: Path) -> Path:
+def write_report(folder: Path, trust: bool = False) -> Path:
     """Write `report.html` and `pictures/` of a run into its folder, finished or cut after a round or more.
+
+    Args:
+        trust: whether code that the folder names may be run, though this home has not run it itself.
 
     Returns:
         The page's path.
@@ -86,7 +89,9 @@ def write_report(folder: Path) -> Path:
     """
     # a link has another name than the run
     folder = folder.resolve()
-    results = read_results(folder)
+    results = read_results(folder, trust)
+    if results.unknown:
+        log.warning("warning: %s", _without_code(results))
     # the number of threads would change the map's last digits
     with limited_threads(1):
         held = holdings(results)
@@ -117,7 +122,8 @@ def write_report(folder: Path) -> Path:
 def leave_report(folder: Path) -> None:
     """Write the report at the end of a run, which it must not fail: what goes wrong is one line of warning."""
     try:
-        write_report(folder)
+        # of a run of this home's own
+        write_report(folder, trust=True)
     except Exception as error:
         words = one_line(f"{type(error).__name__}: {error}", 300)
         log.warning("warning: the report could not be written (%s); `protosphere report` tries again", words)
@@ -167,6 +173,8 @@ def _page(
     parts: list[Html] = [_cards(results)]
     if capped := summary["headline"].get("capped"):
         parts.append(paragraph(f"{capped_words(capped)}.", class_="note"))
+    if results.unknown:
+        parts.insert(0, paragraph(f"{_without_code(results)}.", class_="note"))
     if not results.finished:
         rounds = summary["rounds"]
         parts.insert(0, paragraph(f"This run has not come to its end: all here is of its first {rounds} rounds."))
@@ -185,6 +193,13 @@ def _page(
     versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
     foot = f"Protosphere's report of {results.folder.name}. Made with {versions}."
     return page.page(f"{stem(settings.strategy)} on {short_name(settings.dataset)}", parts, lead=lead, foot=foot)
+
+
+def _without_code(results: Results) -> str:
+    return (
+        f"the report was made without the method's code, {one_line(results.unknown, 200)}, which this "
+        "PROTOSPHERE_HOME has not run itself; `protosphere report --trust` runs it"
+    )
 
 
 def _gallery(pictures: Sequence[Drawn], beside: Sequence[Html]) -> Iterator[Html]:

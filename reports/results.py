@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from federation.settings import SettingError, shown
+from federation.settings import SettingError, Settings, check, shown
 from runs.columns import Beside
 from runs.figures import MAJORITY
 from runs.folder import FORMAT, RunFolder
 from runs.lines import companions, summarise, up_to_date
-from strategies import Run, read_settings
+from strategies import Run, load_method, read_settings, unpacked
+from strategies.contract import Options
+from strategies.trust import untrusted
 
 Line = Mapping[str, Any]
 OF_A_LINE = {"round": int, "bytes": dict, "problems": dict, "clients": Mapping, "time": Mapping}
@@ -40,6 +42,7 @@ class Results:
         roster: the clients in partition order, as roster.json holds them. lines: of metrics.jsonl.
         summary: of the whole run, or of the rounds that there are.
         finished: whether the run came to its end.
+        unknown: the method's code, which was not run; "" where it was, or is ours.
     """
 
     folder: Path
@@ -49,6 +52,7 @@ class Results:
     lines: Sequence[Line]
     summary: Mapping[str, Any]
     finished: bool
+    unknown: str = ""
 
     @property
     def rule(self) -> str:
@@ -83,8 +87,12 @@ class Results:
         return self.of_rule("mean", MAJORITY)
 
 
-def read_results(folder: Path) -> Results:
+def read_results(folder: Path, trust: bool = False) -> Results:
     """Read a run's folder.
+
+    Args:
+        trust: whether a method that the folder names may be run, though this home has not run it itself; else all is
+            read without.
 
     Raises:
         SettingError: there is no such folder, no round of a run in it, or another version wrote it.
@@ -107,8 +115,9 @@ def read_results(folder: Path) -> Results:
         _refuse(folder, f"its format is {shown(written['format'])}, and this program's {FORMAT}", version)
     if not lines or not roster:
         raise SettingError(f"{folder} holds no finished round; let the run finish one first.")
+    unknown = "" if trust else "".join(code for _, code in untrusted([("strategy", _strategy(settings))]))
     try:
-        run = read_settings(settings)
+        run = _without_method(settings, written, lines) if unknown else read_settings(settings)
     except SettingError as error:
         _refuse(folder, f"settings.json: {str(error).rstrip('.')}", version)
     for number, line in enumerate(lines, start=1):
@@ -125,7 +134,22 @@ def read_results(folder: Path) -> Results:
     else:
         summary = summarise(run.settings, run.inference, settings, lines, len(roster), companion)
         summary["status"] = "not finished"
-    return Results(folder, run, settings, roster, lines, summary, written is not None)
+    return Results(folder, run, settings, roster, lines, summary, written is not None, unknown)
+
+
+def _strategy(settings: Mapping[str, Any]) -> str:
+    return str(unpacked(settings).get("strategy", ""))
+
+
+def _without_method(settings: Mapping[str, Any], written: Mapping[str, Any] | None, lines: Sequence[Line]) -> Run:
+    """The run with `local` in its method's place: the settings that all methods share, and the rule of the summary, or
+    the first that its clients reported, for the method's own."""
+    checked: Settings = check(Settings, {name: value for name, value in unpacked(settings).items() if "." not in name})
+    reported = (rule for line in lines for rule in line.get("evaluation", {}).get("rules", {}) if rule != MAJORITY)
+    headline = (written or {}).get("headline")
+    rule = headline.get("rule") if isinstance(headline, dict) else next(reported, None)
+    method = load_method("local")
+    return Run(checked, replace(method, inference=str(rule or method.inference)), Options({}))
 
 
 def _summary(folder: Path) -> dict[str, Any] | None:

@@ -91,8 +91,14 @@ def judge_of(
 
     known = about.get(ENCODER)
     known = known if isinstance(known, dict) else {}
-    name = encoder or str(known.get("name", run.settings.privacy_encoder))
+    name = encoder or encoder_of(about, {"privacy-encoder": run.settings.privacy_encoder})
     tokens = None
     if reads_text(name) and len(shape) == 1:
         tokens = Tokens(name.partition("?")[0], run.settings.max_tokens)
     return Judge(name, str(known.get("fingerprint", "")), shape, run.settings.feature_dim, judged, tokens)
+
+
+def encoder_of(about: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """The public encoder's name, as the client that made the description had it."""
+    known = about.get(ENCODER)
+    return str((known if isinstance(known, dict) else {}).get("name", settings.get("privacy-encoder", "")))

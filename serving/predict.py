@@ -23,11 +23,12 @@ from federation.devices import device_of, exact_on
 from federation.seeds import limited_threads
 from federation.settings import RECEIVED, SettingError, device_name
 from models.text import Tokens
-from serving.judge import Judge, judge_of
-from strategies import read_settings
+from serving.judge import Judge, encoder_of, judge_of
+from strategies import read_settings, unpacked
 from strategies.contract import ClientState, Objective
 from strategies.encoder_space import directions
 from strategies.release import POOL, RULE
+from strategies.trust import refuse_untrusted
 
 PARTS = {"partition": int, "model": str, "class_names": list, "input": dict, "rule": str, "settings": dict}
 PIXEL = 255  # full scale of an image's channel
@@ -125,20 +126,24 @@ class Trained:
         return self.judge.scores(directions(encoder(prepared)))
 
 
-def open_trained(folder: Path, device: str = "auto", encoder: str = "") -> Trained:
+def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: bool = False) -> Trained:
     """The client whose store is `folder`, PROTOSPHERE_HOME/clients/<run>/<partition>.
 
     If its newest state is damaged the one before is taken, and `notices` says so.
 
     Args:
         encoder: where the public encoder of the rule `encoder` lies; "": where it lay at the client.
+        trust: whether code that the folder names may be run, though this home has not run it itself.
 
     Raises:
         StoreError: it is no such folder, was written by another version, or holds no state that can be used.
-        SettingError: a device that is not there. ModelError: the model cannot be built here.
+        SettingError: a device that is not there, or code that may not run. ModelError: the model cannot be built here.
     """
     about = _description(folder)
-    run = read_settings(about["settings"])
+    settings = unpacked(about["settings"])
+    own = [] if encoder else [("privacy-encoder", encoder_of(about, settings))]
+    refuse_untrusted(folder, [("strategy", str(settings.get("strategy", ""))), ("model", about["model"]), *own], trust)
+    run = read_settings(settings)
     names = tuple(about["class_names"])
     objective = run.method.objective(run.settings, run.options, len(names))
     place, transform = _device(device), _transform(folder, about["input"])

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from federation.words import own_version
 from runs.folder import RunFolder
 from runs.places import results_root
 from strategies import known_settings
+from strategies.trust import named, refuse_untrusted
 
 FORMAT = 1
 FILE = "comparison.json"
@@ -86,11 +88,14 @@ class ComparisonFolder:
         other = "; it is a single run, which `protosphere run --resume` goes on with" if single else ""
         raise SettingError(f"--resume is {shown(name)}, but no {FILE} is there or in {root}{other}.")
 
-    def read(self) -> tuple[Comparison, list[Cell]]:
+    def read(self, trust: bool = False) -> tuple[Comparison, list[Cell]]:
         """The comparison and its cells, as they were resolved when it was started.
 
+        Args:
+            trust: whether code that the folder names may be run, though this home has not run it itself.
+
         Raises:
-            SettingError: the file is broken, or was written by another version.
+            SettingError: the file is broken, was written by another version, or names code that may not run.
         """
         file = self.path / FILE
         try:
@@ -109,6 +114,9 @@ class ComparisonFolder:
                 f"{self.path} was written by another version ({written}; this is {own_version()}, format {FORMAT}): "
                 "go on with that one, or start anew."
             )
+        entries = (*comparison.methods, *comparison.datasets, *comparison.partitions)
+        every = [comparison.settings, *(entry.settings for entry in entries), *(cell.settings for cell in cells)]
+        refuse_untrusted(self.path, chain.from_iterable(map(named, every)), trust)
         for cell in cells:
             known = known_settings(cell.settings.get("strategy", "")).keys() - set(PLACES)
             if differing := sorted(known ^ cell.settings.keys()):

@@ -19,6 +19,7 @@ from models.text import PREFIX
 from runs.folder import RunFolder
 from runs.places import find_run
 from strategies import known_settings, load_method, read_settings, refuse_foreign
+from strategies.trust import named, refuse_untrusted
 
 PRESETS = Path(__file__).parents[1] / "presets"
 DEFAULT_CLIENTS = 10
@@ -46,6 +47,7 @@ def plan(
     remote: bool = False,
     here: bool = True,
     trains: bool = True,
+    trust: bool = False,
     more: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Merge defaults, the preset (or the settings of the run to resume), `assignments` in order, and the rest.
@@ -64,6 +66,7 @@ def plan(
             they can know is not checked here. 0 clients are then as many as the first that answers says.
         here: whether the clients of a simulation train on this machine, and not on a cluster's.
         more: settings by name, above `assignments`.
+        trust: whether code that the folder of a run to resume names may be run, though this home never ran it.
         trains: false where only the data are asked for: neither they nor models or folders are looked at here.
 
     Raises:
@@ -90,7 +93,7 @@ def plan(
     if name and isinstance(name, str):
         if preset:
             raise SettingError("--preset and --resume exclude each other: a resumed run keeps its settings.")
-        return _resumed(given, name, remote, here)
+        return _resumed(given, name, remote, here, trust)
     merged = laid_over(known | _preset_for(preset, given), given)
     if remote:
         return _for_others(merged)
@@ -202,13 +205,18 @@ def _for_others(run_config: RunConfig) -> Plan:
     return Plan(run_config, run.settings.clients)
 
 
-def _resumed(given: RunConfig, name: str, remote: bool, here: bool) -> Plan:
+def _resumed(given: RunConfig, name: str, remote: bool, here: bool, trust: bool) -> Plan:
     if remote:
         # a bare name is one in the SuperLink's results folder, whatever is called so here
         place = _maybe_here(name) if os.sep in name else name
-        return _for_others(known_settings() | _kept(place) | given | {"resume": place})
+        kept = _kept(place)
+        # the other code is the other machines'
+        refuse_untrusted(Path(place), [each for each in named(kept) if each[0] == "strategy"], trust)
+        return _for_others(known_settings() | kept | given | {"resume": place})
     folder = RunFolder(find_run(_maybe_here(name), str(given.get("results-dir", ""))))
-    settings = folder.settings() | given | {"resume": str(folder.path)}
+    kept = folder.settings()
+    refuse_untrusted(folder.path, named(kept), trust)
+    settings = kept | given | {"resume": str(folder.path)}
     # their types, before any is used
     asked = read_settings(settings).settings
     RunFolder.resume(asked, settings)

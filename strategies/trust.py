@@ -1,0 +1,50 @@
+"""Code that a folder names: who gives a run's or a client's folder away could name any, and reading it would run that.
+
+It runs with its reader's word (`--trust`), or where this home has run the same content itself (`plugins.ran_here`).
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from federation.settings import SettingError, shown
+from models import plugins
+from models.text import reads_text
+from strategies import unpacked
+
+NAMED = ("strategy", "dataset", "partition", "privacy-encoder")
+ENCODES = ("model", "models", "privacy-encoder")  # where a hub's name is no module's
+
+Named = tuple[str, str]  # a setting, and what stands there
+
+
+def named(settings: Mapping[str, Any]) -> list[Named]:
+    """Where settings may name code."""
+    settings = unpacked(settings)
+    models = [("models", name.strip()) for name in str(settings.get("models", "")).split(",")]
+    return [*((name, str(settings.get(name, ""))) for name in NAMED), *models]
+
+
+def untrusted(names: Iterable[Named]) -> list[Named]:
+    """Those that are code that this home has not run itself."""
+    return [
+        (name, code)
+        for name, code in names
+        if plugins.is_plugin(code) and not (name in ENCODES and reads_text(code)) and not plugins.ran_here(code)
+    ]
+
+
+def refuse_untrusted(folder: Path, names: Iterable[Named], trust: bool) -> None:
+    """Go no further with a folder whose code this home does not know.
+
+    Args:
+        names: what the folder has that would be loaded. trust: whether the folder's reader said that it may run.
+
+    Raises:
+        SettingError: names the code, and how to let it run.
+    """
+    for name, code in [] if trust else untrusted(names):
+        raise SettingError(
+            f"{folder} names code, `{name}` = {shown(code)}, that this PROTOSPHERE_HOME has not run itself; where you "
+            "know what it does, say --trust (in Python trust=True), and it is run."
+        )
