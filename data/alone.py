@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from data.files import LARGEST_ROW, refuse_irregular
+
 if TYPE_CHECKING:
     import datasets
 
@@ -78,7 +80,10 @@ def _image(value: Any) -> bool:
 
     try:
         content = value["bytes"]
-        image = Image.open(io.BytesIO(Path(value["path"] or "").read_bytes() if content is None else content))
+        if content is None:
+            refuse_irregular(Path(value["path"] or ""), LARGEST_ROW)
+            content = Path(value["path"] or "").read_bytes()
+        image = Image.open(io.BytesIO(content))
         image.convert("RGB")
     except Exception:
         # Pillow raises a dozen kinds

@@ -1,9 +1,15 @@
-"""The one atomic write: what is half-written is never seen under its name."""
+"""The one atomic write: what is half-written is never seen under its name. And what is no file that could be read."""
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from data import DataError
+
+LARGEST = 2**36  # bytes of a table or an archive of arrays, 64 GiB; all of it is read
+LARGEST_ROW = 2**30  # bytes of a file that is one row, an image or a text
 
 
 def sync(path: Path) -> None:
@@ -34,3 +40,28 @@ def replacing(path: Path) -> Iterator[Path]:
             sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def refuse_irregular(path: Path, most: int = LARGEST) -> None:
+    """Refuse to read what is no regular file, or too large a one: a link in a data folder may lead to a device that has
+    no end, and a pipe waits for a writer. What is missing is left to whoever reads it.
+
+    Raises:
+        DataError: what it is.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device, a pipe or a socket"
+        raise DataError(
+            f"{str(path)!r} is, or leads to, {kind} and no file with an end; take it away, or put a file there.",
+            told="something among its data is no regular file",
+        )
+    if found.st_size > most:
+        raise DataError(
+            f"{str(path)!r} has {found.st_size} bytes, and of such a file at most {most} are read; part it, or take it "
+            "away if it is no part of the data.",
+            told=f"a file of its data has more than {most} bytes",
+        )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from data import DataError
+from data.files import refuse_irregular
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
 TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
@@ -58,9 +59,17 @@ def read_folder(root: Path) -> Folder:
     """Find the tables or the images in a folder, without reading them.
 
     Raises:
-        DataError: the folder does not exist, holds neither tables nor images or both, tables of several formats, or
-            does not fit its `classes.txt`.
+        DataError: the folder does not exist, holds neither tables nor images or both, tables of several formats, what
+            is no regular file, or does not fit its `classes.txt`.
     """
+    found = _found(root)
+    # an image is judged when it is read: where rows are private, one alone decides on no other
+    for path in (*found.train, *found.test) if found.format != "images" else ():
+        refuse_irregular(path)
+    return found
+
+
+def _found(root: Path) -> Folder:
     if not root.exists():
         raise DataError(
             f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.",

@@ -13,6 +13,7 @@ import numpy as np
 
 from data import DataError
 from data.alone import TOO_DEEP
+from data.files import LARGEST_ROW, refuse_irregular
 from data.sources import Source
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def _images(source: Source) -> "Iterator[tuple[Where, Image.Image]]":
                 try:
                     if content is None:
                         # A path without bytes is a file; read here, so that no file stays open.
+                        refuse_irregular(Path(path or ""), LARGEST_ROW)
                         content = Path(path or "").read_bytes()
                     yield where, Image.open(io.BytesIO(content))
                 except Exception as error:

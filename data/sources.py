@@ -26,6 +26,7 @@ from data.columns import (
     refuse_many,
     roles,
 )
+from data.files import LARGEST_ROW, refuse_irregular
 from data.folders import TEST_SPLITS, Folder, read_folder
 from data.spiral import NUM_CLASSES, spiral
 from data.text_files import batches, column_types
@@ -258,8 +259,9 @@ def _named(path: Path) -> dict[str, Any]:
     except UnicodeEncodeError:
         pass
     try:
+        refuse_irregular(path, LARGEST_ROW)
         return {"bytes": path.read_bytes(), "path": None}
-    except OSError:
+    except (OSError, DataError):
         # no image, as whoever opens it will find
         return {"bytes": b"", "path": None}
 

@@ -1,5 +1,6 @@
 """A comparison: methods by data sets by partitions by seeds."""
 
+import csv
 import html
 import io
 import os
@@ -15,7 +16,7 @@ from rich.console import Console
 from cli.compare_bar import Bar
 from experiments.compare.cells import cells
 from experiments.compare.engine import run_cells
-from experiments.compare.figures import as_csv, every_difference, results, spread
+from experiments.compare.figures import every_difference, every_figure, results, spread
 from experiments.compare.folder import ComparisonFolder
 from experiments.compare.machine import share
 from experiments.compare.plan import from_table
@@ -246,7 +247,11 @@ class Comparison:
         ['completed', 'completed']
         """
         done = results(self._kept, self._asked, self._cells)
-        return pd.read_csv(io.StringIO(as_csv(self._asked, self._cells, done, self.folder)))
+        text = io.StringIO()
+        # as they are called: no spreadsheet sees them here
+        csv.writer(text).writerows(every_figure(self._asked, self._cells, done, self.folder))
+        text.seek(0)
+        return pd.read_csv(text)
 
     def run(self, method: str, seed: int = 0, row: str = "") -> Run:
         """The run of a cell.

@@ -12,7 +12,7 @@ FORMULA = ("=", "+", "-", "@")  # what a spreadsheet computes where a cell begin
 def as_csv(rows: Sequence[Sequence[object]]) -> str:
     """A file's text: UTF-8, commas, a line a row, the first the heads. None is an empty cell.
 
-    Names are a client's words: none is left that a spreadsheet would take for a formula.
+    Names are a client's words, or a comparison's: none is left that a spreadsheet would take for a formula.
     """
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([[_cell(value) for value in row] for row in rows])

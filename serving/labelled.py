@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from client_app.evaluation import ROWS_AT_ONCE
 from data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
+from data.files import refuse_irregular
 from data.folders import IMAGE_SUFFIXES, seen
 from data.text_files import json_rows
 from federation.settings import SettingError, shown
@@ -71,6 +72,7 @@ def _in_folder(trained: Trained, folder: Path) -> list[Labelled]:
 def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]:
     import pandas as pd
 
+    refuse_irregular(path)
     try:
         if path.suffix.lower() == ".csv":
             # a class called "NA" is a class

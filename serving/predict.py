@@ -18,6 +18,7 @@ from client_app.state import FORMAT, lay_out, new_state
 from client_app.store import Store, StoreError
 from data import DataError
 from data.client_data import InputTransform, Rows, TokenTransform, Transform
+from data.files import LARGEST_ROW, refuse_irregular
 from data.images import resized
 from federation.devices import device_of, exact_on
 from federation.seeds import limited_threads
@@ -312,6 +313,8 @@ def _image(transform: Transform, source: Path | str | BytesIO) -> Tensor:
     """
     assert isinstance(transform, InputTransform)
     channels, height, width = transform.shape
+    if isinstance(source, Path):
+        refuse_irregular(source, LARGEST_ROW)
     try:
         with Image.open(source) as image:
             mode = image.mode
@@ -331,6 +334,8 @@ def _tokens(tokens: Tokens, source: Path | str) -> Tensor:
     Raises:
         DataError: the file cannot be read as UTF-8, or there is no text.
     """
+    if isinstance(source, Path):
+        refuse_irregular(source, LARGEST_ROW)
     try:
         text = source.read_text("utf-8") if isinstance(source, Path) else source
     except (OSError, UnicodeDecodeError) as error:

@@ -16,6 +16,7 @@ from data.arrays import SUFFIX, finite_rows, read_inputs
 from data.client_data import InputTransform
 from data.columns import LABEL_COLUMNS
 from data.domains import is_several
+from data.files import refuse_irregular
 from data.folders import TABLE_SUFFIXES
 from data.images import resized
 from data.tables import read_columns, types_of
@@ -65,6 +66,7 @@ def read_rows(trained: Trained, path: Path, label_column: str = "") -> GivenRows
     """
     if not isinstance(trained.transform, InputTransform):
         raise SettingError(f"this client's model {trained.model!r} reads texts, and {path} holds none: give it texts.")
+    refuse_irregular(path)
     if path.suffix == SUFFIX:
         if label_column:
             raise SettingError(f"--label-column is of a table, and {path} holds arrays: their labels are y.")

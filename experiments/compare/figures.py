@@ -1,7 +1,5 @@
 """From the runs of a comparison to its numbers: each cell's figures, and their mean and spread over seeds."""
 
-import csv
-import io
 import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +11,7 @@ from experiments.compare.cells import Cell
 from experiments.compare.folder import ComparisonFolder
 from experiments.compare.paired import Difference, difference
 from experiments.compare.plan import ENSEMBLE, Comparison, Metric
+from reports import numbers
 from runs.figures import MAJORITY
 from runs.folder import RunFolder
 from runs.lines import up_to_date
@@ -213,14 +212,14 @@ def by_seed(
 
 def differences_csv(comparison: Comparison, found: Sequence[Result]) -> str:
     """A line for each row, metric and method but the baseline; as shares of 1."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "seeds_needed"])
+    lines: list[list[object]] = [
+        ["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "seeds_needed"]
+    ]
     for row, metric, method, each in every_difference(comparison, found):
         told = (each.seeds, each.mean, each.low, each.high, each.needed) if each else (0, *[None] * 4)
         words = [row, metric, method, comparison.beside]
-        writer.writerow([*words, *("" if value is None else value for value in told)])
-    return text.getvalue()
+        lines.append([*words, *told])
+    return numbers.as_csv(lines)
 
 
 def every_difference(
@@ -234,7 +233,14 @@ def every_difference(
 
 
 def as_csv(comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result], folder: Path) -> str:
-    """All figures, a line a cell; a cell without a finished run has its names alone. Accuracies are shares of 1."""
+    """`every_figure` as a file."""
+    return numbers.as_csv(every_figure(comparison, cells, found, folder))
+
+
+def every_figure(
+    comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result], folder: Path
+) -> list[list[object]]:
+    """Heads, then a line a cell; a cell without a finished run has its names alone. Accuracies are shares of 1."""
     of_cell = {result.cell.name: result for result in found}
     figures = list(dict.fromkeys(name for each in found for name in _figures(each)))
     metrics = [f"metric: {metric}" for metric in comparison.metrics]
@@ -246,16 +252,14 @@ def as_csv(comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result
     sizes = ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
     head = ["row", "method", "strategy", "seed", "status", *paper, *metrics, VALIDATION, MAJORITY, *figures, *sizes]
     head += ["gradient_steps", "rounds", "clients", "seconds", "scaled", "run"]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
+    lines: list[list[object]] = [list(head)]
     for cell in cells:
         names = [cell.row, cell.method, cell.settings["strategy"], cell.seed]
         theirs = [printed.get((cell.row, cell.method, name)) for name in paper]
         each = of_cell.get(cell.name)
         if each is None:
             lacking = [""] * (len(head) - len(names) - len(theirs) - 3)
-            writer.writerow([*names, "missing", *theirs, *lacking, cell.scaled, ""])
+            lines.append([*names, "missing", *theirs, *lacking, cell.scaled, ""])
             continue
         own = _figures(each)
         reached = (each.reached.of_round, each.reached.payload, each.reached.wire) if each.reached else ("",) * 3
@@ -271,8 +275,8 @@ def as_csv(comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result
         row += [each.payload, each.wire, *reached, each.summary.get("gradient_steps")]
         row += [each.summary["rounds"], each.summary["clients"]]
         row += [f"{each.seconds:.1f}", cell.scaled, each.run.relative_to(folder).as_posix()]
-        writer.writerow(["" if value is None else value for value in row])
-    return text.getvalue()
+        lines.append(row)
+    return lines
 
 
 def _figures(found: Result) -> dict[str, float | None]:

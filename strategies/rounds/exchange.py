@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -186,6 +186,7 @@ def checked_reply(
     units: Mapping[int, float] | None = None,
     keep: Callable[[int, Payload], None] | None = None,
     impossible: Callable[[int, Payload], str] = lambda partition, payload: "",
+    rules: Collection[str] | None = None,
 ) -> Reply:
     """A reply as a value. Whatever a client's bytes make fail is that client's failure, and nobody else's.
 
@@ -196,6 +197,7 @@ def checked_reply(
         units: what the norms of a client's upload are measured in (1 where it has none).
         keep: takes uploads that wait in files.
         impossible: says of an upload what in it cannot be, "" where it may be true.
+        rules: of prediction that clients report; without them every name is legal.
 
     Raises:
         RunError: a simulation worker died, has another home than the run, or says that its method failed.
@@ -214,7 +216,7 @@ def checked_reply(
         words = one_line(message.error.reason or "", LONGEST_REFUSAL)
         raise RunError(f"round {round_number}: {words} {MEND}")
     try:
-        asked = (limits, roster or {}, shared, confusions, units or {}, keep, impossible)
+        asked = (limits, roster or {}, shared, confusions, units or {}, keep, impossible, rules)
         return _reply(message, partition, trains, round_number, *asked)
     # Flower leaves some of a record's parts unread until they are asked for
     except Exception as error:
@@ -233,6 +235,7 @@ def _reply(
     units: Mapping[int, float],
     keep: Callable[[int, Payload], None] | None,
     impossible: Callable[[int, Payload], str],
+    rules: Collection[str] | None,
 ) -> Reply:
     own = replace(limits, max_norm=limits.max_norm * units.get(partition, 1.0))
     if partition in roster:
@@ -242,6 +245,8 @@ def _reply(
         reply = _with_answers(reply, message.content.array_records.get("ensemble"), shared)
     if reply.report is not None and partition in roster:
         reply = _held_against(roster[partition], reply)
+    if rules is not None:
+        reply = _by_rules(reply, rules)
     if reply.report is not None and "confusion" in message.content:
         reply = _with_confusion(reply, message.content.metric_records["confusion"], confusions, roster.get(partition))
     if reply.report is not None and reply.report.payload is not None:
@@ -322,6 +327,17 @@ def _with_confusion(
         return replace(reply, refused=refused)
     confusions.add(reply.partition, found)
     return reply
+
+
+def _by_rules(reply: Reply, rules: Collection[str]) -> Reply:
+    """Drop an evaluation that has a rule of its own making: it would stand in every table beside the method's."""
+    evaluation = reply.report.evaluation if reply.report else None
+    strange = sorted(set(evaluation.correct) - set(rules)) if evaluation else []
+    if reply.report is None or not strange:
+        return reply
+    refused = f"evaluation dropped: it has the rule {strange[0]!r}, which the method does not name in its `rules`"
+    refused = "; ".join(filter(None, (reply.refused, refused)))
+    return replace(reply, report=replace(reply.report, evaluation=None), refused=refused)
 
 
 def _held_against(identity: Identity, reply: Reply) -> Reply:

@@ -383,6 +383,7 @@ class PrototypeStrategy(Strategy):
             "shared": self.shared if self._ensemble_due(server_round) else None,
             "confusions": self._confusions,
             "units": self._units,
+            "rules": {*self.run.rules, figures.MAJORITY},
             "keep": self._scratch.put if self.run.exchange.waits else None,
             "impossible": self.half.impossible,
         }

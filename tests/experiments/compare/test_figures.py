@@ -387,3 +387,19 @@ def test_the_picture_of_bytes_has_payload_and_wire(folder):
         assert [float(row[f"{name} (bytes)"]) for row in own] == means
     svg = (place.path / "pictures" / "row1-bytes.svg").read_text()
     assert {f"{name} so far, kB" in svg for name in ("payload", "wire")} == {True}
+
+
+def test_no_cell_of_the_csvs_is_a_formula_to_a_spreadsheet(folder):
+    evil = '=HYPERLINK("http://x","y")'
+    made = comparison(
+        methods=(Entry(evil, {"strategy": "fedproto"}), Entry("+1", {"strategy": "protonorm"})),
+        datasets=(Entry("@x", {"dataset": "cifar10"}),),
+        paper=(),
+    )
+    place = ComparisonFolder(folder(comparison()).path)
+    found = []
+    for text in (as_csv(made, cells_of(made), found, place.path), differences_csv(made, found)):
+        rows = list(csv.reader(text.splitlines()))
+        assert len(rows) > 1
+        assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@"))]
+        assert any(cell == f"'{evil}" for row in rows for cell in row)

@@ -209,3 +209,19 @@ def test_an_upload_for_a_class_that_the_client_does_not_hold_is_dropped(federati
         "1": "upload dropped: it holds class 'b', of which the client has no training row",
     }
     assert "training" in lines[1]["clients"]["1"], "the rest of its reply counts"
+
+
+def test_an_evaluation_by_a_rule_that_is_not_the_methods_is_dropped_and_the_rest_counts(federation):
+    def change(partition, number, kind, report):
+        if partition or report.evaluation is None:
+            return report
+        correct = report.evaluation.correct | {"the-best": report.evaluation.correct["local-prototypes"]}
+        return replace(report, evaluation=replace(report.evaluation, correct=correct))
+
+    lines = federation(tamper=change).start({"rounds": 2}).folder.lines()
+    assert all("the-best" not in line["evaluation"]["rules"] for line in lines)
+    assert lines[1]["problems"] == {
+        "0": "evaluation dropped: it has the rule 'the-best', which the method does not name in its `rules`"
+    }
+    assert [line["training"]["dropped"] for line in lines[:2]] == [0, 0]
+    assert "local-prototypes" in lines[1]["evaluation"]["rules"]

@@ -1,0 +1,108 @@
+"""What is no file that could be read: a link to a device has no end, and a pipe waits for a writer."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from data import DataError
+from data import files as data_files
+from data.decoded import decoded
+from data.folders import read_folder
+from data.table import table_rows
+from serving.labelled import _in_table
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def device(place):
+    place.symlink_to("/dev/zero")
+
+
+def pipe(place):
+    os.mkfifo(place)
+
+
+def listening(place):
+    held = socket.socket(socket.AF_UNIX)
+    # a socket's name may have 107 bytes
+    here = os.getcwd()
+    os.chdir(place.parent)
+    held.bind(place.name)
+    os.chdir(here)
+    held.close()
+
+
+def folder(place):
+    place.mkdir()
+
+
+@pytest.mark.parametrize("make", [device, pipe, listening, folder])
+@pytest.mark.parametrize("name", ["train/cat/b.png", "train.csv", "train.parquet", "rows.npz"])
+def test_only_regular_files_are_read(tmp_path, make, name):
+    place = tmp_path / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if name.endswith(".png"):
+        Image.new("L", (8, 8)).save(place.with_name("a.png"))
+    make(place)
+    named = place if name.endswith(".npz") else tmp_path
+    if make is folder and named is place:
+        return
+    with pytest.raises(DataError, match="no file with an end; take it away") as told:
+        decoded(str(named), tmp_path / "cache")
+    assert str(place) in str(told.value)
+    assert str(tmp_path) not in told.value.told
+
+
+def test_a_link_to_a_file_is_one_and_what_is_missing_is_its_readers_to_tell(tmp_path):
+    (tmp_path / "rows.txt").write_text("text,label\na,x\nb,y\n")
+    (tmp_path / "train.csv").symlink_to(tmp_path / "rows.txt")
+    assert read_folder(tmp_path).train == (tmp_path / "train.csv",)
+    (tmp_path / "rows.txt").unlink()
+    data_files.refuse_irregular(tmp_path / "train.csv")
+
+
+def test_no_file_is_read_that_is_larger_than_any_could_be(tmp_path):
+    with (tmp_path / "train.csv").open("wb") as file:
+        # without a block on the disk
+        file.truncate(data_files.LARGEST + 1)
+    with pytest.raises(DataError, match=rf"train.csv' has {2**36 + 1} bytes, and of such a file at most {2**36} are"):
+        read_folder(tmp_path)
+
+
+def test_nor_by_a_path_in_a_table_or_as_a_partition_table(tmp_path):
+    image = pa.array([{"bytes": None, "path": "/dev/zero"}] * 2, pa.struct({"bytes": pa.binary(), "path": pa.string()}))
+    place = tmp_path / "data"
+    place.mkdir()
+    pq.write_table(pa.table({"image": image, "label": [0, 1]}), place / "train.parquet")
+    # in a process of its own, which else would take all memory
+    words = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))\n"
+        "from pathlib import Path; from data.decoded import decoded; from data import DataError\n"
+        "try: decoded(sys.argv[1], Path(sys.argv[2]))\n"
+        "except DataError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", words, str(place), str(tmp_path / "cache")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "leads to, a device" in done.stdout, done.stdout + done.stderr[-2000:]
+    pipe(tmp_path / "who.csv")
+    with pytest.raises(DataError, match=r"who\.csv' is, or leads to, a device, a pipe"):
+        table_rows(np.zeros(4, np.int64), str(tmp_path / "who.csv"), 2, ("a",), 0)
+
+
+def test_nor_by_predict(tmp_path):
+    pipe(tmp_path / "x.csv")
+    with pytest.raises(DataError, match="no file with an end"):
+        _in_table(None, tmp_path / "x.csv", "")
