@@ -215,7 +215,9 @@ class Ledger:
             lock.release()
 
     def _stored(self, asked: Asked) -> Tensor | None:
-        self.entries()
+        paid = [entry for entry in self.entries() if entry.get("key") == asked.key]
+        if wrong := [entry for entry in paid if not math.isclose(entry["rho"], asked.rho, rel_tol=1e-9)]:
+            raise self._unreadable(f"its rho {wrong[0]['rho']:.6g} of {wrong[0]['time']} is not {asked.rho:.6g}")
         path = self._path(asked)
         if not path.exists():
             return None
@@ -306,6 +308,13 @@ def _checked(entry: Any) -> dict[str, Any]:
     whole = entry.keys() == {*TEXTS, *NUMBERS} and all(isinstance(text, str) for text in texts)
     if not whole or not all(isinstance(n, int | float) and 0 < n < math.inf for n in numbers):
         raise ValueError("a line is no release")
+    # which of the two forms it had the line does not say; `_stored` knows it of what is asked again
+    costs = [Shape(1, 1, moments).rho(entry["variance"]) for moments in (False, True)]
+    if not any(math.isclose(entry["rho"], cost, rel_tol=1e-9) for cost in costs):
+        raise ValueError(
+            f"its rho {entry['rho']:.6g} of {entry['time']} is not what noise of the variance {entry['variance']} "
+            f"costs, {costs[0]:.6g}, or {costs[1]:.6g} with squares"
+        )
     return entry
 
 

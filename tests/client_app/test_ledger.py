@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 from dataclasses import replace
@@ -243,6 +244,11 @@ SPOILT = [
     lambda text: text.replace('"rho": ', '"rho": -'),
     lambda text: text.replace('"rho": ', '"rho": NaN, "of": '),
     lambda text: text.replace('"unit": "row", ', ""),
+    # spent, but for a digit
+    lambda text: text.replace('"rho": 0.0', '"rho": 0.00'),
+    lambda text: re.sub(r'"variance": (\d+)', r'"variance": 1\1', text),
+    # what the other form of a release would have cost
+    lambda text: re.sub(r'"rho": ([\d.e-]+)', lambda found: f'"rho": {float(found[1]) * 9 / 5}', text),
 ]
 
 
@@ -306,3 +312,13 @@ def test_the_sites_key_is_its_own_and_stays(folder):
     (folder / "site.key").write_bytes(b"short")
     with pytest.raises(LedgerError):
         Ledger(folder).site_key()
+
+
+def test_a_line_whose_cost_does_not_follow_from_its_noise_is_said_with_both(folder):
+    ledger = Ledger(folder)
+    ledger.release(asked(), sums)
+    spoil(folder, lambda text: re.sub(r'"rho": ([\d.e-]+)', '"rho": 1e-06', text))
+    with pytest.raises(
+        LedgerError, match=r"its rho 1e-06 of \S+ is not what noise of the variance \d+ costs, .*mend the line"
+    ):
+        ledger.spent()
