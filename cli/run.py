@@ -160,7 +160,7 @@ def run(
     again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
     begun = ending.folder or ending.flower_run or ending.log
     # a run of another machine that was resumed is known there by what it was resumed by
-    elsewhere = (resume or ending.flower_run) if superlink else ""
+    elsewhere = (resume or (ending.flower_run if ending.resumable else "")) if superlink else ""
     after = _afterwords(ending, again, elsewhere) if ending.code and begun else []
     if outcome is not None:
         _leave(outcome, ending)
@@ -183,6 +183,7 @@ class _Ending:
         folder: the run's, if it came to one on this machine.
         words: why it failed, in a sentence.
         flower_run: the number by which Flower knows it.
+        resumable: whether a run of another machine has a checkpoint to go on from.
     """
 
     code: int
@@ -190,6 +191,7 @@ class _Ending:
     words: str = ""
     log: str = ""
     flower_run: str = ""
+    resumable: bool = False
 
 
 def _planned(
@@ -269,7 +271,9 @@ def _run_flower(
         return _Ending(0, outcome.folder)
     # of a run that came to nothing there may be nothing to keep
     log = "none could be written" if outcome.flower_run else ""
-    return _Ending(code, outcome.folder, outcome.message, str(outcome.log or log), outcome.flower_run)
+    return _Ending(
+        code, outcome.folder, outcome.message, str(outcome.log or log), outcome.flower_run, outcome.resumable
+    )
 
 
 def _run_here(

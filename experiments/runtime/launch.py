@@ -27,6 +27,7 @@ from strategies import packed
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+FINISHED = re.compile(rf"{re.escape(PREFIX)}round +\d+/\d+ \| ")  # a line of `console_line`
 EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")
 RAISED = " failed with exception: "  # Flower's words for a run whose ServerApp raised; the exception's follow
 # Ray keeps Unix sockets up to 68 characters below this folder, and no system takes paths of more than 103 for them
@@ -44,6 +45,8 @@ class Outcome:
         message: one sentence on why it failed; empty when it did not.
         log: all that Flower, Ray and both apps said; None when a completed run has no folder to keep it.
         flower_run: the number that Flower knows the run by; empty where it did not take it.
+        resumable: whether there is a checkpoint to go on from: in the folder, or, where that is another machine's, of a
+            round that was heard to be finished.
     """
 
     ok: bool
@@ -51,6 +54,7 @@ class Outcome:
     message: str = ""
     log: Path | None = None
     flower_run: str = ""
+    resumable: bool = False
 
 
 class RunInterrupted(Interrupted):
@@ -139,7 +143,8 @@ def launch(
                 finally:
                     deafen()
                     left = superlink.stop()
-                    outcome = replace(outcome, flower_run=superlink.flower_run)
+                    resumable = _resumable(outcome.folder, listener)
+                    outcome = replace(outcome, flower_run=superlink.flower_run, resumable=resumable)
                 if left:
                     words = f"the run could not be stopped and may still be on: try `{left}`."
                     outcome = replace(outcome, message=words)
@@ -175,8 +180,8 @@ def check_resources(cpus_per_client: int, gpus_per_client: float) -> None:
 
 
 class _Listener:
-    """Reads the stream: keeps all of it, shows what is ours, remembers the last exception, and whether the ServerApp
-    has given the reason why it ended (`refused`)."""
+    """Reads the stream: keeps all of it, shows what is ours, remembers the last exception, whether the ServerApp has
+    given the reason why it ended (`refused`), and whether it has said that a round is finished (`rounds`)."""
 
     def __init__(self, log: Path, show: Callable[[str], None], verbose: bool):
         self._log = log.open("w", encoding="utf-8")
@@ -184,6 +189,7 @@ class _Listener:
         self._verbose = verbose
         self.exception = ""
         self.refused = False
+        self.rounds = False
 
     def __enter__(self) -> "_Listener":
         return self
@@ -199,6 +205,7 @@ class _Listener:
         # only at the start of a line: what a client prints has its worker's name before it
         ours = line.startswith((PREFIX, PREFIX_OF_ERRORS))
         self.refused = self.refused or line.startswith(PREFIX_OF_ERRORS)
+        self.rounds = self.rounds or bool(FINISHED.match(line))
         if not ours and EXCEPTION.fullmatch(line):
             self.exception = line
         if self._verbose:
@@ -239,12 +246,17 @@ def _outcome(superlink: Connection, listener: _Listener, folder: Path | None) ->
         return Outcome(False, folder, details.partition(RAISED)[2])
     if "No heartbeat" in details:
         simulated = isinstance(superlink, SuperLink)
-        who, remedy = ("simulation's", "") if simulated else ("run's server", "; resume it from its last checkpoint")
+        who = "simulation's" if simulated else "run's server"
+        remedy = "" if simulated or not _resumable(folder, listener) else "; resume it from its last checkpoint"
         details = f"the {who} process died, often for want of memory: Flower hears nothing of it any more{remedy}"
     reason = (details or f"Flower calls the run {status}").rstrip(".")
     if listener.exception and (listener.exception.partition(": ")[2] or listener.exception) not in reason:
         reason += f" (the last exception in the log: {listener.exception})"
     return Outcome(False, folder, f"{reason}.")
+
+
+def _resumable(folder: Path | None, listener: _Listener) -> bool:
+    return listener.rounds if folder is None else (folder / "checkpoint.safetensors").exists()
 
 
 def _refuse_no_app(app: Path) -> None:

@@ -205,10 +205,12 @@ def checked_reply(
     if isinstance(message, str):
         return Reply(partition, trains, problem=message)
     if simulated and message.has_error() and message.error.code == ACTOR_DIED:
+        # of the first round there is no checkpoint
+        again = "Resume" if round_number > 1 else "Start"
         raise RunError(
             f"the process of client {partition} died in round {round_number} (out of memory?); the "
-            "simulation cannot replace it. Resume the run with fewer clients at a time (`--workers`, or over Flower "
-            "`--cpus-per-client`); where a node of a Ray cluster has gone, resume it on those that are left."
+            f"simulation cannot replace it. {again} the run with fewer clients at a time (`--workers`, or over Flower "
+            "`--cpus-per-client`), or, where a node of a Ray cluster has gone, on those that are left."
         )
     if simulated and message.has_error() and message.error.code == OTHER_HOME:
         raise RunError(f"round {round_number}: {remedy(one_line(message.error.reason or '', LONGEST_REFUSAL))}")

@@ -198,9 +198,14 @@ def test_a_cut_run_ends_with_the_command_that_goes_on_and_its_own_options(invoke
     told = invoke("--cpus-per-client", "2", "--gpus-per-client", "0.5", "--clients", "3").stderr.splitlines()
     assert told[1] == f"resume: protosphere run --flower --cpus-per-client 2 --gpus-per-client 0.5 --resume {folder}"
     # of another machine's folder only Flower's number of the run is known
-    launched.outcome = RunInterrupted(2, Outcome(False, None, "stopped by SIGINT.", None, "8373"))
+    launched.outcome = RunInterrupted(2, Outcome(False, None, "stopped by SIGINT.", None, "8373", resumable=True))
     told = invoke("--superlink", "clinics").stderr.splitlines()
     assert told[1] == "resume: protosphere run --superlink clinics --resume 8373"
+    # and of one that had no round there is nothing to go on with
+    launched.outcome = RunInterrupted(2, Outcome(False, None, "stopped by SIGINT.", None, "8373"))
+    assert "--resume" not in invoke("--superlink", "clinics").stderr
+    # what was resumed has a checkpoint, by whatever name
+    assert "--resume latest" in invoke("--superlink", "clinics", "--resume", "latest").stderr
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,9 @@ def comparable(reply):
 
 
 def test_a_worker_that_dies_ends_the_run_and_its_client_is_named(run, own):
-    with pytest.raises(RunError, match="the process of client 1 died in round 1"):
+    with pytest.raises(
+        RunError, match=r"the process of client 1 died in round 1 .*; the simulation cannot replace it\. Start the run"
+    ):
         run({"models": f"{own('slow')},{own('dying')}"}, clients=2, workers=2)
 
 

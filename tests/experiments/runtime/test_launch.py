@@ -216,11 +216,23 @@ def test_a_server_process_that_died_on_a_superlink_with_nodes_is_no_simulation(t
         def status(self):
             return "finished:failed", "No heartbeat received from the task."
 
+    offer = "resume it from its last checkpoint"
     heard, _ = listener(tmp_path)
     with heard:
+        heard.hear("[protosphere] results: /there")
+        heard.hear("[protosphere] warning: round 1, client 0: it says round 1/3 | x")
         outcome = module._outcome(Connected(tmp_path), heard, None)
-    assert "the run's server process died" in outcome.message
-    assert "resume it from its last checkpoint" in outcome.message
+        assert "the run's server process died" in outcome.message
+        # there is nothing yet to go on from
+        assert offer not in outcome.message
+        assert not module._resumable(None, heard)
+        heard.hear("[protosphere] round  1/30 | after  0:  10.0 % (worst   0.0) | 1 kB | 2 s | 1 min left")
+        assert offer in module._outcome(Connected(tmp_path), heard, None).message
+        assert module._resumable(None, heard)
+        # where the run's folder is here, it says itself
+        assert offer not in module._outcome(Connected(tmp_path), heard, tmp_path).message
+        (tmp_path / "checkpoint.safetensors").touch()
+        assert offer in module._outcome(Connected(tmp_path), heard, tmp_path).message
 
 
 def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(tmp_path):
