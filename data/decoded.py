@@ -124,9 +124,27 @@ def decoded(
     return decode(Recipe(dataset, columns, spiral_noise, spiral_points, seed, image_size), cache_dir)
 
 
+def _read(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
+    """`_decode`, whose libraries fail in ways of their own over a damaged or forged file."""
+    try:
+        _decode(recipe, partial, cache_dir)
+    except DataError:
+        raise
+    except (OSError, ValueError, MemoryError) as error:
+        # with a number it is the operating system's: of the disk, which is said as such
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise DataError(
+            f"the data {recipe.dataset!r} cannot be read ({words}): a file there is damaged, or claims more than this "
+            "machine holds; bring it back from a copy, or write it anew.",
+            told="its data cannot be read",
+        ) from error
+
+
 def decode(recipe: Recipe, cache_dir: Path) -> Decoded:
     """What `decoded` does, of a recipe."""
-    found = kept(cache_dir, recipe.key(), lambda partial: _decode(recipe, partial, cache_dir))
+    found = kept(cache_dir, recipe.key(), lambda partial: _read(recipe, partial, cache_dir))
     # an entry may have been made when nobody asked for a list
     place = locate(recipe.dataset) if found.columns and recipe.listed else None
     if isinstance(place, Folder) and not is_numbers(place, recipe.columns, site=True):

@@ -1,6 +1,5 @@
 """From the runs of a comparison to its numbers: each cell's figures, and their mean and spread over seeds."""
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -96,7 +95,7 @@ def by_method(found: Sequence[Result], row: str, comparison: Comparison) -> dict
 def result(cell: Cell, run: Path, comparison: Comparison) -> Result:
     """One cell's figures, from its run's folder."""
     lines = RunFolder(run).lines()
-    summary = up_to_date(json.loads((run / "summary.json").read_text("utf-8")), lines)
+    summary = up_to_date(RunFolder(run).summary(), lines)
     headline = summary["headline"]
     metric = comparison.metrics[0]
     curve = curve_of(lines, metric.rule or headline["rule"])
@@ -263,7 +262,7 @@ def every_figure(
             continue
         own = _figures(each)
         reached = (each.reached.of_round, each.reached.payload, each.reached.wire) if each.reached else ("",) * 3
-        row = [
+        row: list[object] = [
             *names,
             "completed",
             *theirs,
