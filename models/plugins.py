@@ -96,6 +96,17 @@ def ran_here(name: str) -> bool:
     return files is not None and all((_ran() / known).is_file() for known in map(_known_by, files))
 
 
+def is_here(name: str) -> bool:
+    """Whether there is a file, or a module's package, that loading a name could run."""
+    path, _ = parted(name)
+    if is_file(name):
+        return Path(path).expanduser().exists()
+    try:
+        return importlib.util.find_spec(path.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return True
+
+
 def _remember(name: str) -> None:
     # who cannot write there is asked again
     with suppress(OSError):

@@ -185,7 +185,8 @@ class Connection:
             seen = f"the log of the run ended, but Flower still calls it {status}"
         return (
             f"{seen}. If the SuperLink was started anew, or the run's server process was killed, the run is lost but "
-            "for its last checkpoint: resume it, if the log has a finished round. If only this connection broke, the run goes on without us: "
+            "for its last checkpoint: resume it, if the log has a finished round. If only this connection broke, the "
+            "run goes on without us: "
             f"`flwr log {self._run_id} {self._name}` follows it, `flwr stop {self._run_id} {self._name}` ends it."
         )
 

@@ -33,6 +33,8 @@ def evil(home, tmp_path, monkeypatch):
     """A received run's folder with the method that it names, and what that leaves when it is run."""
     folder, mark = fabricate(tmp_path / "20250101-000000-evil-digits"), tmp_path / "mark"
     monkeypatch.chdir(folder)
+    # as `python -m` finds modules
+    monkeypatch.syspath_prepend(folder)
     (folder / "evil.py").write_text(MARK.format(mark=str(mark)) + printed("adding-a-method.md"))
     rename(folder, strategy="./evil.py")
     return folder, mark
