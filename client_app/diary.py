@@ -17,6 +17,7 @@ from typing import Any
 from flwr.app import ArrayRecord, RecordDict
 
 from client_app.told import simulated
+from data.sealed import sealed
 from federation.wire.payloads import Report
 from federation.wire.sizes import record_bytes
 
@@ -53,7 +54,7 @@ def append(folder: Path, name: str, line: Mapping[str, Any], what: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / name).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(sealed(line)) + "\n")
     except OSError as error:
         log.error("the %s in %s cannot be written: %s", what, folder, error)
 

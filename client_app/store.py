@@ -16,7 +16,8 @@ from safetensors import SafetensorError
 
 from data import ToldError
 from data.files import replacing
-from data.tensor_files import read_tensors, write_tensors
+from data.sealed import opened, sealed
+from data.tensor_files import DamagedError, read_tensors, write_tensors
 from federation.devices import exact_on
 from federation.homes import token_digest
 from federation.wire.payloads import Payload, from_tensors, to_tensors
@@ -205,7 +206,9 @@ class Store:
         """Write client.json once: what prediction needs to know beside the tensors."""
         path = self.folder / "client.json"
         if not path.exists():
-            self._replace(path, lambda temporary: temporary.write_text(json.dumps(description, indent=2) + "\n"))
+            self._replace(
+                path, lambda temporary: temporary.write_text(json.dumps(sealed(description), indent=2) + "\n")
+            )
 
     def description(self) -> dict[str, Any]:
         """What `describe` wrote.
@@ -215,7 +218,9 @@ class Store:
         """
         path = self.folder / "client.json"
         try:
-            found = json.loads(path.read_text("utf-8"))
+            found = opened(json.loads(path.read_text("utf-8")), path)
+        except DamagedError as error:
+            raise StoreError(f"{path} {error}.", told="the description of its store is damaged") from None
         except (OSError, ValueError) as error:
             raise StoreError(f"{path} cannot be read ({error}); bring it back from a copy.") from None
         if not isinstance(found, dict):

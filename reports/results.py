@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
+from data.sealed import opened
+from data.tensor_files import DamagedError
 from federation.settings import SettingError, Settings, check, shown
 from runs.columns import Beside
 from runs.figures import MAJORITY
@@ -156,7 +158,9 @@ def _summary(folder: Path) -> dict[str, Any] | None:
     """None where the run did not come to its end."""
     path = folder / "summary.json"
     try:
-        found = json.loads(path.read_text("utf-8")) if path.exists() else None
+        found = opened(json.loads(path.read_text("utf-8")), path) if path.exists() else None
+    except DamagedError as error:
+        raise SettingError(f"{path} {error}; without it the rounds alone are reported.") from None
     except (OSError, ValueError) as error:
         raise SettingError(
             f"{path} cannot be read ({error}); take it away, and the rounds alone are reported."

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data.sealed import opened
+from data.tensor_files import DamagedError
 from federation.settings import SettingError, shown
 from federation.words import class_words, one_line
 from reports import canvas, page
@@ -62,9 +64,11 @@ def element(words: str) -> Html:
 def _about(folder: Path) -> dict[str, Any]:
     wanted = {"partition": int, "model": str, "class_names": list, "rule": str, "strategy": str, "settings": dict}
     try:
-        about = json.loads((folder / ABOUT).read_text("utf-8"))
+        about = opened(json.loads((folder / ABOUT).read_text("utf-8")), folder / ABOUT)
         if all(isinstance(about[name], kind) for name, kind in wanted.items()):
             return dict(about)
+    except DamagedError as error:
+        raise SettingError(f"{folder / ABOUT} {error}.") from None
     except (OSError, ValueError, KeyError, TypeError):
         pass
     raise SettingError(
@@ -77,9 +81,11 @@ def _lines(path: Path, wanted: Mapping[str, type]) -> list[Line]:
     try:
         text = path.read_text("utf-8") if path.exists() else ""
         # what a crash cut short is no line
-        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        lines = [opened(json.loads(line), path) for line in text.splitlines(keepends=True) if line.endswith("\n")]
         if all(isinstance(line[name], kind) for line in lines for name, kind in wanted.items()):
             return lines
+    except DamagedError as error:
+        raise SettingError(f"a line of {path} {error}.") from None
     except (OSError, ValueError, KeyError, TypeError):
         pass
     raise SettingError(f"{path} cannot be read as this program wrote it; take it away, and the page is made without.")

@@ -17,7 +17,8 @@ from safetensors import SafetensorError
 
 from data.domains import short_name
 from data.files import replacing
-from data.tensor_files import read_tensors, write_tensors
+from data.sealed import opened, sealed
+from data.tensor_files import DamagedError, read_tensors, write_tensors
 from federation.homes import MARK, mark, stores
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, is_run_name, plain_name, shown
 from models import plugins
@@ -224,17 +225,22 @@ class RunFolder:
         origin.note(self.path)
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """How far the run is, for whoever looks on."""
-        self._write_json("status.json", status)
+        """How far the run is, for whoever looks on; nothing goes on from it, so it has no digest."""
+        self._write("status.json", json.dumps(status, indent=2, allow_nan=False) + "\n")
 
     def status(self) -> dict[str, Any]:
         """Inverse of `write_status`."""
-        found: dict[str, Any] = self._read_json("status.json", dict)
+        found: dict[str, Any] = self._read_json("status.json", dict, is_sealed=False)
         return found
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """The run's outcome."""
         self._write_json("summary.json", summary)
+
+    def summary(self) -> dict[str, Any]:
+        """Inverse of `write_summary`."""
+        found: dict[str, Any] = self._read_json("summary.json", dict)
+        return found
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl and see it to the disk."""
@@ -246,7 +252,7 @@ class RunFolder:
                 (self.path / columns.FOLDER).mkdir(exist_ok=True)
                 with replacing(self.path / name) as temporary:
                     columns.write(temporary, line["round"], rows)
-        text = json.dumps(short, allow_nan=False) + "\n"
+        text = json.dumps(sealed(short), allow_nan=False) + "\n"
         with _writing_to(self.path), (self.path / "metrics.jsonl").open("a") as file:
             file.write(text)
             file.flush()
@@ -272,7 +278,10 @@ class RunFolder:
         path = self.path / "metrics.jsonl"
         try:
             text = path.read_text() if path.exists() else ""
-            return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+            whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+            return [opened(json.loads(line), path) for line in whole]
+        except DamagedError as error:
+            raise SettingError(f"a line of {path} {error}.") from None
         except (OSError, ValueError) as error:
             raise SettingError(f"{path} cannot be read ({error}); start a new run.") from None
 
@@ -293,7 +302,7 @@ class RunFolder:
             raise SettingError(
                 f"{missing[0]} is gone, which a line of metrics.jsonl names; bring it back, or start anew."
             )
-        self._write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        self._write("metrics.jsonl", "".join(json.dumps(sealed(line)) + "\n" for line in kept))
         with _writing_to(self.path):
             # what was said of the end, or of a further round, holds no longer
             for name in ("summary.json", "report.html"):
@@ -350,10 +359,13 @@ class RunFolder:
         with self._replacing(name) as temporary:
             write_tensors(temporary, tensors, metadata)
 
-    def _read_json(self, name: str, kind: type) -> Any:
+    def _read_json(self, name: str, kind: type, is_sealed: bool = True) -> Any:
         path = self.path / name
         try:
             found = json.loads(path.read_text())
+            found = opened(found, path) if is_sealed else found
+        except DamagedError as error:
+            raise SettingError(f"{path} {error}.") from None
         except (OSError, ValueError) as error:
             raise SettingError(f"{path} cannot be read ({error}); start a new run.") from None
         if not isinstance(found, kind):
@@ -361,6 +373,7 @@ class RunFolder:
         return found
 
     def _write_json(self, name: str, value: Any) -> None:
+        value = [sealed(each) for each in value] if isinstance(value, list) else sealed(value)
         self._write(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
     def _write(self, name: str, text: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from data.files import replacing
+from data.sealed import opened, sealed
 from federation.words import own_version
 
 FILE = "origin.json"
@@ -43,7 +44,9 @@ def note(folder: Path) -> None:
     be found out is left out, and a folder that cannot be written is the run's to notice."""
     try:
         with replacing(folder / FILE) as temporary:
-            temporary.write_text(json.dumps([*origins(folder), _now()], indent=2) + "\n", "utf-8")
+            temporary.write_text(
+                json.dumps([sealed(each) for each in (*origins(folder), _now())], indent=2) + "\n", "utf-8"
+            )
     except OSError:
         pass
 
@@ -51,7 +54,8 @@ def note(folder: Path) -> None:
 def origins(folder: Path) -> list[dict[str, Any]]:
     """The starts of a run, the first one first; none where there is no record of them."""
     try:
-        found = json.loads((folder / FILE).read_text("utf-8"))
+        # what is damaged says nothing
+        found = opened(json.loads((folder / FILE).read_text("utf-8")), folder / FILE)
     except (OSError, ValueError):
         return []
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

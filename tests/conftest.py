@@ -66,7 +66,7 @@ def metrics():
 
     def read(folder):
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        return [{name: value for name, value in line.items() if name != "time"} for line in lines]
+        return [{name: value for name, value in line.items() if name not in ("time", "digest")} for line in lines]
 
     return read
 

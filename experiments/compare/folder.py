@@ -14,6 +14,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from data.files import replacing
+from data.sealed import opened, sealed
+from data.tensor_files import DamagedError
 from experiments.compare.cells import PLACES, Cell
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
 from federation.homes import discard_stores
@@ -99,7 +101,7 @@ class ComparisonFolder:
         """
         file = self.path / FILE
         try:
-            kept = json.loads(file.read_text("utf-8"))
+            kept = opened(json.loads(file.read_text("utf-8")), file)
             if kept["format"] == FORMAT:
                 comparison, cells = _comparison(kept["comparison"]), [Cell(**cell) for cell in kept["cells"]]
                 for cell in cells:
@@ -107,6 +109,8 @@ class ComparisonFolder:
                     if not is_run_name(cell.name) or not isinstance(cell.settings, dict):
                         raise ValueError(f"{shown(cell.name)} is no cell")
             written = f"Protosphere {kept['version']}, format {kept['format']}"
+        except DamagedError as error:
+            raise SettingError(f"{file} {error}.") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SettingError(f"{file} cannot be read ({type(error).__name__}: {error}); start anew.") from None
         if kept["format"] != FORMAT:
@@ -165,10 +169,11 @@ class ComparisonFolder:
         """
         for file in sorted(self.of(cell).glob("*/summary.json")):
             try:
-                summary = json.loads(file.read_text("utf-8"))
-                settings = json.loads((file.parent / "settings.json").read_text("utf-8"))
+                run = RunFolder(file.parent)
+                summary, settings = run.summary(), run.settings()
                 whole = summary["status"] == "completed"
-            except (OSError, ValueError, KeyError, TypeError):
+            except (SettingError, KeyError):
+                # a damaged one is run again
                 continue
             if whole:
                 self._refuse_other(file.parent, settings, cell.settings)
@@ -199,7 +204,9 @@ class ComparisonFolder:
     def _write(self, content: Mapping[str, Any]) -> None:
         written = {"format": FORMAT, "version": own_version(), **content}
         with replacing(self.path / FILE) as temporary:
-            temporary.write_text(json.dumps(written, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+            temporary.write_text(
+                json.dumps(sealed(written), indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8"
+            )
 
 
 def _comparison(kept: Mapping[str, Any]) -> Comparison:

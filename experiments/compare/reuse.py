@@ -8,7 +8,9 @@ from typing import Any
 
 from experiments.compare.cells import Cell
 from experiments.compare.folder import INDIFFERENT, ComparisonFolder
+from federation.settings import SettingError
 from models import plugins
+from runs.folder import RunFolder
 from runs.origin import versions
 
 # of the run alone: with its token the comparison could take its clients' models away
@@ -45,11 +47,10 @@ def _finished(root: Path, own: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]
         if own in run.parents:
             continue
         try:
-            summary = json.loads(file.read_text("utf-8"))
-            settings = json.loads((run / "settings.json").read_text("utf-8"))
+            summary, settings = RunFolder(run).summary(), RunFolder(run).settings()
             whole = summary["status"] == "completed" and summary["rounds"] == settings["rounds"]
             same = all(summary["versions"].get(name) == number for name, number in ours.items())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (SettingError, KeyError, TypeError, AttributeError):
             continue
         if whole and same:
             yield run, settings

@@ -108,7 +108,7 @@ def test_a_resume_has_as_many_jobs_as_the_start(invoke, ran, monkeypatch):
     # of one that an earlier version started it is not known
     file = ran["folder"].path / "comparison.json"
     kept = json.loads(file.read_text())
-    del kept["jobs"]
+    del kept["jobs"], kept["digest"]
     file.write_text(json.dumps(kept))
     assert invoke("--resume", "latest").exit_code == 0
 

@@ -223,8 +223,18 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(store, monke
 def test_the_description_is_written_once(store):
     store.describe({"model": "tiny_cnn", "class_names": ["ant", "bee"]})
     store.describe({"model": "another"})
-    assert json.loads((store.folder / "client.json").read_text()) == {
-        "model": "tiny_cnn",
-        "class_names": ["ant", "bee"],
-    }
+    assert store.description() == {"model": "tiny_cnn", "class_names": ["ant", "bee"]}
+    path = store.folder / "client.json"
+    assert list(json.loads(path.read_text())) == ["model", "class_names", "digest"]
     assert [path.name for path in store.folder.iterdir()] == ["client.json"]
+
+
+def test_a_damaged_description_is_one_sentence(store):
+    store.describe({"model": "tiny_cnn", "class_names": ["ant", "bee"]})
+    path = store.folder / "client.json"
+    path.write_text(path.read_text().replace("ant", "apt"))
+    with pytest.raises(
+        StoreError, match=r"client\.json is not as it was written: a damaged disk .* from a copy"
+    ) as told:
+        store.description()
+    assert str(store.folder) not in told.value.told

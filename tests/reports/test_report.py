@@ -16,6 +16,7 @@ from reports import report as report_module
 from reports.numbers import as_csv
 from reports.report import write_report
 from runs.figures import MEANS
+from runs.folder import RunFolder
 from runs.history import keep
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import CONFUSION, EVERY, EVIL, outline, pictures
@@ -66,7 +67,7 @@ def test_the_same_folder_gives_the_same_bytes(plain, tmp_path):
 def test_words_of_others_are_escaped_everywhere(tmp_path):
     names = [EVIL, "$x^2$", "日本\x00語", "a" * 300, ""]
     folder = fabricate(tmp_path / "run", class_names=names, model=EVIL, domain=EVIL, discloses=[EVIL])
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = RunFolder(folder).summary()
     summary |= {"failures": {"0": {"rounds": 2, "last_round": 2, "last": EVIL}}, "domains": {EVIL: {"classifier": 0.5}}}
     (folder / "summary.json").write_text(json.dumps(summary))
     write_report(folder)

@@ -70,7 +70,7 @@ def test_a_run_of_many_has_the_figures_of_one_of_few_also_when_it_is_cut_and_goe
     text = [json.loads(line) for line in (many / "metrics.jsonl").read_text().splitlines()]
     assert [line["clients"] for line in text] == [{}] * 3
     assert without_time(many) == without_time(few)
-    summaries = [json.loads((folder / "summary.json").read_text()) for folder in (few, many)]
+    summaries = [RunFolder(folder).summary() for folder in (few, many)]
     assert summaries[0]["rules"] == summaries[1]["rules"]
     pages = [write_report(folder).with_name("pictures") for folder in (few, many)]
     assert pages[0].joinpath("accuracy-bytes.csv").read_text() == pages[1].joinpath("accuracy-bytes.csv").read_text()

@@ -10,6 +10,7 @@ from experiments.compare.plan import Comparison, Entry
 from experiments.compare.report import write_all
 from experiments.compare.reuse import reuse
 from federation.homes import stores
+from runs.folder import RunFolder
 
 SETTINGS = {"max-samples": 200, "models": "tiny_perceptron", "feature-dim": 12, "rounds": 1, "clients": 2}
 MADE = Comparison(
@@ -63,7 +64,7 @@ def test_a_run_that_is_not_of_the_same_whole_is_left(done, empty, changes):
 
 
 def test_other_settings_are_left_and_where_it_ran_does_not_matter(done, empty):
-    settings = json.loads((done / "settings.json").read_text())
+    settings = RunFolder(done).settings()
     (done / "settings.json").write_text(json.dumps(settings | {"learning-rate": 0.5}))
     assert reuse(*empty) == {}
     (done / "settings.json").write_text(json.dumps(settings | {"device": "cuda:3", "results-dir": "/elsewhere"}))
@@ -75,7 +76,7 @@ def test_other_settings_are_left_and_where_it_ran_does_not_matter(done, empty):
 )
 def test_somebody_s_own_code_is_run_anew(done, empty, own):
     folder, found = empty
-    settings = json.loads((done / "settings.json").read_text()) | own
+    settings = RunFolder(done).settings() | own
     (done / "settings.json").write_text(json.dumps(settings))
     found[0].settings.update(own)
     assert reuse(folder, found) == {}
