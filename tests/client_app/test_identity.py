@@ -1,7 +1,6 @@
 """Who a client says it is, what it leaves for others to read, and what it refuses."""
 
 import itertools
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from PIL import Image
 
 from client_app import client as client_module
-from client_app.store import token_digest
+from client_app.store import Store, token_digest
 from data.client_data import Rows
 from federation.settings import SettingError
 from federation.wire.codec import Codec
@@ -84,7 +83,7 @@ def test_clients_of_one_architecture_share_their_initial_weights_unless_told_oth
 def test_the_store_describes_what_prediction_needs(client, home):
     made = client(3)
     made.train(ask(1))
-    described = json.loads((home / "clients" / "a-run" / "3" / "client.json").read_text())
+    described = Store(home / "clients" / "a-run" / "3").description()
     settings = described.pop("settings")
     assert read_settings(settings) == made.run
     names = {"strategy": "fedproto", "model": "tiny_perceptron", "rule": "local-prototypes", "token": token_digest("")}

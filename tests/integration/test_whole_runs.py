@@ -4,7 +4,6 @@ What holds for every method (bytes, resumption and workers to the bit, partial p
 (tests/strategies/test_contract.py), and every method's figures are golden (tests/strategies/test_golden.py).
 """
 
-import json
 import math
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ from client_app import client as client_module
 from client_app import trainer
 from data.client_data import Rows
 from federation.settings import RULES
+from runs.folder import RunFolder
 from runs.round import RunError
 from strategies import load_method
 from strategies.rounds import flower
@@ -35,7 +35,7 @@ LEARNING = [
 
 
 def summary(folder):
-    return json.loads((folder / "summary.json").read_text())
+    return RunFolder(folder).summary()
 
 
 # --- learning -------------------------------------------------------------------------------------------------

@@ -217,12 +217,12 @@ def test_the_results_folder_is_resolved_and_not_made(tmp_path):
 def test_a_resumed_run_keeps_its_settings(name, cut_run):
     made = plan(["rounds=9"], resume=name.format(absolute=cut_run))
     assert made.clients == 6
-    old = json.loads((cut_run / "settings.json").read_text())
+    old = RunFolder(cut_run).settings()
     assert made.run_config == old | {"rounds": 9, "resume": str(cut_run)}
 
 
 def test_clients_of_a_plain_flower_run_come_from_its_roster(cut_run):
-    settings = json.loads((cut_run / "settings.json").read_text()) | {"clients": 0}
+    settings = RunFolder(cut_run).settings() | {"clients": 0}
     (cut_run / "settings.json").write_text(json.dumps(settings))
     made = plan(resume="latest")
     assert (made.clients, made.run_config["clients"]) == (6, 0)
@@ -292,7 +292,7 @@ def test_rounds_that_are_finished_cannot_be_taken_back(cut_run):
     [(None, "cannot be read"), ("[{", "cannot be read"), ("{}", "holds no list"), ("[]", "names no")],
 )
 def test_a_roster_that_tells_no_number_of_clients(roster, said, cut_run):
-    settings = json.loads((cut_run / "settings.json").read_text()) | {"clients": 0}
+    settings = RunFolder(cut_run).settings() | {"clients": 0}
     (cut_run / "settings.json").write_text(json.dumps(settings))
     (cut_run / "roster.json").unlink()
     if roster is not None:
@@ -302,7 +302,7 @@ def test_a_roster_that_tells_no_number_of_clients(roster, said, cut_run):
 
 
 def test_an_old_setting_of_another_type_is_a_sentence(cut_run):
-    settings = json.loads((cut_run / "settings.json").read_text()) | {"clients": "six"}
+    settings = RunFolder(cut_run).settings() | {"clients": "six"}
     (cut_run / "settings.json").write_text(json.dumps(settings))
     with pytest.raises(SettingError, match=r'^setting `clients` is "six", but it should be a valid integer'):
         plan(resume="latest")

@@ -1,6 +1,5 @@
 """A run that ends before its last round: when, how it ends, and what a resume makes of it."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ ROWS = 20  # of validation, of one client
 
 
 def summary(strategy):
-    return json.loads((strategy.folder.path / "summary.json").read_text())
+    return strategy.folder.summary()
 
 
 def rising(means):
