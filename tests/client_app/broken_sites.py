@@ -1,5 +1,7 @@
 """Sites at which something is wrong, and what may be told of it: a row a site."""
 
+import os
+
 import numpy as np
 import pyarrow as pa
 
@@ -13,6 +15,7 @@ from tests.client_app.sites import (
     Case,
     arrays,
     beside,
+    beside_it,
     changed,
     coded,
     csv,
@@ -29,10 +32,12 @@ from tests.client_app.sites import (
     npz,
     of_another_run,
     only_a_later_state,
+    other_description,
     own,
     parquet,
     picture,
     tested,
+    too_large,
     without_a_layer,
 )
 from tests.data.conftest import encode
@@ -90,6 +95,8 @@ TABLES = [
     Case("its data are texts, but its model takes images", own(*TEXTS)),
 ]
 FILES = [
+    Case("something among its data is no regular file", beside_it(os.mkfifo)),
+    Case("a file of its data has more than 68719476736 bytes", beside_it(too_large)),
     Case("a table of its data names a column twice", csv("canary,canary\na,b\n")),
     Case("row 0 of a table of its data has another number of fields", csv("text,label\ncanary\n")),
     Case("row 0 of a table of its data is not UTF-8", csv(b"text,label\ncanary\xff,no\n")),
@@ -247,6 +254,7 @@ ROUNDS = [
     Case("the features are not finite", OWN_MODEL, {"learning-rate": 1e19, "weight-decay": 8e19}),
     Case("its state cannot be written", file_at_home("clients", PIXELS)),
     Case("has lost the model of round 1", PIXELS, {}, lost),
+    Case("the description of its store is damaged", PIXELS, {}, other_description),
     Case("whose secret this run does not know", PIXELS, {}, of_another_run),
     Case("no longer has the state of an earlier one", PIXELS, {}, only_a_later_state),
     Case("its kept state cannot be read", PIXELS, {}, lambda store: newest(store).write_bytes(b"canary")),

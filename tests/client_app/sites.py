@@ -251,6 +251,28 @@ def only_a_later_state(store):
         path.unlink()
 
 
+def beside_it(make_file):
+    """A site whose table is what `make_file(path)` leaves there."""
+
+    def make(root):
+        found = own()(root)
+        make_file(root / "canary-data" / "train-canary.csv")
+        return found
+
+    return make
+
+
+def too_large(path):
+    with path.open("wb") as file:
+        # without a block on the disk
+        file.truncate(2**36 + 1)
+
+
+def other_description(store):
+    path = store / "client.json"
+    path.write_text(path.read_text().replace("tiny", "tinz"))
+
+
 def of_another_run(store):
     described = json.loads((store / "client.json").read_text())
     del described["digest"]
