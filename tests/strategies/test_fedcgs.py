@@ -199,7 +199,7 @@ def test_where_clients_are_sampled_it_says_whose_rows_are_missing():
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
-        (lambda means, moment: (-15 * means, moment), "norm 15"),
+        (lambda means, moment: (-15 * means, moment), "norm 1 at most"),
         (lambda means, moment: (means, 0 * moment), "vary by less than nothing"),
         (lambda means, moment: (0.9 * means.roll(1, 0), 3 * moment), "add up to 1"),
     ],

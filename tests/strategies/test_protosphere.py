@@ -350,7 +350,7 @@ def test_no_client_counts_more_than_a_few_medians():
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
-        (lambda means, half: (-15 * means, half), "norm 15"),
+        (lambda means, half: (-15 * means, half), "norm 1 at most"),
         (lambda means, half: (means, -half), "vary by less than nothing"),
         (lambda means, half: (means, 1e4 * half), "add up to 1"),
     ],
