@@ -106,12 +106,15 @@ class RunFolder:
 
     @classmethod
     def resume(
-        cls, settings: Settings, run_config: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+        cls,
+        settings: Settings,
+        run_config: Mapping[str, Any],
+        as_of_today: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
     ) -> "RunFolder":
         """The folder that `resume` names (see `find_run`).
 
         Args:
-            defaults: of settings that the run was started without, since there were none of their names then.
+            as_of_today: makes what this version would have kept of the settings that are kept there.
 
         Raises:
             SettingError: no such run, no checkpoint yet, or a setting that may not change does.
@@ -124,7 +127,7 @@ class RunFolder:
             )
         if not (folder.path / "checkpoint.safetensors").exists():
             raise SettingError(f"{folder.path} holds no checkpoint: no round was finished; start a new run.")
-        old = dict(defaults or {}) | folder.settings()
+        old = as_of_today(folder.settings())
         for name in sorted(old.keys() | run_config.keys()):
             if name not in MAY_DIFFER_ON_RESUME and old.get(name) != run_config.get(name):
                 raise SettingError(

@@ -208,10 +208,9 @@ def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> "RunFolder":
     """
     from runs.folder import RunFolder
 
-    defaults = known_settings(run.settings.strategy)
-    asked = defaults | unpacked(run_config)
+    asked = known_settings(run.settings.strategy) | unpacked(run_config)
     if run.settings.resume:
-        return RunFolder.resume(run.settings, asked, defaults)
+        return RunFolder.resume(run.settings, asked, as_of_today)
     return RunFolder.create(run.settings, asked)
 
 
@@ -253,6 +252,15 @@ def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:
                 f"setting `{name}` is {shown(value)}, but `{strategy}` does not read it; take it out (its default is "
                 f"{shown(defaults[name])}), or choose the strategy that does."
             )
+
+
+def as_of_today(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that another version kept, complete: a new one has its default, and so has one of another method,
+    which the run never read and whose default may have been another."""
+    strategy = str(kept.get("strategy", Settings().strategy))
+    own = load_method(strategy).settings
+    read = {name: value for name, value in kept.items() if "." not in name or name.rpartition(".")[0] in own}
+    return known_settings(strategy) | read
 
 
 def packed(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:

@@ -18,7 +18,7 @@ from models.encoder import AT
 from models.text import PREFIX
 from runs.folder import RunFolder
 from runs.places import find_run
-from strategies import known_settings, load_method, read_settings, refuse_foreign
+from strategies import as_of_today, known_settings, load_method, read_settings, refuse_foreign
 from strategies.trust import named, refuse_untrusted
 
 PRESETS = Path(__file__).parents[1] / "presets"
@@ -212,14 +212,14 @@ def _resumed(given: RunConfig, name: str, remote: bool, here: bool, trust: bool)
         kept = _kept(place)
         # the other code is the other machines'
         refuse_untrusted(Path(place), [each for each in named(kept) if each[0] == "strategy"], trust)
-        return _for_others(known_settings() | kept | given | {"resume": place})
+        return _for_others(as_of_today(kept) | given | {"resume": place})
     folder = RunFolder(find_run(_maybe_here(name), str(given.get("results-dir", ""))))
     kept = folder.settings()
     refuse_untrusted(folder.path, named(kept), trust)
-    settings = kept | given | {"resume": str(folder.path)}
+    settings = as_of_today(kept) | given | {"resume": str(folder.path)}
     # their types, before any is used
     asked = read_settings(settings).settings
-    RunFolder.resume(asked, settings)
+    RunFolder.resume(asked, settings, as_of_today)
     refuse_fewer_rounds(folder, asked)
     number = asked.clients or len(folder.roster())
     if not number:

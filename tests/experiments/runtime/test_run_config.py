@@ -14,7 +14,7 @@ from experiments.runtime.run_config import plan, preset_names, read_assignments,
 from federation.settings import SettingError
 from models import ModelError
 from runs.folder import RunFolder
-from strategies import known_settings, load_method
+from strategies import known_settings, load_method, open_folder, read_settings
 from tests.pictures import paint
 
 AUTHORS_TABLE = "protonorm-cifar10-dirichlet-0.1.csv"
@@ -219,6 +219,26 @@ def test_a_resumed_run_keeps_its_settings(name, cut_run):
     assert made.clients == 6
     old = RunFolder(cut_run).settings()
     assert made.run_config == old | {"rounds": 9, "resume": str(cut_run)}
+
+
+@pytest.mark.parametrize("foreign", [{"ditto.personal-epochs": 1}, {"gone.setting": 2}])
+def test_a_resumed_run_needs_nothing_of_other_methods(foreign, cut_run):
+    """Another version had other defaults of theirs, and not all of what this one has."""
+    today = json.loads((cut_run / "settings.json").read_text())
+    kept = {name: value for name, value in today.items() if name != "client-weights"} | foreign
+    (cut_run / "settings.json").write_text(json.dumps(kept))
+    made = plan(["rounds=9"], resume="latest")
+    assert made.run_config == today | {"rounds": 9, "resume": str(cut_run)}
+    # as the server does it
+    assert open_folder(read_settings(made.run_config), made.run_config).path == cut_run
+    # its own are as they were, and what is asked for now is still refused
+    (cut_run / "settings.json").write_text(json.dumps(kept | {"strategy": "ditto", "ditto.personal-epochs": 1}))
+    assert plan(resume="latest").run_config["ditto.personal-epochs"] == 1
+    with pytest.raises(SettingError, match=r"`ditto\.personal-epochs` was 1 and is now 2"):
+        plan(["ditto.personal-epochs=2"], resume="latest")
+    (cut_run / "settings.json").write_text(json.dumps(kept))
+    with pytest.raises(SettingError, match=r"setting `ditto\.personal-epochs` was 0 and is now 2"):
+        plan(["ditto.personal-epochs=2"], resume="latest")
 
 
 def test_clients_of_a_plain_flower_run_come_from_its_roster(cut_run):
