@@ -321,6 +321,7 @@ class Method:
         releases: of a method whose uploads can be made of a release, what refuses options that do not go with one.
         epochs: the settings whose sum is the number of passes over a client's training samples in a round; one that is
             0 stands for `local-epochs`.
+        steps_beside: gradient steps of a client that are no part of such a pass, in words; "" for none.
     """
 
     server: type[ServerHalf]
@@ -332,6 +333,7 @@ class Method:
     fixed_rounds: bool = False
     releases: Callable[[Options], None] | None = None
     epochs: tuple[str, ...] = ("local-epochs",)
+    steps_beside: str = ""
 
 
 def as_state(prototypes: PrototypeSet) -> State:

@@ -271,4 +271,5 @@ METHOD = Method(
     rules=("local-prototypes", "classifier", "discriminant", "etf"),
     fixed_rounds=True,
     releases=_refuse_components,
+    steps_beside="retraining on pseudo-features after an exchange",
 )

@@ -1,10 +1,10 @@
 """Equal budgets: the epochs of each method of a row are scaled so that all take as many gradient steps a round."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 
 from experiments.runtime.run_config import RunConfig
-from federation.settings import SettingError, shown
-from strategies import load_method
+from strategies import METHODS, load_method
 
 EPOCHS = "local-epochs"
 TOLERANCE = 0.1  # share of the largest budget by which methods may differ unsaid
@@ -18,31 +18,26 @@ def epochs_of(settings: RunConfig) -> dict[str, int]:
 
 
 def equal_epochs(settings_by_method: Mapping[str, RunConfig]) -> dict[str, RunConfig]:
-    """The settings of the methods of a row, each with as many passes in all as the method that makes the most.
+    """The settings of the methods of a row, each with as many gradient steps in all as the method that makes the most.
 
-    The passes of a method with several phases keep their proportions as whole numbers can.
+    A pass over n samples makes n / `batch-size` steps, so passes weigh by that. Those of a method with several phases
+    keep their proportions as whole numbers can.
 
     Args:
         settings_by_method: by label.
-
-    Raises:
-        SettingError: a method has more phases than there are passes.
     """
     epochs_by_method = {label: epochs_of(settings) for label, settings in settings_by_method.items()}
-    total = max(sum(epochs.values()) for epochs in epochs_by_method.values())
+    batches = {label: int(settings["batch-size"]) for label, settings in settings_by_method.items()}
+    most = max(Fraction(sum(epochs.values()), batches[label]) for label, epochs in epochs_by_method.items())
     return {
-        label: settings | _shares(label, epochs_by_method[label], total)
+        label: settings | _shares(epochs_by_method[label], round(most * batches[label]))
         for label, settings in settings_by_method.items()
     }
 
 
-def _shares(label: str, epochs: Mapping[str, int], total: int) -> dict[str, int]:
-    """`total` passes, shared out in proportion to `epochs` by largest remainders, at least one each."""
-    if total < len(epochs):
-        raise SettingError(
-            f"--equal-steps gives every method {total} epochs a round, but {shown(label)} has {len(epochs)} phases; "
-            f"raise `{EPOCHS}`."
-        )
+def _shares(epochs: Mapping[str, int], total: int) -> dict[str, int]:
+    """`total` passes, no fewer than there are, shared out in proportion to `epochs` by largest remainders, at least one
+    each."""
     exact = {name: total * count / sum(epochs.values()) for name, count in epochs.items()}
     shares = {name: max(1, int(share)) for name, share in exact.items()}
     while sum(shares.values()) < total:
@@ -52,6 +47,18 @@ def _shares(label: str, epochs: Mapping[str, int], total: int) -> dict[str, int]
         name = min((name for name in exact if shares[name] > 1), key=lambda name: exact[name] - shares[name])
         shares[name] -= 1
     return shares
+
+
+def left_over(strategies: Iterable[str]) -> str:
+    """Why budgets still differ where epochs are scaled, in words.
+
+    Args:
+        strategies: those of the methods compared.
+    """
+    # the file of somebody's own may be gone by now
+    beside = {name: load_method(name).steps_beside for name in dict.fromkeys(strategies) if name in METHODS}
+    extra = [f"{words} (`{name}`)" for name, words in beside.items() if words]
+    return ", ".join(["parts of an epoch and of a batch", *extra])
 
 
 def differ(steps: Sequence[float]) -> bool:

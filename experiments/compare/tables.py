@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments.compare.budget import differ
+from experiments.compare.budget import differ, left_over
 from experiments.compare.figures import (
     DIGITS,
     Result,
@@ -197,15 +197,15 @@ def _chosen(choice: Choice) -> str:
 def _different_budgets(comparison: Comparison, found: Sequence[Result]) -> list[str]:
     """A sentence for each row whose methods trained more or less than each other."""
     notes = []
+    remedy = "--equal-steps scales epochs so that they do not"
+    if comparison.equal_steps:
+        remedy = f"left over: {left_over(str(entry.settings['strategy']) for entry in comparison.methods)}"
     for row in comparison.rows:
         runs_by_method = by_method(found, row.label, comparison)
         steps = {method: mean.mean for method, runs in runs_by_method.items() if (mean := _mean_steps(runs))}
         if differ(list(steps.values())):
             words = ", ".join(f"{method} {count:.4g}" for method, count in steps.items())
-            notes.append(
-                f"{row.label}: budgets differ, in gradient steps a client and round: {words}; --equal-steps makes them "
-                "equal"
-            )
+            notes.append(f"{row.label}: budgets differ, in gradient steps a client and round: {words}; {remedy}")
     return notes
 
 

@@ -205,6 +205,7 @@ def test_a_method_says_how_many_passes_it_makes_and_whether_it_pulls(row):
             extra = training["steps"] - passes * batches
             retraining = 16 * CLASSES // run.settings.batch_size if ROWS[row]["strategy"] == "gfpl" else 0
             assert extra in (0, retraining)
+            assert run.method.steps_beside or not extra
     pulled = any("prototype-pull" in line["training"]["loss"] for line in RunFolder(whole(row).folder).lines()[:-1])
     assert pulled == METHOD_OF[row].objective.pulls
     read = settings_read(ROWS[row]["strategy"])

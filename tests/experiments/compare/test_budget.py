@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.compare.budget import differ, epochs_of, equal_epochs
+from experiments.compare.budget import differ, epochs_of, equal_epochs, left_over
 from experiments.compare.cells import cells
 from experiments.compare.plan import from_table
 from experiments.compare.sweep import swept
@@ -45,6 +45,18 @@ def test_all_get_as_many_passes_as_the_method_that_makes_the_most():
 def test_a_phase_keeps_one_pass_however_small_its_share():
     many = {"fedrep": settings("fedrep", **{"fedrep.head-epochs": 1000}), "local": settings("local")}
     assert epochs_of(equal_epochs(many)["fedrep"]) == {"fedrep.head-epochs": 1000, "local-epochs": 1}
+
+
+def test_a_pass_counts_by_the_batches_that_it_is_made_of():
+    before = {"small": settings("local", **{"batch-size": 8}), "fedproto": settings("fedproto")}
+    after = equal_epochs(before | {"odd": settings("local", **{"batch-size": 12})})
+    # 1/8 a sample: four passes in batches of 32, one and a half in batches of 12
+    assert {name: own["local-epochs"] for name, own in after.items()} == {"small": 1, "fedproto": 4, "odd": 2}
+
+
+def test_what_is_left_over_is_named():
+    assert left_over(["local", "./own.py"]) == "parts of an epoch and of a batch"
+    assert left_over(["local", "gfpl"]).endswith(", retraining on pseudo-features after an exchange (`gfpl`)")
 
 
 @pytest.mark.parametrize(

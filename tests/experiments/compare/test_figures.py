@@ -316,8 +316,13 @@ def test_budgets_that_differ_by_more_than_a_tenth_are_said_under_every_table(fol
     for grid in grids(made, (), with_steps(FedProto=12, Proto_Norm=24)):
         assert (
             "CIFAR-10: budgets differ, in gradient steps a client and round: FedProto 12, Proto_Norm 24; --equal-steps "
-            "makes them equal"
+            "scales epochs so that they do not"
         ) in grid.notes
+    # where they are scaled already, that is no advice
+    told = grids(replace(made, equal_steps=True), (), with_steps(FedProto=12, Proto_Norm=24))[0].notes
+    assert any(
+        note.endswith("FedProto 12, Proto_Norm 24; left over: parts of an epoch and of a batch") for note in told
+    )
     alike = grids(made, (), with_steps(FedProto=11, Proto_Norm=12))
     assert not any("budgets" in note for grid in alike for note in grid.notes)
     cost = {line[0].text: [cell.text for cell in line[1:]] for line in _by_row(alike[-1])}
