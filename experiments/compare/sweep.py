@@ -14,7 +14,7 @@ from typing import Any
 from experiments.compare.figures import Result, Spread, by_method, spread
 from experiments.compare.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, refuse_twice
 from federation.settings import Scalar, SettingError, nearest, shown
-from strategies import settings_read
+from strategies import load_method, settings_read
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,10 @@ def swept(comparison: Comparison, asked: Sequence[str] = ()) -> Comparison:
                 f"--sweep {name}: the methods of a row share it, or it makes no run of its own; make [[partitions]] or "
                 "rows of its values instead."
             )
-    if comparison.equal_steps and (epochs := sorted({"local-epochs"} & sweeps.keys())):
+    epochs = {name for entry in comparison.methods for name in load_method(str(entry.settings["strategy"])).epochs}
+    if comparison.equal_steps and (scaled := sorted(epochs & sweeps.keys())):
         raise SettingError(
-            f"--sweep {epochs[0]}: --equal-steps sets the epochs of every method; leave one of them out."
+            f"--sweep {scaled[0]}: --equal-steps sets the epochs of every method; leave one of them out."
         )
     methods: list[Entry] = []
     read: set[str] = set()

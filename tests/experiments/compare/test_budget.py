@@ -85,7 +85,8 @@ def test_the_cells_of_a_comparison_have_equal_passes():
 def test_what_cannot_be_made_equal_is_refused():
     with pytest.raises(SettingError, match="`equal-steps` is 1"):
         planned(**{"equal-steps": 1})
-    with pytest.raises(SettingError, match=r"--sweep local-epochs.*--equal-steps"):
-        swept(planned(), ["local-epochs=1,2"])
-    # the swept setting of a method alone is a proportion
-    assert len(swept(planned(), ["ditto.personal-epochs=1,2"]).methods) == 3
+    # the label would say a value that is scaled
+    for name in ("local-epochs", "ditto.personal-epochs"):
+        with pytest.raises(SettingError, match=rf"--sweep {name}.*--equal-steps"):
+            swept(planned(), [f"{name}=1,2"])
+    assert len(swept(planned(), ["ditto.weight=1,2"]).methods) == 3
