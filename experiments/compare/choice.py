@@ -87,15 +87,21 @@ def chosen(
     return narrowed
 
 
-def named(comparison: Comparison, overrides: Mapping[str, Scalar]) -> Comparison:
+def named(comparison: Comparison, overrides: Mapping[str, Scalar], tried: Sequence[str] = ()) -> Comparison:
     """The comparison with the labels of what the settings of the command line make of its rows: no table may say of one
-    data set or partition what is true of another. What a paper prints is not of other settings, and is left out.
+    data set or partition what is true of another. What a paper prints is not of other settings or budgets, and is left
+    out.
+
+    Args:
+        tried: what `--sweep` says, such as `protonorm.gamma=3,10,30`.
 
     Raises:
         SettingError: rows have names of their own that would no longer be true.
     """
     changes: dict[str, Any] = {}
-    if comparison.paper and (differing := sorted(overrides.keys() - INDIFFERENT)):
+    differing = sorted((overrides.keys() | {text.partition("=")[0].strip() for text in tried}) - INDIFFERENT)
+    differing += ["epochs"] if comparison.equal_steps else []
+    if comparison.paper and differing:
         words = f"the paper's figures are left out: they are not of {', '.join(differing)} as set here"
         changes |= {"paper": (), "note": ". ".join(filter(None, (comparison.note.rstrip("."), words)))}
     if "dataset" in overrides and len(comparison.datasets) == 1:

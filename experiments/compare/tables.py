@@ -77,6 +77,7 @@ def grids(
     beside = [(each.cell, each.summary["companion"]) for each in found if "companion" in each.summary]
     told = dict.fromkeys(f"{cell.row}, {cell.method}: with {companion}" for cell, companion in beside)
     notes = [*scaled, *told, *map(_chosen, choices), *([comparison.note] if comparison.note else [])]
+    notes += ["epochs scaled by --equal-steps"] if comparison.equal_steps else []
     notes += _different_budgets(comparison, found)
     apart = [_differences(comparison, notes, found)] if len(comparison.methods) > 1 else []
     tried = [_tried(comparison, scaled, choices)] if choices else []

@@ -100,9 +100,10 @@ def test_choices_become_cells_and_their_tables_are_printed_and_written(invoke, r
 
 def test_a_resume_has_as_many_jobs_as_the_start(invoke, ran, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
+    # of three cells the machine would hold three at a time
     arguments = ["--methods", "local,pfpl,frame", "--seeds", "0", "-c", QUICK]
-    assert invoke(*arguments, "--jobs", "3").exit_code == 0
-    for more, jobs in ((), 3), (("--jobs", "2"), 2), ((), 3):
+    assert invoke(*arguments, "--jobs", "2").exit_code == 0
+    for more, jobs in ((), 2), (("--jobs", "3"), 3), ((), 2):
         assert invoke("--resume", "latest", *more).exit_code == 0
         assert ran["share"].jobs == jobs
     # of one that an earlier version started it is not known
@@ -147,11 +148,17 @@ def test_what_a_paper_prints_stands_beside_its_own_settings_alone(invoke, ran, t
     assert invoke("mine.toml").exit_code == 0
     for name, words in zip(files, ("82.90", "82.90", ",0.829", "82.90"), strict=True):
         assert words in (ran["folder"].path / name).read_text(), name
-    left_out = ["--scale", "0.5"], ["-c", "learning-rate=0.5"]
+    left_out = [
+        ["--scale", "0.5"],
+        ["-c", "learning-rate=0.5"],
+        ["--equal-steps"],
+        ["--sweep", "learning-rate=0.1,0.5"],
+    ]
     for arguments in left_out:
         result = invoke("mine.toml", *arguments)
         assert result.exit_code == 0, result.output
         assert "the paper's figures are left out" in result.stdout
+        assert ("epochs scaled by --equal-steps" in result.stdout) == ("--equal-steps" in arguments)
         for name in files:
             text = (ran["folder"].path / name).read_text()
             assert "82.90" not in text, name
