@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data.domains import short_name
-from experiments.runtime.run_config import RunConfig, preset_names
+from experiments.runtime.run_config import RunConfig, preset_names, refuse_model
 from federation.settings import RULES, SettingError, nearest, refuse_unknown, shown
 from runs import figures
 from strategies import METHODS, known_settings, load_method
@@ -219,6 +219,7 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
         elif isinstance(value, bool | int | float | str):
             found[prefix + name] = value
         else:
+            refuse_model(prefix + name, value)
             raise SettingError(
                 f"setting `{prefix}{name}` is {shown(value)}, but a setting is a number, true, false or a string."
             )

@@ -240,6 +240,19 @@ def _maybe_here(name: str) -> str:
     return str(here) if (here / "settings.json").exists() else name
 
 
+def refuse_model(name: str, value: Any) -> None:
+    """Refuse a model, or what makes one, where its name is due.
+
+    Raises:
+        SettingError: it is one.
+    """
+    if name == "models" and any(map(callable, value if isinstance(value, list | tuple) else [value])):
+        raise SettingError(
+            "setting `models` is given a model itself, but clients build theirs in processes of their own; put what "
+            "makes it in a file and name it: models='./mynet.py:NAME', as docs/adding-a-model.md shows."
+        )
+
+
 def _absolute(name: str, value: Scalar) -> Scalar:
     """Flower's processes run elsewhere: what is a path must not depend on the working directory."""
     if name == "models" and isinstance(value, str):
@@ -296,6 +309,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
 
 
 def _scalar(name: str, value: Any) -> Scalar:
+    refuse_model(name, value)
     if not isinstance(value, bool | int | float | str):
         raise SettingError(
             f"setting `{name}` is {shown(value)}, but a setting is a number, true, false or a string; a list is a "

@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from torch import nn
 
 import protosphere
 from cli.summary import print_summary
@@ -73,6 +74,8 @@ def test_values_of_settings(value, plain):
         ({"gamma": 3}, "SettingError", "`gamma`"),
         ({"rounds": 0}, "SettingError", "`rounds` is 0"),
         ({"models": [1]}, "SettingError", "`models` is [1]"),
+        ({"models": nn.Linear(3, 3)}, "SettingError", "models='./mynet.py:NAME'"),
+        ({"models": ["tiny_cnn", nn.Linear]}, "SettingError", "models='./mynet.py:NAME'"),
         ({"models": "tiny_nothing"}, "ModelError", "tiny_nothing"),
         ({"dataset": "/nowhere"}, "DataError", "/nowhere"),
         ({"strategy": "local", "protonorm__gamma": 3}, "SettingError", "`protonorm.gamma`"),
