@@ -59,6 +59,13 @@ def test_ditto_holds_its_model_to_what_was_received_and_not_to_what_was_trained(
     assert all(p.grad is None for p in state.module.model.parameters())
 
 
+@pytest.mark.parametrize(("personal", "epochs"), [(0, 3), (2, 2)])
+def test_ditto_trains_its_own_model_for_as_long_as_the_shared_one_unless_told_otherwise(personal, epochs):
+    objective = objective_of("ditto", **{"local-epochs": 3, "ditto.personal-epochs": personal})
+    phases = objective.phases(ClientState(objective.build(network(), 1)), 1)
+    assert [(phase.name, phase.epochs) for phase in phases] == [("global", 3), ("train", epochs)]
+
+
 @pytest.mark.parametrize(("strategy", "judged"), [("ditto", "WithCompanion"), ("fedavg", "SplitModel")])
 def test_the_ensemble_is_of_the_models_that_predict(run, monkeypatch, strategy, judged):
     """v for Ditto, whatever came; what came for FedAvg."""

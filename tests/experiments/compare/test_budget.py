@@ -7,7 +7,11 @@ from experiments.compare.cells import cells
 from experiments.compare.plan import from_table
 from experiments.compare.sweep import swept
 from federation.settings import SettingError
-from strategies import known_settings
+from models import build
+from strategies import METHODS, known_settings
+from strategies.contract import ClientState
+from tests.strategies.kin import D, K, objective_of
+from tests.strategies.needs import ASKED
 
 
 def settings(strategy, **changes):
@@ -25,6 +29,16 @@ def settings(strategy, **changes):
 )
 def test_passes_a_round(strategy, changes, epochs):
     assert epochs_of(settings(strategy, **changes)) == epochs
+
+
+@pytest.mark.parametrize("strategy", METHODS)
+@pytest.mark.parametrize("more", [{}, {"ditto.personal-epochs": 2, "fedrep.head-epochs": 5}], ids=["usual", "set"])
+def test_they_are_those_of_the_methods_phases(strategy, more):
+    own = {name: value for name, value in more.items() if name.startswith(f"{strategy}.")} | {"local-epochs": 3}
+    objective = objective_of(strategy, **ASKED[strategy] | own)
+    phases = objective.phases(ClientState(objective.build(build("tiny_perceptron", (5,), D, K, 0), 1)), 1)
+    # of rows that a method makes itself there is nothing before something came
+    assert sorted(phase.epochs for phase in phases) == sorted(epochs_of(settings(strategy, **own)).values())
 
 
 def test_all_get_as_many_passes_as_the_method_that_makes_the_most():
