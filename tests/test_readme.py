@@ -1,6 +1,7 @@
 """The tables of the README and of docs/ against the code, and the pages as a site."""
 
 import json
+import operator
 import re
 import subprocess
 import sys
@@ -21,6 +22,23 @@ def test_every_setting_is_listed_once_with_its_default() -> None:
     names = [name for name, _ in rows]
     assert sorted(names) == sorted(known_settings())
     assert {name: json.loads(default) for name, default in rows} == known_settings()
+
+
+def test_every_default_lies_in_the_range_that_is_printed() -> None:
+    compared = {"≥": operator.ge, ">": operator.gt, "≤": operator.le, "<": operator.lt, "[": operator.ge}
+    compared |= {"(": operator.gt, "]": operator.le, ")": operator.lt}
+    rows = re.findall(r"^\| `([a-z0-9.-]+)` \| `([0-9.e+-]+)` \| ([^|]*) \|", SETTINGS, flags=re.MULTILINE)
+    limits = 0
+    for name, default, allowed in rows:
+        # of `mixed` another one holds than else
+        words = allowed.partition(";")[0]
+        found = re.findall(r"([≥>≤<]) ([0-9.e]+)", words)
+        if interval := re.match(r"([\[(])([0-9.-]+), ([0-9.-]+)([\])])", words):
+            low, least, most, high = interval.groups()
+            found = [(low, least), (high, most)]
+        assert all(compared[sign](float(default), float(limit)) for sign, limit in found), name
+        limits += len(found)
+    assert limits > len(rows)
 
 
 def test_every_method_has_a_row_and_a_family() -> None:
