@@ -255,7 +255,7 @@ def _resolved(
         if not name or not sign or not place:
             raise SettingError(f"--data is {text!r}, but it is a name and a place, as in cifar10=/data/cifar10.")
         places[name] = place
-    comparison = swept(named(comparison, overrides, sweep), sweep)
+    comparison = swept(named(comparison, overrides, sweep), sweep, overrides)
     return comparison, cells(comparison, overrides, places, scale)
 
 

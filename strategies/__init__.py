@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from federation.settings import Scalar, SettingError, Settings, check, nearest, refuse_unknown, shown
 from models import ModelError, plugins
-from strategies.contract import Exchange, Method, Options
+from strategies.contract import OF_CLAIMS, Exchange, Method, Options
 from strategies.release import RULE, check_public_encoder, refuse_unreleasable, under_release
 
 if TYPE_CHECKING:
@@ -220,19 +220,26 @@ def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:
     Raises:
         SettingError: names the setting and the kinds of parts.
     """
-    kinds = exchange.kinds()
-    widths = {spec.classwise for spec in (*exchange.up, *exchange.down) if spec.kind == "prototypes"}
-    sent = " and ".join(sorted("class outputs" if kind == "prototypes" and True in widths else kind for kind in kinds))
-    if kinds and settings.sparsity_dim and False not in widths:
+    kinds, unobeyed = exchange.kinds(), _unobeyed(exchange)
+    classwise = any(spec.classwise for spec in (*exchange.up, *exchange.down))
+    sent = " and ".join(sorted("class outputs" if kind == "prototypes" and classwise else kind for kind in kinds))
+    if kinds and settings.sparsity_dim and "sparsity-dim" in unobeyed:
         raise SettingError(
             f"setting `sparsity-dim` is {settings.sparsity_dim}, which masks prototype vectors, but "
             f"`{settings.strategy}` sends {sent}; take it out (0)."
         )
-    if kinds == {"mixtures"} and settings.wire_dtype != "float32":
+    if kinds and settings.wire_dtype != "float32" and "wire-dtype" in unobeyed:
         raise SettingError(
             f"setting `wire-dtype` is {shown(settings.wire_dtype)}, which says how prototype vectors and weights "
             f'cross, but `{settings.strategy}` sends {sent}; take it out ("float32").'
         )
+
+
+def _unobeyed(exchange: Exchange) -> set[str]:
+    """The settings of the wire that no part of the messages obeys."""
+    vectors = any(spec.kind == "prototypes" and not spec.classwise for spec in (*exchange.up, *exchange.down))
+    formatted = exchange.kinds() - {"mixtures"}
+    return (set() if vectors else {"sparsity-dim"}) | (set() if formatted else {"wire-dtype"})
 
 
 def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:
@@ -310,18 +317,32 @@ def known_settings(strategy: object = "") -> dict[str, Any]:
     return known
 
 
-def settings_read(strategy: str) -> set[str]:
-    """The settings that a method reads: those that all methods share, but for what its loss and its messages lack, and
-    its own. Of a method of somebody's own all that are shared, since only its code could tell."""
+def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
+    """The settings that a method reads: those that all methods share, but for what its loss, its messages and its means
+    lack, and its own. Of a method of somebody's own all that are shared, since only its code could tell.
+
+    Args:
+        run_config: `strategy`, and what may decide it: the method's own settings.
+
+    Raises:
+        SettingError: one of these cannot be used.
+    """
+    strategy = str(run_config["strategy"])
     method = load_method(strategy)
     names = {name for name in known_settings(strategy) if "." not in name or name.rpartition(".")[0] in method.settings}
     if plugins.is_plugin(strategy):
         return names
-    exchange = method.exchange(Options({kind: kind() for kind in method.settings.values()}))
+    own: dict[type, Any] = {}
+    for prefix, kind in method.settings.items():
+        given = {n.removeprefix(f"{prefix}."): v for n, v in run_config.items() if n.startswith(f"{prefix}.")}
+        own[kind] = check(kind, given, f"{prefix}.")
+    exchange = method.exchange(Options(own))
     if not method.objective.pulls:
         names -= {"prototype-weight", "prototype-loss"}
     if not exchange.kinds():
-        names -= {"wire-dtype", "sparsity-dim", "max-prototype-norm", "max-norm-ratio"}
+        names -= {"max-prototype-norm", "max-norm-ratio"}
+    names -= _unobeyed(exchange)
+    names -= method.server(Settings(), Options(own)).unread - (OF_CLAIMS if exchange.counts else set())
     if not exchange.weights:
         names -= {"share-buffers"}
     return names

@@ -36,6 +36,8 @@ from strategies.state import Phase as Phase
 method_settings = pydantic_dataclass(frozen=True, kw_only=True, config=STRICT)
 T = TypeVar("T")
 State = dict[str, Tensor]
+# the settings that decide what a client's number of samples weighs
+OF_CLAIMS = frozenset({"client-weights", "max-weight-ratio"})
 Figure = float | int | str | None
 
 
@@ -248,6 +250,12 @@ class ServerHalf:
     def target_norm(self) -> float:
         """The norm of the targets where the method sets it, whatever comes up; 0 where they are made of uploads."""
         return 0.0
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """Shared settings that change nothing in what it computes, or that it refuses to see changed; a sweep passes it
+        over. Class counts in uploads are weighed in any case."""
+        return OF_CLAIMS
 
     def unit(self, partition: int) -> float:
         """What the norms of a client's upload are measured in: its number of rows where it sends sums over them."""

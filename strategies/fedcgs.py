@@ -141,6 +141,11 @@ class FedCGSObjective(Objective):
 class FedCGS(ServerHalf):
     """Server half: sums, and the discriminant that they make."""
 
+    @property
+    def unread(self) -> frozenset[str]:
+        """It adds up class means, which masks would make others."""
+        return frozenset({"sparsity-dim"})
+
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a mean counts, and all clients have the same dimensions."""
         by_moments = self.options[FedCGSSettings].covariance != "identity"

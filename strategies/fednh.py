@@ -106,6 +106,11 @@ class FedNH(AveragedWithClassVectors):
         """Of the weights, as in the authors' code."""
         return "uniform"
 
+    @property
+    def unread(self) -> frozenset[str]:
+        """It classifies by its prototypes, which masks would make others."""
+        return super().unread | {"sparsity-dim"}
+
     def check(self, num_classes: int, dim: int) -> None:
         """W needs room, and all of its values."""
         super().check(num_classes, dim)

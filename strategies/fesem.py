@@ -44,6 +44,11 @@ class FeSEM(AveragedWeights):
     one_architecture = True
 
     @property
+    def weighting(self) -> str:
+        """A centre is the plain mean of those who join it."""
+        return "uniform"
+
+    @property
     def clusters(self) -> int:
         """C, or the number of clients where these are fewer."""
         return min(self.options[FeSEMSettings].clusters, len(self.identities))

@@ -178,6 +178,11 @@ def scale_of(settings: Settings) -> float:
 class Protosphere(ServerHalf):
     """Server half: sums over clients, and the discriminant that they make."""
 
+    @property
+    def unread(self) -> frozenset[str]:
+        """It adds up class means, which masks would make others."""
+        return frozenset({"sparsity-dim"})
+
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a mean counts, and all clients have the same dimensions."""
         check_space(self, dim, layouts(num_classes, dim))

@@ -130,6 +130,11 @@ class TinyProto(ServerHalf):
         return {"mu": options.mu or self.target / mean_class_count(self.identities, options.sum)}
 
     @property
+    def unread(self) -> frozenset[str]:
+        """Scaled prototypes have their counts in them: the server believes them, but cannot weigh them alike."""
+        return frozenset({"client-weights"}) if self.options[TinyProtoSettings].scaling else super().unread
+
+    @property
     def scales(self) -> tuple[float, float]:
         """FT's server has multiplied by mu before it aggregated."""
         return 1.0, self.constants.get("mu", 1.0)

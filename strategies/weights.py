@@ -187,6 +187,11 @@ class AveragedWeights(ServerHalf):
         """`samples` or `uniform`."""
         return "samples"
 
+    @property
+    def unread(self) -> frozenset[str]:
+        """A plain mean asks nobody's number of samples."""
+        return frozenset() if self.weighting == "samples" else super().unread
+
     def meet(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
         """Form the groups: of one layout, and for a part of the extractor of one model name."""
         alike: dict[tuple[str, tuple[str, ...]], int] = {}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
 
+from experiments.compare.cells import settings_of
 from experiments.compare.figures import Result, Spread, by_method, spread
 from experiments.compare.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, refuse_twice
 from federation.settings import Scalar, SettingError, nearest, shown
@@ -45,11 +46,14 @@ class Choice:
         return label.removeprefix(f"{self.method}, ")
 
 
-def swept(comparison: Comparison, asked: Sequence[str] = ()) -> Comparison:
+def swept(
+    comparison: Comparison, asked: Sequence[str] = (), overrides: Mapping[str, Scalar] | None = None
+) -> Comparison:
     """The comparison with each method that reads a swept setting as one method for every choice of values.
 
     Args:
         asked: such as `protonorm.gamma=3,10,30`; with them those of the comparison's file, which they replace by name.
+        overrides: what `-c` says, for all methods.
 
     Raises:
         SettingError: a sweep is none, no method reads its setting, or the methods of a row share it.
@@ -70,19 +74,30 @@ def swept(comparison: Comparison, asked: Sequence[str] = ()) -> Comparison:
         )
     methods: list[Entry] = []
     read: set[str] = set()
+    known: set[str] = set()
     for entry in comparison.methods:
-        settings = settings_read(str(entry.settings["strategy"]))
+        settings = _read(comparison, entry, sweeps, overrides or {})
+        known |= settings
         own = {name: values for name, values in sweeps.items() if name in settings and name not in entry.settings}
         read |= own.keys()
         methods += _variants(entry, own) if own else [entry]
     if idle := sorted(sweeps.keys() - read):
-        known = sorted(set().union(*(settings_read(str(entry.settings["strategy"])) for entry in comparison.methods)))
-        raise SettingError(
-            f"--sweep {idle[0]}{nearest(idle[0], known)}: no method of this comparison reads it, or each has its own."
-        )
+        hint = nearest(idle[0], sorted(known))
+        raise SettingError(f"--sweep {idle[0]}{hint}: no method of this comparison reads it, or each has its own.")
     refuse_twice([entry.label for entry in methods])
     # by the method's own name, which none of its variants has
     return replace(comparison, methods=tuple(methods), baseline=comparison.beside)
+
+
+def _read(
+    comparison: Comparison, entry: Entry, sweeps: Mapping[str, Sequence[Scalar]], overrides: Mapping[str, Scalar]
+) -> set[str]:
+    """What a method reads in any row, by any choice of its own settings that are swept: they may decide it."""
+    rows = [settings_of(comparison, row, entry, overrides) for row in comparison.rows]
+    prefixes = load_method(str(entry.settings["strategy"])).settings
+    own = {n: values for n, values in sweeps.items() if n in rows[0] and n.rpartition(".")[0] in prefixes}
+    choices = [dict(zip(own, values, strict=True)) for values in itertools.product(*own.values())]
+    return {name for row in rows for choice in choices for name in settings_read(row | choice)}
 
 
 def tuned(comparison: Comparison, found: Sequence[Result]) -> tuple[Comparison, list[Result], list[Choice]]:

@@ -208,11 +208,10 @@ def test_a_method_says_how_many_passes_it_makes_and_whether_it_pulls(row):
             assert run.method.steps_beside or not extra
     pulled = any("prototype-pull" in line["training"]["loss"] for line in RunFolder(whole(row).folder).lines()[:-1])
     assert pulled == METHOD_OF[row].objective.pulls
-    read = settings_read(ROWS[row]["strategy"])
+    read = settings_read(ROWS[row])
     assert ({"prototype-weight", "prototype-loss"} <= read) == pulled
-    # by a method's defaults something crosses wherever it can
-    assert "wire-dtype" in read or not run.exchange.kinds()
-    assert "share-buffers" in read or not run.exchange.weights
+    assert ("wire-dtype" in read) == bool(run.exchange.kinds() - {"mixtures"})
+    assert ("share-buffers" in read) == run.exchange.weights
 
 
 @every_row

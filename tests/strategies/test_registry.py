@@ -11,9 +11,10 @@ import pytest
 
 from federation.settings import ELSEWHERE, RECEIVED, RULES, SettingError, Settings, shown
 from federation.wire.specs import KINDS
-from strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign
+from strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign, settings_read
 from strategies.contract import Objective, ServerHalf
 from strategies.fedproto import FedProtoSettings
+from tests.strategies.kin import SMALL
 from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -379,3 +380,32 @@ def test_all_that_others_call_settings_are_none_of_ours_and_lead_to_some():
     known = known_settings()
     assert set(ELSEWHERE.values()) <= known.keys()
     assert not ELSEWHERE.keys() & known.keys()
+
+
+# --- what a method reads ----------------------------------------------------------------------------------------
+
+
+def in_weights(run, metrics, strategy):
+    """What a run comes to by either of `client-weights`, where clients have different numbers of samples."""
+    for weights in ("samples", "equal"):
+        settings = (
+            SMALL | ASKED[strategy] | {"partition": "dirichlet", "alpha": 0.3, "min-samples": 4, "feature-dim": 12}
+        )
+        lines = metrics(run(settings | {"client-weights": weights}))
+        yield [(line.get("training", {}).get("loss"), line["evaluation"]["rules"]) for line in lines]
+
+
+DEAF = [name for name in METHODS if "client-weights" not in settings_read(ASKED[name])]
+
+
+@pytest.mark.parametrize("strategy", [name for name in DEAF if not name.startswith("tinyproto")])
+def test_who_does_not_read_the_weights_of_clients_is_the_same_by_any(run, metrics, strategy):
+    by_samples, alike = in_weights(run, metrics, strategy)
+    assert by_samples == alike
+
+
+def test_who_reads_the_weights_of_clients_is_another_by_others(run, metrics):
+    by_samples, alike = in_weights(run, metrics, "fedavg")
+    assert by_samples != alike
+    assert {"local", "frame", "fedproto", "fesem", "fednh", "fml", "gfpl"} < set(DEAF)
+    assert not {"fedper", "ditto", "fedfa", "fedgen", "fedcgs", "protosphere"} & set(DEAF)

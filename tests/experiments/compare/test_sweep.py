@@ -1,6 +1,7 @@
 """Values that are tried out: one method a value in the plan, one row in the tables, chosen on validation rows."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -181,6 +182,32 @@ def test_a_method_is_not_trained_again_for_a_setting_that_it_does_not_read():
     ]
     with pytest.raises(SettingError, match="no method of this comparison reads it"):
         plan("prototype-weight=1,10", methods=("local", "fedavg"))
+    # neither where it would be refused
+    assert labels(plan("sparsity-dim=0,8", methods=("fedavg", "fednh", "fedcgs", "fedproto"))) == [
+        *("fedavg", "fednh", "fedcgs", "fedproto, sparsity-dim = 0", "fedproto, sparsity-dim = 8"),
+    ]
+    assert len(labels(plan('wire-dtype="float32","int8"', methods=("gfpl", "fedproto")))) == 3
+
+
+WEIGHTS = 'client-weights="samples","equal"'
+
+
+def test_who_weighs_clients_alike_anyway_is_not_trained_again_for_their_weights():
+    assert labels(plan(WEIGHTS, methods=("local", "fedproto", "fedavg"))) == [
+        *("local", "fedproto", "fedavg, client-weights = samples", "fedavg, client-weights = equal")
+    ]
+    # a method's own settings may decide it: in its entry, in those of all, on the command line, in the sweep itself
+    uniform = Entry("uniform", {"strategy": "fedavg", "fedavg.weighting": "uniform"})
+    made = {
+        "methods": (uniform, Entry("fedavg", {"strategy": "fedavg"})),
+        "datasets": (Entry("d", {"dataset": "digits"}),),
+    }
+    assert [entry.of for entry in swept(Comparison("test", **made), [WEIGHTS]).methods] == ["", "fedavg", "fedavg"]
+    weighted = {"fedproto.aggregation": "weighted"}
+    alone = Comparison("test", **made | {"methods": (Entry("fedproto", {"strategy": "fedproto"}),)})
+    assert len(swept(replace(alone, settings=weighted), [WEIGHTS]).methods) == 2
+    assert len(swept(alone, [WEIGHTS], weighted).methods) == 2
+    assert len(swept(alone, [WEIGHTS, 'fedproto.aggregation="mean","weighted"']).methods) == 4
 
 
 def test_while_a_run_is_missing_nothing_is_chosen(run):
