@@ -155,16 +155,15 @@ def primary_figure(figures: Mapping[str, float | int | None]) -> str:
 def ensemble_headline(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | int | None]]:
     """`ensemble`: accuracy of the clients' mean class probabilities on the shared test set, as best, last-5 (mean
     of the last five times of trained models, FedPAGR's) and final, with the number of rows; nothing where it was never
-    asked for."""
+    asked for. Best and last-5 are None where only round 0, before training, was measured."""
     measured = [line["ensemble"] for line in lines if "ensemble" in line]
     if not measured:
         return {}
-    accuracies = [ensemble["accuracy"] for ensemble in measured]
     return {
         "ensemble": {
-            "best": max(accuracies),
+            "best": max((each["accuracy"] for each in measured if each["of_round"] > 0), default=None),
             "last-5": _last_five([(ensemble["of_round"], ensemble["accuracy"]) for ensemble in measured]),
-            "final": accuracies[-1],
+            "final": measured[-1]["accuracy"],
             "rows": measured[-1]["rows"],
         }
     }

@@ -247,6 +247,15 @@ def test_the_ensembles_headline(accuracies, best, last_five, final):
     }
 
 
+def test_the_ensembles_best_is_none_of_round_0():
+    """It is chosen among trained models, as every other best."""
+    measured = [{"ensemble": {"of_round": r, "accuracy": a, "rows": 4}} for r, a in ((0, 0.9), (1, 0.5), (2, 0.4))]
+    found = {"best": 0.5, "last-5": 0.45, "final": 0.4, "rows": 4}
+    assert ensemble_headline(measured) == {"ensemble": found}
+    untrained = {"best": None, "last-5": None, "final": 0.9, "rows": 4}
+    assert ensemble_headline(measured[:1]) == {"ensemble": untrained}
+
+
 def test_an_ensemble_that_was_never_asked_for_has_no_headline():
     assert ensemble_headline([]) == {}
     assert ensemble_headline([{"round": 1}, {"round": 2, "evaluation": {}}]) == {}

@@ -247,6 +247,11 @@ def test_the_summary_of_an_earlier_version_means_what_it_means_today():
         "rules": {"classifier": {"selected": 0.9, "selected_round": 0, "client-best": 0.9, "final": 0.5}},
     }
     assert up_to_date(earlier, lines) == today
+    # so did the ensemble's best
+    told = ({"of_round": number, "accuracy": accuracy, "rows": 4} for number, accuracy in enumerate((0.9, 0.5)))
+    asked = [each | {"ensemble": found} for each, found in zip(lines, told, strict=False)]
+    ensemble = {"best": 0.5, "last-5": 0.5, "final": 0.5, "rows": 4}
+    assert up_to_date(earlier | {"ensemble": ensemble | {"best": 0.9}}, asked)["ensemble"] == ensemble
     assert up_to_date(today, []) == today
     # kept by the clients: there is nothing to work out
     assert up_to_date({"rules": {}}, []) == {"rules": {}}
