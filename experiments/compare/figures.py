@@ -23,8 +23,8 @@ VALIDATION = "validation"  # column of what a sweep is decided by
 
 @dataclass(frozen=True)
 class Reached:
-    """The first evaluation whose mean accuracy is the target or above: of which round's models, and all bytes of
-    prototypes and of training messages, both directions, up to that round."""
+    """The first evaluation of trained models whose mean accuracy is the target or above: of which round's models, and
+    all bytes of prototypes and of training messages, both directions, up to that round."""
 
     of_round: int
     payload: int
@@ -100,7 +100,8 @@ def result(cell: Cell, run: Path, comparison: Comparison) -> Result:
     metric = comparison.metrics[0]
     curve = curve_of(lines, metric.rule or headline["rule"])
     target = comparison.target
-    passed = next((point for point in curve if target is not None and point.accuracy >= target), None)
+    trained = [point for point in curve if point.of_round > 0]
+    passed = next((point for point in trained if target is not None and point.accuracy >= target), None)
     sizes = summary["bytes"]
     return Result(
         cell,

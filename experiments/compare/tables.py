@@ -269,7 +269,7 @@ def _bytes(comparison: Comparison, notes: Sequence[str], found: Sequence[Result]
     ]
     if target is not None:
         rule = comparison.metrics[0].rule or "each method's own rule"
-        meaning = f"up to the first evaluation whose mean accuracy by {rule} reaches it; {NONE} where it never did"
+        meaning = f"up to the first evaluation after round 0 whose mean accuracy by {rule} reaches it; {NONE} for never"
         notes = [*notes, f"to {100 * target:g} %: {meaning}"]
     name = comparison.title or comparison.name
     title = f"{name}: cost of training: bytes, payload / wire, both directions, and gradient steps"
