@@ -4,7 +4,7 @@ them."""
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from experiments.compare.folder import FILE as COMPARISON
 from federation.homes import discard_stores, stores
 from federation.settings import SettingError, is_run_name, nearest, shown
 from runs.folder import RunFolder
+from runs.lines import is_up_to_date, up_to_date
 from runs.places import results_root
 
 
@@ -121,10 +122,17 @@ def _run(folder: Path) -> Kept:
     state = str(status.get("state") or ("completed" if summary else "cut"))
     if state in ("starting", "running") and not _held(folder):
         state = "cut"
-    headline = (summary.get("headline") or status.get("headline") or {}).get("accuracy")
+    headline = (_of_today(folder, summary).get("headline") or status.get("headline") or {}).get("accuracy")
     rounds = f"{status.get('round', summary.get('rounds', '?'))}/{status.get('rounds', settings.get('rounds', '?'))}"
     words = str(settings.get("strategy", "?")), str(settings.get("dataset", "?"))
     return Kept(folder, *words, state, rounds, headline, _size(folder), _changed(folder))
+
+
+def _of_today(folder: Path, summary: dict[str, Any]) -> Mapping[str, Any]:
+    """A run's summary as its report has it; the lines of a run are read for an earlier version's alone."""
+    with suppress(SettingError, KeyError, TypeError, AttributeError):
+        return summary if is_up_to_date(summary) else up_to_date(summary, RunFolder(folder).lines())
+    return summary
 
 
 def _comparison(folder: Path) -> Kept:

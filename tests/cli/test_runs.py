@@ -52,6 +52,21 @@ def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):
         assert next(each.state for each in kept(str(first.parent)) if each.path == cut) == "running"
 
 
+def test_the_headline_of_an_earlier_versions_run_is_that_of_its_report(three):
+    folder = three[0]
+    summary = json.loads((folder / "summary.json").read_text())
+    right = summary["headline"]["accuracy"]
+    for figures_of_rule in summary["rules"].values():
+        del figures_of_rule["client-best-unweighted"]
+    summary["headline"]["accuracy"] = 0.0123
+    (folder / "summary.json").write_text(json.dumps(summary))
+    found = {each.path: each.headline for each in kept(str(folder.parent))}
+    assert found[folder] == right == read_results(folder).summary["headline"]["accuracy"]
+    # what is broken is listed as it is
+    (folder / "metrics.jsonl").write_text("{\n")
+    assert {each.path: each.headline for each in kept(str(folder.parent))}[folder] == 0.0123
+
+
 @pytest.mark.parametrize(("width", "most"), [("80", 16), ("200", 24)])
 def test_a_long_name_of_data_stays_on_one_line_with_its_begin_and_end(three, width, most):
     settings = json.loads((three[0] / "settings.json").read_text())
