@@ -162,7 +162,7 @@ class Comparison:
         folder: where it lies.
 
     Raises:
-        SettingError: there is no such comparison, or another version wrote it.
+        SettingError: there is no such comparison, or it cannot be read.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Comparison:
                 f"{results_root(os.fspath(results))}; `protosphere runs` lists them."
             ) from None
         self.folder = self._kept.path.resolve()
-        self._asked, self._cells = self._kept.read(trust)
+        self._asked, self._cells = self._kept.read(trust, to_run=False)
 
     def table(self) -> pd.DataFrame:
         """A row for each method (a swept one once, with what was chosen), row of the comparison and metric, in their

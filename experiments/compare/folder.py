@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from federation.settings import ENDS, MAY_DIFFER_ON_RESUME, SettingError, is_run
 from federation.words import own_version
 from runs.folder import RunFolder
 from runs.places import results_root
-from strategies import known_settings
+from strategies import as_of_today, known_settings
 from strategies.trust import named, refuse_untrusted
 
 FORMAT = 1
@@ -90,11 +90,13 @@ class ComparisonFolder:
         other = "; it is a single run, which `protosphere run --resume` goes on with" if single else ""
         raise SettingError(f"--resume is {shown(name)}, but no {FILE} is there or in {root}{other}.")
 
-    def read(self, trust: bool = False) -> tuple[Comparison, list[Cell]]:
+    def read(self, trust: bool = False, to_run: bool = True) -> tuple[Comparison, list[Cell]]:
         """The comparison and its cells, as they were resolved when it was started.
 
         Args:
             trust: whether code that the folder names may be run, though this home has not run it itself.
+            to_run: whether cells are to be run by these settings, which have to be those of this version then. To be
+                looked at they are brought up to date.
 
         Raises:
             SettingError: the file is broken, was written by another version, or names code that may not run.
@@ -121,12 +123,15 @@ class ComparisonFolder:
         entries = (*comparison.methods, *comparison.datasets, *comparison.partitions)
         every = [comparison.settings, *(entry.settings for entry in entries), *(cell.settings for cell in cells)]
         refuse_untrusted(self.path, chain.from_iterable(map(named, every)), trust)
+        if not to_run:
+            return comparison, [replace(cell, settings=_as_of_today(cell.settings)) for cell in cells]
         for cell in cells:
             known = known_settings(cell.settings.get("strategy", "")).keys() - set(PLACES)
             if differing := sorted(known ^ cell.settings.keys()):
                 raise SettingError(
                     f"{self.path} was written by another version ({written}; this is {own_version()}, format "
-                    f"{FORMAT}), whose settings differ in `{differing[0]}`: go on with that one, or start anew."
+                    f"{FORMAT}), whose settings differ in `{differing[0]}`: go on with that one, or start anew; "
+                    "protosphere.Comparison shows what is finished."
                 )
         return comparison, cells
 
@@ -194,6 +199,7 @@ class ComparisonFolder:
                     discard_stores(run.name, run.token)
 
     def _refuse_other(self, run: Path, settings: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+        settings, asked = as_of_today(settings), as_of_today(asked)
         for name in sorted(settings.keys() | asked.keys()):
             if name not in INDIFFERENT and settings.get(name) != asked.get(name):
                 raise SettingError(
@@ -207,6 +213,10 @@ class ComparisonFolder:
             temporary.write_text(
                 json.dumps(sealed(written), indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8"
             )
+
+
+def _as_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in as_of_today(settings).items() if name not in PLACES}
 
 
 def _comparison(kept: Mapping[str, Any]) -> Comparison:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -84,6 +85,26 @@ def test_none_there_is_said(tmp_path):
     ):
         with pytest.raises(SettingError, match=said):
             ComparisonFolder.find(name, str(tmp_path))
+
+
+def test_a_folder_of_an_earlier_version_can_be_looked_at(folder, made, home):
+    """It had other defaults of other methods, and not all settings of today."""
+    file = folder.path / "comparison.json"
+    kept = json.loads(file.read_text())
+    for cell in kept["cells"]:
+        cell["settings"]["ditto.personal-epochs"] = 1
+        del cell["settings"]["client-weights"]
+    file.write_text(json.dumps(kept))
+    then = [replace(cell, settings=old["settings"]) for cell, old in zip(made, kept["cells"], strict=True)]
+    run = finish(folder, then[0], home)
+    with pytest.raises(SettingError, match=r"`client-weights`.*protosphere\.Comparison shows what is finished"):
+        folder.read()
+    assert folder.read(to_run=False) == (MADE, made)
+    assert folder.run_of(made[0]) == run
+    # what it computed must be the same
+    (run / "settings.json").write_text(json.dumps(then[0].settings | {"alpha": 9.0}))
+    with pytest.raises(SettingError, match="`alpha`"):
+        folder.run_of(made[0])
 
 
 @pytest.mark.parametrize(
