@@ -85,8 +85,10 @@ def cut_apart(names: Sequence[str], most: int) -> list[str]:
     shown = {group[0]: cut for cut, group in alike.items()}
     taken = {cut for cut, group in alike.items() if len(group) == 1}
     for group in alike.values():
-        ends = zip(min(lines[name] for name in group), max(lines[name] for name in group), strict=False)
-        begin = next((place for place, (first, last) in enumerate(ends) if first != last), 0)
+        first, last = min(lines[name] for name in group), max(lines[name] for name in group)
+        differing = (place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+        # one may be the beginning of the others
+        begin = next(differing, len(first))
         for name in group if len(group) > 1 else ():
             shown[name] = _numbered(_without_begin(lines[name], begin, most), taken, most)
             taken.add(shown[name])

@@ -64,6 +64,12 @@ def test_one_class_alone_is_told(held, names, words):
         (["a" * 20 + "X" + "c" * 20, "a" * 20 + "Y" + "c" * 20], 8, ["…Xccccc…", "…Yccccc…"]),
         (["a\0b", "a b"], 8, ["a b", "a b (2)"]),
         (["", ""], 8, ["", ""]),
+        (
+            [f"/data/a_very_long_folder_name_indeed/nets.py:{name}" for name in ("mlp", "mlp_wide")],
+            28,
+            ["…nets.py:mlp", "…nets.py:mlp_wide"],
+        ),
+        (["a" * 30, "a" * 30 + "b" * 20], 14, ["…" + "a" * 13, f"…{'b' * 12}…"]),
     ],
 )
 def test_names_that_differ_stay_different_when_they_are_cut(names, most, words):
