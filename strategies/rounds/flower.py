@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from data.way_shot import WAY_SHOT
 from federation.claims import Believed
 from federation.roster import (
     Roster,
+    RosterError,
     agreed_encoder,
     refuse_changes,
     refuse_other_codecs,
@@ -28,6 +30,7 @@ from federation.roster import (
     refuse_too_few,
 )
 from federation.seeds import limited_threads
+from federation.settings import SettingError
 from federation.wire.codec import Codec, codec_of
 from federation.wire.messages import encode_question
 from federation.wire.parts import Limits
@@ -39,16 +42,17 @@ from runs import figures
 from runs.confusion import Confusions
 from runs.folder import RunFolder
 from runs.lines import add_evaluation, console_line, evaluations, final_line, times, training_line
-from runs.round import Bytes, Reply
+from runs.round import Bytes, Reply, RunError
 from runs.snapshot import separation_of
 from strategies import Run
 from strategies.contract import ServerHalf, State
-from strategies.own_method import checked_outcome
+from strategies.own_method import checked_outcome, failing_as
 from strategies.release import encoder_means, joined, with_classes
 from strategies.rounds.checkpoint import leave_summary, restore, save
 from strategies.rounds.ensemble import score, shared_test_set
 from strategies.rounds.exchange import (
     LATE,
+    MEND,
     aggregated,
     collected,
     encoded,
@@ -147,16 +151,28 @@ class PrototypeStrategy(Strategy):
         if self.settings.resume:
             restore(self, rounds)
         self.roster.gather(grid)
-        self._meet()
+        with self._blaming(f"before round {self.last_round + 1}"):
+            self._meet()
         self.folder.set_end(rounds, self.settings)
         self.summary()
         # all of it: the first small sum after a change of the number costs tens of milliseconds
         with limited_threads(self.settings.server_threads):
             while self.last_round < rounds and not self.stopping.by:
-                self.stopping.hear(self._round(grid, self.last_round + 1, rounds, result))
+                number = self.last_round + 1
+                with self._blaming(f"round {number}"):
+                    line = self._round(grid, number, rounds, result)
+                self.stopping.hear(line)
             self._final_evaluation(grid, rounds, result)
         leave_summary(self, rounds)
         return result
+
+    def _blaming(self, when: str) -> AbstractContextManager[None]:
+        """Inside, what goes wrong in the server half of somebody's own method is told as what does at a client."""
+
+        def failed(words: str) -> RunError:
+            return RunError(f"{when}: {words} {MEND}")
+
+        return failing_as(failed, self.settings.strategy, self.run.method, (SettingError, RosterError, RunError))
 
     def _round(self, grid: Grid, server_round: int, rounds: int, result: Result) -> dict[str, Any]:
         began = time.monotonic()

@@ -80,6 +80,9 @@ def test_what_is_wrong_in_a_method_ends_the_run_in_its_first_round_by_file_and_l
         run_in_process(config, clients=3, show=lambda line: None, opened=opened.append, grid_of=grid)
     found = re.search(r"\((\S*wrong\.py), line (\d+)\)", str(raised.value))
     assert found is not None
+    # whichever half it is in
+    assert str(raised.value).startswith("round 1: ")
+    assert str(raised.value).endswith(" Mend the method, and start a new run.")
     # the line of the mistake, or of the half that returned it
     lines = (project / "wrong.py").read_text().splitlines()
     named = lines[int(found[2]) - 1]
