@@ -11,6 +11,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -85,7 +86,11 @@ def load(name: str, usual: str) -> object:
     except Exception as error:
         words = words_of(error) or type(error).__name__
         how = f"cannot be loaded: {type(error).__name__}: {words}" if is_file(name) else f"cannot be imported: {words}"
-        if is_file(name) and isinstance(error, AttributeError):
+        file = str(Path(path).expanduser())
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        if lines:
+            how = f"{how} (line {lines[-1]})"
+        elif is_file(name) and isinstance(error, AttributeError):
             how = f"holds no {attribute or usual}: name what it holds after a colon, as in {path}:NAME ({words})"
         raise ModelError(f"{name!r} {how}.", told=MISSING) from error
 

@@ -107,6 +107,8 @@ def test_its_settings_are_known_and_refused_like_ours(project: Path, strategy: s
         ("import nothing_of_the_kind\n", "ModuleNotFoundError: No module named"),
         ("x = (\n", "SyntaxError"),
         ("OTHER = 1\n", "holds no METHOD"),
+        ("import os\nimport none.such\n", "ModuleNotFoundError: No module named 'none' (line 2)"),
+        ("import os\n\nos.none_such\n", "AttributeError: module 'os' has no attribute 'none_such' (line 3)"),
     ],
 )
 def test_a_file_that_is_no_method_is_refused_by_a_sentence(project: Path, content: str | None, words: str) -> None:
