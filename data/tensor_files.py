@@ -21,6 +21,8 @@ log = logging.getLogger("protosphere")
 DIGEST = "digest"
 PLACE = "0" * 64
 SIZE = 8  # bytes at the front, which hold the length of the header
+# the first file without a digest that this process has read: a run has many, and one line says it of all
+_undigested: list[Path] = []
 
 
 class DamagedError(OSError):
@@ -57,10 +59,20 @@ def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[s
     if digest is None and any(re.fullmatch("[0-9a-f]{64}", value) for value in metadata.values()):
         raise DamagedError("its digest has lost its name")
     if digest is None:
-        log.warning("%s has no digest: an earlier version wrote it, so that damage would not be noticed", path)
+        _tell_of_no_digest(path)
     elif digest != _digest(content, header, digest):
         raise DamagedError("its bytes are not those that were written")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, metadata
+
+
+def _tell_of_no_digest(path: Path) -> None:
+    if not _undigested:
+        log.warning(
+            "%s has no digest: an earlier version wrote it, so that damage would not be noticed; of further such files "
+            "nothing is said",
+            path,
+        )
+        _undigested.append(path)
 
 
 def _digest(content: bytes, header: int, digest: str) -> str:

@@ -7,6 +7,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from data import tensor_files
 from data.files import replacing
 from data.tensor_files import DamagedError, read_tensors, write_tensors
 
@@ -66,14 +67,19 @@ def test_a_lost_tail_is_noticed_whether_it_is_short_or_zero(tmp_path, kept):
             read_tensors(path)
 
 
-def test_files_of_earlier_versions_are_read_with_a_notice(tmp_path, caplog):
+def test_files_of_earlier_versions_are_read_with_one_notice(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(tensor_files, "_undigested", [])
     path = tmp_path / "a.safetensors"
-    save_file({"labels": TENSORS["labels"]}, path, metadata=WORDS)
+    for each in (path, tmp_path / "b.safetensors"):
+        save_file({"labels": TENSORS["labels"]}, each, metadata=WORDS)
     with caplog.at_level(logging.WARNING, "protosphere"):
         found, words = read_tensors(path)
+        read_tensors(tmp_path / "b.safetensors")
+        read_tensors(path)
     assert torch.equal(found["labels"], TENSORS["labels"])
     assert words == WORDS
-    assert f"{path} has no digest" in caplog.text
+    (notice,) = caplog.messages
+    assert notice.startswith(f"{path} has no digest")
 
 
 def test_the_same_tensors_with_others_words_are_damaged(tmp_path):
