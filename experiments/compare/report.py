@@ -214,7 +214,7 @@ def _page(
         f"× seeds {seeds}. Every method of a row has the same partition, initial models and samples of clients."
     )
     *measured, sizes = made
-    parts = [section("Accuracy", *map(_table, measured)), section("Bytes", _table(sizes))]
+    parts = [section("Accuracy", *map(_table, measured)), section("Cost", _table(sizes))]
     for row, drawn in pictures.items():
         parts.append(section(row, gallery(*(picture(*each) for each in drawn))))
     parts.append(section("Runs", _runs(folder, comparison, cells, found)))

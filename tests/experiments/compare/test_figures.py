@@ -370,6 +370,8 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     ]
     page = (place.path / "report.html").read_text()
     assert "A &lt;b&gt; &amp; c" in page
+    # of bytes and steps
+    assert ">Cost</h2>" in page
     assert 'href="cells/cifar-10-fedproto-0/run/report.html"' in page
     assert page.count("<figure") == 3, "of the row that has runs"
     assert "<script" not in page
