@@ -7,7 +7,7 @@ Digits, ten clients, Dirichlet 0.1, 10 rounds. The liars train like the others a
 on: `scale`: the opposite vectors, of length 990,000; `within`: the opposite vectors, 15 times as long, which a bound of
 20 times the median may let pass; `flip`: the opposite vectors; `swap`: each class gets the vector of the class before;
 `claim`: an honest upload with a claim of 2^31 - 1 training samples; `takeover`, of class statistics: that claim, all
-classes, random means, no scatter.
+classes, random means of norm 1, no scatter.
 Test accuracy at the end over the honest clients' rows, by the method's own rule and by the nearest global prototype;
 and what the operator saw.
 """
@@ -51,6 +51,8 @@ ATTACKS = (*SPOILT, "claim", "takeover")
 CLAIM = 2**31 - 1
 SEEN = {
     "claim": r"says that it has [\d,]+ training",
+    "left out": r"is left out of the shared statistics",
+    "contradict each other": r"contradict each other",
     "upload dropped": r"upload dropped",
     "norm has risen": r"has risen",
     "points away": r"have pointed away",
@@ -86,7 +88,7 @@ def grid_of(attack: str, liars: Sequence[int]) -> type[LocalGrid]:
                     claim_again(content, attack)
                 elif "payload" in content:
                     payload = content["payload"]
-                    for name in {"vectors", "means"} & set(payload):
+                    for name in [name for name in payload if name.rpartition(".")[2] in ("vectors", "means")]:
                         payload[name] = Array(spoilt(payload[name].numpy(), attack))
             return replies
 
@@ -120,6 +122,8 @@ def claim_again(content: Any, attack: str) -> None:
         if attack == "takeover":
             vectors = payload[f"{prefix}vectors"].numpy()
             means = np.random.default_rng(0).normal(size=(10, vectors.shape[1])).astype(vectors.dtype)
+            # as class means of directions may be
+            means /= np.linalg.norm(means, axis=1, keepdims=True)
             labels = np.arange(10, dtype=labels.dtype)
             payload[name] = Array(labels)
             payload[f"{prefix}vectors"] = Array(means)
