@@ -45,6 +45,7 @@ ROWS = {
     "FedGen": 'strategy="fedgen"',
     "FedCGS": 'strategy="fedcgs" privacy-encoder="handcrafted" disclose-class-counts=true',
     "protosphere": 'strategy="protosphere"',
+    "protosphere, all kept": 'strategy="protosphere" protosphere.outliers="keep"',
 }
 SPOILT = ("scale", "within", "flip", "swap")
 ATTACKS = (*SPOILT, "claim", "takeover")
@@ -135,10 +136,10 @@ def claim_again(content: Any, attack: str) -> None:
             payload[name] = Array(np.zeros_like(payload[name].numpy()))
 
 
-def attacked(settings: str, seed: int, attack: str, liars: Sequence[int]) -> dict[str, Any]:
+def attacked(task: str, settings: str, seed: int, attack: str, liars: Sequence[int]) -> dict[str, Any]:
     """One run: the honest clients' accuracies, and how often which warning came. Without `attack` the same clients
     count, and nobody lies."""
-    wanted = plan([TASK, f"{settings} seed={seed}"], clients=CLIENTS)
+    wanted = plan([task, f"{settings} seed={seed}"], clients=CLIENTS)
     rule = read_settings(wanted.run_config).inference
     said: list[str] = []
     grid = grid_of(attack, liars) if attack else LocalGrid
@@ -174,15 +175,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
-    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
+    parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=list(ATTACKS))
+    parser.add_argument("-c", "--set", default="", help="settings of the task, over those above")
     options = parser.parse_args()
-    print(f"{where()} | {CLIENTS} clients, seeds {options.seeds}, {TASK}\n", flush=True)
+    task = f"{TASK} {options.set}"
+    print(f"{where()} | {CLIENTS} clients, seeds {options.seeds}, {task}\n", flush=True)
     print("| method | attack | liars | own rule | global-prototypes | said (times a run) |\n|---|---|---|---|---|---|")
     began = time.monotonic()
     for name in options.rows:
         for attack in ("", *options.attacks):
             for number, liars in LIARS.items():
-                runs = [attacked(ROWS[name], seed, attack, liars) for seed in options.seeds]
+                runs = [attacked(task, ROWS[name], seed, attack, liars) for seed in options.seeds]
                 cells = [percent([run[rule] for run in runs]) for rule in ("own", "global-prototypes")]
                 said = _seen(runs, liars if attack else ())
                 print(f"| {name} | {attack or 'none'} | {number} | {' | '.join(cells)} | {said} |", flush=True)
