@@ -1,4 +1,4 @@
-"""Who takes part: before training every client says who it is; a run stops here when they do not fit."""
+"""Who takes part: before training every client says who it is; who does not fit is left out (`agreement.py`)."""
 
 import hashlib
 import json
@@ -7,23 +7,22 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from federation.agreement import LONGEST_PROBLEM, Agreement, Terms, agree, nobody_for, refuse_few_left
+from federation.agreement import RosterError as RosterError
 from federation.homes import OTHER_HOME, remedy
 from federation.settings import Settings, shown
-from federation.wire.checks import plain
-from federation.wire.codec import REMEDY, Codec, encoder_in
+from federation.wire.codec import Codec
 from federation.wire.messages import MessageError, decode_identity
 from federation.wire.payloads import Identity
 from federation.wire.replies import in_turn, is_simulated, pulled
-from federation.wire.specs import Exchange
-from federation.wire.weights import read_layouts
-from federation.words import class_word
+from federation.words import class_word, one_line, quoted
 
 log = logging.getLogger("protosphere")
 
@@ -33,25 +32,35 @@ NOT_VERIFIED = 7  # Flower's code of a SuperNode that has refused the code which
 RETRY = 5.0  # seconds until a node is asked again whose process died over the question
 
 
-class RosterError(ValueError):
-    """The clients do not fit together; names the client and the remedy."""
-
-
 class Roster:
     """Clients by partition id. Flower's node ids are random and change when a node restarts, so they are
     only addresses: the newest node that answered for a partition stands for it.
 
     Attributes:
         identities: partition -> who it said it is.
-        nodes: partition -> node id to send to.
+        nodes: partition -> node id to send to; nobody else is sent anything.
         question: what goes with the query who a node is.
+        codec: how all clients write; known when they are gathered, where the run's terms are.
+
+    Args:
+        terms: what the server itself knows of the run beside its settings; without them nothing is asked of messages.
     """
 
-    def __init__(self, settings: Settings):
+    codec: Codec | None = None
+
+    def __init__(self, settings: Settings, terms: Terms | None = None):
         self.settings = settings
+        self.terms = terms
         self.identities: dict[int, Identity] = {}
         self.nodes: dict[int, int] = {}
         self.question = RecordDict()
+        # at the start: node -> who it said it is, in the order of answers; the nodes that answered for a partition; how
+        # many say how many clients there are; and node -> why its answer tells nothing
+        self._heard: dict[int, Identity] = {}
+        self._of: dict[int, list[int]] = {}
+        self._votes: Counter[int] = Counter()
+        self._unread: dict[int, str] = {}
+        self._agreed = Agreement(0, {}, {}, {})
         # node -> when it may be asked again
         self._asked: dict[int, float] = {}
         self._silent: set[int] = set()
@@ -59,15 +68,17 @@ class Roster:
         self._pending: dict[str, tuple[int, float]] = {}
 
     def gather(self, grid: Grid) -> None:
-        """Wait for exactly as many clients as the run has, then check that they fit. Where clients answer in turn
-        (`federation.wire.replies.in_turn`) who was asked in time is heard, however long the others take.
+        """Wait for as many clients as the run has, then leave out who does not fit (`federation.agreement.agree`).
+        Where clients answer in turn (`federation.wire.replies.in_turn`) who was asked in time is heard, however long
+        the others take.
+
+        A node whose answer fits no partition takes the place of one that does not answer: it holds the start up until
+        `start-timeout`, and no longer.
 
         Raises:
-            RosterError: too few by `start-timeout`, two live answers for one partition, or clients that do not
-                fit together.
+            RosterError: too few by `start-timeout`, or too few that fit together.
         """
         deadline = time.monotonic() + self.settings.start_timeout
-        expected = self.settings.clients
         late = False
         while True:
             # else nodes that fail again and again would be heard for ever
@@ -75,20 +86,41 @@ class Roster:
                 self._ask(grid)
             arrived = self._answers(grid)
             for node, identity in arrived:
-                expected = expected or identity.partitions
-                self._admit(grid, node, identity, expected)
-            if expected and len(self.identities) >= expected and not self._waiting():
+                self._hear(grid, node, identity)
+            if self._complete(grid) and not self._waiting():
                 break
             late = time.monotonic() > deadline
             if late and not (in_turn(grid) and self._waiting()):
-                missing = list(islice((p for p in range(expected) if p not in self.identities), 20))
-                raise RosterError(
-                    f"{len(self.identities)} of {expected or 'an unknown number of'} clients answered within "
-                    f"`start-timeout` {self.settings.start_timeout:g} s (missing partitions: "
-                    f"{', '.join(map(str, missing)) or 'unknown'}); start the missing SuperNodes or raise the timeout."
-                )
+                self._refuse_missing()
+                break
             _pause(arrived)
-        check(self.identities, expected)
+        found = agree(self._heard.items(), self.settings, self.terms)
+        self.codec = found.codec
+        for node, (partition, why) in found.left_out.items():
+            # of a problem it was said when it came
+            if not self._heard[node].problem:
+                _warn(partition, node, why)
+        if nobody := nobody_for(found):
+            log.warning("warning: %s", nobody)
+        self._take(found)
+
+    def leave_out(self, reasons: Mapping[int, str]) -> None:
+        """Go on without some clients, for what shows only when the method meets them.
+
+        Args:
+            reasons: partition -> what is wrong with it, and the remedy.
+
+        Raises:
+            RosterError: too few are left.
+        """
+        out = {self.nodes[partition]: (partition, why) for partition, why in sorted(reasons.items())}
+        for node, (partition, why) in out.items():
+            _warn(partition, node, why)
+        identities = {p: identity for p, identity in self.identities.items() if p not in reasons}
+        nodes = {p: node for p, node in self.nodes.items() if p not in reasons}
+        found = replace(self._agreed, identities=identities, nodes=nodes, left_out=self._agreed.left_out | out)
+        refuse_few_left(found, self.settings)
+        self._take(found)
 
     def refresh(self, grid: Grid) -> None:
         """Before a round: let nodes that appeared since take over their partitions. Each gets `query-timeout`."""
@@ -98,8 +130,12 @@ class Roster:
             for node, identity in arrived:
                 known = self.identities.get(identity.partition)
                 if identity != known:
-                    difference = "is none of this run's" if known is None else "was another client at the start"
-                    problem = identity.problem or f"partition {identity.partition} {difference}"
+                    difference = "was another client at the start" if known else "is none of this run's"
+                    if not known and any(identity.partition == out for out, _ in self._agreed.left_out.values()):
+                        difference = "was left out when the run began, and can take part in the next one"
+                    problem = f"partition {identity.partition} {difference}"
+                    if identity.problem:
+                        problem = f"it says: {quoted(identity.problem, LONGEST_PROBLEM)}"
                     log.warning("node %d is left out: %s", node, problem)
                     continue
                 self._enter(node, identity)
@@ -107,6 +143,11 @@ class Roster:
             if not self._waiting():
                 return
             _pause(arrived)
+
+    @property
+    def number(self) -> int:
+        """How many clients the run has, those who are left out among them."""
+        return self._agreed.number
 
     def class_word(self, label: int) -> str:
         """A class by its name, for people."""
@@ -119,18 +160,68 @@ class Roster:
         # of layouts a digest: they run to thousands of lines
         return [each | {"layouts": _digest(each["layouts"])} for each in found]
 
-    def _admit(self, grid: Grid, node: int, identity: Identity, expected: int) -> None:
-        """Take a client in at the start, or say why the run cannot begin with it."""
+    def _hear(self, grid: Grid, node: int, identity: Identity) -> None:
+        """Note who a node says it is. Of a partition's nodes those that have left since are forgotten."""
+        others = self._of.setdefault(identity.partition, [])
+        listed = set(grid.get_node_ids()) if others else set()
+        for gone in [other for other in others if other not in listed or other == node]:
+            others.remove(gone)
+            self._count(self._heard.pop(gone), -1)
+        others.append(node)
+        self._heard[node] = identity
+        self._count(identity, 1)
         if identity.problem:
-            raise RosterError(identity.problem)
-        _check_number(identity, expected)
-        other = self.nodes.get(identity.partition)
-        if other is not None and other in set(grid.get_node_ids()):
-            raise RosterError(
-                f"nodes {other} and {node} both answer for partition {identity.partition}; give every SuperNode a "
-                "partition-id of its own."
-            )
-        self._enter(node, identity)
+            why = identity.problem.removeprefix(f"client {identity.partition}: ")
+            _warn(identity.partition, node, f"it says: {quoted(why, LONGEST_PROBLEM)}")
+
+    def _count(self, identity: Identity, votes: int) -> None:
+        # who cannot take part does not know how many there are
+        if not identity.problem:
+            self._votes[identity.partitions] += votes
+
+    def _expected(self) -> int:
+        """How many clients the run has, as far as it is known: 0 while nobody says it, or two sides are equally
+        large."""
+        if self.settings.clients:
+            return self.settings.clients
+        first, second = (*self._votes.most_common(2), (0, 0), (0, 0))[:2]
+        return first[0] if first[1] > second[1] else 0
+
+    def _complete(self, grid: Grid) -> bool:
+        """Whether nobody else is to come: somebody answered for each partition, or in a simulation, whose nodes are all
+        there from the start, as many nodes as there are clients."""
+        expected = self._expected()
+        if expected and len(self._of) >= expected and all(partition in self._of for partition in range(expected)):
+            return True
+        answered = len(self._heard) + len(self._unread)
+        if self._pending or not answered or answered < expected or not is_simulated(grid):
+            return False
+        return {*grid.get_node_ids()} <= self._heard.keys() | self._unread.keys()
+
+    def _refuse_missing(self) -> None:
+        """At the deadline: fewer nodes have answered than the run has clients."""
+        expected = self._expected()
+        answered = len(self._heard) + len(self._unread)
+        # where the number itself is in dispute, that is what is wrong
+        if answered >= expected > 0 or (self._heard and not expected):
+            return
+        missing = list(islice((p for p in range(expected) if p not in self._of), 20))
+        number = sum(0 <= partition < expected for partition in self._of)
+        problems = [
+            f" Client {identity.partition} (node {node}) says: {quoted(identity.problem, LONGEST_PROBLEM)}"
+            for node, identity in self._heard.items()
+            if identity.problem
+        ]
+        raise RosterError(
+            f"{number} of {expected or 'an unknown number of'} clients answered within "
+            f"`start-timeout` {self.settings.start_timeout:g} s (missing partitions: "
+            f"{', '.join(map(str, missing)) or 'unknown'}); start the missing SuperNodes or raise the timeout."
+            + "".join(problems[:20])
+        )
+
+    def _take(self, found: Agreement) -> None:
+        self._agreed = found
+        self.identities, self.nodes = dict(found.identities), dict(found.nodes)
 
     def _enter(self, node: int, identity: Identity) -> None:
         self.identities[identity.partition] = identity
@@ -168,17 +259,19 @@ class Roster:
                 continue
             if reply.has_error():
                 if reply.error.code == OTHER_HOME and is_simulated(grid):
-                    raise RosterError(remedy(plain(reply.error.reason or "")))
+                    raise RosterError(remedy(f"node {node} says: {quoted(reply.error.reason or '', LONGEST_PROBLEM)}"))
                 # in simulation the reason is a whole traceback; its last line is the error
                 lines = (reply.error.reason or "").strip().splitlines() or ["unknown error"]
                 why = UNSIGNED if reply.error.code == NOT_VERIFIED else ""
-                log.warning("node %d could not say who it is: %s%s", node, plain(lines[-1]), why)
+                said = quoted(lines[-1], LONGEST_PROBLEM)
+                log.warning("node %d could not say who it is, an error came back: %s.%s", node, said, why)
                 self._asked[node] = time.monotonic() + RETRY
                 continue
             try:
                 answers.append((node, decode_identity(reply.content)))
             except MessageError as error:
-                log.warning("node %d could not say who it is: %s", node, error)
+                self._unread[node] = one_line(str(error), LONGEST_PROBLEM)
+                log.warning("node %d could not say who it is: %s", node, self._unread[node])
         return answers
 
     def _waiting(self) -> bool:
@@ -199,118 +292,15 @@ def _digest(lines: Sequence[str]) -> str:
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else ""
 
 
+def _warn(partition: int, node: int, why: str) -> None:
+    log.warning("warning: client %d (node %d) is left out: %s", partition, node, why)
+
+
 def _pause(arrived: Sequence[object]) -> None:
     """Before the next look, unless something came: a grid in this process gives one answer a look, and ten thousand
     pauses are eight minutes."""
     if not arrived:
         time.sleep(POLL)
-
-
-def check(identities: dict[int, Identity], expected: int) -> None:
-    """Stop before round 1 unless the clients fit together.
-
-    Raises:
-        RosterError: names the client, what differs and the remedy.
-    """
-    if not any(identity.trains for identity in identities.values()):
-        raise RosterError("no client has a single training row; check `dataset`, `partition` and the shares.")
-    for _, identity in sorted(identities.items()):
-        _check_number(identity, expected)
-    dims = Counter(identity.feature_dim for identity in identities.values())
-    names = Counter(identity.class_names for identity in identities.values())
-    usual_dim, usual_names = dims.most_common(1)[0][0], names.most_common(1)[0][0]
-    for partition, identity in sorted(identities.items()):
-        if identity.feature_dim != usual_dim:
-            raise RosterError(
-                f"client {partition} ({identity.model}) has features of width {identity.feature_dim}, the others "
-                f"of {usual_dim}; prototypes can only be averaged at one width: set `feature-dim` alike."
-            )
-        if identity.class_names != usual_names:
-            raise RosterError(
-                f"client {partition} has another class list than the others ({_difference(identity, usual_names)}); "
-                "give every client the same classes.txt, in the same order."
-            )
-
-
-def refuse_other_codecs(identities: Mapping[int, Identity], codec: Codec) -> None:
-    """Stop before round 1 where a client would write its prototypes otherwise than the server reads them.
-
-    Raises:
-        RosterError: names the first such client, what differs and the remedy.
-    """
-    for partition, identity in sorted(identities.items()):
-        if difference := codec.difference(identity.codec):
-            raise RosterError(
-                f"client {partition} writes its prototypes with another codec than the server ({difference}); {REMEDY}."
-            )
-
-
-def agreed_encoder(identities: Mapping[int, Identity], private: bool, encodes: bool) -> str:
-    """The fingerprint of the public encoder that all clients have; "" where they have none.
-
-    Args:
-        private: whether the run is one under `privacy`. encodes: whether clients read rows through an encoder.
-
-    Raises:
-        RosterError: names the clients that have another than most, and the remedy; or one that tells its rows under
-            `privacy`, or hides them without it: checks are made with what it tells.
-    """
-    for partition, identity in sorted(identities.items()):
-        if identity.withheld != private:
-            how = "tells its rows, but `privacy` is set" if private else "withholds its rows, but `privacy` is not set"
-            raise RosterError(f"client {partition} {how}; give it the same version and settings.")
-    if not encodes:
-        return ""
-    found = {partition: encoder_in(identity.codec) for partition, identity in sorted(identities.items())}
-    usual = Counter(found.values()).most_common(1)[0][0]
-    others = {partition: encoder for partition, encoder in found.items() if encoder != usual}
-    if others:
-        who = "clients " + ", ".join(map(str, others)) if len(others) > 1 else f"client {next(iter(others))}"
-        prints = ", ".join(sorted(encoder or "none" for encoder in {*others.values()}))
-        raise RosterError(
-            f"{who} came with another encoder than the others (fingerprints {prints} and {usual or 'none'}): all must "
-            "have the same weights."
-        )
-    return usual
-
-
-def refuse_other_methods(identities: Mapping[int, Identity], method: str) -> None:
-    """Stop before round 1 where a client's method came from another file than the server's.
-
-    Args:
-        method: digest of the server's file, "" of a method of ours.
-
-    Raises:
-        RosterError: names the first such client and the remedy.
-    """
-    for partition, identity in sorted(identities.items()):
-        if identity.method != method:
-            raise RosterError(
-                f"client {partition} has another file for the setting `strategy` than the server (digest "
-                f"{identity.method or 'none'} there, {method or 'none'} here); give every site the same file."
-            )
-
-
-def refuse_other_parts(identities: Mapping[int, Identity], exchange: Exchange, strategy: str) -> None:
-    """Stop before round 1 where a client would share weights of other parts of its model than the method exchanges, or
-    does not tell its class counts where that asks for them.
-
-    Raises:
-        RosterError: names the first such client, the parts and the remedy.
-    """
-    due = sorted({spec.name for spec in (*exchange.up, *exchange.down) if spec.kind == "weights"})
-    for partition, identity in sorted(identities.items()):
-        shared = sorted(read_layouts(identity.layouts))
-        if shared != due:
-            raise RosterError(
-                f"client {partition} ({identity.model}) would share weights of {', '.join(shared) or 'no part'}, but "
-                f"`{strategy}` exchanges those of {', '.join(due) or 'no part'}; give it a model that has them, and "
-                "the same version."
-            )
-        if bool(identity.class_counts) != (exchange.told_counts and bool(identity.classes)):
-            said = "tells no class counts" if exchange.told_counts else "tells its class counts"
-            asked = "asks for them" if exchange.told_counts else "does not ask for them"
-            raise RosterError(f"client {partition} {said}, but `{strategy}` {asked}; give it the same settings.")
 
 
 def refuse_too_few(settings: Settings, identities: Mapping[int, Identity], asked: int) -> None:
@@ -332,19 +322,6 @@ def refuse_too_few(settings: Settings, identities: Mapping[int, Identity], asked
     )
 
 
-def _check_number(identity: Identity, expected: int) -> None:
-    if identity.partitions != expected:
-        raise RosterError(
-            f"client {identity.partition} says it is one of {identity.partitions}, but the run has {expected} "
-            "clients; set `clients` and every node's num-partitions to the same number."
-        )
-    if not 0 <= identity.partition < expected:
-        raise RosterError(
-            f"a client says it is partition {identity.partition}, but the run's {expected} clients are 0 to "
-            f"{expected - 1}; correct that node's partition-id."
-        )
-
-
 def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
     """Stop a resumed run whose clients are not those it was started with, as `Roster.as_json` tells them.
 
@@ -362,26 +339,10 @@ def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None
             if before.get(name, type(value)()) != value:
                 raise RosterError(
                     f"client {now['partition']} is not the one that the run was started with: its {name} was "
-                    f"{shown(before.get(name))} and is now {shown(value)}; give it back its data and model, or start "
+                    f"{_cut(before.get(name))} and is now {_cut(value)}; give it back its data and model, or start "
                     "a new run."
                 )
 
 
-def _difference(identity: Identity, usual: tuple[str, ...]) -> str:
-    own = identity.class_names
-    sides = {
-        "only it has": [name for name in own if name not in usual],
-        "only they have": [name for name in usual if name not in own],
-    }
-    if any(sides.values()):
-        return "; ".join(f"{side} {_some(names)}" for side, names in sides.items() if names)
-    if len(own) != len(usual):
-        return f"{len(own)} classes where they have {len(usual)}"
-    index = next(i for i, pair in enumerate(zip(own, usual, strict=True)) if pair[0] != pair[1])
-    return f"class {index} is {own[index]!r} where they have {usual[index]!r}"
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    """The first of some names, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more
+def _cut(value: Any) -> str:
+    return one_line(shown(value), LONGEST_PROBLEM)

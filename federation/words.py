@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 LONGEST_NAME = 24  # characters
 ROOM = 60  # characters for the names of a list
 MOST_CLIENTS = 5
+MARKS = str.maketrans(dict.fromkeys('"“”„‟«»″', "'"))  # of quotation, which would end one
 
 
 def class_word(label: int, names: Sequence[str]) -> str:
@@ -70,6 +71,12 @@ def one_line(words: str, most: int = 0) -> str:
     """Somebody else's words on one line without control characters, cut to `most` characters (0: never)."""
     line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
     return line if not most or len(line) <= most else f"{line[: most - 1]}…"
+
+
+def quoted(words: str, most: int) -> str:
+    """Somebody else's words, to stand as theirs within a sentence: on one line, cut to `most` characters, in quotation
+    marks that they cannot close."""
+    return f'"{one_line(words.translate(MARKS), most)}"'
 
 
 def cut_apart(names: Sequence[str], most: int) -> list[str]:

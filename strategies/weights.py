@@ -23,6 +23,8 @@ from federation.settings import RECEIVED, RULES, SettingError
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity, Parts, Payload
 from federation.wire.weights import layout_lines, read_layouts
+from federation.words import LONGEST_NAME, one_line, quoted
+from models import model_names
 from models.seeded import drawn
 from models.split import SplitModel
 from prototypes.weights import Layout, Weights, flat, taken, unflat
@@ -42,6 +44,8 @@ PREFIX = {
     GENERATOR: "generator.",
 }
 T = TypeVar("T")
+LONGEST_LAYOUT = 200  # characters of what a client tells of it
+MOST_NAMED = 20  # clients of one sentence
 ANCHOR = "anchor"  # what training is held to, beside what it moves
 
 
@@ -114,21 +118,36 @@ def head_layout(dim: int, num_classes: int) -> Layout:
     return (PREFIX[HEAD] + "bias", (num_classes,)), (PREFIX[HEAD] + "weight", (num_classes, dim))
 
 
+class OtherWeightsError(SettingError):
+    """Clients share weights of another layout than the run's; it can go on without them.
+
+    Attributes:
+        clients: partition -> what is wrong with it, and the remedy.
+    """
+
+    def __init__(self, clients: Mapping[int, str]):
+        super().__init__(" ".join(f"Client {partition}: {why}" for partition, why in [*clients.items()][:MOST_NAMED]))
+        self.clients = clients
+
+
 def refuse_other_layouts(half: ServerHalf, part: str, layout: Layout) -> None:
-    """Stop before round 1 where a client's part of weights is not the server's own.
+    """Stop before round 1 where clients' part of weights is not the server's own.
 
     Raises:
-        SettingError: names the first such client and what both have.
+        OtherWeightsError: names them and what both have.
     """
+    others = {}
+    here = ", ".join(layout_lines(part, layout))
     for partition, identity in sorted(half.identities.items()):
         theirs = read_layouts(identity.layouts).get(part, ())
         if theirs != layout:
-            here, there = (", ".join(layout_lines(part, each)) for each in (layout, theirs))
-            raise SettingError(
-                f"client {partition} ({identity.model}) has another {part} ({there}) than the server of "
-                f"`{half.settings.strategy}` ({here}); give it a model whose classifier is Linear(d, K), and the same "
-                "version."
+            there = quoted(", ".join(layout_lines(part, theirs)), LONGEST_LAYOUT)
+            others[partition] = (
+                f"it has another {part} ({there}) than the server of `{half.settings.strategy}` ({here}); give it a "
+                "model whose classifier is Linear(d, K), and the same version."
             )
+    if others:
+        raise OtherWeightsError(others)
 
 
 def both_ways(*parts: str) -> Exchange:
@@ -216,10 +235,25 @@ class AveragedWeights(ServerHalf):
                 "nothing unless they start alike; set it to true."
             )
         if self.one_architecture and self.identities and len(self._members()) > 1:
+            self._refuse_odd_ones()
             raise SettingError(
                 f"setting `models` gives clients of different architectures ({self._listed()}), but "
                 f"`{self.settings.strategy}` averages one; give all clients the same model."
             )
+
+    def _refuse_odd_ones(self) -> None:
+        """Where the run gives all clients one model, who has another is not what it asked for."""
+        (usual, number), (_, next_number) = self._members().most_common(2)
+        if len({*model_names(self.settings.models)}) > 1 or number == next_number:
+            return
+        raise OtherWeightsError(
+            {
+                partition: f"it has another architecture than most clients, and `{self.settings.strategy}` averages "
+                "one; give all clients the same model."
+                for partition, group in self._group.items()
+                if group != usual
+            }
+        )
 
     def notices(self) -> Sequence[str]:
         """Say where the run is several federations side by side."""
@@ -275,7 +309,10 @@ class AveragedWeights(ServerHalf):
         return Counter(self._group.values())
 
     def _listed(self) -> str:
-        named = [f"{self.identities[group].model} ({number})" for group, number in sorted(self._members().items())]
+        named = [
+            f"{one_line(self.identities[group].model, LONGEST_NAME)} ({number})"
+            for group, number in sorted(self._members().items())
+        ]
         return ", ".join(named)
 
 

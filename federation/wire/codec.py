@@ -11,6 +11,7 @@ from federation.wire.checks import MessageError, plain
 from federation.wire.specs import Exchange, Spec
 from federation.wire.transforms import Masks, MixtureFormat, NumberFormat, Transform
 from federation.wire.weights import WeightFormat
+from federation.words import one_line, quoted
 from prototypes.weights import Layout
 
 REMEDY = (
@@ -18,6 +19,7 @@ REMEDY = (
     "the same version"
 )
 ENCODER = "encoder"
+LONGEST_DIFFERENCE = 300  # characters
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class Codec:
         here, there = _parts(self.fingerprint), _parts(plain(fingerprint))
         differing = [name for name in here | there if here.get(name) != there.get(name)]
         words = [f"{name} is {there.get(name, 'none')} there and {here.get(name, 'none')} here" for name in differing]
-        return ", ".join(words) or f"its fingerprint is {plain(fingerprint)!r}"
+        # what is there are somebody else's words
+        return one_line(", ".join(words), LONGEST_DIFFERENCE) or f"its fingerprint is {quoted(fingerprint, 100)}"
 
     def refuse_other(self, fingerprint: str) -> None:
         """Refuse a message that was written with another codec.

@@ -39,6 +39,7 @@ from federation.wire.parts import Limits, decode_payload, encode_answers, encode
 from federation.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures, parts_of
 from federation.wire.specs import Spec
 from federation.wire.weights import read_layouts
+from federation.words import LONGEST_NAME, one_line
 
 MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
 FIGURES = ("gradient_ratio", "target_norm", "seconds", "prototype_norm")  # the last where it was measured
@@ -256,7 +257,7 @@ def _decode_evaluation(record: MetricRecord) -> Evaluation:
     correct = {rule: _counts(record, rule, len(rows)) for rule in rules}
     for rule, right in correct.items():
         if any(some > all_rows for some, all_rows in zip(right, rows, strict=True)):
-            raise MessageError(f"rule `{rule}` claims {right} right of {rows} rows")
+            raise MessageError(f"rule {_named(rule)} claims {right} right of {rows} rows")
     if not isinstance(seconds, float) or not 0 <= seconds <= LARGEST_FIGURE:
         raise MessageError(f"`seconds` of record `evaluation` is {seconds}, no time that a client takes")
     return Evaluation(rows, correct, seconds)
@@ -265,7 +266,7 @@ def _decode_evaluation(record: MetricRecord) -> Evaluation:
 def _counts(record: MetricRecord, name: str, *lengths: int) -> tuple[int, ...]:
     values = _numbers(record, name)
     if len(values) not in lengths or not are_counts(values):
-        raise MessageError(f"figure `{name}` is {values}, not {' or '.join(map(str, lengths))} counts")
+        raise MessageError(f"figure {_named(name)} is {values}, not {' or '.join(map(str, lengths))} counts")
     return tuple(map(int, values))
 
 
@@ -273,8 +274,13 @@ def _numbers(record: MetricRecord, name: str) -> list[int] | list[float]:
     values = record.get(name)
     # a comparison with NaN is false
     if not isinstance(values, list) or not all(abs(value) <= LARGEST_FIGURE for value in values):
-        raise MessageError(f"figure `{name}` is missing, not finite or absurdly large")
+        raise MessageError(f"figure {_named(name)} is missing, not finite or absurdly large")
     return values
+
+
+def _named(name: str) -> str:
+    """The name of a rule or figure, which a client chose."""
+    return repr(one_line(name, LONGEST_NAME))
 
 
 # --- identity ------------------------------------------------------------------------------------------

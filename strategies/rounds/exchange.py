@@ -24,7 +24,7 @@ from federation.wire.replies import in_turn, is_simulated, pulled
 from federation.wire.sizes import measured, together
 from federation.wire.specs import Spec
 from federation.wire.weights import norms_of, read_layouts
-from federation.words import class_word, one_line
+from federation.words import class_word, one_line, quoted
 from runs.confusion import Confusions
 from runs.round import Bytes, Reply, RunError
 from strategies.contract import Outcome, ServerHalf, State
@@ -34,7 +34,8 @@ POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the
 APART = ("ensemble", "confusion")  # records that are counted by themselves
 LATE = "no reply in time"
 UNSENT = "Flower took no message for its node: the SuperNode has left"
-LONGEST_PROBLEM = 300  # characters; the words are a client's
+LONGEST_PROBLEM = 300  # characters
+LONGEST_WORDS = 250  # of these a client's own
 LONGEST_REFUSAL = 1000  # of these the words are our own worker's, and hold paths
 MEND = "Mend the method, and start a new run."
 ACTOR_DIED = 0  # Flower's code when a simulation worker is gone; elsewhere any client may send it
@@ -213,10 +214,10 @@ def checked_reply(
             "`--cpus-per-client`), or, where a node of a Ray cluster has gone, on those that are left."
         )
     if simulated and message.has_error() and message.error.code == OTHER_HOME:
-        raise RunError(f"round {round_number}: {remedy(one_line(message.error.reason or '', LONGEST_REFUSAL))}")
+        raise RunError(f"round {round_number}: {remedy(_says(partition, message.error.reason or '', LONGEST_REFUSAL))}")
     if simulated and message.has_error() and message.error.code == FAILED:
-        words = one_line(message.error.reason or "", LONGEST_REFUSAL)
-        raise RunError(f"round {round_number}: {words} {MEND}")
+        words = _says(partition, message.error.reason or "", LONGEST_REFUSAL)
+        raise RunError(f"round {round_number}: {words}. {MEND}")
     try:
         asked = (limits, roster or {}, shared, confusions, units or {}, keep, impossible, rules)
         return _reply(message, partition, trains, round_number, *asked)
@@ -256,7 +257,10 @@ def _reply(
         if words:
             report = replace(reply.report, payload=None)
             reply = replace(reply, report=report, problem=f"upload dropped: {words}", dropped=True)
-    reply = replace(reply, problem=_told(reply.problem), refused=_told(reply.refused))
+    # they quote what a client sent
+    reply = replace(
+        reply, problem=one_line(reply.problem, LONGEST_PROBLEM), refused=one_line(reply.refused, LONGEST_PROBLEM)
+    )
     if keep is None or reply.report is None or reply.report.payload is None:
         return reply
     # of the values of what waits in a file there stay the norms
@@ -267,7 +271,8 @@ def _reply(
 
 def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits) -> Reply:
     if message.has_error():
-        problem = _last_line(message.error.reason or "unknown error")
+        # Flower's own errors come in the same way, and nothing tells them from what a client made up
+        problem = f"an error came back: {_quoted(partition, _last_line(message.error.reason or ''))}"
         return Reply(partition, trains, problem=problem, blames=message.error.code == FAILED)
     records = message.content
     size = size_of(records)
@@ -280,7 +285,9 @@ def _checked(message: Message, partition: int, trains: bool, round_number: int, 
         size = replace(size, evaluation=0)
         return Reply(partition, trains, problem=str(error), dropped=trains and "payload" in records, size=size)
     try:
-        return _with_upload(Reply(partition, trains, report, report.problem, size=size), upload, limits)
+        return _with_upload(
+            Reply(partition, trains, report, _said(partition, report.problem), size=size), upload, limits
+        )
     except MessageError as error:
         return Reply(partition, trains, report, f"upload dropped: {error}", dropped=True, size=size)
 
@@ -303,7 +310,7 @@ def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits) -> Re
 def _with_answers(reply: Reply, answers: ArrayRecord | None, shared: SharedLabels | None) -> Reply:
     """Answers that cannot be used are dropped by themselves."""
     if answers is None:
-        return replace(reply, refused=reply.report.remark if reply.report else "")
+        return replace(reply, refused=_said(reply.partition, reply.report.remark) if reply.report else "")
     if shared is None:
         return replace(reply, refused="ensemble answer dropped: nobody asked for one")
     try:
@@ -390,7 +397,8 @@ def refuse_failing_method(replies: Iterable[Reply], round_number: int) -> None:
     """
     trained = [reply for reply in replies if reply.trains]
     if trained and all(reply.blames for reply in trained):
-        raise RunError(f"round {round_number}: {trained[0].problem.rstrip('.')}. {MEND}")
+        first = trained[0]
+        raise RunError(f"round {round_number}: client {first.partition}: {first.problem.rstrip('.')}. {MEND}")
 
 
 def _last_line(reason: str) -> str:
@@ -401,6 +409,15 @@ def _last_line(reason: str) -> str:
     return last.partition("ClientAppException occurred. Message: ")[2].removesuffix("'>") or last
 
 
-def _told(words: str) -> str:
-    """A client's words, if it has any, made fit for a line of the log: no control codes, no novel."""
-    return one_line(words, LONGEST_PROBLEM) or "unknown error" if words else ""
+def _quoted(partition: int, words: str, most: int = LONGEST_WORDS) -> str:
+    """A client's words, without the beginning that names itself, fit for a line of the log."""
+    return quoted(one_line(words).removeprefix(f"client {partition}: ") or "unknown error", most)
+
+
+def _says(partition: int, words: str, most: int = LONGEST_WORDS) -> str:
+    return f"client {partition} says: {_quoted(partition, words, most)}"
+
+
+def _said(partition: int, words: str) -> str:
+    """What a report tells, if it tells anything, as what it is: words of a client's."""
+    return f"it says: {_quoted(partition, words)}" if words else ""

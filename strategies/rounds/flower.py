@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -18,20 +17,12 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from data.shared_set import SharedLabels
 from data.way_shot import WAY_SHOT
+from federation.agreement import Terms
 from federation.claims import Believed
-from federation.roster import (
-    Roster,
-    RosterError,
-    agreed_encoder,
-    refuse_changes,
-    refuse_other_codecs,
-    refuse_other_methods,
-    refuse_other_parts,
-    refuse_too_few,
-)
+from federation.roster import Roster, RosterError, refuse_changes, refuse_too_few
 from federation.seeds import limited_threads
 from federation.settings import SettingError
-from federation.wire.codec import Codec, codec_of
+from federation.wire.codec import Codec
 from federation.wire.messages import encode_question
 from federation.wire.parts import Limits
 from federation.wire.payloads import SENT, Instruction, Payload, mean_norm
@@ -74,6 +65,7 @@ from strategies.rounds.watch import (
     refuse_other_rounds,
     warn_of_problems,
 )
+from strategies.weights import OtherWeightsError
 
 log = logging.getLogger("protosphere")
 
@@ -90,7 +82,8 @@ class PrototypeStrategy(Strategy):
         self.settings = run.settings
         self.half: ServerHalf = run.method.server(run.settings, run.options)
         self.folder = folder
-        self.roster = Roster(run.settings)
+        terms = Terms(run.exchange, run.private, run.encodes, plugins.digest(run.settings.strategy))
+        self.roster = Roster(run.settings, terms)
         self.codec: Codec  # known when the clients are: see `_meet`
         self.shared: SharedLabels | None = None  # of the ensemble
         self.state: State = {}
@@ -408,19 +401,24 @@ class PrototypeStrategy(Strategy):
 
     def _meet(self) -> None:
         """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
-        identity = next(iter(self.roster.identities.values()))
-        self.codec = codec_of(self.settings, len(identity.class_names), identity.feature_dim, self.run.exchange)
-        encoder = agreed_encoder(self.roster.identities, self.run.private, self.run.encodes)
-        self.codec = replace(self.codec, encoder=encoder)
-        refuse_other_codecs(self.roster.identities, self.codec)
-        refuse_other_methods(self.roster.identities, plugins.digest(self.settings.strategy))
+        assert self.roster.codec is not None
+        self.codec = self.roster.codec
+        if self.settings.resume:
+            began = {client["partition"] for client in self.folder.roster()}
+            new = sorted(self.roster.identities.keys() - began)
+            self.roster.leave_out(dict.fromkeys(new, "it took no part when the run was started."))
+        while True:
+            identities, settings = self.roster.identities, self.settings
+            self.believed = Believed(identities, settings.max_weight_ratio, settings.client_weights)
+            try:
+                self.half.meet(self.codec, self.believed.identities)
+                break
+            except OtherWeightsError as error:
+                self.roster.leave_out(error.clients)
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
         refuse_unmeasured(self.settings, self.roster.identities)
-        refuse_other_parts(self.roster.identities, self.run.exchange, self.settings.strategy)
-        self.believed = Believed(self.roster.identities, self.settings.max_weight_ratio, self.settings.client_weights)
-        self.half.meet(self.codec, self.believed.identities)
         self._units = {partition: self.half.unit(partition) for partition in self.roster.identities}
-        self.shared = shared_test_set(self.settings, identity.partitions, self.codec.num_classes)
+        self.shared = shared_test_set(self.settings, self.roster.number, self.codec.num_classes)
         if self.settings.resume:
             refuse_changes(self.folder.roster(), self.roster.as_json())
             self.folder.truncate(self.last_round)

