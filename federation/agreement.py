@@ -122,7 +122,7 @@ def refuse_few_left(found: Agreement, settings: Settings) -> None:
         RosterError: names who is left out and why, and the partitions for which nobody answers.
     """
     if found.identities and not any(identity.trains for identity in found.identities.values()):
-        others = f" {_listed(found.left_out)}" if found.left_out else ""
+        others = f" {all_left_out(found.left_out)}" if found.left_out else ""
         raise RosterError(f"no client has a single training row; check `dataset`, `partition` and the shares.{others}")
     needed = max(min(2, found.number), (found.number + 1) // 2, settings.min_replies, settings.min_train_clients, 1)
     # who is there, but has no rows to train on, is counted where it is known who trains in a round
@@ -130,13 +130,20 @@ def refuse_few_left(found: Agreement, settings: Settings) -> None:
         return
     raise RosterError(
         f"{len(found.identities)} of {found.number or 'an unknown number of'} clients fit together, and at least "
-        f"{needed} must. {_listed(found.left_out)}{_missing(found)}"
+        f"{needed} must. {all_left_out(found.left_out)}{_missing(found)}"
     )
 
 
 def nobody_for(found: Agreement) -> str:
     """The partitions for which nobody answers, as a sentence; "" where there is none."""
     return _missing(found).strip()
+
+
+def all_left_out(left_out: Mapping[int, tuple[int, str]]) -> str:
+    """Who is left out, each in a sentence."""
+    named = [f"Client {partition} (node {node}): {why}" for node, (partition, why) in left_out.items()]
+    more = [f"{len(named) - MOST_NAMED} more are left out."] if len(named) > MOST_NAMED else []
+    return " ".join([*named[:MOST_NAMED], *more])
 
 
 class _Split:
@@ -162,7 +169,7 @@ class _Split:
         """
         votes = Counter(of(identity) for _, identity in self.fitting)
         if not votes:
-            raise RosterError(f"no client can take part. {_listed(self.left_out)}")
+            raise RosterError(f"no client can take part. {all_left_out(self.left_out)}")
         (first, number), *others = votes.most_common(2)
         if not others or others[0][1] < number:
             return first
@@ -170,7 +177,7 @@ class _Split:
         for value in (first, others[0][0]):
             who = sorted(identity.partition for _, identity in self.fitting if of(identity) == value)
             sides.append(f"{_clients(who)} with {said(value)}")
-        rest = f" {_listed(self.left_out)}" if self.left_out else ""
+        rest = f" {all_left_out(self.left_out)}" if self.left_out else ""
         raise RosterError(
             f"clients do not agree on {what}, and neither side is larger: {', '.join(sides)}; {remedy}.{rest}"
         )
@@ -250,13 +257,6 @@ def _agreed_codec(split: _Split, settings: Settings, terms: Terms, num_classes: 
 
 def _print(fingerprint: str) -> str:
     return one_line(fingerprint, LONGEST_NAME) or "none"
-
-
-def _listed(left_out: Mapping[int, tuple[int, str]]) -> str:
-    """Who is left out, each in a sentence."""
-    named = [f"Client {partition} (node {node}): {why}" for node, (partition, why) in left_out.items()]
-    more = [f"{len(named) - MOST_NAMED} more are left out."] if len(named) > MOST_NAMED else []
-    return " ".join([*named[:MOST_NAMED], *more])
 
 
 def _missing(found: Agreement) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from federation.agreement import LONGEST_PROBLEM, Agreement, Terms, agree, nobody_for, refuse_few_left
+from federation.agreement import LONGEST_PROBLEM, Agreement, Terms, agree, all_left_out, nobody_for, refuse_few_left
 from federation.agreement import RosterError as RosterError
 from federation.homes import OTHER_HOME, remedy
 from federation.settings import Settings, shown
@@ -148,6 +148,11 @@ class Roster:
     def number(self) -> int:
         """How many clients the run has, those who are left out among them."""
         return self._agreed.number
+
+    @property
+    def left_out(self) -> str:
+        """Who is left out and why, in sentences."""
+        return all_left_out(self._agreed.left_out)
 
     def class_word(self, label: int) -> str:
         """A class by its name, for people."""
@@ -322,14 +327,19 @@ def refuse_too_few(settings: Settings, identities: Mapping[int, Identity], asked
     )
 
 
-def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
+def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]], left_out: str = "") -> None:
     """Stop a resumed run whose clients are not those it was started with, as `Roster.as_json` tells them.
+
+    Args:
+        left_out: who does not fit in, in sentences.
 
     Raises:
         RosterError: names the first client that differs, in what, and the remedy.
     """
     if len(old) != len(new):
-        raise RosterError(f"the run had {len(old)} clients and now has {len(new)}; resume it with the same ones.")
+        raise RosterError(
+            f"the run had {len(old)} clients and now has {len(new)}; resume it with the same ones. {left_out}".rstrip()
+        )
     for before, now in zip(old, json.loads(json.dumps(new)), strict=True):
         for name, value in now.items():
             # what it discloses follows from the settings, and is told in more words by every version

@@ -14,6 +14,7 @@ Every message holds at most these records, and a test fails on any other:
     identity     ConfigRecord  see payloads.Identity                                           up, once
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -42,6 +43,7 @@ from federation.wire.weights import read_layouts
 from federation.words import LONGEST_NAME, one_line
 
 MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
+PLAIN_NAME = re.compile(r"[\w-]{1,40}")
 FIGURES = ("gradient_ratio", "target_norm", "seconds", "prototype_norm")  # the last where it was measured
 
 
@@ -279,8 +281,8 @@ def _numbers(record: MetricRecord, name: str) -> list[int] | list[float]:
 
 
 def _named(name: str) -> str:
-    """The name of a rule or figure, which a client chose."""
-    return repr(one_line(name, LONGEST_NAME))
+    """The name of a rule or figure. A client may choose it: only what looks like a name stands as one."""
+    return f"`{name}`" if PLAIN_NAME.fullmatch(name) else repr(one_line(name, LONGEST_NAME))
 
 
 # --- identity ------------------------------------------------------------------------------------------

@@ -420,7 +420,7 @@ class PrototypeStrategy(Strategy):
         self._units = {partition: self.half.unit(partition) for partition in self.roster.identities}
         self.shared = shared_test_set(self.settings, self.roster.number, self.codec.num_classes)
         if self.settings.resume:
-            refuse_changes(self.folder.roster(), self.roster.as_json())
+            refuse_changes(self.folder.roster(), self.roster.as_json(), self.roster.left_out)
             self.folder.truncate(self.last_round)
             self.stopping.recall(self.folder.lines())
             log.info("resuming after round %d", self.last_round)

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,10 @@ from client_app.run import run_of
 from experiments.runtime.cohorts import CohortGrid
 from experiments.runtime.grid import LocalGrid, run_in_process
 from experiments.runtime.run_config import plan
-from federation.roster import RosterError, refuse_other_methods
+from federation.agreement import Terms, agree
+from federation.roster import RosterError
 from federation.settings import SettingError
+from federation.wire.codec import codec_of
 from federation.wire.payloads import Identity
 from models import ModelError, build, plugins
 from strategies import known_settings, packed, read_settings, unpacked
@@ -133,9 +136,18 @@ def test_its_settings_travel_through_flower_in_one_of_ours(project: Path) -> Non
 def test_sites_with_another_file_are_refused_before_round_1(project: Path) -> None:
     own = plugins.digest(str(project / "shrunk.py"))
     assert len(own) == 16
-    refuse_other_methods({0: Identity(0, 1, method=own)}, own)
-    with pytest.raises(RosterError, match="client 0 has another file for the setting `strategy` than the server"):
-        refuse_other_methods({0: Identity(0, 1, method="other")}, own)
+    run = read_settings({"strategy": str(project / "shrunk.py"), "clients": 3})
+    codec = codec_of(run.settings, 2, run.settings.feature_dim, run.exchange).fingerprint
+    dim, terms = run.settings.feature_dim, Terms(run.exchange, method=own)
+    sites = [
+        Identity(p, 3, "net", 7, dim, ("a", "b"), (0,), (9, 1, 1), codec=codec, method=method)
+        for p, method in enumerate((own, "other", own))
+    ]
+    found = agree(enumerate(sites), run.settings, terms)
+    assert found.nodes == {0: 0, 2: 2}
+    assert "it has another file for the setting `strategy` than the server" in found.left_out[1][1]
+    with pytest.raises(RosterError, match=r"Client 1 .node 1.: it has another file for the setting `strategy`"):
+        agree(enumerate([*sites[:2], replace(sites[2], method="")]), run.settings, terms)
     assert plugins.digest("protonorm") == ""
 
 

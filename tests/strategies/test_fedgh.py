@@ -81,5 +81,5 @@ def test_prototypes_of_any_legal_length_leave_a_finite_head(length):
 
 def test_a_client_with_another_head_is_refused_before_round_1():
     for other in ((("classifier.weight", (K, D)),), (("classifier.bias", (K,)), ("classifier.weight", (K, D + 1)))):
-        with pytest.raises(SettingError, match=r"client 0 \(net\) has another head .* than the server of `fedgh`"):
+        with pytest.raises(SettingError, match=r"Client 0: it has another head .* than the server of `fedgh`"):
             halves_of(head=other)

@@ -166,7 +166,7 @@ def identity(partition, generator_dim=D, statistics=False):
 def test_a_client_with_another_generator_is_refused_before_round_1():
     server, _ = halves_of()
     server.meet(Codec(K, D), {0: identity(0), 1: identity(1)})
-    with pytest.raises(SettingError, match=r"client 1 \(net\) has another generator"):
+    with pytest.raises(SettingError, match=r"Client 1: it has another generator"):
         server.meet(Codec(K, D), {0: identity(0), 1: identity(1, D + 2)})
 
 

@@ -218,7 +218,7 @@ def test_a_client_with_another_generator_is_refused_before_round_1():
     odd = dict(server.identities)
     head = tuple(line for line in odd[1].layouts if line.startswith("head/"))
     odd[1] = Identity(1, 3, "odd", classes=(1,), rows=(9, 0, 0), layouts=(*head, *lines))
-    with pytest.raises(SettingError, match=r"client 1 \(odd\) has another generator .*network.0.bias:6"):
+    with pytest.raises(SettingError, match=r"Client 1: it has another generator .*network.0.bias:6"):
         server.meet(Codec(K, D), odd)
 
 

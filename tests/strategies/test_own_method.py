@@ -128,5 +128,5 @@ def test_the_sites_of_a_round_end_a_run_together_and_one_alone_does_not() -> Non
 
     refuse_failing_method([*replies(True, False), Reply(2, False, blames=True)], 1)
     refuse_failing_method([Reply(2, False, blames=True)], 1)
-    with pytest.raises(RunError, match=r"round 4: its method failed \(a.py, line 3\)\. Mend the method"):
+    with pytest.raises(RunError, match=r"round 4: client 0: its method failed \(a.py, line 3\)\. Mend the method"):
         refuse_failing_method(replies(True, True), 4)

@@ -28,7 +28,7 @@ def test_rounds_without_enough_replies_in_a_row_end_the_run(federation):
         return Error(2, f"ValueError: boom {partition}") if failing and kind == "train" else report
 
     group = federation(3, tamper=fail)
-    words = r"^3 rounds in a row ended without enough valid replies.*client 0: ValueError: boom 0"
+    words = r"^3 rounds in a row ended without enough valid replies.*client 0: an error came back: .ValueError: boom 0"
     with pytest.raises(RunError, match=words):
         group.start({"rounds": 20})
     # two in a row are forgiven; those of rounds 5, 6 and 7 are not
@@ -48,11 +48,11 @@ def test_min_replies_makes_a_round_of_fewer_a_failed_one(federation, say):
     group = federation(3, tamper=fail)
     with pytest.raises(RunError, match=r"^2 rounds in a row"):
         group.start({"rounds": 9, "min-replies": 2, "max-failed-rounds": 2})
-    assert "warning: round 1, client 2: client 2 is tired" in say()
+    assert 'warning: round 1, client 2: it says: "client 2 is tired"' in say()
     # with one reply needed the same clients are good enough, and their only upload is used
     strategy = federation(3, tamper=fail).start({"rounds": 2, "min-replies": 1, "max-failed-rounds": 1})
     assert [line["training"]["valid"] for line in lines_of(strategy)[:2]] == [1, 1]
-    assert lines_of(strategy)[0]["problems"] == {"1": "client 1 is tired", "2": "client 2 is tired"}
+    assert lines_of(strategy)[0]["problems"] == {str(p): f'it says: "client {p} is tired"' for p in (1, 2)}
 
 
 @pytest.mark.parametrize(

