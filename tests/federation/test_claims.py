@@ -98,9 +98,10 @@ def claiming(claim):
         def _forge_counts(self, reply):
             payload = reply.content.get("payload") or {}
             for name in [name for name in payload if name.rpartition(".")[2] == "counts"]:
-                shape = payload[name].numpy()
-                forged = np.ones_like(shape)
-                forged[0] = claim - len(shape) + 1
+                counts = payload[name].numpy()
+                # in the shares that the means and moments beside them have
+                forged = counts * claim // counts.sum()
+                forged[0] += claim - forged.sum()
                 payload[name] = Array(forged)
 
     return Claiming

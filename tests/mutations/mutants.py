@@ -330,7 +330,7 @@ MUTANTS = {
     ),
     "the mean of clients' moments": Mutant(
         "strategies/fedcgs.py",
-        "moments.tensors[MOMENT].double() * n.sum()",
+        "moments.tensors[MOMENT].double() * weights.sum()",
         "moments.tensors[MOMENT].double()",
         S + "test_fedcgs.py -k dealt",
     ),
