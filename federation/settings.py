@@ -15,6 +15,7 @@ from data import DataError, ToldError
 from data.domains import listed
 from data.sources import is_path
 from models import plugins
+from models.plugins import home as home
 
 # A bool is no int and 1 is no bool; an int may stand for a float. Unknown names never pass.
 STRICT = ConfigDict(
@@ -410,8 +411,3 @@ def _encoder_place(name: str) -> str:
     if place != name:
         return place if place.startswith(".") else ""
     return "" if plugins.is_plugin(name) else name.partition("@")[2]
-
-
-def home() -> Path:
-    """The folder for results, client stores and the data cache: PROTOSPHERE_HOME or ~/.protosphere."""
-    return Path(os.environ.get("PROTOSPHERE_HOME") or Path.home() / ".protosphere").expanduser()

@@ -122,10 +122,12 @@ def _remember(name: str) -> None:
                 place.touch()
 
 
-def _ran() -> Path:
-    # the settings know what a plug-in is
-    from federation.settings import home
+def home() -> Path:
+    """The folder for results, client stores and the data cache: PROTOSPHERE_HOME or ~/.protosphere."""
+    return Path(os.environ.get("PROTOSPHERE_HOME") or Path.home() / ".protosphere").expanduser()
 
+
+def _ran() -> Path:
     return home() / RAN
 
 

@@ -4,7 +4,6 @@ import json
 import math
 import statistics
 
-import numpy as np
 import pytest
 import torch
 from flwr.app import Array
