@@ -20,6 +20,7 @@ from torch import Tensor
 from federation.wire.payloads import Identity
 from prototypes.agreement import Disagreement, disagreement
 from prototypes.prototype_set import PrototypeSet
+from runs.round import RunError
 from strategies.contract import State
 
 Outliers = Literal["leave-out", "keep"]
@@ -59,12 +60,22 @@ class Pooled:
 
     @classmethod
     def of(cls, state: State, dim: int) -> "Pooled":
-        """As a state keeps it; nobody where it is empty."""
+        """As a state keeps it; nobody where it is empty.
+
+        Raises:
+            RunError: an earlier version wrote it.
+        """
         none = torch.zeros(0, 0, dtype=torch.float64)
         if not state:
             return cls(torch.zeros(dim, dim, dtype=torch.float64))
+        if "scatter" not in state:
+            raise RunError(
+                "the checkpoint is of an earlier version, whose sums do not tell what each client brought, and clients "
+                "that were not heard yet cannot be held against them; start a new run."
+            )
         pooled = cls(state["scatter"].clone(), state["heard"].tolist())
-        for partition in state["owner"].unique().tolist():
+        # none where nobody who was heard has a row
+        for partition in state["owner"].unique().tolist() if "owner" in state else ():
             own = state["owner"] == partition
             means = PrototypeSet(state["labels"][own], state["vectors"][own])
             pooled.told[partition] = Statistics(means, state["shares"][own], state["rows"][own], none)

@@ -17,7 +17,7 @@ from federation.wire.weights import layout_lines
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
 from runs.folder import RunFolder
-from runs.round import Reply
+from runs.round import Reply, RunError
 from strategies import read_settings
 from strategies.contract import EVERYONE, ClientState
 from strategies.protosphere import spoken_for
@@ -256,6 +256,11 @@ def test_of_a_client_without_rows_nothing_is_added_and_who_was_not_heard_is_name
     assert with_it.warnings == ()
     assert torch.equal(with_it.state["scatter"], without.state["scatter"])
     assert torch.equal(with_it.state["sums"], without.state["sums"])
+    # who comes after one without rows
+    later = server.aggregate({0: uploads[0], 2: uploads[2]}, alone.state, 2)
+    assert torch.equal(later.state["sums"], without.state["sums"])
+    with pytest.raises(RunError, match="earlier version"):
+        server.aggregate({0: uploads[0]}, {"heard": torch.tensor([1]), "sums": torch.zeros(K, D)}, 2)
     # nobody new: what went down stays as it was
     again = server.aggregate({0: uploads[0]}, with_it.state, 2)
     assert (again.downloads, again.keeps) == ({}, True)
