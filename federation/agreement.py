@@ -167,7 +167,8 @@ class _Split:
         Raises:
             RosterError: nobody is left to say it, or two sides are equally large.
         """
-        votes = Counter(of(identity) for _, identity in self.fitting)
+        # by partition, whoever answered first
+        votes = Counter(of(identity) for _, identity in sorted(self.fitting, key=lambda each: each[1].partition))
         if not votes:
             raise RosterError(f"no client can take part. {all_left_out(self.left_out)}")
         (first, number), *others = votes.most_common(2)

@@ -30,6 +30,12 @@ def _private_lines(settings: Settings) -> list[str]:
     ]
 
 
+def _model(identity: Identity) -> str:
+    """The end of a long name: it is a path's file and what in it."""
+    name = one_line(identity.model)
+    return name if len(name) <= LONGEST_MODEL else f"…{name[1 - LONGEST_MODEL :]}"
+
+
 def _disclosed(identities: Mapping[int, Identity]) -> list[str]:
     """What clients say that they tell; in words of their own what less than half of them say."""
     told = Counter(item for identity in identities.values() for item in {*identity.discloses})
@@ -59,8 +65,8 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
         rows = "{} + {} + {} rows, ".format(*identity.rows[:3]) if identity.rows else ""
         words = rows + class_words(identity.classes, identity.class_names) if rows else "rows and classes withheld"
         size = f"{identity.parameters:,} parameters"
-        lines.append(f"  client {partition}{domain}: {one_line(identity.model, LONGEST_MODEL)} ({size}), {words}{able}")
-    if rest := Counter(one_line(identity.model, LONGEST_MODEL) for _, identity in named[MOST_CLIENTS:]):
+        lines.append(f"  client {partition}{domain}: {_model(identity)} ({size}), {words}{able}")
+    if rest := Counter(_model(identity) for _, identity in named[MOST_CLIENTS:]):
         models = ", ".join(f"{count} of {model}" for model, count in sorted(rest.items()))
         lines.append(f"  and {rest.total()} more ({models}), which roster.json lists")
     if second := companions(identity.companion for identity in identities.values()):

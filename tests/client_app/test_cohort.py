@@ -267,5 +267,5 @@ def test_a_client_that_fails_before_it_trains_costs_the_others_nothing(run, monk
     monkeypatch.setattr(Client, "training", training)
     folder = run({"strategy": "fedproto"}, grid=CohortGrid)
     first, *_ = lines_of(folder)
-    assert [line for line in run.said if "client 1: it is not fit" in line]
+    assert [line for line in run.said if 'client 1: it says: "it is not fit' in line]
     assert {p for p, client in first["clients"].items() if "training" in client} == {"0", "2", "3"}
