@@ -184,13 +184,11 @@ class FedCGS(ServerHalf):
         usual, outliers = usual_samples(self.identities), self.options[FedCGSSettings].outliers
         pooled = Pooled.of({}, self.dim)
         pooled.hear([*uploads], lambda partition: self._statistics(uploads[partition], usual), usual, outliers)
-        sums, counts, moment = pooled.sums(self.num_classes)
+        sums, counts, _ = pooled.sums(self.num_classes)
         known = counts > 0
         means = PrototypeSet(known.nonzero().flatten(), (sums[known] / counts[known].unsqueeze(1)).float())
-        sent = {EVERYONE: self._discriminant(sums, counts, moment)}
-        for partition, others in pooled.found.disputes.items():
-            sent[partition] = self._discriminant(*pooled.sums(self.num_classes, without=others))
-        return Outcome(as_state(means), sent, {"rows": int(counts.sum())}, pooled.warnings(self.settings.strategy))
+        downloads = pooled.downloads(self.num_classes, self._discriminant)
+        return Outcome(as_state(means), downloads, {"rows": int(counts.sum())}, pooled.warnings(self.settings.strategy))
 
     def _statistics(self, upload: Payload, usual: float) -> Statistics:
         """m_ij, n_ij and M_i - sum_j n_ij m_ij m_ij^T, as if of HEAVIEST medians of rows at most."""

@@ -36,7 +36,6 @@ from prototypes.discriminant import covariance_of_sums
 from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Layout, Weights
 from strategies.contract import (
-    EVERYONE,
     ClientState,
     Exchange,
     Method,
@@ -214,11 +213,9 @@ class Protosphere(ServerHalf):
         late = self._unheard(pooled.heard, server_round)
         if not pooled.told:
             return Outcome(pooled.as_state(self.num_classes), {}, figures, late, keeps=True)
-        sent = {EVERYONE: self._discriminant(*pooled.sums(self.num_classes))}
-        for partition, others in pooled.found.disputes.items():
-            sent[partition] = self._discriminant(*pooled.sums(self.num_classes, without=others))
+        downloads = pooled.downloads(self.num_classes, self._discriminant)
         warnings = (*late, *pooled.warnings(self.settings.strategy))
-        return Outcome(pooled.as_state(self.num_classes), sent, figures, warnings)
+        return Outcome(pooled.as_state(self.num_classes), downloads, figures, warnings)
 
     def _statistics(self, partition: int, upload: Payload, usual: float) -> Statistics | None:
         """m_ij, w_ij and n_i S_i; None of a client without training rows."""

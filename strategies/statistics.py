@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from federation.wire.payloads import Identity
+from federation.wire.payloads import EVERYONE, Identity, Payload
 from prototypes.agreement import Disagreement, disagreement
 from prototypes.prototype_set import PrototypeSet
 from runs.round import RunError
@@ -149,6 +149,15 @@ class Pooled:
             weights[own.means.labels] += own.weights
             moment += weighted.T @ vectors
         return sums, weights, moment
+
+    def downloads(
+        self, num_classes: int, discriminant: Callable[[Tensor, Tensor, Tensor], Payload]
+    ) -> dict[int, Payload]:
+        """What is made of the sums: for everyone, and for each who contradicts another without the other's means."""
+        downloads = {EVERYONE: discriminant(*self.sums(num_classes))}
+        for partition, others in self.found.disputes.items():
+            downloads[partition] = discriminant(*self.sums(num_classes, without=others))
+        return downloads
 
     def warnings(self, strategy: str) -> list[str]:
         """Sentences on who is left out and who contradicts whom."""

@@ -250,7 +250,7 @@ def test_classes_have_their_names_also_where_a_picture_has_room_for_numbers_alon
     assert "by number" not in outline(plain).text
 
 
-PATH = "/home/somebody/work/project/nets.py:"
+PATH = "/srv/hospitals/work/project/nets.py:"
 
 
 def test_two_models_of_one_file_stay_two(plain, tmp_path):
