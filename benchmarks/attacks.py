@@ -5,7 +5,9 @@
 
 Digits, ten clients, Dirichlet 0.1, 10 rounds. The liars train like the others and spoil what they upload, from round 1
 on: `scale`: the opposite vectors, of length 990,000; `within`: the opposite vectors, 15 times as long, which a bound of
-20 times the median may let pass; `flip`: the opposite vectors; `swap`: each class gets the vector of the class before;
+20 times the median may let pass; `flip`: the opposite vectors; `swap`: each class gets the vector of the class before.
+Weights are spoilt like vectors, but for `swap`; `back`, of weights: 15 times as far as training went from what
+was sent, but the other way. Of claims:
 `claim`: an honest upload with a claim of 2^31 - 1 training samples; `takeover`, of class statistics: that claim, all
 classes, random means of norm 1, no scatter.
 Test accuracy at the end over the honest clients' rows, by the method's own rule and by the nearest global prototype;
@@ -41,13 +43,17 @@ ROWS = {
     "FedPAGR": 'strategy="fedpagr" momentum=0.9',
     "PFPL": 'strategy="pfpl"',
     "GFPL": 'strategy="gfpl" momentum=0.5 gfpl.first-exchange=2 gfpl.exchange-every=2',
-    "FedAvg": 'strategy="fedavg" models="tiny_cnn"',
+    **{
+        f"FedAvg, {how}": f'strategy="fedavg" models="tiny_cnn" weights.aggregation="{how}"'
+        for how in ("mean", "median", "trimmed-mean", "geometric-median")
+    },
     "FedGen": 'strategy="fedgen"',
     "FedCGS": 'strategy="fedcgs" privacy-encoder="handcrafted" disclose-class-counts=true',
     "protosphere": 'strategy="protosphere"',
     "protosphere, all kept": 'strategy="protosphere" protosphere.outliers="keep"',
 }
-SPOILT = ("scale", "within", "flip", "swap")
+SPOILT = ("scale", "within", "flip", "swap", "back")
+VECTORS, WEIGHTS = ("vectors", "means"), ("values", "small")  # of a payload's arrays
 ATTACKS = (*SPOILT, "claim", "takeover")
 CLAIM = 2**31 - 1
 SEEN = {
@@ -56,7 +62,8 @@ SEEN = {
     "contradict each other": r"contradict each other",
     "upload dropped": r"upload dropped",
     "norm has risen": r"has risen",
-    "points away": r"have pointed away",
+    "points away": r"have pointed away|have changed against",
+    "long": r"times as long as is usual",
     "collapse": r"features collapse",
     "client diverged": r"diverged",
 }
@@ -66,15 +73,34 @@ def spoilt(vectors: np.ndarray, attack: str) -> np.ndarray:
     """What a liar makes of its vectors (k, d)."""
     if attack == "swap":
         return np.roll(vectors, 1, axis=0)
-    longest = np.linalg.norm(vectors, axis=1).max()
+    longest = np.linalg.norm(vectors.reshape(len(vectors), -1), axis=1).max()
     factor = {"scale": 9.9e5 / max(longest, 1e-9), "within": 15.0, "flip": 1.0}[attack]
     return (-factor * vectors).astype(vectors.dtype)
+
+
+def spoil(payload: Any, sent: Any, attack: str) -> None:
+    """Spoil an upload in place, as it lies on the wire; `sent` is what the client was sent, None for nothing."""
+    for name in list(payload):
+        field, values = name.rpartition(".")[2], payload[name].numpy()
+        if field in VECTORS and attack != "back":
+            payload[name] = Array(spoilt(values, attack))
+        elif field in WEIGHTS and attack == "back" and sent is not None and name in sent:
+            start = sent[name].numpy()
+            payload[name] = Array((start - 15.0 * (values - start)).astype(values.dtype))
+        elif field in WEIGHTS and attack not in ("back", "swap"):
+            # each tensor would do: the arrays hold all of them
+            payload[name] = Array(spoilt(values.reshape(1, -1), attack).reshape(values.shape))
 
 
 def grid_of(attack: str, liars: Sequence[int]) -> type[LocalGrid]:
     """A grid on which the liars' uploads are spoilt on their way."""
 
     class Spoiling(LocalGrid):
+        def push_messages(self, messages: Any) -> Any:
+            messages = list(messages)
+            self.sent = {message.metadata.dst_node_id: message.content.get("payload") for message in messages}
+            return super().push_messages(messages)
+
         def pull_messages(self, message_ids: Any) -> list[Message]:
             replies = super().pull_messages(message_ids)
             for reply in replies:
@@ -88,9 +114,7 @@ def grid_of(attack: str, liars: Sequence[int]) -> type[LocalGrid]:
                 if attack not in SPOILT:
                     claim_again(content, attack)
                 elif "payload" in content:
-                    payload = content["payload"]
-                    for name in [name for name in payload if name.rpartition(".")[2] in ("vectors", "means")]:
-                        payload[name] = Array(spoilt(payload[name].numpy(), attack))
+                    spoil(content["payload"], self.sent.get(reply.metadata.src_node_id), attack)
             return replies
 
     return Spoiling
@@ -151,7 +175,9 @@ def attacked(task: str, settings: str, seed: int, attack: str, liars: Sequence[i
     return {
         **{name: _mean(honest, rule if name == "own" else name) for name in ("own", "global-prototypes")},
         "seen": Counter(name for name, words in SEEN.items() for line in said if re.search(words, line)),
-        "named": Counter(int(number) for line in said for number in re.findall(r"of client (\d+) have pointed", line)),
+        "named": Counter(
+            int(number) for line in said for number in re.findall(r"of client (\d+) have (?:pointed|changed)", line)
+        ),
     }
 
 

@@ -48,15 +48,15 @@ def aggregate(sets: Sequence[PrototypeSet], how: str = "mean", trim: float = 0.1
         for index in range(len(labels)):
             group = rows[owner == index]
             if how == "median":
-                vectors[index] = _trimmed_mean(group, (len(group) - 1) // 2)
+                vectors[index] = trimmed_mean(group, (len(group) - 1) // 2)
             elif how == "trimmed-mean":
-                vectors[index] = _trimmed_mean(group, _cut(len(group), trim))
+                vectors[index] = trimmed_mean(group, values_cut(len(group), trim))
             else:
-                vectors[index] = _geometric_median(group)
+                vectors[index] = geometric_median(group)
     return PrototypeSet(labels, vectors.to(sets[0].vectors.dtype))
 
 
-def _cut(rows: int, trim: float) -> int:
+def values_cut(rows: int, trim: float) -> int:
     """How many of a class's rows go at each end: a share of few rows is none, and one liar among three would stay."""
     return max(int(trim * rows), 1) if trim and rows > 2 else int(trim * rows)
 
@@ -78,12 +78,12 @@ def _weighted_means(rows: Tensor, owner: Tensor, weights: Tensor, groups: int) -
     return sums / totals.unsqueeze(1)
 
 
-def _trimmed_mean(rows: Tensor, cut: int) -> Tensor:
+def trimmed_mean(rows: Tensor, cut: int) -> Tensor:
     """The mean of each coordinate of rows (n, d) without its `cut` smallest and largest values -> (d,)."""
     return rows.sort(dim=0).values[cut : len(rows) - cut].mean(dim=0)
 
 
-def _geometric_median(rows: Tensor) -> Tensor:
+def geometric_median(rows: Tensor) -> Tensor:
     """Weiszfeld's iteration on rows (n, d) -> (d,), from their mean.
 
     Its weights 1/distance do not exist at a row. So the row nearest to the current point is tested for

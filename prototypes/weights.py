@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +11,13 @@ Layout = tuple[tuple[str, tuple[int, ...]], ...]  # (name, shape), names ascendi
 # running statistics of batch norms: their scale is the data's, so that no limit on norms is meant for them
 VARIANCE = "running_var"
 STATISTICS = ("running_mean", VARIANCE)
+
+
+class Length(NamedTuple):
+    """Of one tensor of weights: its Euclidean norm, and that of its change; None where it is no change of anything."""
+
+    norm: float
+    change: float | None
 
 
 @dataclass(frozen=True)
@@ -31,9 +39,19 @@ class Weights:
         """Names and shapes, in order."""
         return tuple((name, tuple(tensor.shape)) for name, tensor in self.tensors.items())
 
-    def norms(self) -> dict[str, float]:
-        """Euclidean norm of each tensor but the running statistics."""
-        return {name: float(t.double().norm()) for name, t in self.tensors.items() if not name.endswith(STATISTICS)}
+    def lengths(self, start: "Weights | None") -> dict[str, Length]:
+        """Of each tensor but the running statistics.
+
+        Args:
+            start: of the same layout, what training began with; None where nobody knows.
+        """
+        found = {}
+        for name, tensor in self.tensors.items():
+            if not name.endswith(STATISTICS):
+                whole = tensor.double()
+                change = None if start is None else float((whole - start.tensors[name].double()).norm())
+                found[name] = Length(float(whole.norm()), change)
+        return found
 
     def to(self, device: torch.device | str) -> "Weights":
         """The same on another device."""

@@ -5,7 +5,8 @@ from dataclasses import astuple, dataclass, field
 
 from torch import Tensor
 
-from federation.wire.payloads import Report
+from federation.wire.payloads import ClassVectors, Report
+from prototypes.weights import Length
 
 
 class RunError(RuntimeError):
@@ -41,7 +42,8 @@ class Reply:
         dropped: whether its upload was refused, or was missing where one was due.
         probabilities: its checked answers for the ensemble, (n, K) float16.
         refused: why those were dropped; that spoils nothing else of the reply.
-        waits: of an upload that waits in a file, norms by the words for what they are of.
+        waits: of an upload that waits in a file, the lengths of its weights: of those that come down again, by part and
+            tensor. vectors: its class vectors.
         blames: whether it says that its method, somebody's own, has failed.
     """
 
@@ -53,7 +55,8 @@ class Reply:
     size: Bytes = field(default_factory=Bytes)
     probabilities: Tensor | None = None
     refused: str = ""
-    waits: Mapping[str, float] | None = None
+    waits: Mapping[tuple[str, str], Length] | None = None
+    vectors: ClassVectors | None = None
     blames: bool = False
 
     @property

@@ -7,6 +7,7 @@ prototypes of section 0 of the methods page: a method overrides what its paper c
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -203,10 +204,12 @@ class ServerHalf:
 
     Attributes:
         settings, options: the run's.
+        shared_settings: prefix -> settings that all methods of such a server have, beside their own.
         codec: K, d and how vectors are written. identities: partition -> who the client said it is. constants: what
             `derive_constants` gave when the run began. All known from `meet` on.
     """
 
+    shared_settings: Mapping[str, type] = MappingProxyType({})
     codec: Codec
 
     def __init__(self, settings: Settings, options: Options):
@@ -321,7 +324,7 @@ class Method:
 
     Attributes:
         server, objective: the two halves.
-        settings: prefix of the setting names -> the dataclass that checks them.
+        settings: prefix of the setting names -> the dataclass that checks them; beside those of its kind of server.
         exchange: the parts of its messages, under these options.
         inference: the method's own rule, for `inference = "auto"`.
         rules: all rules that it reports.
@@ -342,6 +345,9 @@ class Method:
     releases: Callable[[Options], None] | None = None
     epochs: tuple[str, ...] = ("local-epochs",)
     steps_beside: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", {**self.server.shared_settings, **self.settings})
 
 
 def as_state(prototypes: PrototypeSet) -> State:

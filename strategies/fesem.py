@@ -11,6 +11,7 @@ C random models). The uploads of that one round are held at once; of every other
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated
 
 import torch
@@ -41,6 +42,7 @@ class FeSEMSettings:
 class FeSEM(AveragedWeights):
     """Server half."""
 
+    shared_settings = MappingProxyType({})  # its centres are plain means
     one_architecture = True
 
     @property

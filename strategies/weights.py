@@ -4,8 +4,9 @@
     server   per group of clients whose parts have one layout:  sum_i omega_i w_i / sum_i omega_i
 
 omega_i is n_i from the roster, never from a reply, or 1. Uploads are added up in partition order in float64, one read
-at a time. Round 1 sends nothing: clients of one architecture start alike (`shared-init`), and a head that is shared
-alone is drawn from the run's seed, whatever the architecture.
+at a time. `weights.aggregation` names means that few bad clients cannot move, for groups of three or more. Round 1
+sends nothing: clients of one architecture start alike (`shared-init`), and a head that is shared alone is drawn from
+the run's seed, whatever the architecture.
 """
 
 from collections import Counter
@@ -13,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from federation.seeds import derive
@@ -28,7 +30,18 @@ from models import model_names
 from models.seeded import drawn
 from models.split import SplitModel
 from prototypes.weights import Layout, Weights, flat, taken, unflat
-from strategies.contract import ClientState, Exchange, Objective, Options, Outcome, ServerHalf, Spec, State
+from strategies.contract import (
+    ClientState,
+    Exchange,
+    Objective,
+    Options,
+    Outcome,
+    ServerHalf,
+    Spec,
+    State,
+    method_settings,
+)
+from strategies.robust import robust_mean
 
 EXTRACTOR, BACKBONE, HEAD = "extractor", "backbone", "head"
 COMPANION, SCALE, GENERATOR = "companion", "scale", "generator"
@@ -46,7 +59,23 @@ PREFIX = {
 T = TypeVar("T")
 LONGEST_LAYOUT = 200  # characters of what a client tells of it
 MOST_NAMED = 20  # clients of one sentence
+FEW = 3  # of fewer uploads nobody can say which is the odd one
 ANCHOR = "anchor"  # what training is held to, beside what it moves
+
+
+@method_settings
+class WeightsSettings:
+    """`weights.*`, of every method whose server averages weights.
+
+    Attributes:
+        aggregation: how the weights of a group of three clients or more become one; all but `mean` weigh clients alike.
+            Ours.
+        trim: share of a group's values cut off at each end by `trimmed-mean`, in [0, 0.5); one at each end at least,
+            unless it is 0. Ours.
+    """
+
+    aggregation: Literal["mean", "median", "trimmed-mean", "geometric-median"] = "mean"
+    trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
 
 
 def base_of(personal_layers: int) -> str:
@@ -197,6 +226,7 @@ class AveragedWeights(ServerHalf):
         one_architecture: whether a second group is refused instead of federated apart.
     """
 
+    shared_settings = MappingProxyType({"weights": WeightsSettings})
     of_one_model: Sequence[str] = (EXTRACTOR, BACKBONE)
     one_architecture = False
     _group: Mapping[int, int] = MappingProxyType({})  # nobody, before they are met
@@ -284,7 +314,20 @@ class AveragedWeights(ServerHalf):
             total = totals.setdefault(self.group(partition), {name: torch.zeros_like(t) for name, t in share.items()})
             for name, tensor in share.items():
                 total[name] += tensor
+        self._make_robust(totals, uploads)
         return self.finish(totals, state, server_round)
+
+    def _make_robust(self, totals: Mapping[int, dict[str, Tensor]], uploads: Mapping[int, Parts]) -> None:
+        """Where the settings ask for it, put what few bad clients cannot move in place of the sums of weights."""
+        options: WeightsSettings = self.options[WeightsSettings]
+        if options.aggregation == "mean":
+            return
+        for group, total in totals.items():
+            members = [partition for partition in uploads if self.group(partition) == group]
+            if len(members) < FEW:
+                continue
+            for part in self._layouts[group].keys() & total.keys():
+                total[part] = total[WEIGHT] * robust_mean(uploads, members, part, options.aggregation, options.trim)
 
     def contribution(self, upload: Parts, identity: Identity) -> Sums:
         """What an upload adds to its group's total: omega_i w_i, and omega_i, in float64."""

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from federation.wire.checks import CodecError, MessageError, check_texts
 from federation.wire.transforms import STORED, Fields, Transform
-from prototypes.mixture_set import MixtureSet
-from prototypes.prototype_set import PrototypeSet
 from prototypes.quantisation import QuantisationError, dequantise, quantise
-from prototypes.weights import STATISTICS, VARIANCE, Layout, Weights
+from prototypes.weights import STATISTICS, VARIANCE, Layout
 
 MOST_LINES = 4096
 MOST_VALUES = 2**28
@@ -49,14 +47,6 @@ def read_layouts(lines: Sequence[str]) -> dict[str, Layout]:
         if sum(math.prod(shape) for _, shape in tensors) > MOST_VALUES:
             raise MessageError(f"the layout of `{part}` has more than {MOST_VALUES} values")
     return {part: tuple(tensors) for part, tensors in found.items()}
-
-
-def norms_of(part: Weights | PrototypeSet | MixtureSet) -> dict[str, float]:
-    """The norms of a part's tensors, by the words for them; of class vectors that of the longest."""
-    if isinstance(part, Weights):
-        return {f"tensor `{name}`": norm for name, norm in part.norms().items()}
-    vectors = part.vectors if isinstance(part, PrototypeSet) else part.means
-    return {"longest class vector": float(vectors.double().norm(dim=1).max()) if len(vectors) else 0.0}
 
 
 @dataclass(frozen=True)

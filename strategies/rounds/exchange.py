@@ -19,12 +19,13 @@ from federation.wire.codec import Codec, CodecError
 from federation.wire.confusion import decode_counts
 from federation.wire.messages import MessageError, decode_report, encode_instruction
 from federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
-from federation.wire.payloads import SENT, ClassVectors, Identity, Instruction, Payload, class_vectors, parts_of
+from federation.wire.payloads import SENT, ClassVectors, Identity, Instruction, Payload, class_vectors
 from federation.wire.replies import in_turn, is_simulated, pulled
 from federation.wire.sizes import measured, together
 from federation.wire.specs import Spec
-from federation.wire.weights import norms_of, read_layouts
+from federation.wire.weights import read_layouts
 from federation.words import class_word, one_line, quoted
+from prototypes.weights import Length
 from runs.confusion import Confusions
 from runs.round import Bytes, Reply, RunError
 from strategies.contract import Outcome, ServerHalf, State
@@ -38,6 +39,7 @@ LONGEST_PROBLEM = 400  # characters
 LONGEST_WORDS = 350  # of these a client's own
 LONGEST_REFUSAL = 1000  # of these the words are our own worker's, and hold paths
 MEND = "Mend the method, and start a new run."
+Keep = Callable[[int, Payload], Mapping[tuple[str, str], Length]]
 ACTOR_DIED = 0  # Flower's code when a simulation worker is gone; elsewhere any client may send it
 
 
@@ -185,7 +187,7 @@ def checked_reply(
     shared: SharedLabels | None = None,
     confusions: Confusions | None = None,
     units: Mapping[int, float] | None = None,
-    keep: Callable[[int, Payload], None] | None = None,
+    keep: Keep | None = None,
     impossible: Callable[[int, Payload], str] = lambda partition, payload: "",
     rules: Collection[str] | None = None,
 ) -> Reply:
@@ -196,7 +198,7 @@ def checked_reply(
         shared: what the ensemble was to predict; without it no answers are legal.
         confusions: takes what clients take for what, where they were asked; without it nothing of it is legal.
         units: what the norms of a client's upload are measured in (1 where it has none).
-        keep: takes uploads that wait in files.
+        keep: takes uploads that wait in files, and says how long their weights are.
         impossible: says of an upload what in it cannot be, "" where it may be true.
         rules: of prediction that clients report; without them every name is legal.
 
@@ -236,7 +238,7 @@ def _reply(
     shared: SharedLabels | None,
     confusions: Confusions | None,
     units: Mapping[int, float],
-    keep: Callable[[int, Payload], None] | None,
+    keep: Keep | None,
     impossible: Callable[[int, Payload], str],
     rules: Collection[str] | None,
 ) -> Reply:
@@ -263,10 +265,9 @@ def _reply(
     )
     if keep is None or reply.report is None or reply.report.payload is None:
         return reply
-    # of the values of what waits in a file there stay the norms
-    keep(partition, reply.report.payload)
-    norms = {name: norm for part in parts_of(reply.report.payload).values() for name, norm in norms_of(part).items()}
-    return replace(reply, report=replace(reply.report, payload=None), waits=norms)
+    payload = reply.report.payload
+    lengths = keep(partition, payload)
+    return replace(reply, report=replace(reply.report, payload=None), waits=lengths, vectors=class_vectors(payload))
 
 
 def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits) -> Reply:

@@ -25,7 +25,7 @@ from federation.settings import SettingError
 from federation.wire.codec import Codec
 from federation.wire.messages import encode_question
 from federation.wire.parts import Limits
-from federation.wire.payloads import SENT, Instruction, Payload, mean_norm
+from federation.wire.payloads import SENT, Instruction, Payload, class_vectors, mean_norm
 from federation.wire.replies import over_ray
 from models import plugins
 from prototypes.prototype_set import PrototypeSet
@@ -39,6 +39,7 @@ from strategies import Run
 from strategies.contract import ServerHalf, State
 from strategies.own_method import checked_outcome, failing_as
 from strategies.release import encoder_means, joined, with_classes
+from strategies.rounds.changes import Changes
 from strategies.rounds.checkpoint import leave_summary, restore, save
 from strategies.rounds.ensemble import score, shared_test_set
 from strategies.rounds.exchange import (
@@ -53,7 +54,7 @@ from strategies.rounds.exchange import (
 )
 from strategies.rounds.holding import Holding
 from strategies.rounds.opening import opening_lines
-from strategies.rounds.outliers import Outliers, without_heavy
+from strategies.rounds.outliers import Outliers, vectors_of
 from strategies.rounds.sampling import sampled
 from strategies.rounds.stopping import OnRound, Stopping, refuse_unmeasured
 from strategies.rounds.waiting import Scratch, Waiting
@@ -98,6 +99,7 @@ class PrototypeStrategy(Strategy):
         self._end = run.settings.rounds + 1  # the number of the evaluation that ends the run
         self.stopping = Stopping(run.settings, run.inference, on_round)
         self._scratch = Scratch(folder.path)
+        self._changes = Changes(run.exchange, self._scratch)
         self._silent: set[int] = set()
         self.trained: dict[int, int] = {}
         self.holding = Holding()
@@ -176,6 +178,8 @@ class PrototypeStrategy(Strategy):
         replies = self._exchange(grid, train + evaluate, server_round)
         warn_of_problems(replies, server_round)
         refuse_failing_method(replies, server_round)
+        if words := self.outliers.alone(replies):
+            log.warning("warning: round %d: %s", server_round, words)
         if any(reply.trains and not reply.valid for reply in replies):
             # a round that failed over a full disk is not the clients' failure, and must not count
             self.folder.refuse_full_disk()
@@ -294,8 +298,12 @@ class PrototypeStrategy(Strategy):
                 sent = {partition: self.believed.upload(partition, upload) for partition, upload in uploads.items()}
             outcome = aggregated(self.half, sent, self.state, server_round)
             norm = self.half.feature_norm(uploads)
+            against = self._changes.against_others(replies, self.half.group)
         trained_towards = self.half.scales[0] * (mean_norm(self.downloads) or 0.0)
-        watched = self.outliers.warnings(uploads, self._units, norm, trained_towards)
+        models = {partition: identity.model for partition, identity in self.roster.identities.items()}
+        vectors = vectors_of(replies) | {p: own for p, upload in uploads.items() if (own := class_vectors(upload))}
+        times = self._changes.times
+        watched = self.outliers.warnings(vectors, against, times, models, self._units, norm, trained_towards)
         refuse_non_finite(outcome.downloads, server_round, self.half.class_word)
         kept = self.downloads if outcome.keeps else {}
         self.holding.made = server_round if outcome.downloads else self.holding.made
@@ -352,6 +360,7 @@ class PrototypeStrategy(Strategy):
                 written[key, trained, has] = records, size_of(records, alone)
             records, size = written[key, trained, has]
             self._sent[partition] = size
+            self._changes.sent[partition] = downloads.get(key)
             node = self.roster.nodes[partition]
             messages.append(Message(records, node, message_type, ttl=self.timeout + 60))
         return messages
@@ -371,7 +380,8 @@ class PrototypeStrategy(Strategy):
         replies = self.outliers.without_long(
             replies, self._units, self.settings.max_norm_ratio, 2 * self.half.target_norm
         )
-        replies = without_heavy(replies, self.half.group, self.settings.max_norm_ratio)
+        with limited_threads(self.settings.server_threads):
+            replies = self._changes.without_far(replies, self.half.group, self.settings.max_norm_ratio)
         self._silent = {reply.partition for reply in replies if not reply.trains and reply.problem == LATE}
         return replies
 
@@ -393,7 +403,7 @@ class PrototypeStrategy(Strategy):
             "confusions": self._confusions,
             "units": self._units,
             "rules": {*self.run.rules, figures.MAJORITY},
-            "keep": self._scratch.put if self.run.exchange.waits else None,
+            "keep": self._changes.keep if self.run.exchange.waits else None,
             "impossible": self.half.impossible,
         }
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from federation.wire.payloads import Payload, class_vectors
+from federation.wire.payloads import ClassVectors, class_vectors
 from prototypes.mixture_set import MixtureSet
 from prototypes.prototype_set import PrototypeSet
 from runs.round import Reply
@@ -22,6 +22,9 @@ AWAY_ROUNDS = 3  # in a row
 AWAY_COSINE = -0.3
 AGREEMENT = 0.5  # length of the mean of the others' directions
 RISE = 3.0  # of the mean norm, from one round to the next
+# Of the usual length among clients of one model: honest ones have stayed below 2.2 with label distributions at
+# Dirichlet 0.05 to 1 and with numbers of samples as different as 1:100 (docs/results.md).
+LONG = 5.0
 
 
 @dataclass
@@ -31,21 +34,35 @@ class Outliers:
     Attributes:
         lengths: client -> norm of the longest vector of its newest upload, in its unit.
         norms: of each round the mean norm of the prototypes.
-        away: client -> rounds in a row, of those in which it uploaded, in which its prototypes pointed away.
+        away: client -> rounds in a row, of those in which it uploaded, in which its prototypes, or the change of its
+            weights, pointed away.
+        long: client -> rounds in a row in which its prototypes were long beside those of its model.
+        farthest: of the last round with uploads the client whose upload was farthest from the usual, and how many times
+            as far.
     """
 
     lengths: dict[int, float] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
     away: dict[int, int] = field(default_factory=dict)
+    long: dict[int, int] = field(default_factory=dict)
+    farthest: tuple[int, float] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For the checkpoint."""
-        return {"norms": self.norms, **{name: _keys(getattr(self, name), str) for name in ("lengths", "away")}}
+        by_client = {name: _keys(getattr(self, name), str) for name in ("lengths", "away", "long")}
+        return {"norms": self.norms, "farthest": self.farthest, **by_client}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> "Outliers":
         """Inverse of `as_json`."""
-        return cls(_keys(kept["lengths"], int), kept["norms"], _keys(kept["away"], int))
+        farthest = kept.get("farthest")
+        return cls(
+            _keys(kept["lengths"], int),
+            kept["norms"],
+            _keys(kept["away"], int),
+            _keys(kept.get("long", {}), int),
+            (farthest[0], farthest[1]) if farthest else None,
+        )
 
     def without_long(
         self, replies: Sequence[Reply], units: Mapping[int, float], ratio: float, allowed: float
@@ -59,9 +76,8 @@ class Outliers:
                 client with many rows may follow them in the round in which most have hardly begun to.
         """
         found = {
-            reply.partition: _longest(reply.report.payload) / units.get(reply.partition, 1.0)
-            for reply in replies
-            if reply.report and reply.report.payload is not None
+            partition: longest(vectors) / units.get(partition, 1.0)
+            for partition, vectors in vectors_of(replies).items()
         }
         # of every client the newest, dropped ones too: where all features grow, the measure grows with them
         self.lengths |= found
@@ -75,87 +91,129 @@ class Outliers:
         ]
 
     def warnings(
-        self, uploads: Mapping[int, Payload], units: Mapping[int, float], norm: float | None, targets: float
+        self,
+        vectors: Mapping[int, ClassVectors],
+        against: Mapping[int, bool],
+        changes: Mapping[int, float],
+        models: Mapping[int, str],
+        units: Mapping[int, float],
+        norm: float | None,
+        targets: float,
     ) -> list[str]:
-        """Sentences on a mean norm that has risen and on clients that point away; remembers the round.
+        """Sentences on a mean norm that has risen, and on clients that point away or are long; remembers the round.
 
         Args:
+            vectors: by partition, the class vectors of its upload.
+            against: by partition, whether the change of its weights points away from the others'.
+            changes: by partition, how many times as far as is usual its weights have gone.
+            models: by partition, the name of its model.
             norm: the mean norm of the prototypes, None where the method does not watch it.
             targets: that of the targets that they were trained towards, 0 for none.
         """
-        return [*self._rising(uploads, units, norm, targets), *self._pointing_away(uploads)]
+        lengths = {partition: longest(own) / units.get(partition, 1.0) for partition, own in vectors.items()}
+        times = _times_usual(lengths, models)
+        farthest = {**times, **changes}
+        most = max(farthest, key=lambda partition: farthest[partition], default=None)
+        self.farthest = None if most is None else (most, farthest[most])
+        long = [partition for partition, share in times.items() if share > LONG]
+        for partition in times:
+            self.long[partition] = self.long.get(partition, 0) + 1 if partition in long else 0
+        said = [
+            f"the prototypes of client {partition} are {times[partition]:.3g} times as long as is usual for its model, "
+            "and move a mean by as much: look at its labels, its data and its software, leave it out or lower "
+            "`max-norm-ratio`"
+            for partition in long
+            if self.long[partition] % AWAY_ROUNDS == 1
+        ]
+        # a long client turns the target that the others follow, so that away from it may be who is right
+        away = {} if long else away_of(vectors)
+        return [*self._rising(lengths, norm, targets), *said, *self._pointing_away(away, against)]
 
-    def _rising(
-        self, uploads: Mapping[int, Payload], units: Mapping[int, float], norm: float | None, targets: float
-    ) -> list[str]:
+    def alone(self, replies: Sequence[Reply]) -> str:
+        """Where most uploads of a round cannot be used: who stood out in the round before, "" for nobody."""
+        trained = [reply for reply in replies if reply.trains and (reply.valid or reply.dropped or reply.report)]
+        unusable = [reply for reply in trained if not reply.valid]
+        if self.farthest is None or self.farthest[1] <= RISE or 2 * len(unusable) <= len(trained):
+            return ""
+        partition, times = self.farthest
+        return (
+            f"{len(unusable)} of {len(trained)} clients' uploads cannot be used. In the last round that could, client "
+            f"{partition} was {times:.3g} times as far from the others as is usual: they may follow what it sent. "
+            "Look at its data and its software, and start again without it"
+        )
+
+    def _rising(self, lengths: Mapping[int, float], norm: float | None, targets: float) -> list[str]:
         if norm is None:
             return []
         before = median(self.norms) if self.norms else 0.0
         self.norms = [*self.norms, norm][-REMEMBERED:]
         if not before or norm <= RISE * max(before, targets):
             return []
-        lengths = {partition: _longest(upload) / units.get(partition, 1.0) for partition, upload in uploads.items()}
-        longest = max(lengths, key=lambda partition: lengths[partition])
+        client = max(lengths, key=lambda partition: lengths[partition])
         return [
-            f"the mean norm of the prototypes has risen from {before:.3g} to {norm:.3g}, and those of client {longest} "
-            f"are the longest ({lengths[longest]:.3g}, the median is {median(lengths.values()):.3g}): if they are "
+            f"the mean norm of the prototypes has risen from {before:.3g} to {norm:.3g}, and those of client {client} "
+            f"are the longest ({lengths[client]:.3g}, the median is {median(lengths.values()):.3g}): if they are "
             "wrong, leave that client out or lower `max-norm-ratio`; if all have risen, lower `learning-rate`"
         ]
 
-    def _pointing_away(self, uploads: Mapping[int, Payload]) -> list[str]:
-        found = {partition: class_vectors(upload) for partition, upload in uploads.items()}
-        sets = {partition: each for partition, each in found.items() if isinstance(each, PrototypeSet)}
-        for partition, share in _away(sets).items():
-            self.away[partition] = self.away.get(partition, 0) + 1 if share > 0.5 else 0
-        return [
-            f"the prototypes of client {partition} have pointed away from the others' for most of its classes "
-            f"{self.away[partition]} times in a row: look at its labels, its data and its software, or leave it out"
-            for partition in sets
-            if self.away.get(partition, 0) and self.away[partition] % AWAY_ROUNDS == 0
-        ]
+    def _pointing_away(self, shares: Mapping[int, float], against: Mapping[int, bool]) -> list[str]:
+        by_vectors = {partition: share > 0.5 for partition, share in shares.items()}
+        turned = {
+            partition: by_vectors.get(partition) or against.get(partition, False)
+            for partition in {**by_vectors, **against}
+        }
+        for partition, is_away in turned.items():
+            self.away[partition] = self.away.get(partition, 0) + 1 if is_away else 0
+        said = []
+        for partition, is_away in sorted(turned.items()):
+            if is_away and self.away[partition] % AWAY_ROUNDS == 0:
+                what = (
+                    f"the prototypes of client {partition} have pointed away from the others' for most of its classes"
+                    if by_vectors.get(partition)
+                    else f"the weights of client {partition} have changed against the others'"
+                )
+                times = self.away[partition]
+                said.append(
+                    f"{what} {times} times in a row: look at its labels, its data and its software, or leave it out"
+                )
+        return said
 
 
-def without_heavy(replies: Sequence[Reply], group: Callable[[int], int], ratio: float) -> list[Reply]:
-    """Drop the uploads of weights with a tensor whose norm is more than `ratio` times the median of that tensor over
-    its group's uploads of the round, where those are three or more."""
-    groups: dict[int, list[Reply]] = {}
+def vectors_of(replies: Sequence[Reply]) -> dict[int, ClassVectors]:
+    """The class vectors of each upload that has some, also of those that wait in files."""
+    found: dict[int, ClassVectors] = {}
     for reply in replies:
-        if reply.waits:
-            groups.setdefault(group(reply.partition), []).append(reply)
-    heavy: dict[int, tuple[str, float, float]] = {}
-    for members in groups.values():
-        if len(members) < FEW:
-            continue
-        for name in members[0].waits or ():
-            usual = median((each.waits or {})[name] for each in members)
-            for each in members:
-                norm = (each.waits or {})[name]
-                if usual > 0 and norm > ratio * usual:
-                    heavy.setdefault(each.partition, (name, norm, usual))
-    return [_heavy(reply, *heavy[reply.partition], ratio) if reply.partition in heavy else reply for reply in replies]
+        payload = reply.report.payload if reply.report else None
+        vectors = reply.vectors if payload is None else class_vectors(payload)
+        if vectors is not None:
+            found[reply.partition] = vectors
+    return found
 
 
-def _heavy(reply: Reply, name: str, norm: float, usual: float, ratio: float) -> Reply:
-    problem = (
-        f"upload dropped: its {name} has norm {norm:.3g}, {norm / usual:.3g} times the usual {usual:.3g} of a "
-        f"round's uploads (`max-norm-ratio` is {ratio:g})"
-    )
-    return replace(reply, waits=None, problem=problem, dropped=True)
+def _times_usual(lengths: Mapping[int, float], models: Mapping[int, str]) -> dict[int, float]:
+    """How many times as long as the median of the clients that say they have the same model, where these are three: by
+    how much features differ that are made alike."""
+    found = {}
+    for partition, length in lengths.items():
+        peers = [other for p, other in lengths.items() if models.get(p) == models.get(partition)]
+        usual = median(peers)
+        if len(peers) >= FEW and usual > 0:
+            found[partition] = length / usual
+    return found
 
 
 def _keys(values: Mapping[Any, Any], kind: Callable[[Any], Any]) -> dict[Any, Any]:
     return {kind(key): value for key, value in sorted(values.items())}
 
 
-def _longest(payload: Payload) -> float:
+def longest(vectors: ClassVectors) -> float:
     """Norm of the longest vector; of a mixture's component that of a draw, in the mean square."""
-    upload = class_vectors(payload)
-    if upload is None or not len(upload):
+    if not len(vectors):
         return 0.0
-    if isinstance(upload, MixtureSet):
-        squares = upload.means.double().square().sum(dim=1) + upload.variances.double().sum(dim=1)
+    if isinstance(vectors, MixtureSet):
+        squares = vectors.means.double().square().sum(dim=1) + vectors.variances.double().sum(dim=1)
         return float(squares.max().sqrt())
-    return float(upload.vectors.double().norm(dim=1).max())
+    return float(vectors.vectors.double().norm(dim=1).max())
 
 
 def _dropped(reply: Reply, norm: float, usual: float, ratio: float) -> Reply:
@@ -164,13 +222,15 @@ def _dropped(reply: Reply, norm: float, usual: float, ratio: float) -> Reply:
         f"upload dropped: its longest vector has norm {norm:.3g}, {norm / usual:.3g} times the usual {usual:.3g} of a "
         f"round's uploads (`max-norm-ratio` is {ratio:g})"
     )
-    return replace(reply, report=replace(reply.report, payload=None), problem=problem, dropped=True)
+    report = replace(reply.report, payload=None)
+    return replace(reply, report=report, waits=None, vectors=None, problem=problem, dropped=True)
 
 
-def _away(sets: Mapping[int, PrototypeSet]) -> dict[int, float]:
+def away_of(vectors: Mapping[int, ClassVectors]) -> dict[int, float]:
     """For each client the share of its classes whose prototype points clearly away from the mean *direction* of the
     other holders', where these agree: directions, since one long vector would turn a mean of vectors, and honest
     clients away from it. Of the classes that three clients hold at least; a client without any is missing."""
+    sets = {partition: own for partition, own in vectors.items() if isinstance(own, PrototypeSet)}
     if not sets:
         return {}
     owner = torch.tensor([partition for partition, each in sets.items() for _ in range(len(each))])

@@ -1,12 +1,18 @@
 """Uploads of weights: each waits in a file until its round has closed, then they are read one at a time."""
 
+import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from federation.wire.payloads import Payload, from_tensors, to_tensors
+
+MOST_VALUES = 2**22  # of all uploads that are held beside each other at once
 
 
 class Scratch:
@@ -24,6 +30,30 @@ class Scratch:
     def read(self, partition: int) -> Payload:
         """An upload of this round."""
         return from_tensors(load_file(self._path(partition)))
+
+    def names(self, partition: int) -> list[str]:
+        """Of the tensors of an upload, as `to_tensors` names them, ascending."""
+        with safe_open(self._path(partition), "pt") as file:
+            return sorted(file.keys())
+
+    def rows(self, partitions: Sequence[int], name: str) -> Iterator[Tensor]:
+        """One tensor of several uploads, a row an upload: pieces (n, m) that make up (n, all values) side by side."""
+        with safe_open(self._path(partitions[0]), "pt") as file:
+            shape = file.get_slice(name).get_shape()
+        values = math.prod(shape)
+        if not shape or not values:
+            yield torch.stack([self._piece(partition, name, 0, 1).reshape(-1) for partition in partitions])
+            return
+        step = max(1, MOST_VALUES // (len(partitions) * (values // shape[0])))
+        for start in range(0, shape[0], step):
+            yield torch.stack(
+                [self._piece(partition, name, start, start + step).reshape(-1) for partition in partitions]
+            )
+
+    def _piece(self, partition: int, name: str, start: int, stop: int) -> Tensor:
+        with safe_open(self._path(partition), "pt") as file:
+            whole = file.get_slice(name)
+            return whole[start:stop] if whole.get_shape() else file.get_tensor(name)
 
     def clear(self) -> None:
         """Begin a round, or end one: nothing waits."""
@@ -55,6 +85,15 @@ class Waiting(Mapping[int, Payload]):
         if partition not in self._partitions:
             raise KeyError(partition)
         return self._believed(partition, self._scratch.read(partition))
+
+    def rows(self, partitions: Sequence[int], part: str) -> Iterator[tuple[str, Tensor]]:
+        """A part of weights of these uploads, a row an upload: names of tensors, and pieces (n, m) of these, in
+        the order of `prototypes.weights.flat`."""
+        head = f"part/{part}/weights/"
+        for name in self._scratch.names(partitions[0]):
+            if name.startswith(head):
+                for piece in self._scratch.rows(partitions, name):
+                    yield name.removeprefix(head), piece
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._partitions)

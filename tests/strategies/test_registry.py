@@ -154,6 +154,8 @@ def test_own_settings_are_checked_like_the_shared_ones(name):
 WRONG = {
     "fedproto.aggregation": ["avg", "average"],
     "fedproto.trim": [-0.1, 0.5],
+    "weights.aggregation": ["weighted"],
+    "weights.trim": [-0.1, 0.5],
     "protonorm.gamma": [0.0, -1.0],
     "protonorm.alignment": ["thompson"],
     "protonorm.energy-exponent": [-0.5],

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord
+from scipy.stats import trim_mean
 from torch import nn
 
 from experiments.runtime.grid import LocalGrid
@@ -18,10 +19,11 @@ from federation.wire.payloads import Identity, Parts, to_tensors
 from federation.wire.specs import Spec
 from federation.wire.weights import layout_lines, read_layouts
 from models.split import SplitModel
-from prototypes.weights import flat, unflat
+from prototypes.weights import STATISTICS, flat, unflat
 from runs.folder import RunFolder
-from strategies import read_settings
+from strategies import read_settings, refuse_foreign
 from strategies.contract import ClientState
+from strategies.rounds import waiting
 from strategies.rounds.waiting import Scratch, Waiting
 from tests.strategies.kin import halves_of, lines_of_layouts
 
@@ -77,6 +79,64 @@ def test_the_mean_is_that_of_loops(tmp_path, weighting):
             for partition, payload in uploads.items():
                 naive = naive + omega[partition] * payload[part].tensors[name].double().numpy() / sum(omega)
             np.testing.assert_allclose(tensor.numpy(), naive, rtol=1e-6, atol=1e-7)
+
+
+def rows_of_part(uploads, part):
+    return torch.stack([flat(payload[part]) for payload in uploads.values()])
+
+
+@pytest.mark.parametrize("values", [1, 13, 2**22])
+@pytest.mark.parametrize("how", ["median", "trimmed-mean", "geometric-median"])
+def test_robust_means_are_those_of_all_values_at_once(tmp_path, monkeypatch, how, values):
+    monkeypatch.setattr(waiting, "MOST_VALUES", values)
+    server, uploads = met("fedavg", (5,) * 5, rows=(10, 20, 30, 40, 50), **{"weights.aggregation": how})
+    outcome = finished(server, uploads, tmp_path)
+    for part, weights in outcome.downloads[0].parts.items():
+        rows = rows_of_part(uploads, part).numpy()
+        values_of_part = flat(weights).numpy()
+        if how == "geometric-median":
+            # statistics decide nothing: their scale is the data's
+            counted = np.concatenate(
+                [np.full(t.numel(), not n.endswith(STATISTICS)) for n, t in weights.tensors.items()]
+            )
+            assert np.isfinite(values_of_part).all()
+            offsets = (rows - values_of_part)[:, counted]
+            distances = np.linalg.norm(offsets, axis=1, keepdims=True)
+            # no step makes the sum of distances smaller
+            assert np.linalg.norm((offsets / distances).sum(axis=0)) < 1e-3 * len(rows)
+            continue
+        naive = np.median(rows, axis=0) if how == "median" else trim_mean(rows, 0.2)
+        np.testing.assert_allclose(values_of_part, naive, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("how", ["median", "trimmed-mean", "geometric-median"])
+def test_one_liar_of_five_cannot_carry_off_a_robust_mean(tmp_path, how):
+    server, uploads = met("fedavg", (5,) * 5, rows=(10,) * 5, **{"weights.aggregation": how})
+    honest = finished(server, uploads, tmp_path).downloads[0]
+    uploads[3] = Parts({n: unflat(-1e4 * flat(part), part.layout) for n, part in uploads[3].parts.items()})
+    moved = finished(server, uploads, tmp_path).downloads[0]
+    plain = finished(met("fedavg", (5,) * 5, rows=(10,) * 5)[0], uploads, tmp_path).downloads[0]
+    spread = rows_of_part({p: u for p, u in uploads.items() if p != 3}, "head").std(dim=0).norm()
+    assert (flat(moved["head"]) - flat(honest["head"])).norm() < 3 * spread
+    assert (flat(plain["head"]) - flat(honest["head"])).norm() > 100 * spread
+
+
+def test_a_robust_mean_needs_three_and_is_the_same_from_memory(tmp_path):
+    server, uploads = met("fedavg", (5, 5), rows=(10, 20), **{"weights.aggregation": "median"})
+    plain, same = met("fedavg", (5, 5), rows=(10, 20))
+    assert torch.equal(
+        flat(finished(server, uploads, tmp_path).downloads[0]["head"]),
+        flat(finished(plain, same, tmp_path).downloads[0]["head"]),
+    )
+    server, uploads = met("fedavg", (5,) * 4, rows=(10,) * 4, **{"weights.aggregation": "geometric-median"})
+    waited, held = finished(server, uploads, tmp_path), server.aggregate(uploads, {}, 1)
+    torch.testing.assert_close(flat(waited.downloads[0]["head"]), flat(held.downloads[0]["head"]))
+
+
+def test_whose_centres_are_plain_means_reads_no_robust_one():
+    with pytest.raises(SettingError, match=r"`weights.aggregation` is \"median\", but `fesem` does not read it"):
+        refuse_foreign({"strategy": "fesem", "weights.aggregation": "median"})
+    refuse_foreign({"strategy": "fedrep", "weights.aggregation": "median"})
 
 
 def test_what_travels_is_what_the_method_shares():

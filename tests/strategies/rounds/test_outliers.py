@@ -59,8 +59,70 @@ def test_an_upload_is_too_long_beside_the_others_or_the_last_rounds(before, norm
 
 
 def test_what_is_remembered_survives_a_checkpoint():
-    outliers = Outliers({3: 1.0, 11: 2.0}, [0.1 + 0.2], {12: 2, 3: 1})
-    assert Outliers.from_json(json.loads(json.dumps(outliers.as_json()))) == outliers
+    outliers = Outliers({3: 1.0, 11: 2.0}, [0.1 + 0.2], {12: 2, 3: 1}, {4: 2}, (4, 19.5))
+    kept = json.loads(json.dumps(outliers.as_json()))
+    assert Outliers.from_json(kept) == outliers
+    # of a version that did not watch these
+    assert Outliers.from_json({name: kept[name] for name in ("lengths", "norms", "away")}).farthest is None
+
+
+def watched(outliers, vectors, models=None, against=None, changes=None):
+    models = models or dict.fromkeys(vectors, "net")
+    return outliers.warnings(vectors, against or {}, changes or {}, models, {}, None, 0.0)
+
+
+def of_directions(signs, lengths):
+    """A prototype of two classes of each client, along one axis."""
+    return {
+        p: PrototypeSet(torch.arange(2), torch.tensor([[sign * length, 0.0], [0.0, sign * length]]))
+        for p, (sign, length) in enumerate(zip(signs, lengths, strict=True))
+    }
+
+
+def test_who_is_long_beside_its_own_model_is_named_and_not_who_stays_where_it_was():
+    """The long client turns the target; clients of its model, which are short beside the others, do not follow."""
+    models = {p: "small" if p in (0, 1, 2) else "large" for p in range(8)}
+    vectors = of_directions([-1, -1, 1, 1, 1, 1, 1, 1], [0.2, 0.2, 3.9, 1, 1, 1, 1, 1])
+    outliers, said = Outliers(), []
+    for _ in range(4):
+        said += watched(outliers, vectors, models)
+    assert [line.split(" are ")[0] for line in said] == ["the prototypes of client 2"] * 2
+    assert "19.5 times as long as is usual for its model" in said[0]
+    # without it, who points away is named
+    vectors[2] = vectors[0].with_vectors(vectors[0].vectors.abs())
+    for _ in range(3):
+        said = watched(outliers, vectors, models)
+    assert [f"client {p} have pointed away" in line for p, line in enumerate(said)] == [True, True]
+
+
+def test_of_two_clients_of_a_model_neither_is_long():
+    assert not watched(Outliers(), of_directions([1] * 4, [1, 30, 1, 30]), {0: "a", 1: "a", 2: "b", 3: "b"})
+
+
+def test_whose_weights_change_against_the_others_three_times_in_a_row_is_named():
+    outliers = Outliers()
+    said = [watched(outliers, {}, against={0: False, 1: True, 2: False}) for _ in range(3)]
+    assert said[:2] == [[], []]
+    (words,) = said[2]
+    assert words.startswith("the weights of client 1 have changed against the others' 3 times in a row")
+    assert not watched(outliers, {}, against={1: False})
+    assert outliers.away[1] == 0
+
+
+def test_a_round_that_most_uploads_do_not_survive_asks_who_stood_out_before():
+    outliers = Outliers()
+    good = [Reply(p, True, Report(p, 1, None)) for p in range(4)]
+    bad = [replace(each, problem="diverged") for each in good]
+    assert outliers.alone(bad) == ""  # nothing came before
+    watched(outliers, {}, changes={0: 1.1, 1: 15.0, 2: 0.9})
+    assert outliers.alone(good[:2] + bad[2:]) == ""
+    words = outliers.alone(bad[:3] + good[3:])
+    assert words.startswith("3 of 4 clients' uploads cannot be used.")
+    assert "client 1 was 15 times as far from the others as is usual" in words
+    # who was late says nothing of what was sent
+    assert outliers.alone([*good[:2], *(Reply(p, True, problem="no reply in time") for p in range(2, 6))]) == ""
+    watched(outliers, {}, changes={0: 1.1, 1: 2.0})
+    assert outliers.alone(bad) == ""
 
 
 def changed(change, who=(LIAR,), from_round=1):
