@@ -98,7 +98,10 @@ def load(name: str, usual: str) -> object:
 def ran_here(name: str) -> bool:
     """Whether this home has loaded what a name stands for, with the content that it has now. Nothing is run to tell."""
     files = files_of(name)
-    return files is not None and all((_ran() / known).is_file() for known in map(_known_by, files))
+    if not files:
+        return False
+    digests = [_known_by(file) for file in files]
+    return all(digest is not None and (_ran() / digest).is_file() for digest in digests)
 
 
 def is_here(name: str) -> bool:
@@ -115,8 +118,10 @@ def is_here(name: str) -> bool:
 def _remember(name: str) -> None:
     # who cannot write there is asked again
     with suppress(OSError):
-        for file in files_of(name) or ():
-            place = _ran() / _known_by(file)
+        for digest in map(_known_by, files_of(name) or ()):
+            if digest is None:
+                continue
+            place = _ran() / digest
             if not place.exists():
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.touch()
@@ -131,22 +136,23 @@ def _ran() -> Path:
     return home() / RAN
 
 
-def _known_by(file: Path) -> str:
+def _known_by(file: Path) -> str | None:
+    """The digest of a file's content; None where it cannot be read: one such file is not the other."""
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError:
-        return "unreadable"
+        return None
 
 
 def files_of(name: str) -> list[Path] | None:
     """The files that loading a name runs: of a module those of its packages, too, which an import runs before it. None
-    where not all are found without running any."""
+    where not all are found without running any, or a module has none, as those that are built into Python."""
     path, _ = parted(name)
     if is_file(name):
         return [Path(path).expanduser()]
     if path == "__main__":
-        # of the program that asks, a notebook: it runs already
-        return []
+        # of the program that asks, whichever that is: a folder that names it names other code in each
+        return None
     files: list[Path] = []
     places: list[str] | None = None
     try:
@@ -162,8 +168,11 @@ def files_of(name: str) -> list[Path] | None:
                 return None
             places = list(spec.submodule_search_locations or ())
             # a folder without an `__init__.py` runs nothing
-            if spec.origin is not None:
-                files.append(Path(spec.origin))
+            if spec.origin is None:
+                continue
+            if not spec.has_location:
+                return None
+            files.append(Path(spec.origin))
     except (ImportError, AttributeError, ValueError):
         return None
     return files

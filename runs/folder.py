@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -127,14 +127,20 @@ class RunFolder:
             )
         if not (folder.path / "checkpoint.safetensors").exists():
             raise SettingError(f"{folder.path} holds no checkpoint: no round was finished; start a new run.")
-        old = as_of_today(folder.settings())
-        for name in sorted(old.keys() | run_config.keys()):
-            if name not in MAY_DIFFER_ON_RESUME and old.get(name) != run_config.get(name):
-                raise SettingError(
-                    f"cannot resume {folder.path}: setting `{name}` was {shown(old.get(name))} and is now "
-                    f"{shown(run_config.get(name))}; give the old value, or start a new run."
-                )
+        kept = folder.settings()
+        # first the method, whose code the rest needs: the one that is asked for may run, another that is kept may not
+        folder._refuse_changes(kept, run_config, {"strategy"} & kept.keys())
+        old = as_of_today(kept)
+        folder._refuse_changes(old, run_config, (old.keys() | run_config.keys()) - MAY_DIFFER_ON_RESUME)
         return folder
+
+    def _refuse_changes(self, old: Mapping[str, Any], new: Mapping[str, Any], names: Set[str]) -> None:
+        for name in sorted(names):
+            if old.get(name) != new.get(name):
+                raise SettingError(
+                    f"cannot resume {self.path}: setting `{name}` was {shown(old.get(name))} and is now "
+                    f"{shown(new.get(name))}; give the old value, or start a new run."
+                )
 
     def settings(self) -> dict[str, Any]:
         """The settings that the run was started with."""

@@ -263,7 +263,14 @@ def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:
 
 def as_of_today(kept: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that another version kept, complete: a new one has its default, and so has one of another method,
-    which the run never read and whose default may have been another."""
+    which the run never read and whose default may have been another.
+
+    It loads the method that they name: whoever has them of somebody else asks strategies/trust.py first.
+
+    Raises:
+        SettingError: the method cannot be loaded, or `own-settings` holds what it may not.
+    """
+    kept = unpacked(kept)
     strategy = str(kept.get("strategy", Settings().strategy))
     own = load_method(strategy).settings
     read = {name: value for name, value in kept.items() if "." not in name or name.rpartition(".")[0] in own}
@@ -285,20 +292,25 @@ def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Inverse of `packed`.
 
     Raises:
-        SettingError: `own-settings` is no JSON object.
+        SettingError: `own-settings` is no JSON object, or holds what is no setting of a method.
     """
     words = run_config.get("own-settings", "")
     try:
         own = json.loads(str(words)) if words else {}
         if not all(isinstance(value, str | int | float) for value in own.values()):
             raise TypeError
-        # nothing is packed twice
-        return {**run_config, **own, "own-settings": ""} if own else dict(run_config)
     except (ValueError, TypeError, AttributeError):
         raise SettingError(
             f"setting `own-settings` is {shown(words)}, but it should be empty: give the settings of a method of your "
             "own by their names."
         ) from None
+    if shared := [name for name in own if "." not in name]:
+        # it would take the place of a setting that was looked at, such as `strategy`; nor is anything packed twice
+        raise SettingError(
+            f"setting `own-settings` holds `{shown(shared[0])[1:-1]}`, which is no setting of a method of your own; "
+            "give it by its name."
+        )
+    return {**run_config, **own, "own-settings": ""} if own else dict(run_config)
 
 
 def known_settings(strategy: object = "") -> dict[str, Any]:

@@ -19,10 +19,17 @@ Named = tuple[str, str]  # a setting, and what stands there
 
 
 def named(settings: Mapping[str, Any]) -> list[Named]:
-    """Where settings may name code."""
-    settings = unpacked(settings)
-    models = [("models", name.strip()) for name in str(settings.get("models", "")).split(",")]
-    return [*((name, str(settings.get(name, ""))) for name in NAMED), *models]
+    """Where settings may name code.
+
+    Raises:
+        SettingError: `own-settings` holds what it may not.
+    """
+    found: list[Named] = []
+    # as they are kept and as they are read: code is loaded from either
+    for each in (settings, unpacked(settings)):
+        found += [(name, str(each.get(name, ""))) for name in NAMED]
+        found += [("models", name.strip()) for name in str(each.get("models", "")).split(",")]
+    return list(dict.fromkeys(found))
 
 
 def untrusted(names: Iterable[Named]) -> list[Named]:

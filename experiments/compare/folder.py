@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from itertools import chain
@@ -199,19 +199,25 @@ class ComparisonFolder:
                     discard_stores(run.name, run.token)
 
     def _refuse_other(self, run: Path, settings: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+        # first the method, whose code the rest needs: the cell's may run, another that the run names may not
+        _refuse_differing(run, settings, asked, {"strategy"} & settings.keys())
         settings, asked = as_of_today(settings), as_of_today(asked)
-        for name in sorted(settings.keys() | asked.keys()):
-            if name not in INDIFFERENT and settings.get(name) != asked.get(name):
-                raise SettingError(
-                    f"{run} is no run of this comparison: its setting `{name}` is {shown(settings.get(name))}, here it "
-                    f"is {shown(asked.get(name))}; move it away."
-                )
+        _refuse_differing(run, settings, asked, (settings.keys() | asked.keys()) - INDIFFERENT)
 
     def _write(self, content: Mapping[str, Any]) -> None:
         written = {"format": FORMAT, "version": own_version(), **content}
         with replacing(self.path / FILE) as temporary:
             temporary.write_text(
                 json.dumps(sealed(written), indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8"
+            )
+
+
+def _refuse_differing(run: Path, settings: Mapping[str, Any], asked: Mapping[str, Any], names: Set[str]) -> None:
+    for name in sorted(names):
+        if settings.get(name) != asked.get(name):
+            raise SettingError(
+                f"{run} is no run of this comparison: its setting `{name}` is {shown(settings.get(name))}, here it "
+                f"is {shown(asked.get(name))}; move it away."
             )
 
 

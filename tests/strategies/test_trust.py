@@ -4,6 +4,7 @@ else."""
 import json
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from experiments.runtime.run_config import plan
 from federation.homes import stores
 from federation.own_code import own_code
 from federation.settings import SettingError
-from models import plugins
+from models import ModelError, plugins
+from runs.folder import RunFolder
 from serving.predict import open_trained
+from strategies import as_of_today, known_settings, open_folder, read_settings
 from strategies.trust import named, untrusted
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import outline
@@ -47,15 +50,11 @@ def rename(folder, name="settings.json", **changes):
 
 def test_a_report_is_made_without_a_received_folders_method_and_says_so(evil, home):
     folder, mark = evil
-    for hidden in (False, True):
-        if hidden:
-            rename(folder, strategy="protonorm", **{"own-settings": json.dumps({"strategy": "./evil.py"})})
-        result = CliRunner().invoke(app, ["report", str(folder)])
-        assert (result.exit_code, mark.exists()) == (0, False), result.output
-        page = outline(folder).text
-        assert "made without the method's code, ./evil.py, which this PROTOSPHERE_HOME has not run itself" in page
-        assert "local-prototypes" in page
-    rename(folder, strategy="./evil.py", **{"own-settings": ""})
+    result = CliRunner().invoke(app, ["report", str(folder)])
+    assert (result.exit_code, mark.exists()) == (0, False), result.output
+    page = outline(folder).text
+    assert "made without the method's code, ./evil.py, which this PROTOSPHERE_HOME has not run itself" in page
+    assert "local-prototypes" in page
     assert CliRunner().invoke(app, ["report", "--trust", str(folder)]).exit_code == 0
     assert mark.exists()
     assert "has not run itself" not in outline(folder).text
@@ -106,17 +105,89 @@ def test_a_run_of_a_received_folder_is_not_gone_on_with(evil, changes):
     assert not mark.exists()
 
 
+HIDDEN = (
+    {"strategy": "./evil.py", "own-settings": json.dumps({"strategy": "protonorm"})},
+    {"strategy": "protonorm", "own-settings": json.dumps({"strategy": "./evil.py"})},
+    {"strategy": "protonorm", "own-settings": json.dumps({"": 1})},
+)
+
+
+@pytest.mark.parametrize("changes", HIDDEN)
+def test_own_settings_take_no_shared_ones_place(evil, changes, tmp_path):
+    """What is looked at before code runs, and what is loaded, would be two."""
+    folder, mark = evil
+    rename(folder, **changes)
+    (folder / "checkpoint.safetensors").touch()
+    compared = compare_folder(tmp_path / "compared", cells=[{"settings": known_settings() | changes}])
+    words = "`own-settings` holds `(strategy)?`, which is no setting of a method of your own"
+    for read in (
+        lambda: plan(resume=str(folder)),
+        lambda: plan(resume=str(folder), remote=True),
+        lambda: protosphere.load(folder).report(),
+        lambda: protosphere.Comparison(compared),
+        lambda: ComparisonFolder(compared).read(),
+        lambda: as_of_today(RunFolder(folder).settings()),
+    ):
+        with pytest.raises(SettingError, match=words):
+            read()
+    for command in (["report", str(folder)], ["compare", "--resume", str(compared)], ["run", "--resume", str(folder)]):
+        result = CliRunner().invoke(app, command)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
+    assert not mark.exists()
+
+
+def test_what_a_version_kept_is_brought_up_to_date_with_what_was_packed():
+    packed = {"strategy": "fedprox", "own-settings": json.dumps({"fedprox.mu": 0.25})}
+    assert as_of_today(packed) == known_settings() | {"strategy": "fedprox", "fedprox.mu": 0.25}
+
+
+def test_a_resumed_run_loads_the_method_that_was_asked_for_and_no_other(evil):
+    """On a SuperLink's machine, whose folder nobody looked at before."""
+    folder, mark = evil
+    (folder / "checkpoint.safetensors").touch()
+    asked = {"strategy": "protonorm", "rounds": 3, "feature-dim": 6, "resume": str(folder)}
+    with pytest.raises(SettingError, match=r"setting `strategy` was \"./evil.py\" and is now \"protonorm\""):
+        open_folder(read_settings(asked), asked)
+    assert not mark.exists()
+
+
+def compare_folder(folder, methods=(), cells=()):
+    comparison = {"name": "x", "title": "", "settings": {}, "datasets": [], "partitions": []}
+    comparison |= {"methods": [{"label": "x", "settings": settings} for settings in methods]}
+    comparison |= {"seeds": [0], "metrics": [], "paper": []}
+    cell = {"name": "c", "row": "x", "method": "x", "seed": 0}
+    kept = {"format": 1, "version": "x", "comparison": comparison, "cells": [cell | each for each in cells]}
+    folder.mkdir(exist_ok=True)
+    (folder / "comparison.json").write_text(json.dumps(kept | {"jobs": None}))
+    return folder
+
+
 def test_nor_a_comparison_read(evil, tmp_path):
     _, mark = evil
-    entry = {"label": "x", "settings": {"strategy": "./evil.py"}}
-    comparison = {"name": "x", "title": "", "settings": {}, "methods": [entry], "datasets": [], "partitions": []}
-    comparison |= {"seeds": [0], "metrics": [], "paper": []}
-    kept = {"format": 1, "version": "x", "comparison": comparison, "cells": [], "jobs": None}
-    (tmp_path / "comparison.json").write_text(json.dumps(kept))
+    compare_folder(tmp_path, methods=[{"strategy": "./evil.py"}])
     with pytest.raises(SettingError, match="has not run itself"):
         ComparisonFolder(tmp_path).read()
     assert not mark.exists()
     ComparisonFolder(tmp_path).read(trust=True)
+
+
+def test_nor_is_code_run_that_a_cells_run_names(evil, tmp_path):
+    """The comparison's file names none."""
+    folder, mark = evil
+    settings = {name: value for name, value in known_settings().items() if name not in ("results-dir", "resume")}
+    compared = compare_folder(tmp_path / "compared", cells=[{"settings": settings}])
+    run = shutil.copytree(folder, compared / "cells" / "c" / folder.name)
+    for changes in ({}, {"own-settings": json.dumps({"protosphere.x": 1})}):
+        rename(run, **changes)
+        for read in (
+            lambda: protosphere.Comparison(compared).table(),
+            lambda: ComparisonFolder(compared).run_of(ComparisonFolder(compared).read()[1][0]),
+        ):
+            with pytest.raises(
+                SettingError, match=r'no run of this comparison: its setting `strategy` is "./evil\.py"'
+            ):
+                read()
+    assert not mark.exists()
 
 
 def test_predict_knows_what_this_home_ran_and_refuses_it_elsewhere_or_changed(project: Path, tmp_path, monkeypatch):
@@ -149,6 +220,27 @@ def test_a_models_name_with_a_comma_is_one_file(evil, home):
     assert untrusted([("models", "./known.py"), ("models", "hf:bert"), ("strategy", "hf:bert")]) == [
         ("strategy", "hf:bert")
     ]
+
+
+@pytest.mark.parametrize("name", ["__main__:METHOD", "sys:path", "time:sleep", "zipimport:zipimporter"])
+def test_what_has_no_file_is_never_known(home, name):
+    """Neither the program that asks nor a module of Python's own: to have run one is not to know the other."""
+    assert not plugins.ran_here(name)
+    with suppress(ModelError):
+        plugins.load(name, "METHOD")
+    assert not plugins.ran_here(name)
+    assert untrusted([("strategy", name)]) == [("strategy", name)]
+    assert not list((home / plugins.RAN).glob("*"))
+
+
+def test_a_file_that_cannot_be_read_is_not_known_by_another(evil):
+    folder, _ = evil
+    (folder / "a_folder.py").mkdir()
+    for name in ("./a_folder.py", "./nowhere.py"):
+        with pytest.raises(ModelError):
+            plugins.load(name, "METHOD")
+        plugins._remember(name)
+        assert not plugins.ran_here(name)
 
 
 def test_nothing_is_run_to_tell_what_a_module_is(evil, monkeypatch):
