@@ -1,6 +1,5 @@
 """`protosphere report`: a run's report, written anew from its folder."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -91,14 +90,13 @@ def _own_page(folder: Path, target: Path) -> None:
 
 def _own_figures(folder: Path) -> None:
     """A line a round: test accuracy by rule, what the client trained on, and what went wrong."""
-    from data.sealed import opened
+    from data.sealed import read_sealed_lines
 
     file = folder / "figures.jsonl"
     if (folder / "client.json").is_file() and not file.exists():
         end(f"{folder} keeps no figures, as clients do under `privacy` alone; --html FILE writes its page.", BAD_INPUT)
     try:
-        lines = [opened(json.loads(line), file) for line in file.read_text("utf-8").splitlines()]
-        for line in lines:
+        for line in read_sealed_lines(file):
             rows = line.get("rows", [0])[0]
             rules = [f"{rule} {100 * right[0] / rows:.1f} %" for rule, right in line.get("correct", {}).items() if rows]
             trained = [f"trained on {line['training_rows']} rows"] if "training_rows" in line else []

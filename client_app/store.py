@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 
 from data import ToldError
 from data.files import replacing
-from data.sealed import opened, sealed
-from data.tensor_files import DamagedError, read_tensors, write_tensors
+from data.sealed import read_sealed, sealed
+from data.tensor_files import NAME, DamagedError, read_tensors, write_tensors
 from federation.devices import exact_on
 from federation.homes import token_digest
 from federation.wire.payloads import Payload, from_tensors, to_tensors
@@ -218,7 +218,7 @@ class Store:
         """
         path = self.folder / "client.json"
         try:
-            found = opened(json.loads(path.read_text("utf-8")), path)
+            found = read_sealed(path)
         except DamagedError as error:
             raise StoreError(f"{path} {error}.", told="the description of its store is damaged") from None
         except (OSError, ValueError) as error:
@@ -253,7 +253,7 @@ class Store:
         return self.folder / f"round-{round_number:06d}.safetensors"
 
     def _write(self, path: Path, tensors: dict[str, torch.Tensor]) -> None:
-        self._replace(path, lambda temporary: write_tensors(temporary, tensors))
+        self._replace(path, lambda temporary: write_tensors(temporary, tensors, {NAME: path.stem}))
 
     def _replace(self, path: Path, write: Callable[[Path], object]) -> None:
         """Whole or not at all.

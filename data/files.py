@@ -10,6 +10,11 @@ from data import DataError
 
 LARGEST = 2**36  # bytes of a table or an archive of arrays, 64 GiB; all of it is read
 LARGEST_ROW = 2**30  # bytes of a file that is one row, an image or a text
+LARGEST_RECORD = 2**31  # bytes of a file of words that this program wrote, such as metrics.jsonl
+
+
+class IrregularError(OSError):
+    """What is no file that could be read to its end; the message is a part of a sentence."""
 
 
 def sync(path: Path) -> None:
@@ -44,6 +49,23 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def refuse_irregular(path: Path, most: int = LARGEST) -> None:
     """Refuse to read what is no regular file, or too large a one: a link in a data folder may lead to a device that has
+def read_whole(path: Path, most: int = LARGEST) -> bytes:
+    """All bytes of a file that somebody else may have made.
+
+    Raises:
+        IrregularError: it is no regular file, or has more than `most` bytes.
+        OSError: it cannot be read.
+    """
+    found = path.stat()
+    if kind := _kind(found):
+        raise IrregularError(f"it is, or leads to, {kind} and no file with an end")
+    if found.st_size > most:
+        raise IrregularError(f"it has {found.st_size} bytes, and at most {most} are read")
+    with path.open("rb") as file:
+        # no more than that, since not all that is a regular file has an end
+        return file.read(found.st_size)
+
+
     no end, and a pipe waits for a writer. What is missing is left to whoever reads it.
 
     Raises:
@@ -53,8 +75,7 @@ def refuse_irregular(path: Path, most: int = LARGEST) -> None:
         found = path.stat()
     except OSError:
         return
-    if not stat.S_ISREG(found.st_mode):
-        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device, a pipe or a socket"
+    if kind := _kind(found):
         raise DataError(
             f"{str(path)!r} is, or leads to, {kind} and no file with an end; take it away, or put a file there.",
             told="something among its data is no regular file",
@@ -65,3 +86,10 @@ def refuse_irregular(path: Path, most: int = LARGEST) -> None:
             "away if it is no part of the data.",
             told=f"a file of its data has more than {most} bytes",
         )
+
+
+def _kind(found: os.stat_result) -> str:
+    """What it is that is no regular file; "" for one that is."""
+    if stat.S_ISREG(found.st_mode):
+        return ""
+    return "a folder" if stat.S_ISDIR(found.st_mode) else "a device, a pipe or a socket"

@@ -6,21 +6,19 @@ out anew changes nothing. A list has one in each of its entries, a file of lines
 
 import hashlib
 import json
-import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from data.tensor_files import DIGEST, DamagedError
-
-log = logging.getLogger("protosphere")
+from data.files import LARGEST_RECORD, read_whole
+from data.tensor_files import DIGEST, DamagedError, tell_of_no_digest
 
 KIND = "sha256:"
 CHANGED = (
     "is not as it was written: a damaged disk or a cut copy does that, and an editor; bring it back from a copy, or, "
     f"where you changed it yourself, take its `{DIGEST}` out"
 )
-_told: set[Path] = set()
+CUT = "was cut, or is zeros at its end: a damaged disk or a cut copy does that; bring it back from a copy"
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,8 +26,56 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**content, DIGEST: _of(json.loads(json.dumps(content)))}
 
 
+def read_sealed(path: Path) -> Any:
+    """What a file of JSON holds, `opened`.
+
+    Raises:
+        DamagedError: it is not what was written.
+        OSError, ValueError: it cannot be read.
+    """
+    return opened(json.loads(read_whole(path, LARGEST_RECORD)), path)
+
+
+def read_sealed_lines(path: Path, last: Literal["whole", "cut", "any"] = "cut") -> list[Any]:
+    """The lines of a file of JSON, each `opened`.
+
+    Args:
+        last: what the last one may be: `whole` where all of it was written; `cut`, the beginning of a line, which a
+            crash leaves, and which is left out; `any`, also what a damaged disk leaves, left out likewise.
+
+    Raises:
+        DamagedError: a line is not what was written, or the last one is not what it may be.
+        OSError, ValueError: it cannot be read.
+    """
+    # by "\n" alone: other ends of a line, which a flipped bit makes of it, are none
+    *lines, rest = read_whole(path, LARGEST_RECORD).decode("utf-8").split("\n")
+    if _is_whole(rest):
+        lines.append(rest)
+    elif rest and (last == "whole" or (last == "cut" and not _is_cut_short(rest))):
+        raise DamagedError(CUT)
+    return [opened(json.loads(line), path) for line in lines]
+
+
+def _is_whole(rest: str) -> bool:
+    """Whether nothing but its end is missing to a line."""
+    try:
+        return json.JSONDecoder().raw_decode(rest)[1] == len(rest)
+    except ValueError:
+        return False
+
+
+def _is_cut_short(rest: str) -> bool:
+    """Whether it is the beginning of a line: without zeros, which a lost page leaves, and with nothing in the place of
+    the line's end."""
+    try:
+        json.JSONDecoder().raw_decode(rest)
+    except ValueError:
+        return "\0" not in rest
+    return False
+
+
 def opened(content: Any, path: Path) -> Any:
-    """What was sealed, without its digest, or each entry of a list; what has none comes with a notice, once a folder.
+    """What was sealed, without its digest, or each entry of a list; what has none comes with a notice, once a process.
 
     Args:
         path: where it was read, for the notice.
@@ -45,9 +91,7 @@ def opened(content: Any, path: Path) -> Any:
         # one whose name is damaged is none that is missing
         if any(isinstance(value, str) and value.startswith(KIND) for value in content.values()):
             raise DamagedError(CHANGED)
-        if path.parent not in _told:
-            _told.add(path.parent)
-            log.warning("%s has no digest: an earlier version wrote it, so that damage would not be noticed", path)
+        tell_of_no_digest(path)
         return content
     bare = {name: value for name, value in content.items() if name != DIGEST}
     if content[DIGEST] != _of(bare):

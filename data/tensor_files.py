@@ -1,7 +1,9 @@
 """Tensors in files whose bytes are held against a digest: safetensors itself has none, so that a flipped bit or a lost
 page would be read as other weights.
 
-The digest (SHA-256) stands in the file's own header, over all other bytes of the file with zeros in its place.
+The digest (SHA-256) stands in the file's own header, over all other bytes of the file with zeros in its place. Beside
+it is the number of the file's form, so that a digest that is gone is none that never was, and, where its writer
+says it, the name, so that two files that were exchanged are noticed.
 """
 
 import hashlib
@@ -16,12 +18,17 @@ from safetensors.numpy import save as bytes_of_arrays
 from safetensors.torch import load, save
 from torch import Tensor
 
+from data.files import LARGEST, read_whole
+
 log = logging.getLogger("protosphere")
 
 DIGEST = "digest"
+FORM, FORM_NUMBER = "protosphere", "1"  # in every file that has a digest, but for those of the first version with one
+NAME = "file"  # the name without its ending under which a file was written
 PLACE = "0" * 64
 SIZE = 8  # bytes at the front, which hold the length of the header
-# the first file without a digest that this process has read: a run has many, and one line says it of all
+# the first file without a digest, of tensors or of JSON, that this process has read: a run has many, and one line says
+# it of all
 _undigested: list[Path] = []
 
 
@@ -32,10 +39,13 @@ class DamagedError(OSError):
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors and words beside them as one safetensors file.
 
+    Args:
+        metadata: the words. With NAME the file is refused under any other name than this.
+
     Raises:
         OSError, SafetensorError: it cannot be written.
     """
-    content = _bytes_of(tensors, {**(metadata or {}), DIGEST: PLACE})
+    content = _bytes_of(tensors, {**(metadata or {}), FORM: FORM_NUMBER, DIGEST: PLACE})
     header = SIZE + int.from_bytes(content[:SIZE], "little")
     digest = hashlib.sha256(content).hexdigest()
     with open(path, "wb") as file:
@@ -48,24 +58,28 @@ def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[s
     """Tensors and words of a file that `write_tensors` has made, or another writer of safetensors, with a notice.
 
     Raises:
-        DamagedError: its bytes are not those that were written.
+        DamagedError: its bytes are not those that were written, or it has another file's name.
         OSError, SafetensorError: it cannot be read.
     """
-    content = path.read_bytes()
+    content = read_whole(path, LARGEST)
     tensors = load(content)
     header = SIZE + int.from_bytes(content[:SIZE], "little")
     metadata: dict[str, str] = json.loads(content[SIZE:header]).get("__metadata__", {})
-    digest = metadata.pop(DIGEST, None)
-    if digest is None and any(re.fullmatch("[0-9a-f]{64}", value) for value in metadata.values()):
-        raise DamagedError("its digest has lost its name")
+    digest, form = metadata.pop(DIGEST, None), metadata.pop(FORM, None)
+    if digest is None and (form or any(re.fullmatch("[0-9a-f]{64}", value) for value in metadata.values())):
+        raise DamagedError("its digest is gone, or has lost its name")
     if digest is None:
-        _tell_of_no_digest(path)
+        tell_of_no_digest(path)
     elif digest != _digest(content, header, digest):
         raise DamagedError("its bytes are not those that were written")
+    name = metadata.pop(NAME, path.stem)
+    if name != path.stem:
+        raise DamagedError(f"it is what was written as {name}{path.suffix}")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, metadata
 
 
-def _tell_of_no_digest(path: Path) -> None:
+def tell_of_no_digest(path: Path) -> None:
+    """The one notice, by the first file of a process, whatever its kind."""
     if not _undigested:
         log.warning(
             "%s has no digest: an earlier version wrote it, so that damage would not be noticed; of further such files "

@@ -12,6 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from data.files import LARGEST_RECORD, read_whole
 from experiments.compare.folder import FILE as COMPARISON
 from federation.homes import discard_stores, stores
 from federation.settings import SettingError, is_run_name, nearest, shown
@@ -147,7 +148,7 @@ def _comparison(folder: Path) -> Kept:
 def _read(path: Path) -> dict[str, Any]:
     """A JSON file; empty where it is missing or broken, since a list must show what is broken, too."""
     with suppress(OSError, ValueError):
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(read_whole(path, LARGEST_RECORD))
         return found if isinstance(found, dict) else {}
     return {}
 

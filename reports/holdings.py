@@ -8,6 +8,7 @@ import numpy as np
 
 from data import DataError
 from data.client_data import cached_partition_labels
+from data.files import LARGEST_RECORD, read_whole
 from federation.data_spec import data_spec
 from federation.settings import home
 from reports import page
@@ -37,7 +38,7 @@ def holdings(results: Results) -> Holdings:
 
 def _written(results: Results) -> Holdings | None:
     try:
-        content = json.loads((results.folder / FILE).read_text("utf-8"))
+        content = json.loads(read_whole(results.folder / FILE, LARGEST_RECORD))
         return _if_true(results, content["classes"], np.array(content["counts"], dtype=np.int64))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,13 +1,12 @@
 """A run's folder as its report reads it: checked, and whole also where the run was cut."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from data.sealed import opened
+from data.sealed import read_sealed
 from data.tensor_files import DamagedError
 from federation.settings import SettingError, Settings, check, shown
 from runs.columns import Beside
@@ -158,7 +157,7 @@ def _summary(folder: Path) -> dict[str, Any] | None:
     """None where the run did not come to its end."""
     path = folder / "summary.json"
     try:
-        found = opened(json.loads(path.read_text("utf-8")), path) if path.exists() else None
+        found = read_sealed(path) if path.exists() else None
     except DamagedError as error:
         raise SettingError(f"{path} {error}; without it the rounds alone are reported.") from None
     except (OSError, ValueError) as error:

@@ -5,12 +5,11 @@ alone, without a server.
 `client.json` the settings.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data.sealed import opened
+from data.sealed import read_sealed, read_sealed_lines
 from data.tensor_files import DamagedError
 from federation.settings import SettingError, shown
 from federation.words import class_words, one_line
@@ -64,7 +63,7 @@ def element(words: str) -> Html:
 def _about(folder: Path) -> dict[str, Any]:
     wanted = {"partition": int, "model": str, "class_names": list, "rule": str, "strategy": str, "settings": dict}
     try:
-        about = opened(json.loads((folder / ABOUT).read_text("utf-8")), folder / ABOUT)
+        about = read_sealed(folder / ABOUT)
         if all(isinstance(about[name], kind) for name, kind in wanted.items()):
             return dict(about)
     except DamagedError as error:
@@ -79,9 +78,8 @@ def _about(folder: Path) -> dict[str, Any]:
 
 def _lines(path: Path, wanted: Mapping[str, type]) -> list[Line]:
     try:
-        text = path.read_text("utf-8") if path.exists() else ""
         # what a crash cut short is no line
-        lines = [opened(json.loads(line), path) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        lines: list[Line] = read_sealed_lines(path) if path.exists() else []
         if all(isinstance(line[name], kind) for line in lines for name, kind in wanted.items()):
             return lines
     except DamagedError as error:

@@ -44,8 +44,9 @@ def keep(folder: Path, round_number: int, tensors: dict[str, Tensor]) -> None:
     if vectors.numel() > MOST_VALUES or not bool(vectors.isfinite().all()):
         return
     place.mkdir(exist_ok=True)
-    with replacing(place / f"round-{round_number:06d}.safetensors") as temporary:
-        write_tensors(temporary, {"labels": tensors["global/labels"], "vectors": vectors})
+    path = place / f"round-{round_number:06d}.safetensors"
+    with replacing(path) as temporary:
+        write_tensors(temporary, {"labels": tensors["global/labels"], "vectors": vectors}, {NAME: path.stem})
 
 
 def kept(folder: Path) -> dict[int, tuple[Tensor, Tensor]]:

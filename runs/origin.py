@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from data.files import replacing
-from data.sealed import opened, sealed
+from data.sealed import read_sealed, sealed
 from federation.words import own_version
 
 FILE = "origin.json"
@@ -55,7 +55,7 @@ def origins(folder: Path) -> list[dict[str, Any]]:
     """The starts of a run, the first one first; none where there is no record of them."""
     try:
         # what is damaged says nothing
-        found = opened(json.loads((folder / FILE).read_text("utf-8")), folder / FILE)
+        found = read_sealed(folder / FILE)
     except (OSError, ValueError):
         return []
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

@@ -95,7 +95,7 @@ def test_a_failing_save_leaves_the_old_generations_and_no_rubbish(store, monkeyp
         store.save(number, state_with(number))
     before = sorted(path.name for path in store.folder.iterdir())
 
-    def full_disk(path, tensors):
+    def full_disk(path, *_):
         path.write_bytes(b"half of it")
         raise OSError(28, "No space left on device")
 
@@ -105,6 +105,17 @@ def test_a_failing_save_leaves_the_old_generations_and_no_rubbish(store, monkeyp
     assert sorted(path.name for path in store.folder.iterdir()) == before
     stamp = store.newest()
     assert value_in(store, stamp) == 2
+
+
+def test_files_that_were_exchanged_are_noticed(store):
+    for number in (4, 5):
+        store.save(number, state_with(number))
+    first, second = (store.folder / f"round-00000{number}.safetensors" for number in (4, 5))
+    before = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(before)
+    with pytest.raises(StoreError, match=r"round-000005.* cannot be read \(it is what was written as round-000004"):
+        value_in(store, store.newest())
 
 
 def test_a_write_that_a_crash_cut_short_is_never_taken_for_a_state(store):

@@ -3,8 +3,10 @@
 import json
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from data import sealed as module
+from data import tensor_files
 from data.sealed import opened, sealed
 from data.tensor_files import DamagedError
 from federation.settings import SettingError
@@ -39,10 +41,12 @@ def test_no_flipped_bit_is_read_as_something_else(tmp_path):
             assert found == CONTENT, changed
 
 
-def test_what_has_no_digest_is_read_with_one_notice_a_folder(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(module, "_told", set())
+def test_what_has_no_digest_is_read_with_one_notice_of_json_and_tensors_together(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(tensor_files, "_undigested", [])
     for name in ("a.json", "b.json"):
         assert opened([CONTENT, CONTENT], tmp_path / name) == [CONTENT, CONTENT]
+    save_file({"labels": torch.zeros(1)}, tmp_path / "c.safetensors")
+    tensor_files.read_tensors(tmp_path / "c.safetensors")
     assert caplog.text.count("has no digest") == 1
     assert str(tmp_path / "a.json") in caplog.text
 

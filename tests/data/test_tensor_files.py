@@ -1,6 +1,7 @@
 """Tensors in files that tell of damage: every byte counts."""
 
 import logging
+import os
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from data import tensor_files
 from data.files import replacing
-from data.tensor_files import DamagedError, read_tensors, write_tensors
+from data.tensor_files import FORM, FORM_NUMBER, NAME, DamagedError, read_tensors, write_tensors
 
 TENSORS = {
     "weights": torch.randn(7, 3, generator=torch.Generator().manual_seed(1)),
@@ -80,6 +81,39 @@ def test_files_of_earlier_versions_are_read_with_one_notice(tmp_path, caplog, mo
     assert words == WORDS
     (notice,) = caplog.messages
     assert notice.startswith(f"{path} has no digest")
+
+
+def test_a_digest_that_is_gone_is_damage_where_the_file_had_one(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"labels": TENSORS["labels"]}, WORDS)
+    place = path.read_bytes().index(b'"digest":"')
+    for lost in (b'"digest', b'"digest":"0123456789'):
+        # its name and its first digits: no word is left that looks like one
+        content = bytearray(path.read_bytes())
+        content[place + 1 : place + 1 + len(lost)] = b"x" * len(lost)
+        content = content.replace(b'"' + b"x" * len(lost), b'"' + b"x" * (len(lost) - 4) + b'":"x', 1)
+        (tmp_path / "b.safetensors").write_bytes(content)
+        with pytest.raises((DamagedError, SafetensorError)):
+            read_tensors(tmp_path / "b.safetensors")
+    save_file({"labels": TENSORS["labels"]}, path, metadata={FORM: FORM_NUMBER, **WORDS})
+    with pytest.raises(DamagedError, match="its digest is gone"):
+        read_tensors(path)
+
+
+def test_a_file_that_says_its_name_is_read_under_no_other(tmp_path):
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"labels": TENSORS["labels"]}, {NAME: "a", "run": "a-run"})
+    assert read_tensors(path)[1] == {"run": "a-run"}
+    path.rename(tmp_path / "b.safetensors")
+    with pytest.raises(DamagedError, match=r"it is what was written as a\.safetensors"):
+        read_tensors(tmp_path / "b.safetensors")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), os.mkdir])
+def test_nothing_but_a_regular_file_is_read(tmp_path, make):
+    make(tmp_path / "a.safetensors")
+    with pytest.raises(OSError, match=r"it is, or leads to, a .* and no file with an end"):
+        read_tensors(tmp_path / "a.safetensors")
 
 
 def test_the_same_tensors_with_others_words_are_damaged(tmp_path):

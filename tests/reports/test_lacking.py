@@ -4,7 +4,10 @@ import json
 import shutil
 
 import pytest
+from typer.testing import CliRunner
 
+import protosphere
+from cli.main import app
 from federation.settings import SettingError
 from federation.words import one_line
 from reports import report as report_module
@@ -158,16 +161,22 @@ def change(folder, name, **values):
     path.write_text(json.dumps(content | values))
 
 
+def only(folder, lines):
+    """Lines of a run that has not come to its end."""
+    (folder / "summary.json").unlink()
+    (folder / "metrics.jsonl").write_text(lines)
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
         (lambda f: shutil.rmtree(f), "is no folder"),
         (lambda f: (f / "metrics.jsonl").unlink(), "holds no run of which a round was finished"),
         (lambda f: (f / "comparison.json").write_text("{}"), r"is a comparison; `protosphere compare --resume .*run`"),
-        (lambda f: (f / "metrics.jsonl").write_text(""), "holds no finished round"),
+        (lambda f: only(f, ""), "holds no finished round"),
         (lambda f: (f / "metrics.jsonl").write_text("{\n"), "cannot be read"),
-        (lambda f: (f / "metrics.jsonl").write_text('{"round": 1}\n'), r"line 1 .* has no `bytes`"),
-        (lambda f: (f / "metrics.jsonl").write_text("3\n"), "line 1 of metrics.jsonl holds something else"),
+        (lambda f: only(f, '{"round": 1}\n'), r"line 1 .* has no `bytes`"),
+        (lambda f: only(f, "3\n"), "line 1 of metrics.jsonl holds something else"),
         (lambda f: (f / "roster.json").write_text("[{}]"), "roster.json has no `partition`"),
         (lambda f: (f / "summary.json").write_text("{"), "cannot be read"),
         (lambda f: (f / "summary.json").write_text("[]"), "holds no summary"),
@@ -186,6 +195,65 @@ def test_a_folder_that_cannot_be_read_is_one_sentence(tmp_path, spoil, words):
     with pytest.raises(SettingError, match=words) as error:
         write_report(folder)
     assert "\n" not in str(error.value)
+    assert not (folder / "report.html").exists()
+
+
+def of_line(folder, **values):
+    """The first line of metrics.jsonl, changed."""
+    path = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [lines[0] | values, *lines[1:]]))
+
+
+def of_client(folder, **values):
+    path = folder / "roster.json"
+    first, *others = json.loads(path.read_text())
+    path.write_text(json.dumps([first | values, *others]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [
+        (lambda f: of_client(f, rows=[]), ""),
+        (lambda f: of_client(f, classes=[None, "x"]), ""),
+        (lambda f: of_line(f, time={"round": "x"}), ""),
+        (lambda f: of_line(f, bytes={}), "KeyError: 'payload_up'"),
+        (lambda f: of_line(f, evaluation={"of_round": 0, "rules": 5}), ""),
+        (lambda f: of_line(f, clients={"0": {"evaluation": 5}}), ""),
+        (lambda f: change(f, "summary.json", bytes={}), "KeyError: "),
+        (lambda f: change(f, "summary.json", headline={"accuracy": "a\nb"}), ""),
+    ],
+)
+@pytest.mark.parametrize("call", ["report", "api"])
+def test_a_folder_of_other_types_is_one_sentence_and_nothing_is_written(tmp_path, spoil, kind, call):
+    folder = fabricate(tmp_path / "run")
+    spoil(folder)
+    before = sorted(folder.rglob("*"))
+    if call == "api":
+        with pytest.raises(SettingError) as caught:
+            protosphere.load(folder).report()
+        said = str(caught.value)
+    else:
+        result = CliRunner().invoke(app, ["report", str(folder)])
+        assert (result.exit_code, result.stdout) == (2, "")
+        said = result.stderr.strip().splitlines()[-1].removeprefix("error: ")
+    assert said.startswith(f"the report of {folder} cannot be made, since its files are not as this program writes the")
+    assert said.endswith("); nothing was written.")
+    assert f"({kind}" in said
+    assert said.isprintable()
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_link_in_the_place_of_pictures_leads_to_no_files_of_its_readers(tmp_path):
+    folder = fabricate(tmp_path / "run")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "figure.svg").write_text("x")
+    (mine / "results.csv").write_text("x")
+    (folder / "pictures").symlink_to(mine)
+    result = CliRunner().invoke(app, ["report", str(folder)])
+    assert (result.exit_code, "pictures is a link to elsewhere; take it away." in result.stderr) == (2, True)
+    assert sorted(path.name for path in mine.iterdir()) == ["figure.svg", "results.csv"]
     assert not (folder / "report.html").exists()
 
 

@@ -1,6 +1,7 @@
 """A site's own page, from its store alone; and the record of messages that it is made of."""
 
 import json
+import os
 
 import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
@@ -122,6 +123,25 @@ def test_what_is_no_record_is_one_sentence(site, tmp_path, name, content):
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
     assert name in result.stderr
     assert not (tmp_path / "site.html").exists()
+
+
+@pytest.mark.parametrize("name", ["client.json", "messages.jsonl", "figures.jsonl"])
+def test_a_pipe_is_no_record(site, tmp_path, name):
+    folder, _ = site()
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    result = write(folder, tmp_path / "site.html")
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+
+
+@pytest.mark.parametrize("damage", [lambda end: bytes(len(end)), lambda end: end[:-1] + b"\x0b"])
+def test_a_damaged_end_is_no_line_that_a_crash_cut(site, tmp_path, damage):
+    folder, _ = site()
+    path = folder / "messages.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40] + damage(whole[-40:]))
+    result = write(folder, tmp_path / "site.html")
+    assert (result.exit_code, "messages.jsonl was cut, or is zeros at its end" in result.stderr) == (2, True)
 
 
 def test_a_page_needs_a_state_and_a_place(site, tmp_path):
