@@ -47,8 +47,6 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def refuse_irregular(path: Path, most: int = LARGEST) -> None:
-    """Refuse to read what is no regular file, or too large a one: a link in a data folder may lead to a device that has
 def read_whole(path: Path, most: int = LARGEST) -> bytes:
     """All bytes of a file that somebody else may have made.
 
@@ -66,6 +64,8 @@ def read_whole(path: Path, most: int = LARGEST) -> bytes:
         return file.read(found.st_size)
 
 
+def refuse_irregular(path: Path, most: int = LARGEST) -> None:
+    """Refuse to read what is no regular file, or too large a one: a link in a data folder may lead to a device that has
     no end, and a pipe waits for a writer. What is missing is left to whoever reads it.
 
     Raises:

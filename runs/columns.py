@@ -5,18 +5,22 @@ A row is a client, a column a figure by its path in the line, such as `clients/t
 folder gives all rounds.
 """
 
-import os
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+from data.files import LARGEST_RECORD, read_whole
 from federation.settings import SettingError
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
 
 MANY = 200  # clients from which a line has its figures in columns: 123 kB a round as text, of 250 clients
 FOLDER = "clients"  # in the run's
-NAMED = "clients_in"  # key of a line: the file
+NAMED, DIGEST = "clients_in", "clients_sha256"  # keys of a line: the file, and its digest
 BY_CLIENT = ("clients", "time/train", "time/evaluate", "time/client")  # what of a line is by client
 # End the path of a list's length, since places may be empty, and of an empty table. No name has them: clients choose
 # names, so these are quoted as in an URL.
@@ -52,13 +56,13 @@ class Beside(Mapping[str, Any]):
         SettingError: when the file is read, and cannot be.
     """
 
-    def __init__(self, here: Mapping[str, Any], beside: Mapping[str, str], path: Path):
-        self._here, self._beside, self._path = here, beside, path
+    def __init__(self, here: Mapping[str, Any], beside: Mapping[str, str], path: Path, digest: str | None):
+        self._here, self._beside, self._path, self._digest = here, beside, path, digest
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._beside:
             return self._here[name]
-        found = read(self._path, self._beside[name])
+        found = read(self._path, self._beside[name], self._digest)
         return {partition: value for partition, value in found.items() if value is not None}
 
     def __contains__(self, name: object) -> bool:
@@ -81,17 +85,22 @@ def whole(line: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     Raises:
         SettingError: the file cannot be read.
     """
-    columns = _columns(path)
+    digest = line.get(DIGEST)
+    columns = _columns(path, digest)
     known = [path for path in BY_CLIENT if any(_below(name, path) for name in columns)]
     times = {path.partition("/")[2]: path for path in known if path != BY_CLIENT[0]}
-    here = {name: part for name, part in line.items() if name != NAMED}
+    here = {name: part for name, part in line.items() if name not in (NAMED, DIGEST)}
     if times:
-        here["time"] = Beside(line.get("time", {}), times, path)
-    return Beside(here, {"clients": BY_CLIENT[0]} if BY_CLIENT[0] in known else {}, path)
+        here["time"] = Beside(line.get("time", {}), times, path, digest)
+    return Beside(here, {"clients": BY_CLIENT[0]} if BY_CLIENT[0] in known else {}, path, digest)
 
 
-def write(path: Path, round_number: int, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """One round's rows, by ascending partition, seen to the disk."""
+def write(path: Path, round_number: int, rows: Mapping[str, Mapping[str, Any]]) -> str:
+    """One round's rows, by ascending partition.
+
+    Returns:
+        The file's SHA-256.
+    """
     import pyarrow
     import pyarrow.parquet
 
@@ -102,24 +111,26 @@ def write(path: Path, round_number: int, rows: Mapping[str, Mapping[str, Any]]) 
         "partition": [int(partition) for partition in ordered],
     }
     table |= {name: [rows[partition].get(name) for partition in ordered] for name in names}
-    with path.open("wb") as file:
-        pyarrow.parquet.write_table(pyarrow.table(table), file, write_page_checksum=True)
-        file.flush()
-        os.fsync(file.fileno())
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table(table), sink, write_page_checksum=True)
+    content = sink.getvalue()
+    path.write_bytes(content)
+    return hashlib.sha256(content).hexdigest()
 
 
-def read(path: Path, under: str) -> dict[str, Any]:
+def read(path: Path, under: str, digest: str | None = None) -> dict[str, Any]:
     """Partition -> what `write` was given of a client under a path of a line; None where it has nothing there.
+
+    Args:
+        digest: the file's, as its line has it; None in lines of an earlier version.
 
     Raises:
         SettingError: it cannot be read.
     """
-    import pyarrow.parquet
-
-    names = [name for name in _columns(path) if _below(name, under)]
-    with _reading(path):
+    with _opened(path, digest) as file:
+        names = [name for name in file.schema_arrow.names if _below(name, under)]
         wanted = ["partition", *names]
-        table = pyarrow.parquet.read_table(path, columns=wanted, page_checksum_verification=True)
+        table = file.read(columns=wanted)
         values = {name: table.column(name).to_pylist() for name in wanted}
     tree: Tree = {}
     for name in names:
@@ -130,20 +141,26 @@ def read(path: Path, under: str) -> dict[str, Any]:
     return {str(partition): _deep(tree, row) for row, partition in enumerate(values["partition"])}
 
 
-def _columns(path: Path) -> list[str]:
-    import pyarrow.parquet
-
-    with _reading(path):
-        names: list[str] = pyarrow.parquet.read_schema(path).names
+def _columns(path: Path, digest: str | None) -> list[str]:
+    with _opened(path, digest) as file:
+        names: list[str] = file.schema_arrow.names
         return names
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _opened(path: Path, digest: str | None) -> Iterator["ParquetFile"]:
+    import pyarrow
+    import pyarrow.parquet
+
     try:
-        yield
-    except (OSError, ValueError, KeyError) as error:
-        raise SettingError(f"{path} cannot be read ({error}); bring it back, or start a new run.") from None
+        content = read_whole(path, LARGEST_RECORD)
+        # the checksums of its pages are not of what tells of the pages
+        if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+            raise ValueError("its bytes are not those that were written")
+        yield pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), page_checksum_verification=True)
+    except (OSError, ValueError, KeyError, pyarrow.ArrowException) as error:
+        words = " ".join(str(error).split())
+        raise SettingError(f"{path} cannot be read ({words}); bring it back, or start a new run.") from None
 
 
 def _at(line: Mapping[str, Any], path: str) -> Mapping[str, Any]:

@@ -6,18 +6,18 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from data.domains import short_name
-from data.files import replacing
-from data.sealed import opened, sealed
+from data.files import LARGEST_RECORD, read_whole, replacing
+from data.sealed import read_sealed, read_sealed_lines, sealed
 from data.tensor_files import DamagedError, read_tensors, write_tensors
 from federation.homes import MARK, mark, stores
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, is_run_name, plain_name, shown
@@ -54,7 +54,7 @@ class RunFolder:
         """
         path = self.path / "token"
         try:
-            token = path.read_text("ascii").strip()
+            token = read_whole(path, LARGEST_RECORD).decode("ascii").strip()
             if not re.fullmatch("[0-9a-f]{32}", token):
                 raise ValueError("it holds no 32 hexadecimal digits")
         except (OSError, ValueError) as error:
@@ -260,7 +260,7 @@ class RunFolder:
             with _writing_to(self.path):
                 (self.path / columns.FOLDER).mkdir(exist_ok=True)
                 with replacing(self.path / name) as temporary:
-                    columns.write(temporary, line["round"], rows)
+                    short[columns.DIGEST] = columns.write(temporary, line["round"], rows)
         text = json.dumps(sealed(short), allow_nan=False) + "\n"
         with _writing_to(self.path), (self.path / "metrics.jsonl").open("a") as file:
             file.write(text)
@@ -270,25 +270,38 @@ class RunFolder:
             hear(line)
 
     def lines(self) -> list[Mapping[str, Any]]:
-        """All finished lines of metrics.jsonl; a line that a crash cut short is left out. Figures by client that lie
-        beside a line are read when they are asked for, and whoever asks keeps them no longer than needed.
+        """All finished lines of metrics.jsonl; a line that a crash cut short is left out, unless the run came to its
+        end after it. Figures by client that lie beside a line are read when they are asked for, and whoever asks keeps
+        them no longer than needed.
 
         Raises:
-            SettingError: the lines, or (also when it is asked for) what lies beside one, cannot be read.
+            SettingError: the lines, or (also when it is asked for) what lies beside one, cannot be read, or some of
+                them are gone.
         """
-        return [self._whole(line) for line in self._lines()]
+        # before the lines: a run that ends meanwhile has more of them, and not fewer
+        ended = (self.path / "summary.json").exists()
+        try:
+            summary = self.summary() if ended else {}
+        except SettingError:
+            # its reader says so
+            summary = {}
+        lines = self._lines("whole" if ended else "cut")
+        if words := _lost(lines, summary):
+            raise SettingError(
+                f"{self.path / 'metrics.jsonl'} {words}: a damaged disk or a cut copy does that; bring it back from a "
+                "copy, or `--resume` the run."
+            )
+        return [self._whole(line) for line in lines]
 
     def _whole(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         # what is no line at all is its reader's to refuse
         named = isinstance(line, dict) and columns.NAMED in line
         return columns.whole(line, self.path / str(line[columns.NAMED])) if named else line
 
-    def _lines(self) -> list[dict[str, Any]]:
+    def _lines(self, last: Literal["whole", "cut", "any"] = "any") -> list[dict[str, Any]]:
         path = self.path / "metrics.jsonl"
         try:
-            text = path.read_text() if path.exists() else ""
-            whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-            return [opened(json.loads(line), path) for line in whole]
+            return read_sealed_lines(path, last) if path.exists() else []
         except DamagedError as error:
             raise SettingError(f"a line of {path} {error}.") from None
         except (OSError, ValueError) as error:
@@ -371,8 +384,7 @@ class RunFolder:
     def _read_json(self, name: str, kind: type, is_sealed: bool = True) -> Any:
         path = self.path / name
         try:
-            found = json.loads(path.read_text())
-            found = opened(found, path) if is_sealed else found
+            found = read_sealed(path) if is_sealed else json.loads(read_whole(path, LARGEST_RECORD))
         except DamagedError as error:
             raise SettingError(f"{path} {error}.") from None
         except (OSError, ValueError) as error:
@@ -408,6 +420,26 @@ def _writing_to(folder: Path, what: str = "results folder") -> Iterator[None]:
             f"the {what} {folder} cannot be written ({reason}); free space there, or set `results-dir` or "
             "PROTOSPHERE_HOME to a folder of yours."
         ) from None
+
+
+def _lost(lines: Sequence[dict[str, Any]], summary: Mapping[str, Any]) -> str:
+    """What of a run's lines is gone, as a part of a sentence; "" for nothing.
+
+    Args:
+        summary: of a run that came to its end; else nothing.
+    """
+    if not all(isinstance(line, dict) and isinstance(line.get("round"), int) for line in lines):
+        # what is no line at all is its reader's to refuse
+        return ""
+    rounds = [line["round"] for line in lines if not line.get("final")]
+    for number, found in enumerate(rounds, start=1):
+        if found != number:
+            return f"has a line of round {found} where that of round {number} should be"
+    if summary.get("format") != FORMAT or not isinstance(summary.get("rounds"), int):
+        return ""
+    if len(rounds) < summary["rounds"]:
+        return f"has lines of {len(rounds)} rounds, and summary.json is of {summary['rounds']}"
+    return "" if lines and lines[-1].get("final") else "has no line of the final evaluation, which summary.json counts"
 
 
 def _size(path: Path) -> int:

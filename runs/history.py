@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from data.files import replacing
-from data.tensor_files import read_tensors, write_tensors
+from data.tensor_files import NAME, read_tensors, write_tensors
 
 FOLDER = "prototypes"
 MOST_ROUNDS = 50

@@ -90,6 +90,21 @@ def test_a_run_of_many_has_the_figures_of_one_of_few_also_when_it_is_cut_and_goe
         assert (shown.exit_code, names[2] in shown.stderr, shown.stdout) == (2, True, "")
         last.write_bytes(whole)
         pd.read_parquet(last).drop(columns="partition").to_parquet(last)
+    # what tells of the pages has a digest as well, in the line
+    last.write_bytes(whole)
+    for place in range(len(whole) - 8 - int.from_bytes(whole[-8:-4], "little"), len(whole), 37):
+        last.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(SettingError, match=r"cannot be read \(its bytes are not those that were written\)"):
+            RunFolder(many).lines()
+    # lines of an earlier version have none
+    lines = [json.loads(line) for line in (many / "metrics.jsonl").read_text().splitlines()]
+    without = [
+        {name: value for name, value in line.items() if name not in (columns.DIGEST, "digest")} for line in lines
+    ]
+    (many / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in without))
+    last.write_bytes(whole)
+    assert without_time(many) == without_time(few)
+    pd.read_parquet(last).drop(columns="partition").to_parquet(last)
     # what a page holds is summed, so that another byte is no other figure; least and most stand in its head as well
     trained = many / columns.FOLDER / names[1]
     written, seconds = trained.read_bytes(), sorted(RunFolder(many).lines()[1]["time"]["train"].values())

@@ -280,6 +280,87 @@ def test_a_torn_last_line_is_left_out_and_dropped_and_a_broken_one_in_the_middle
     assert "metrics.jsonl" in refused(folder.lines)
 
 
+def ended(rounds=3):
+    """A run that has come to its end."""
+    folder = finished(rounds)
+    folder.append({"round": rounds + 1, "final": True})
+    folder.write_summary({"format": record.FORMAT, "rounds": rounds})
+    return folder
+
+
+def test_what_is_lost_at_the_end_of_a_runs_lines_is_said(results):
+    folder = ended()
+    path, found = folder.path / "metrics.jsonl", folder.lines()
+    whole = path.read_bytes()
+    starts = [0, *(place + 1 for place, byte in enumerate(whole) if byte == 10)]
+    for lost in range(2, len(whole)):
+        for tail in (b"", bytes(lost)):
+            path.write_bytes(whole[:-lost] + tail)
+            assert "\n" not in refused(folder.lines)
+    path.write_bytes(whole[: starts[3]])
+    assert "has no line of the final evaluation, which summary.json counts" in refused(folder.lines)
+    path.write_bytes(whole[: starts[2]])
+    assert "has lines of 2 rounds, and summary.json is of 3" in refused(folder.lines)
+    # with all but its end the last line is whole
+    path.write_bytes(whole[:-1])
+    assert folder.lines() == found
+    path.write_bytes(whole[: starts[1]] + whole[starts[2] :])
+    assert "has a line of round 3 where that of round 2 should be" in refused(folder.lines)
+    (folder.path / "summary.json").unlink()
+    assert "has a line of round 3 where that of round 2 should be" in refused(folder.lines)
+
+
+def test_a_damaged_end_of_a_line_joins_no_lines_and_drops_none(results):
+    folder = ended()
+    path = folder.path / "metrics.jsonl"
+    whole = path.read_bytes()
+    for place in (place for place, byte in enumerate(whole) if byte == 10):
+        for other in b"\x00\x0b\x0c\x1c\x85*":
+            path.write_bytes(whole[:place] + bytes([other]) + whole[place + 1 :])
+            for is_ended in (True, False):
+                (folder.path / "summary.json").rename(folder.path / "kept") if not is_ended else None
+                assert str(path) in refused(folder.lines)
+            (folder.path / "kept").rename(folder.path / "summary.json")
+
+
+def test_of_a_run_that_was_cut_a_last_line_is_dropped_unless_it_holds_zeros(results):
+    folder = finished(3)
+    path, found = folder.path / "metrics.jsonl", folder.lines()
+    whole = path.read_bytes()
+    last = whole[:-1].rindex(b"\n") + 1
+    for end in range(last + 1, len(whole) - 1):
+        path.write_bytes(whole[:end])
+        assert folder.lines() == found[:2]
+        path.write_bytes(whole[:end] + bytes(len(whole) - end))
+        assert "was cut, or is zeros at its end" in refused(folder.lines)
+        # what is to be run again need not be whole
+        folder.truncate(2)
+        assert folder.lines() == found[:2]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), os.mkdir])
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("metrics.jsonl", RunFolder.lines),
+        ("settings.json", RunFolder.settings),
+        ("roster.json", RunFolder.roster),
+        ("summary.json", RunFolder.summary),
+        ("status.json", RunFolder.status),
+        ("token", lambda folder: folder.token),
+        ("prototypes.safetensors", RunFolder.prototypes),
+        ("checkpoint.safetensors", RunFolder.load_checkpoint),
+    ],
+)
+def test_nothing_but_a_regular_file_is_read(results, name, read, make):
+    folder = ended()
+    (folder.path / name).unlink(missing_ok=True)
+    make(folder.path / name)
+    assert re.search(
+        rf"{name}.* cannot be read \(it is, or leads to, a .* no file with an end\)", refused(read, folder)
+    )
+
+
 def test_truncate_drops_later_rounds_the_final_line_and_the_summary(results):
     folder = finished(3)
     whole = folder.lines()
