@@ -35,6 +35,8 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     # of this process: two that write the same name do not spoil each other's
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # who gave the folder away may have put a link there, through which we would write
+    temporary.unlink(missing_ok=True)
     try:
         yield temporary
         # a power cut may keep the new name and lose the pages

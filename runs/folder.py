@@ -23,7 +23,7 @@ from federation.homes import MARK, mark, stores
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, is_run_name, plain_name, shown
 from models import plugins
 from runs import columns, history, origin
-from runs.places import find_run, results_root
+from runs.places import find_run, own_folder, results_root
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
 LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than a file's can be
@@ -258,7 +258,7 @@ class RunFolder:
             name = f"{columns.FOLDER}/round-{line['round']:06d}.parquet"
             short[columns.NAMED] = name
             with _writing_to(self.path):
-                (self.path / columns.FOLDER).mkdir(exist_ok=True)
+                own_folder(self.path, columns.FOLDER).mkdir(exist_ok=True)
                 with replacing(self.path / name) as temporary:
                     short[columns.DIGEST] = columns.write(temporary, line["round"], rows)
         text = json.dumps(sealed(short), allow_nan=False) + "\n"
@@ -296,7 +296,22 @@ class RunFolder:
     def _whole(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         # what is no line at all is its reader's to refuse
         named = isinstance(line, dict) and columns.NAMED in line
-        return columns.whole(line, self.path / str(line[columns.NAMED])) if named else line
+        return columns.whole(line, self._beside(line)) if named else line
+
+    def _beside(self, line: Mapping[str, Any]) -> Path:
+        """The file that a line names, which lies in `clients/`: no path or link leads out of it."""
+        path = self.path / str(line[columns.NAMED])
+        try:
+            inside = path.resolve().parent == self.path.resolve() / columns.FOLDER
+        except (OSError, RuntimeError, ValueError):
+            # links in a circle, or what no path can hold
+            inside = False
+        if not inside:
+            raise SettingError(
+                f"a line of {self.path / 'metrics.jsonl'} names {shown(line[columns.NAMED])}, which is no file of "
+                f"{self.path / columns.FOLDER}; bring the run back from a copy."
+            )
+        return path
 
     def _lines(self, last: Literal["whole", "cut", "any"] = "any") -> list[dict[str, Any]]:
         path = self.path / "metrics.jsonl"
@@ -311,7 +326,8 @@ class RunFolder:
         """Drop what was written after the line of `last_round`: those rounds are run again.
 
         Raises:
-            SettingError: a line up to there is missing; the run's figures would be of a part of it.
+            SettingError: a line up to there is missing, so that the run's figures would be of a part of it; or the
+                folder of figures by client is a link.
         """
         kept = [line for line in self._lines() if line["round"] <= last_round and not line.get("final")]
         if [line["round"] for line in kept] != list(range(1, last_round + 1)):
@@ -319,7 +335,8 @@ class RunFolder:
                 f"{self.path / 'metrics.jsonl'} no longer holds a line for each of the {last_round} finished rounds; "
                 "bring it back, or start a new run."
             )
-        named = {self.path / str(line[columns.NAMED]) for line in kept if columns.NAMED in line}
+        beside = own_folder(self.path, columns.FOLDER)
+        named = {self._beside(line) for line in kept if columns.NAMED in line}
         if missing := sorted(path for path in named if not path.is_file()):
             raise SettingError(
                 f"{missing[0]} is gone, which a line of metrics.jsonl names; bring it back, or start anew."
@@ -329,7 +346,7 @@ class RunFolder:
             # what was said of the end, or of a further round, holds no longer
             for name in ("summary.json", "report.html"):
                 (self.path / name).unlink(missing_ok=True)
-            for path in set((self.path / columns.FOLDER).glob("*")) - named:
+            for path in set(beside.glob("*")) - named:
                 if path.is_file():
                     path.unlink(missing_ok=True)
 

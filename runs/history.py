@@ -11,6 +11,7 @@ from torch import Tensor
 
 from data.files import replacing
 from data.tensor_files import NAME, read_tensors, write_tensors
+from runs.places import own_folder
 
 FOLDER = "prototypes"
 MOST_ROUNDS = 50
@@ -31,9 +32,9 @@ def keep(folder: Path, round_number: int, tensors: dict[str, Tensor]) -> None:
     Those of later rounds, which a resumed run does again, go, and those that are one too many.
 
     Raises:
-        OSError, SafetensorError: they cannot be written.
+        OSError, SafetensorError: they cannot be written. SettingError: their folder is a link.
     """
-    place, step = folder / FOLDER, step_of(round_number)
+    place, step = own_folder(folder, FOLDER), step_of(round_number)
     for old in place.glob("round-*.safetensors"):
         number = _round(old)
         if number > round_number or number % step:

@@ -41,6 +41,19 @@ def find_run(name: str, results_dir: str) -> Path:
     )
 
 
+def own_folder(folder: Path, name: str) -> Path:
+    """A folder that this program keeps inside a run's or a comparison's, to delete or write something there: who gave
+    the whole away could have put a link to files of its reader's in its place.
+
+    Raises:
+        SettingError: it is a link.
+    """
+    place = folder / name
+    if place.is_symlink():
+        raise SettingError(f"{place} is a link to elsewhere; take it away.")
+    return place
+
+
 def folder_of(flower_run: str, results: Path, most: int | None = None) -> Path | None:
     """The folder of the run that Flower knows by this number; None where none says so.
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from runs.places import own_folder
+
 PROJECT = "protosphere"  # in Weights & Biases; in MLflow the experiment
 TAG = "protosphere.run"  # by which a resumed run finds its own in MLflow
 MOST_PARAMETERS = 100  # that MLflow takes at once
@@ -46,7 +48,7 @@ class TensorBoard:
     def __init__(self, beginning: Beginning):
         from torch.utils.tensorboard import SummaryWriter
 
-        folder = beginning.folder / "tensorboard"
+        folder = own_folder(beginning.folder, "tensorboard")
         for old in folder.glob("events.out.tfevents.*"):
             old.unlink()
         # a TensorBoard that looks on forgets what it had read from there
@@ -75,7 +77,7 @@ class WeightsAndBiases:
         # it would ask the terminal for a key, and wait
         if wandb.setup().settings.mode == "online" and not wandb.login(prompt=False, verify=False):
             raise PermissionError("it has no key here; `wandb login` keeps one, and WANDB_MODE=offline needs none")
-        begun = (beginning.folder / "wandb").is_dir()
+        begun = own_folder(beginning.folder, "wandb").is_dir()
         # of the machine and its code nothing is to leave but the run's figures and settings
         quiet = wandb.Settings(console="off", silent=True, disable_git=True, disable_code=True, x_disable_stats=True)
         name = beginning.folder.name

@@ -22,12 +22,13 @@ from federation.homes import discard_stores
 from federation.settings import ENDS, MAY_DIFFER_ON_RESUME, SettingError, is_run_name, plain_name, shown
 from federation.words import own_version
 from runs.folder import RunFolder
-from runs.places import results_root
+from runs.places import own_folder, results_root
 from strategies import as_of_today, known_settings
 from strategies.trust import named, refuse_untrusted
 
 FORMAT = 1
 FILE = "comparison.json"
+CELLS = "cells"  # folder of the cells' folders
 # where and how patiently a run ran is no matter of what it computed
 INDIFFERENT = (MAY_DIFFER_ON_RESUME | set(PLACES)) - ENDS
 
@@ -164,7 +165,7 @@ class ComparisonFolder:
 
     def of(self, cell: Cell) -> Path:
         """The cell's folder."""
-        return self.path / "cells" / cell.name
+        return self.path / CELLS / cell.name
 
     def run_of(self, cell: Cell) -> Path | None:
         """The folder of the cell's finished run; None while it has none.
@@ -186,9 +187,14 @@ class ComparisonFolder:
         return None
 
     def discard(self, cell: Cell) -> None:
-        """Take away what an unfinished or failed cell left, the models of its clients included."""
+        """Take away what an unfinished or failed cell left, the models of its clients included.
+
+        Raises:
+            SettingError: its folder, or that of all cells, is a link.
+        """
+        place = own_folder(own_folder(self.path, CELLS), cell.name)
         self.discard_models(cell)
-        shutil.rmtree(self.of(cell), ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
 
     def discard_models(self, cell: Cell) -> None:
         """Take away the clients' models of a cell's runs: a comparison's would soon fill the disk."""

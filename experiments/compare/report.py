@@ -17,6 +17,7 @@ from reports import canvas
 from reports.numbers import as_csv as numbers_csv
 from reports.page import Html, details, element, gallery, link, page, paragraph, picture, section, table, write
 from reports.pictures import plain_numbers
+from runs.places import own_folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +63,7 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
     """Write every file anew from what is finished.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the folder cannot be written. SettingError: its `pictures` are a link.
     """
     found = results(folder, comparison, cells)
     once, chosen, choices = tuned(comparison, found)
@@ -92,7 +93,7 @@ def curves(runs: Sequence[Result]) -> Curve:
 
 def _pictures(folder: ComparisonFolder, comparison: Comparison, found: Sequence[Result]) -> dict[str, list[Drawn]]:
     """Row -> its pictures, which are left as files, too, each with its numbers."""
-    place = folder.path / PICTURES
+    place = own_folder(folder.path, PICTURES)
     drawn: dict[str, list[Drawn]] = {}
     for number, row in enumerate(comparison.rows):
         own = {method: curves(runs) for method, runs in by_method(found, row.label, comparison).items() if runs}

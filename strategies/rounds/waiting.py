@@ -11,7 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from federation.wire.payloads import Payload, from_tensors, to_tensors
+from runs.places import own_folder
 
+NAME = "uploads"  # of the folder in the run's
 MOST_VALUES = 2**22  # of all uploads that are held beside each other at once
 
 
@@ -19,11 +21,11 @@ class Scratch:
     """Where uploads wait, in the run's folder: memory holds one of them at a time, however many clients there are."""
 
     def __init__(self, folder: Path):
-        self._folder = folder / "uploads"
+        self._run, self._folder = folder, folder / NAME
 
     def put(self, partition: int, upload: Payload) -> None:
         """Keep an upload of this round."""
-        self._folder.mkdir(exist_ok=True)
+        own_folder(self._run, NAME).mkdir(exist_ok=True)
         whole = {name: tensor.contiguous() for name, tensor in to_tensors(upload).items()}
         save_file(whole, self._path(partition))
 
@@ -56,8 +58,12 @@ class Scratch:
             return whole[start:stop] if whole.get_shape() else file.get_tensor(name)
 
     def clear(self) -> None:
-        """Begin a round, or end one: nothing waits."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Begin a round, or end one: nothing waits.
+
+        Raises:
+            SettingError: the folder is a link.
+        """
+        shutil.rmtree(own_folder(self._run, NAME), ignore_errors=True)
 
     def _path(self, partition: int) -> Path:
         return self._folder / f"{partition:06d}.safetensors"

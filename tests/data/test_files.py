@@ -15,6 +15,7 @@ from PIL import Image
 from data import DataError
 from data import files as data_files
 from data.decoded import decoded
+from data.files import replacing
 from data.folders import read_folder
 from data.table import table_rows
 from serving.labelled import _in_table
@@ -101,6 +102,14 @@ def test_nor_by_a_path_in_a_table_or_as_a_partition_table(tmp_path):
     pipe(tmp_path / "who.csv")
     with pytest.raises(DataError, match=r"who\.csv' is, or leads to, a device, a pipe"):
         table_rows(np.zeros(4, np.int64), str(tmp_path / "who.csv"), 2, ("a",), 0)
+
+
+def test_nothing_is_written_through_a_link_in_a_temporary_files_place(tmp_path):
+    (tmp_path / "mine").write_text("x")
+    (tmp_path / f".a.{os.getpid()}.tmp").symlink_to(tmp_path / "mine")
+    with replacing(tmp_path / "a") as temporary:
+        temporary.write_text("y")
+    assert ((tmp_path / "mine").read_text(), (tmp_path / "a").read_text()) == ("x", "y")
 
 
 def test_nor_by_predict(tmp_path):

@@ -1,6 +1,7 @@
 """The run's folder: its name, what resume refuses, lines that a crash cut, and writes that fail half-way."""
 
 import errno
+import json
 import math
 import os
 import re
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from federation.settings import SettingError, Settings, check, is_run_name
+from runs import columns
 from runs import folder as record
 from runs.folder import RunFolder
 from runs.places import find_run, results_root
@@ -370,6 +372,51 @@ def test_truncate_drops_later_rounds_the_final_line_and_the_summary(results):
         folder.truncate(last)
         assert folder.lines() == whole[:last]
         assert not (folder.path / "summary.json").exists()
+
+
+@pytest.mark.parametrize("last", [2, 0])
+def test_a_link_in_the_place_of_clients_leads_to_no_files_of_its_readers(results, tmp_path, last):
+    folder = finished(2)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    (folder.path / columns.FOLDER).symlink_to(tmp_path / "mine")
+    before = contents_of_files(folder)
+    assert f"{folder.path / columns.FOLDER} is a link to elsewhere; take it away" in refused(folder.truncate, last)
+    line = {"round": 3, "clients": {str(client): {"x": 1.0} for client in range(columns.MANY)}}
+    assert "is a link to elsewhere" in refused(folder.append, line)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+    assert contents_of_files(folder) == before
+
+
+def contents_of_files(folder):
+    return {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
+
+
+def test_a_line_names_no_file_outside_the_folder_of_figures_by_client(results, tmp_path):
+    folder = finished(1)
+    table = columns.parted({"round": 1, "clients": {"0": {"x": 1.0}}}, many=1)[1]
+    columns.write(tmp_path / "other.parquet", 1, table)
+    (folder.path / columns.FOLDER).mkdir()
+    columns.write(folder.path / columns.FOLDER / "own.parquet", 1, table)
+    columns.write(folder.path / "beside.parquet", 1, table)
+    (folder.path / columns.FOLDER / "link.parquet").symlink_to(tmp_path / "other.parquet")
+    (folder.path / columns.FOLDER / "circle.parquet").symlink_to("circle.parquet")
+
+    def named(name):
+        line = folder.path / "metrics.jsonl"
+        line.write_text(json.dumps({"round": 1, columns.NAMED: name}) + "\n")
+
+    for name in (
+        *(str(tmp_path / "other.parquet"), "clients/../../../../other.parquet", "beside.parquet"),
+        *("clients/link.parquet", "clients/circle.parquet", "clients/\0", "clients", "", [], None),
+    ):
+        named(name)
+        for read in (folder.lines, lambda: folder.truncate(1)):
+            said = refused(read)
+            assert "a line of" in said, said
+            assert f"which is no file of {folder.path / columns.FOLDER}" in said
+    named("clients/own.parquet")
+    assert folder.lines()[0]["clients"] == {"0": {"x": 1.0}}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from federation.settings import SettingError
 from runs.history import FOLDER, MOST_ROUNDS, MOST_VALUES, keep, kept, step_of
 
 
@@ -44,6 +45,18 @@ def test_rounds_that_are_run_again_are_of_the_new_run(tmp_path):
 def test_what_would_be_wrong_or_large_is_not_kept(tmp_path, tensors):
     keep(tmp_path, 1, tensors)
     assert kept(tmp_path) == {}
+
+
+def test_a_link_in_the_place_of_their_folder_leads_to_no_files_of_its_readers(tmp_path):
+    (tmp_path / "run").mkdir()
+    mine = tmp_path / "mine"
+    keep(mine.parent, 7, of_round(7))
+    (tmp_path / FOLDER).rename(mine)
+    (tmp_path / "run" / FOLDER).symlink_to(mine)
+    before = list(mine.iterdir())
+    with pytest.raises(SettingError, match="run/prototypes is a link to elsewhere; take it away"):
+        keep(tmp_path / "run", 1, of_round(1))
+    assert list(mine.iterdir()) == before
 
 
 def test_a_file_that_is_none_is_left_out(tmp_path):

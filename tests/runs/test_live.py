@@ -82,6 +82,21 @@ def recorded(monkeypatch):
     return Recorded
 
 
+@pytest.mark.parametrize("sink", ["tensorboard", "wandb"])
+def test_a_link_in_the_place_of_a_sinks_folder_leads_to_no_files_of_its_readers(told, wandb, caplog, tmp_path, sink):
+    if sink == "tensorboard":
+        pytest.importorskip("tensorboard")
+    folder = told({}, 1)
+    (tmp_path / "events.out.tfevents.mine").write_text("x")
+    before = set(tmp_path.iterdir())
+    (folder.path / sink).symlink_to(tmp_path)
+    with caplog.at_level(logging.WARNING, "protosphere"):
+        told({sink: True}, 2, folder)
+    (warning,) = (record.getMessage() for record in caplog.records)
+    assert f"{sink} is a link to elsewhere; take it away" in warning
+    assert (set(tmp_path.iterdir()), wandb.began) == (before, [])
+
+
 def events(folder):
     """name -> [(step, value)] as TensorBoard itself reads it."""
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")

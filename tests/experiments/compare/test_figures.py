@@ -16,6 +16,7 @@ from experiments.compare.folder import ComparisonFolder
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
 from experiments.compare.report import curves, write_all
 from experiments.compare.tables import Grid, Shown, console, grids, latex, markdown
+from federation.settings import SettingError
 from strategies import known_settings
 
 RULES = ("local-prototypes", "classifier")
@@ -381,6 +382,16 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     assert all(f'href="pictures/row1-{kind}.csv"' in page for kind in ("bytes", "rounds", "seconds"))
     before = {path: path.read_bytes() for path in written.paths}
     assert {path: path.read_bytes() for path in write_all(place, made, cells_of(made)).paths} == before
+
+
+def test_pictures_are_written_through_no_link(folder, tmp_path):
+    made = comparison()
+    found = folder(made)
+    (tmp_path / "mine").mkdir()
+    (found.path / "pictures").symlink_to(tmp_path / "mine")
+    with pytest.raises(SettingError, match="pictures is a link to elsewhere; take it away"):
+        write_all(found, made, cells_of(made))
+    assert not list((tmp_path / "mine").iterdir())
 
 
 def test_the_picture_of_bytes_has_payload_and_wire(folder):

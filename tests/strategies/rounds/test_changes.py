@@ -6,6 +6,7 @@ import torch
 from flwr.app import Array
 
 from experiments.runtime.grid import LocalGrid
+from federation.settings import SettingError
 from federation.wire.payloads import Parts
 from prototypes.weights import Weights
 from runs.round import Reply
@@ -140,6 +141,17 @@ def test_a_client_that_changes_nothing_stands_against_nobody(tmp_path):
     sent[2] = dict(START)
     changes, replies = judged(tmp_path, sent)
     assert changes.against_others(replies, lambda partition: 0)[2] is False
+
+
+def test_uploads_wait_in_no_folder_that_a_link_leads_to(tmp_path):
+    scratch, mine = Scratch(tmp_path), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("x")
+    (tmp_path / "uploads").symlink_to(mine)
+    for do in (scratch.clear, lambda: scratch.put(0, Parts({"head": Weights(START)}))):
+        with pytest.raises(SettingError, match="uploads is a link to elsewhere; take it away"):
+            do()
+    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
 
 
 # --- whole runs ---------------------------------------------------------------------------------------------------
