@@ -12,7 +12,7 @@ from typing import Any
 
 from data.domains import short_name
 from federation.seeds import limited_threads
-from federation.settings import shown
+from federation.settings import SettingError, shown
 from federation.words import class_words, cut_apart, duration, one_class, one_line
 from models.plugins import stem
 from reports import page
@@ -35,6 +35,7 @@ from runs.figures import FIGURES
 from runs.folder import RunFolder
 from runs.lines import capped_words, readable_size
 from runs.origin import origins
+from runs.places import own_folder
 from strategies import known_settings
 
 log = logging.getLogger("protosphere")
@@ -84,11 +85,28 @@ def write_report(folder: Path, trust: bool = False) -> Path:
         The page's path.
 
     Raises:
-        SettingError: what read_results raises, or the folder cannot be read.
+        SettingError: what read_results raises; the files are not as this program writes them; `pictures` is a link.
         OSError: it cannot be written.
     """
     # a link has another name than the run
     folder = folder.resolve()
+    try:
+        whole, files = _made(folder, trust)
+    except (SettingError, OSError):
+        raise
+    except Exception as error:
+        # figures of other types or lengths than this program writes: whatever is made of them may fail
+        words = one_line(f"{type(error).__name__}: {error}", 200).rstrip(".: ")
+        raise SettingError(
+            f"the report of {folder} cannot be made, since its files are not as this program writes them ({words}); "
+            "nothing was written."
+        ) from error
+    _write_pictures(folder, files)
+    return page.write(folder / NAME, whole)
+
+
+def _made(folder: Path, trust: bool) -> tuple[str, dict[str, str]]:
+    """The page, and the files of `pictures/` by their names; nothing is written yet."""
     results = read_results(folder, trust)
     if results.unknown:
         log.warning("warning: %s", _without_code(results))
@@ -114,9 +132,11 @@ def write_report(folder: Path, trust: bool = False) -> Path:
         moved = motion(results)
         if moved is not None:
             drawn["Prototypes"].append(moved[0])
-    _write_pictures(folder, [each for group in drawn.values() for part in group for each in _pictures(part)])
     frames = moved[1] if moved is not None else []
-    return page.write(folder / NAME, _page(results, held, drawn, frames))
+    pictures = [each for group in drawn.values() for part in group for each in _pictures(part)]
+    files = {f"{picture.name}.svg": picture.svg for picture in pictures}
+    files |= {f"{picture.name}.csv": as_csv(picture.numbers) for picture in pictures if picture.numbers}
+    return _page(results, held, drawn, frames), files
 
 
 def leave_report(folder: Path) -> None:
@@ -129,11 +149,9 @@ def leave_report(folder: Path) -> None:
         log.warning("warning: the report could not be written (%s); `protosphere report` tries again", words)
 
 
-def _write_pictures(folder: Path, pictures: Sequence[Picture]) -> None:
-    place = folder / PICTURES
+def _write_pictures(folder: Path, files: Mapping[str, str]) -> None:
+    place = own_folder(folder, PICTURES)
     place.mkdir(exist_ok=True)
-    files = {f"{picture.name}.svg": picture.svg for picture in pictures}
-    files |= {f"{picture.name}.csv": as_csv(picture.numbers) for picture in pictures if picture.numbers}
     for old in (*place.glob("*.svg"), *place.glob("*.csv")):
         if old.name not in files:
             old.unlink()

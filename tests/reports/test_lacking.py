@@ -214,7 +214,7 @@ def of_client(folder, **values):
 @pytest.mark.parametrize(
     ("spoil", "kind"),
     [
-        (lambda f: of_client(f, rows=[]), ""),
+        (lambda f: of_client(f, class_names=[]), "IndexError: "),
         (lambda f: of_client(f, classes=[None, "x"]), ""),
         (lambda f: of_line(f, time={"round": "x"}), ""),
         (lambda f: of_line(f, bytes={}), "KeyError: 'payload_up'"),
