@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 
 from data import ToldError
 from data.files import replacing
-from data.sealed import read_sealed, sealed
-from data.tensor_files import NAME, DamagedError, read_tensors, write_tensors
+from data.sealed import DamagedError, read_sealed, sealed
+from data.tensor_files import NAME, read_tensors, write_tensors
 from federation.devices import exact_on
 from federation.homes import token_digest
 from federation.wire.payloads import Payload, from_tensors, to_tensors

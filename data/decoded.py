@@ -21,6 +21,7 @@ from data.folders import SCHEMA, Folder, Listed, refuse_unlisted
 from data.images import decode_images, in_bytes, resized
 from data.own_deal import Code
 from data.own_rows import read_code
+from data.sealed import KIND, opened, sealed
 from data.sources import Source, load_source, locate
 from data.tabular import Column, columns_of, is_numbers, read_table
 from data.texts import CONTENT, Texts, write_texts
@@ -29,6 +30,8 @@ FORMAT = 3
 MOST_PIXELS = 4096  # of a side: a slip of the finger would fill the disk
 _BATCH = 1000
 _log = logging.getLogger(__name__)
+# path, inode, time and size of the files that this process has held against their digests: an entry is opened often
+_checked: set[tuple[Path, int, int, int]] = set()
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +185,10 @@ def kept(cache_dir: Path, key: str, write: Callable[[Path], None]) -> Decoded:
         with FileLock(folder.with_suffix(".lock")):
             found = _open(folder)
             if found is None:
+                if folder.exists():
+                    logging.getLogger("protosphere").warning(
+                        "the decoded data in %s are not as they were written; they are made anew", folder
+                    )
                 partial = folder.with_suffix(".partial")
                 shutil.rmtree(partial, ignore_errors=True)
                 try:
@@ -224,7 +231,9 @@ def write_about(
     domain_names: tuple[str, ...] = (),
     columns: Sequence[Column] = (),
 ) -> None:
-    """Make the folder `partial`, which holds the arrays, an entry: what is no array, and the size of every file."""
+    """Make the folder `partial`, which holds the arrays, an entry: what is no array, and size and digest of every
+    file."""
+    files = [path for path in partial.iterdir() if path.is_file()]
     about = {
         "dataset": name,
         "train_rows": train_rows,
@@ -232,16 +241,37 @@ def write_about(
         "scale": scale,
         "domain_names": domain_names,
         "columns": [column.as_json() for column in columns],
-        "sizes": {path.name: path.stat().st_size for path in partial.iterdir() if path.is_file()},
+        "sizes": {path.name: path.stat().st_size for path in files},
+        "digests": {path.name: _digest(path) for path in files},
     }
-    (partial / "about.json").write_text(json.dumps(about), "utf-8")
+    (partial / "about.json").write_text(json.dumps(sealed(about)), "utf-8")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return KIND + hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_whole(path: Path, size: int, digest: str | None) -> bool:
+    """Whether a file is the one that was written; its digest is worked out once a process. Entries of earlier versions
+    have none."""
+    found = path.stat()
+    if found.st_size != size:
+        return False
+    state = path, found.st_ino, found.st_mtime_ns, found.st_size
+    if digest is not None and state not in _checked:
+        if _digest(path) != digest:
+            return False
+        _checked.add(state)
+    return True
 
 
 def _open(folder: Path) -> Decoded | None:
     """What lies in a cache folder; None if it is not there or not whole."""
     try:
-        about = json.loads((folder / "about.json").read_text("utf-8"))
-        if any((folder / name).stat().st_size != size for name, size in about["sizes"].items()):
+        about = opened(json.loads((folder / "about.json").read_text("utf-8")), folder / "about.json", notice=False)
+        digests = about.get("digests", {})
+        if not all(_is_whole(folder / name, size, digests.get(name)) for name, size in about["sizes"].items()):
             return None
         return Decoded(
             key=folder.name,

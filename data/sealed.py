@@ -6,19 +6,31 @@ out anew changes nothing. A list has one in each of its entries, a file of lines
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from data.files import LARGEST_RECORD, read_whole
-from data.tensor_files import DIGEST, DamagedError, tell_of_no_digest
 
+log = logging.getLogger("protosphere")
+
+DIGEST = "digest"
 KIND = "sha256:"
 CHANGED = (
     "is not as it was written: a damaged disk or a cut copy does that, and an editor; bring it back from a copy, or, "
     f"where you changed it yourself, take its `{DIGEST}` out"
 )
 CUT = "was cut, or is zeros at its end: a damaged disk or a cut copy does that; bring it back from a copy"
+
+
+# the first file without a digest, of tensors or of JSON, that this process has read: a run has many, and one line says
+# it of all
+_undigested: list[Path] = []
+
+
+class DamagedError(OSError):
+    """A file that is not as it was written; the message is a part of a sentence."""
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,29 +86,42 @@ def _is_cut_short(rest: str) -> bool:
     return False
 
 
-def opened(content: Any, path: Path) -> Any:
+def opened(content: Any, path: Path, notice: bool = True) -> Any:
     """What was sealed, without its digest, or each entry of a list; what has none comes with a notice, once a process.
 
     Args:
         path: where it was read, for the notice.
+        notice: whether there is to be one.
 
     Raises:
         DamagedError: it is not what was written.
     """
     if isinstance(content, list):
-        return [opened(each, path) for each in content]
+        return [opened(each, path, notice) for each in content]
     if not isinstance(content, dict):
         return content
     if DIGEST not in content:
         # one whose name is damaged is none that is missing
         if any(isinstance(value, str) and value.startswith(KIND) for value in content.values()):
             raise DamagedError(CHANGED)
-        tell_of_no_digest(path)
+        if notice:
+            tell_of_no_digest(path)
         return content
     bare = {name: value for name, value in content.items() if name != DIGEST}
     if content[DIGEST] != _of(bare):
         raise DamagedError(CHANGED)
     return bare
+
+
+def tell_of_no_digest(path: Path) -> None:
+    """The one notice, by the first file of a process, whatever its kind."""
+    if not _undigested:
+        log.warning(
+            "%s has no digest: an earlier version wrote it, so that damage would not be noticed; of further such files "
+            "nothing is said",
+            path,
+        )
+        _undigested.append(path)
 
 
 def _of(content: Mapping[str, Any]) -> str:

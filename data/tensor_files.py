@@ -8,7 +8,6 @@ says it, the name, so that two files that were exchanged are noticed.
 
 import hashlib
 import json
-import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,21 +18,12 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from data.files import LARGEST, read_whole
+from data.sealed import DIGEST, DamagedError, tell_of_no_digest
 
-log = logging.getLogger("protosphere")
-
-DIGEST = "digest"
 FORM, FORM_NUMBER = "protosphere", "1"  # in every file that has a digest, but for those of the first version with one
 NAME = "file"  # the name without its ending under which a file was written
 PLACE = "0" * 64
 SIZE = 8  # bytes at the front, which hold the length of the header
-# the first file without a digest, of tensors or of JSON, that this process has read: a run has many, and one line says
-# it of all
-_undigested: list[Path] = []
-
-
-class DamagedError(OSError):
-    """A file that is not as it was written; the message is a part of a sentence."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -76,17 +66,6 @@ def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[s
     if name != path.stem:
         raise DamagedError(f"it is what was written as {name}{path.suffix}")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, metadata
-
-
-def tell_of_no_digest(path: Path) -> None:
-    """The one notice, by the first file of a process, whatever its kind."""
-    if not _undigested:
-        log.warning(
-            "%s has no digest: an earlier version wrote it, so that damage would not be noticed; of further such files "
-            "nothing is said",
-            path,
-        )
-        _undigested.append(path)
 
 
 def _digest(content: bytes, header: int, digest: str) -> str:

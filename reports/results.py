@@ -6,8 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from data.sealed import read_sealed
-from data.tensor_files import DamagedError
+from data.sealed import DamagedError, read_sealed
 from federation.settings import SettingError, Settings, check, shown
 from runs.columns import Beside
 from runs.figures import MAJORITY

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data.sealed import read_sealed, read_sealed_lines
-from data.tensor_files import DamagedError
+from data.sealed import DamagedError, read_sealed, read_sealed_lines
 from federation.settings import SettingError, shown
 from federation.words import class_words, one_line
 from reports import canvas, page

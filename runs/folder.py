@@ -17,8 +17,8 @@ from safetensors import SafetensorError
 
 from data.domains import short_name
 from data.files import LARGEST_RECORD, read_whole, replacing
-from data.sealed import read_sealed, read_sealed_lines, sealed
-from data.tensor_files import DamagedError, read_tensors, write_tensors
+from data.sealed import DamagedError, read_sealed, read_sealed_lines, sealed
+from data.tensor_files import read_tensors, write_tensors
 from federation.homes import MARK, mark, stores
 from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, is_run_name, plain_name, shown
 from models import plugins

@@ -14,8 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from data.files import replacing
-from data.sealed import opened, sealed
-from data.tensor_files import DamagedError
+from data.sealed import DamagedError, read_sealed, sealed
 from experiments.compare.cells import PLACES, Cell
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
 from federation.homes import discard_stores
@@ -104,7 +103,7 @@ class ComparisonFolder:
         """
         file = self.path / FILE
         try:
-            kept = opened(json.loads(file.read_text("utf-8")), file)
+            kept = read_sealed(file)
             if kept["format"] == FORMAT:
                 comparison, cells = _comparison(kept["comparison"]), [Cell(**cell) for cell in kept["cells"]]
                 for cell in cells:

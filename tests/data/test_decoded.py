@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from data import DataError
+from data import decoded as decoded_module
 from data.decoded import decoded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,6 +127,46 @@ def test_a_damaged_cache_is_made_anew(parquet_folder, tmp_path, decodes):
         assert decodes() == count
         assert np.array_equal(again.inputs, expected)
         del again
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 8
+    stat = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+@pytest.mark.parametrize("name", ["inputs.npy", "labels.npy", "about.json"])
+def test_a_flipped_bit_is_noticed_once_a_process_and_the_cache_made_anew(
+    parquet_folder, tmp_path, decodes, caplog, monkeypatch, name
+):
+    cache = tmp_path / "cache"
+    first = decoded(str(parquet_folder), cache)
+    inputs, labels, folder = np.array(first.inputs), first.labels, cache / "decoded" / first.key
+    del first
+    # a digit of train_rows, or the last byte
+    flip(folder / name, (folder / name).read_bytes().index(b'"train_rows": ') + 14 if name == "about.json" else -1)
+    # as another process
+    monkeypatch.setattr(decoded_module, "_checked", set())
+    again = decoded(str(parquet_folder), cache)
+    assert decodes() == 2
+    assert caplog.text.count(f"the decoded data in {folder} are not as they were written; they are made anew") == 1
+    assert np.array_equal(again.inputs, inputs)
+    assert np.array_equal(again.labels, labels)
+    assert again.train_rows == 40
+    monkeypatch.setattr(decoded_module, "_digest", lambda path: pytest.fail("a file is read a second time"))
+    assert np.array_equal(decoded(str(parquet_folder), cache).inputs, inputs)
+
+
+def test_an_entry_of_an_earlier_version_is_read_without_a_word(parquet_folder, tmp_path, decodes, caplog):
+    key = decoded(str(parquet_folder), tmp_path / "cache").key
+    path = tmp_path / "cache" / "decoded" / key / "about.json"
+    about = {name: value for name, value in json.loads(path.read_text()).items() if name not in ("digest", "digests")}
+    path.write_text(json.dumps(about))
+    assert len(decoded(str(parquet_folder), tmp_path / "cache").labels) == 52
+    assert decodes() == 1
+    assert "digest" not in caplog.text
 
 
 def test_what_a_killed_process_left_does_no_harm(parquet_folder, tmp_path):

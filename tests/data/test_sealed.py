@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from data import tensor_files
-from data.sealed import opened, sealed
-from data.tensor_files import DamagedError
+from data import sealed as module
+from data.sealed import DamagedError, opened, sealed
+from data.tensor_files import read_tensors
 from federation.settings import SettingError
 from reports.results import read_results
 from runs.folder import RunFolder
@@ -42,11 +42,11 @@ def test_no_flipped_bit_is_read_as_something_else(tmp_path):
 
 
 def test_what_has_no_digest_is_read_with_one_notice_of_json_and_tensors_together(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(tensor_files, "_undigested", [])
+    monkeypatch.setattr(module, "_undigested", [])
     for name in ("a.json", "b.json"):
         assert opened([CONTENT, CONTENT], tmp_path / name) == [CONTENT, CONTENT]
     save_file({"labels": torch.zeros(1)}, tmp_path / "c.safetensors")
-    tensor_files.read_tensors(tmp_path / "c.safetensors")
+    read_tensors(tmp_path / "c.safetensors")
     assert caplog.text.count("has no digest") == 1
     assert str(tmp_path / "a.json") in caplog.text
 

@@ -8,9 +8,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from data import tensor_files
+from data import sealed
 from data.files import replacing
-from data.tensor_files import FORM, FORM_NUMBER, NAME, DamagedError, read_tensors, write_tensors
+from data.sealed import DamagedError
+from data.tensor_files import FORM, FORM_NUMBER, NAME, read_tensors, write_tensors
 
 TENSORS = {
     "weights": torch.randn(7, 3, generator=torch.Generator().manual_seed(1)),
@@ -69,7 +70,7 @@ def test_a_lost_tail_is_noticed_whether_it_is_short_or_zero(tmp_path, kept):
 
 
 def test_files_of_earlier_versions_are_read_with_one_notice(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(tensor_files, "_undigested", [])
+    monkeypatch.setattr(sealed, "_undigested", [])
     path = tmp_path / "a.safetensors"
     for each in (path, tmp_path / "b.safetensors"):
         save_file({"labels": TENSORS["labels"]}, each, metadata=WORDS)
