@@ -9,7 +9,8 @@ on: `scale`: the opposite vectors, of length 990,000; `within`: the opposite vec
 Weights are spoilt like vectors, but for `swap`; `back`, of weights: 15 times as far as training went from what
 was sent, but the other way. Of claims:
 `claim`: an honest upload with a claim of 2^31 - 1 training samples; `takeover`, of class statistics: that claim, all
-classes, random means of norm 1, no scatter.
+classes, random means of norm 1, no scatter; `scatter`, of these, too: that claim, its own means, and a scatter as large
+as rows of norm 1 can have, alike in all directions.
 Test accuracy at the end over the honest clients' rows, by the method's own rule and by the nearest global prototype;
 and what the operator saw.
 """
@@ -29,6 +30,7 @@ from benchmarks.common import own_home, percent, where
 from experiments.runtime.grid import LocalGrid, run_in_process
 from experiments.runtime.run_config import plan
 from strategies import read_settings
+from strategies.protosphere import SCALE
 
 CLIENTS = 10
 LIARS = {1: (4,), 3: (1, 4, 9)}
@@ -54,12 +56,13 @@ ROWS = {
 }
 SPOILT = ("scale", "within", "flip", "swap", "back")
 VECTORS, WEIGHTS = ("vectors", "means"), ("values", "small")  # of a payload's arrays
-ATTACKS = (*SPOILT, "claim", "takeover")
+ATTACKS = (*SPOILT, "claim", "takeover", "scatter")
 CLAIM = 2**31 - 1
 SEEN = {
     "claim": r"says that it has [\d,]+ training",
     "left out": r"is left out of the shared statistics",
     "contradict each other": r"contradict each other",
+    "rows vary": r"times as much around their class",
     "upload dropped": r"upload dropped",
     "norm has risen": r"has risen",
     "points away": r"have pointed away|have changed against",
@@ -155,9 +158,26 @@ def claim_again(content: Any, attack: str) -> None:
         if f"{prefix}counts" in payload:
             counts = payload[f"{prefix}counts"].numpy()
             payload[f"{prefix}counts"] = Array(np.array(shares_of_claim(len(labels)), dtype=counts.dtype))
-    for name in ("scatter.values", "moment.values") if attack == "takeover" else ():
-        if name in payload:
-            payload[name] = Array(np.zeros_like(payload[name].numpy()))
+    if attack == "takeover":
+        for name in ("scatter.values", "moment.values"):
+            if name in payload:
+                payload[name] = Array(np.zeros_like(payload[name].numpy()))
+    if attack == "scatter":
+        forge_scatter(payload)
+
+
+def forge_scatter(payload: Any) -> None:
+    """In place: S = I / d beside the means that are there; as half of it, or as the second moment of all rows."""
+    vectors = payload["prototypes.vectors"].numpy().astype(np.float64)
+    widest = 0.99 * np.eye(vectors.shape[1]) / vectors.shape[1]
+    if "scatter.values" in payload:
+        half = SCALE * widest[np.triu_indices(len(widest))]
+        payload["scatter.values"] = Array(half.astype(payload["scatter.values"].numpy().dtype))
+    else:
+        counts = payload["prototypes.counts"].numpy()
+        moment = widest + vectors.T @ (counts[:, None] / counts.sum() * vectors)
+        values = payload["moment.values"].numpy()
+        payload["moment.values"] = Array(moment.reshape(values.shape).astype(values.dtype))
 
 
 def attacked(task: str, settings: str, seed: int, attack: str, liars: Sequence[int]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ differs is left out, with the reason; a start fails only where too few are left.
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import islice
 from typing import TypeVar
 
@@ -167,11 +168,15 @@ class _Split:
         Raises:
             RosterError: nobody is left to say it, or two sides are equally large.
         """
-        # by partition, whoever answered first
-        votes = Counter(of(identity) for _, identity in sorted(self.fitting, key=lambda each: each[1].partition))
+        # a partition has one vote, which the nodes that answer for it share
+        nodes = Counter(identity.partition for _, identity in self.fitting)
+        votes: dict[Value, Fraction] = {}
+        for _, identity in sorted(self.fitting, key=lambda each: each[1].partition):
+            value = of(identity)
+            votes[value] = votes.get(value, Fraction(0)) + Fraction(1, nodes[identity.partition])
         if not votes:
             raise RosterError(f"no client can take part. {all_left_out(self.left_out)}")
-        (first, number), *others = votes.most_common(2)
+        (first, number), *others = sorted(votes.items(), key=lambda each: -each[1])[:2]
         if not others or others[0][1] < number:
             return first
         sides = []

@@ -6,7 +6,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Literal
 
-from federation.wire.payloads import Identity, Part, Parts, Payload
+from federation.wire.payloads import Identity, Part, Parts, Payload, class_vectors
+from prototypes.prototype_set import PrototypeSet
 from prototypes.weights import Weights
 
 ClientWeights = Literal["samples", "equal"]
@@ -47,14 +48,32 @@ class Believed:
 
     def upload(self, partition: int, payload: Payload) -> Payload:
         """What a client sent, with the class counts in it as far as they are believed."""
-        share = self._shares.get(partition)
-        if share is None:
-            return payload
-        if isinstance(payload, Parts):
-            return Parts({name: _with_counts(part, share) for name, part in payload.parts.items()})
-        part = _with_counts(payload, share)
-        assert not isinstance(part, Weights)
-        return part
+        return _scaled(payload, self._shares.get(partition))
+
+    def uploads(self, uploads: Mapping[int, Payload]) -> tuple[dict[int, Payload], list[str]]:
+        """What clients sent, with the class counts in it as far as they are believed: of a client that withholds its
+        number of samples beside what the others' counts add up to. And a sentence for each whose counts are too many.
+        """
+        counted = {
+            partition: int(own.counts.sum())
+            for partition, upload in uploads.items()
+            if partition not in self._claims
+            and isinstance(own := class_vectors(upload), PrototypeSet)
+            and own.counts is not None
+        }
+        shares = over_claimed(counted, self._ratio)
+        said = []
+        if self._equal:
+            usual = median(counted.values()) if counted else 0
+            shares = {partition: usual / claim for partition, claim in counted.items() if claim > 0}
+        else:
+            said = [
+                f"the class counts of client {partition} add up to {counted[partition]:,}, more than {self._ratio:g} "
+                f"times the clients' median: they weigh as {share * counted[partition]:,.0f} (`max-weight-ratio`)"
+                for partition, share in sorted(shares.items())
+            ]
+        believed = {p: _scaled(upload, self._shares.get(p, shares.get(p))) for p, upload in uploads.items()}
+        return believed, said
 
     def notices(self) -> Iterator[str]:
         """A sentence for each client that claims more than it is believed to have."""
@@ -74,6 +93,16 @@ class Believed:
             return identity
         rows = (max(1, round(share * identity.rows[0])), *identity.rows[1:])
         return replace(identity, rows=rows, class_counts=tuple(max(1, round(share * n)) for n in identity.class_counts))
+
+
+def _scaled(payload: Payload, share: float | None) -> Payload:
+    if share is None:
+        return payload
+    if isinstance(payload, Parts):
+        return Parts({name: _with_counts(part, share) for name, part in payload.parts.items()})
+    part = _with_counts(payload, share)
+    assert not isinstance(part, Weights)
+    return part
 
 
 def _with_counts(part: Part, share: float) -> Part:

@@ -59,6 +59,7 @@ class Roster:
         self._heard: dict[int, Identity] = {}
         self._of: dict[int, list[int]] = {}
         self._votes: Counter[int] = Counter()
+        self._last_answer = 0.0
         self._unread: dict[int, str] = {}
         self._agreed = Agreement(0, {}, {}, {})
         # node -> when it may be asked again
@@ -174,6 +175,7 @@ class Roster:
             self._count(self._heard.pop(gone), -1)
         others.append(node)
         self._heard[node] = identity
+        self._last_answer = time.monotonic()
         self._count(identity, 1)
         if identity.problem:
             why = identity.problem.removeprefix(f"client {identity.partition}: ")
@@ -197,7 +199,9 @@ class Roster:
         there from the start, as many nodes as there are clients."""
         expected = self._expected()
         if expected and len(self._of) >= expected and all(partition in self._of for partition in range(expected)):
-            return True
+            # who says that it is the only one would make the run its own, were it the first to come
+            alone = expected == 1 and not self.settings.clients and not is_simulated(grid)
+            return not alone or time.monotonic() - self._last_answer >= self.settings.query_timeout
         answered = len(self._heard) + len(self._unread)
         if self._pending or not answered or answered < expected or not is_simulated(grid):
             return False
@@ -275,7 +279,7 @@ class Roster:
             try:
                 answers.append((node, decode_identity(reply.content)))
             except MessageError as error:
-                self._unread[node] = one_line(str(error), LONGEST_PROBLEM)
+                self._unread[node] = f"its answer cannot be read: {quoted(str(error), LONGEST_PROBLEM)}"
                 log.warning("node %d could not say who it is: %s", node, self._unread[node])
         return answers
 

@@ -78,18 +78,24 @@ def of_client(evaluation: Evaluation) -> dict[str, Any]:
     } | {"rows": list(evaluation.rows)}
 
 
-def over_trainings(trainings: Mapping[int, TrainingFigures]) -> dict[str, Any]:
+def over_trainings(trainings: Mapping[int, TrainingFigures], ratio: float = math.inf) -> dict[str, Any]:
     """Mean of the clients' training figures: parts of the loss by training samples, the rest plainly over the clients
-    that have them; `steps` are a client's gradient steps in this round."""
+    that have them; `steps` are a client's gradient steps in this round.
+
+    Args:
+        ratio: the most that a client weighs, in medians of the clients' numbers of samples.
+    """
     ordered = [figures for _, figures in sorted(trainings.items())]
     if not ordered:
         return {}
+    shares = over_claimed({partition: figures.rows for partition, figures in trainings.items()}, ratio)
+    weights = {partition: figures.rows * shares.get(partition, 1.0) for partition, figures in sorted(trainings.items())}
     names = list(dict.fromkeys(name for figures in ordered for name in figures.parts))
     loss = {}
     for name in names:
-        having = [figures for figures in ordered if name in figures.parts]
-        rows = sum(figures.rows for figures in having)
-        loss[name] = math.fsum(figures.parts[name] * figures.rows for figures in having) / rows
+        having = [partition for partition in weights if name in trainings[partition].parts]
+        total = sum(weights[partition] for partition in having)
+        loss[name] = math.fsum(trainings[p].parts[name] * weights[p] for p in having) / total
     known = {name: [f for figures in ordered if (f := getattr(figures, name)) is not None] for name in MEANS}
     means = {name: math.fsum(found) / len(found) for name, found in known.items() if found}
     return {"loss": loss, "steps": sum(figures.steps for figures in ordered) / len(ordered), **means}

@@ -20,9 +20,17 @@ Line = dict[str, Any]
 
 
 def training_line(
-    server_round: int, replies: Sequence[Reply], sent: Mapping[int, Bytes], server: Mapping[str, Any]
+    server_round: int,
+    replies: Sequence[Reply],
+    sent: Mapping[int, Bytes],
+    server: Mapping[str, Any],
+    ratio: float = math.inf,
 ) -> Line:
-    """What a round's training came to: over clients, by client, in bytes."""
+    """What a round's training came to: over clients, by client, in bytes.
+
+    Args:
+        ratio: the most that a client weighs in the loss, in medians of the clients' numbers of samples.
+    """
     asked = [reply for reply in replies if reply.trains]
     trainings = {r.partition: r.report.training for r in asked if r.report and r.report.training}
     clients: Line = {}
@@ -35,7 +43,7 @@ def training_line(
             "asked": len(asked),
             "valid": sum(reply.valid for reply in asked),
             "dropped": sum(reply.dropped for reply in asked),
-            **figures.over_trainings(trainings),
+            **figures.over_trainings(trainings, ratio),
         },
         "server": dict(server),
         **_exchange(replies, sent),

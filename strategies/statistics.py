@@ -5,8 +5,11 @@
 
 over the clients whose means do not contradict most others' (prototypes/agreement.py). A client weighs HEAVIEST medians
 at most: a mean of so many rows is as good as known, so that more would add nothing but power. Two who contradict each
-other, where nobody can say who is right, each get sums without the other's means; its scatter, whose trace is 1 at
-most, stays.
+other, where nobody can say who is right, each get sums without the other's means; its scatter stays.
+
+A scatter has no class that others could hold it against. Its trace, how much rows vary, counts as SPREAD medians of all
+at most, and from NAMED medians on the scatter does not count at all; and in no direction do a client's rows vary more
+than SHARE times as much as all others' together, or by more than SHARE times the variance of these, whichever is more.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +28,10 @@ from strategies.contract import State
 
 Outliers = Literal["leave-out", "keep"]
 HEAVIEST = 5.0
+SPREAD, NAMED = 2.0, 3.0  # in medians of the trace: what counts of it, and from where on nothing does
+SHARE = 2.0
+RIDGE = 0.01  # of the others' scatter, so that no direction is without any
+FEW = 3  # of fewer clients nobody can say which of them is the odd one
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,11 @@ class Statistics:
     rows: Tensor
     scatter: Tensor
 
+    @property
+    def trace(self) -> float:
+        """Of S_i: the mean squared distance of a row from its class mean."""
+        return float(self.scatter.trace() / self.weights.sum().clamp(min=1e-12))
+
 
 @dataclass
 class Pooled:
@@ -48,15 +60,18 @@ class Pooled:
 
     Attributes:
         heard: partitions, in the order in which they came; some told nothing.
-        told: partition -> its statistics, without the scatter.
+        told: partition -> its statistics, without the scatter. traces: of the scatters, by partition.
         scatter: the sum of n_i S_i, (d, d) float64, of those who were not left out when they came.
         found: who is left out, and who contradicts whom.
+        bounded: whether scatters were held against each other.
     """
 
     scatter: Tensor
     heard: list[int] = field(default_factory=list)
     told: dict[int, Statistics] = field(default_factory=dict)
+    traces: dict[int, float] = field(default_factory=dict)
     found: Disagreement = field(default_factory=Disagreement)
+    bounded: bool = False
 
     @classmethod
     def of(cls, state: State, dim: int) -> "Pooled":
@@ -79,6 +94,9 @@ class Pooled:
             own = state["owner"] == partition
             means = PrototypeSet(state["labels"][own], state["vectors"][own])
             pooled.told[partition] = Statistics(means, state["shares"][own], state["rows"][own], none)
+            # a version that did not ask kept none
+            if "traces" in state:
+                pooled.traces[partition] = float(state["traces"][own][0])
         return pooled
 
     def as_state(self, num_classes: int) -> State:
@@ -95,6 +113,7 @@ class Pooled:
             "vectors": torch.cat([each.means.vectors for _, each in told]),
             "shares": torch.cat([each.weights for _, each in told]),
             "rows": torch.cat([each.rows for _, each in told]),
+            "traces": torch.cat([torch.full((len(each.means),), self.traces.get(p, 0.0)).double() for p, each in told]),
             "sums": sums,
             "weights": weights,
         }
@@ -105,30 +124,61 @@ class Pooled:
         """Take in clients that were not heard before, and judge everybody anew.
 
         Args:
-            read: the statistics of one of them, which are asked for twice; None for one without rows.
+            read: the statistics of one of them, which are asked for three times; None for one without rows.
             usual: the median of clients' samples.
         """
         self.heard += fresh
-        scatter, rows = self.scatter.clone(), sum(float(each.weights.sum()) for each in self.told.values())
+        size = sum(float(each.weights.sum()) for each in self.told.values())
+        before = size
+        none = torch.zeros(0, 0, dtype=torch.float64)
         for partition in fresh:
             own = read(partition)
-            if own is None:
-                continue
+            if own is not None:
+                self.told[partition] = Statistics(own.means, own.weights, own.rows, none)
+                self.traces[partition] = own.trace
+                size += float(own.weights.sum())
+        self.bounded = outliers == "leave-out" and len(self.told) >= FEW and self.usual_trace > 0
+
+        def scatter_of(partition: int) -> Tensor:
+            own = read(partition)
+            assert own is not None
+            return own.scatter * (self.believed_share(partition) if self.bounded else 1.0)
+
+        told = [partition for partition in fresh if partition in self.told]
+        total, usual_scatter, rows = self.scatter.clone(), self.scatter.clone(), before
+        for partition in told:
+            added = scatter_of(partition)
+            total += added
             # that the many say how much rows vary
-            size = float(own.weights.sum())
-            share = min(1.0, usual / size)
-            scatter += share * own.scatter
-            rows += share * size
-            self.told[partition] = Statistics(own.means, own.weights, own.rows, torch.zeros(0, 0, dtype=torch.float64))
+            weight = float(self.told[partition].weights.sum())
+            share = min(1.0, usual / weight)
+            usual_scatter += share * added
+            rows += share * weight
         if outliers == "leave-out" and rows:
             means = {partition: each.means for partition, each in self.told.items()}
             of_rows = {partition: each.rows for partition, each in self.told.items()}
-            self.found = disagreement(means, of_rows, scatter / rows)
-        for partition in fresh:
-            if partition in self.told and partition not in self.found.left_out:
-                own = read(partition)
-                assert own is not None
-                self.scatter += own.scatter
+            self.found = disagreement(means, of_rows, usual_scatter / rows)
+        for partition in told:
+            if partition in self.found.left_out:
+                total -= scatter_of(partition)
+        for partition in told:
+            if partition in self.found.left_out:
+                continue
+            added = scatter_of(partition)
+            if self.bounded:
+                rest = size / float(self.told[partition].weights.sum()) - 1
+                added = bounded_by(added, total - added, SHARE * max(1.0, 1 / max(rest, 1e-12)))
+            self.scatter += added
+
+    def believed_share(self, partition: int) -> float:
+        """How much of a client's scatter counts, 0 to 1, beside the traces of all."""
+        times = self.traces[partition] / self.usual_trace
+        return 0.0 if times > NAMED else min(1.0, SPREAD / max(times, SPREAD))
+
+    @property
+    def usual_trace(self) -> float:
+        """The median of the traces, of clients whose rows vary."""
+        return median([trace for trace in self.traces.values() if trace > 0] or [0.0])
 
     def sums(self, num_classes: int, without: Iterable[int] = ()) -> tuple[Tensor, Tensor, Tensor]:
         """s_j (K, d), n_j (K,) and M (d, d), in float64, in ascending order of partitions.
@@ -172,6 +222,12 @@ class Pooled:
             f"that it can be held against ({keep})"
             for partition in self.found.contradicted
         ]
+        said += [
+            f"the samples of client {partition} vary {trace / self.usual_trace:.3g} times as much around their class "
+            f"means as is usual, and count for the means alone ({keep})"
+            for partition, trace in sorted(self.traces.items())
+            if self.bounded and trace > NAMED * self.usual_trace and partition not in self.found.left_out
+        ]
         return said + [
             f"clients {partition} and {other} contradict each other on their classes, and nobody can say who is right: "
             "neither gets what the other's means say; look at the labels of both"
@@ -179,6 +235,24 @@ class Pooled:
             for other in sorted(others)
             if partition < other
         ]
+
+
+def bounded_by(scatter: Tensor, others: Tensor, most: float) -> Tensor:
+    """A scatter, (d, d), of which no direction holds more than `most` times what the others have there."""
+    spread = others.trace() / len(others)
+    if not bool(spread > 0):
+        return scatter
+    factor = torch.linalg.cholesky((1 - RIDGE) * others + RIDGE * spread * torch.eye(len(others), dtype=others.dtype))
+    half = torch.linalg.solve_triangular(factor, scatter, upper=False)
+    relative = torch.linalg.solve_triangular(factor, half.T, upper=False)
+    # the eigenvalues add up to the trace, and few clients of many come near
+    if float(relative.trace()) <= most:
+        return scatter
+    values, vectors = torch.linalg.eigh((relative + relative.T) / 2)
+    if float(values[-1]) <= most:
+        return scatter
+    basis = factor @ vectors
+    return (basis * values.clamp(max=most)) @ basis.T
 
 
 def usual_samples(identities: Mapping[int, Identity]) -> float:

@@ -63,7 +63,7 @@ def plan(
         results: the results folder; empty for the setting's.
         clients: None for the setting `clients`, and for 10 where that is 0.
         remote: the run is for a SuperLink with nodes of its own: paths are those of other machines, and what only
-            they can know is not checked here. 0 clients are then as many as the first that answers says.
+            they can know is not checked here. 0 clients are then as many as most of those say who answer.
         here: whether the clients of a simulation train on this machine, and not on a cluster's.
         more: settings by name, above `assignments`.
         trust: whether code that the folder of a run to resume names may be run, though this home never ran it.

@@ -1,6 +1,7 @@
 """What both ends derive from their settings alone: how values are written for the wire, which each message's
 fingerprint names."""
 
+import re
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -97,8 +98,10 @@ class Codec:
             return ""
         here, there = _parts(self.fingerprint), _parts(plain(fingerprint))
         differing = [name for name in here | there if here.get(name) != there.get(name)]
-        words = [f"{name} is {there.get(name, 'none')} there and {here.get(name, 'none')} here" for name in differing]
-        # what is there are somebody else's words
+        words = [
+            f"{_theirs(name)} is {_theirs(there.get(name, 'none'))} there and {here.get(name, 'none')} here"
+            for name in differing
+        ]
         return one_line(", ".join(words), LONGEST_DIFFERENCE) or f"its fingerprint is {quoted(fingerprint, 100)}"
 
     def refuse_other(self, fingerprint: str) -> None:
@@ -128,6 +131,11 @@ def codec_of(settings: Settings, num_classes: int, dim: int, exchange: Exchange)
 def encoder_in(fingerprint: str) -> str:
     """The encoder of which a codec's fingerprint tells, "" where it tells of none."""
     return _parts(plain(fingerprint)).get(ENCODER, "")
+
+
+def _theirs(word: str) -> str:
+    """Somebody else's word: a name or a number as it is, anything else as a quotation."""
+    return word if re.fullmatch(r"[\w.+-]{1,40}", word) else quoted(word, 40)
 
 
 def _parts(fingerprint: str) -> dict[str, str]:

@@ -23,8 +23,8 @@ FEW = 3  # of fewer uploads nobody can say which of them is the odd one
 # A change of so little of the usual norm of a tensor is never too large: where others hardly change, rounding on the
 # way is many times their change.
 SMALL = 0.1
-# A generator learns against the model, and honest ones have gone further than their own length in a round: their weights
-# are compared, not their changes.
+# A generator learns against the model, and honest ones have gone further than their own length in a round: their
+# weights are compared, not their changes.
 WHOLE = ("generator",)
 AWAY_COSINE = -0.3
 AGREEMENT = 0.25  # mean cosine of two of the others, from which their mean says where most go
@@ -105,9 +105,12 @@ class Changes:
         """Of each upload; all have changes."""
         if _measured(members):
             return {partition: dict(measured) for partition, measured in members.items()}
-        found: dict[int, dict[Tensors, Length]] = {partition: {} for partition in members}
+        found: dict[int, dict[Tensors, Length]] = {
+            partition: {tensor: length for tensor, length in measured.items() if length.change is not None}
+            for partition, measured in members.items()
+        }
         squares: dict[Tensors, Tensor] = {}
-        for tensor, rows in self._rows(members):
+        for tensor, rows in self._rows(members, [part for part in self._parts if part not in self._are_changes]):
             square = (rows - rows.median(dim=0).values).square().sum(dim=1)
             squares[tensor] = squares.get(tensor, 0) + square
         for tensor, square in squares.items():
@@ -135,26 +138,33 @@ class Changes:
 
     def _beside_others(self, members: Mapping[int, Measured]) -> tuple[Tensor, Tensor]:
         """Cosines of each change with the mean direction of the others', and the lengths of these means; (n,) each."""
-        norms = [
-            sum((length.change or 0.0) ** 2 for length in measured.values()) ** 0.5 for measured in members.values()
+        parts = [part for part in self._parts if part not in WHOLE]
+        squares = [
+            sum((length.change or 0.0) ** 2 for (part, _), length in measured.items() if part in parts)
+            for measured in members.values()
         ]
-        found = torch.tensor(norms, dtype=torch.float64)
-        scale = torch.where(found > 0, 1 / found, 0.0)
+        norms = torch.tensor(squares, dtype=torch.float64).sqrt()
+        scale, moved = torch.where(norms > 0, 1 / norms, 0.0), (norms > 0).double()
         products, square = torch.zeros_like(scale), torch.zeros((), dtype=torch.float64)
-        for _, rows in self._rows(members, changes=True):
+        for _, rows in self._rows(members, parts, from_start=True):
             directions = scale.unsqueeze(1) * rows
             total = directions.sum(dim=0)
             products += directions @ total
             square += total @ total
-        own = (found > 0).double()
-        others = (square - 2 * products + own).clamp(min=torch.finfo(torch.float32).tiny).sqrt()
-        return (products - own) / others, others / (len(norms) - 1)
+        others = (square - 2 * products + moved).clamp(min=torch.finfo(torch.float32).tiny).sqrt()
+        return (products - moved) / others, others / (len(norms) - 1)
 
-    def _rows(self, members: Mapping[int, Measured], changes: bool = False) -> Iterator[tuple[Tensors, Tensor]]:
-        """Pieces (n, m) of tensors, float64, a row an upload."""
+    def _rows(
+        self, members: Mapping[int, Measured], parts: Sequence[str], from_start: bool = False
+    ) -> Iterator[tuple[Tensors, Tensor]]:
+        """Pieces (n, m) of the tensors of these parts, float64, a row an upload.
+
+        Args:
+            from_start: less what each client was sent.
+        """
         partitions = list(members)
         present = {part for part, _ in next(iter(members.values()))}
-        for part in self._parts:
+        for part in parts:
             if part not in present:
                 continue
             starts = [self._start(partition, part) for partition in partitions]
@@ -162,7 +172,7 @@ class Changes:
             for name, piece in Waiting(self._scratch, partitions).rows(partitions, part):
                 before, at = name, at if name == before else 0
                 rows = piece.double()
-                if changes and part not in self._are_changes:
+                if from_start and part not in self._are_changes:
                     flat = [start.tensors[name].reshape(-1)[at : at + rows.shape[1]] for start in starts if start]
                     rows = rows - torch.stack(flat).double()
                 at += rows.shape[1]

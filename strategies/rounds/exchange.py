@@ -389,15 +389,18 @@ def _rows_counted(payload: ClassVectors) -> int:
     return int(payload.counts[first].sum())
 
 
-def refuse_failing_method(replies: Iterable[Reply], round_number: int) -> None:
-    """End a run whose method fails at every site that was to train: no further round would mend it. What one site alone
-    says ends nothing.
+def refuse_failing_method(replies: Iterable[Reply], round_number: int, clients: int) -> None:
+    """End a run whose method, somebody's own, fails at every site that was to train: no further round would mend it.
+    What one site of several says ends nothing, also where it was asked alone.
+
+    Args:
+        clients: of the run.
 
     Raises:
         RunError: with the words of the first.
     """
     trained = [reply for reply in replies if reply.trains]
-    if trained and all(reply.blames for reply in trained):
+    if len(trained) >= min(2, clients) and all(reply.blames for reply in trained):
         first = trained[0]
         raise RunError(f"round {round_number}: client {first.partition}: {first.problem.rstrip('.')}. {MEND}")
 

@@ -177,7 +177,8 @@ class PrototypeStrategy(Strategy):
         evaluate = list(self.configure_evaluate(server_round, ArrayRecord(), ConfigRecord(), grid))
         replies = self._exchange(grid, train + evaluate, server_round)
         warn_of_problems(replies, server_round)
-        refuse_failing_method(replies, server_round)
+        if plugins.is_plugin(self.settings.strategy):
+            refuse_failing_method(replies, server_round, len(self.roster.identities))
         if words := self.outliers.alone(replies):
             log.warning("warning: round %d: %s", server_round, words)
         if any(reply.trains and not reply.valid for reply in replies):
@@ -194,7 +195,7 @@ class PrototypeStrategy(Strategy):
         valid = sum(reply.valid for reply in replies if reply.trains)
         self.failed_in_a_row = 0 if valid >= max(1, self.settings.min_replies) else self.failed_in_a_row + 1
         self._scratch.clear()
-        line = training_line(server_round, replies, self._sent, self._figures)
+        line = training_line(server_round, replies, self._sent, self._figures, self.settings.max_weight_ratio)
         line["time"] = {"server": time.monotonic() - server_began}
         self._close(line, replies, server_round - 1, rounds, began, result)
         self.last_round = server_round
@@ -292,10 +293,10 @@ class PrototypeStrategy(Strategy):
         if not uploads and not waiting:
             return None
         with limited_threads(self.settings.server_threads):
+            sent: Mapping[int, Payload]
+            sent, capped = self.believed.uploads(uploads)
             if waiting:
-                sent: Mapping[int, Payload] = Waiting(self._scratch, waiting, self.believed.upload)
-            else:
-                sent = {partition: self.believed.upload(partition, upload) for partition, upload in uploads.items()}
+                sent = Waiting(self._scratch, waiting, self.believed.upload)
             outcome = aggregated(self.half, sent, self.state, server_round)
             norm = self.half.feature_norm(uploads)
             against = self._changes.against_others(replies, self.half.group)
@@ -313,7 +314,7 @@ class PrototypeStrategy(Strategy):
         # JSON has no infinity, which an energy may be
         self._figures = {name: None if is_infinite(value) else value for name, value in recorded.items()}
         self.first_norm = norm if self.first_norm is None else self.first_norm
-        for warning in (*outcome.warnings, *collapse(norm, self.first_norm), *watched):
+        for warning in (*capped, *outcome.warnings, *collapse(norm, self.first_norm), *watched):
             log.warning("warning: round %d: %s", server_round, warning)
         numbers: dict[str, Any] = {
             name: value for name, value in self._figures.items() if isinstance(value, int | float)

@@ -65,6 +65,27 @@ def test_nobody_weighs_more_than_another_where_all_are_to_weigh_alike():
     assert not list(believed.notices())
 
 
+def counted(*counts):
+    return {p: PrototypeSet(torch.tensor([0]), torch.ones(1, 2), torch.tensor([n])) for p, n in enumerate(counts)}
+
+
+def test_where_samples_are_withheld_counts_are_held_against_the_others_counts():
+    hidden = {p: Identity(p, 4, rows=()) for p in range(4)}
+    found, said = Believed(hidden, 10, "samples").uploads(counted(30, 50, 70, CLAIM))
+    assert [int(upload.counts[0]) for upload in found.values()] == [30, 50, 70, 600]
+    (words,) = said
+    assert words.startswith("the class counts of client 3 add up to 2,147,483,647, more than 10 times")
+    found, said = Believed(hidden, 10, "equal").uploads(counted(30, 50, 70, CLAIM))
+    assert [int(upload.counts[0]) for upload in found.values()] == [60] * 4
+    assert said == []
+    # who tells its samples is believed by these
+    found, said = Believed(identities(40, 80, CLAIM), 10, "samples").uploads(counted(40, 80, CLAIM))
+    assert [int(upload.counts[0]) for upload in found.values()] == [40, 80, 800]
+    assert said == []
+    without = {0: PrototypeSet(torch.tensor([0]), torch.ones(1, 2))}
+    assert Believed(hidden, 10, "samples").uploads(without) == (without, [])
+
+
 def test_who_withholds_its_samples_is_left_as_it_is():
     hidden = {0: Identity(0, 2, rows=()), 1: Identity(1, 2, classes=(0,), rows=(5, 0, 0))}
     believed = Believed(hidden, 1, "samples")

@@ -392,6 +392,27 @@ def test_the_first_to_answer_does_not_set_the_number(clock):
     assert gathered(grid).nodes == {1: 51, 2: 52, 3: 53}
 
 
+def test_one_that_answers_before_all_others_does_not_make_the_run_its_own(clock):
+    """Where nobody has set the number of clients, it says that it is the only one."""
+    others = {50 + p: (identity(p, 4), 20, 0) for p in range(4)}
+    roster = gathered(FakeGrid(clock, {40: identity(0, 1), **others}))
+    assert set(roster.nodes) == {0, 1, 2, 3}
+    assert set(roster.nodes.values()) == {50, 51, 52, 53}
+    # where it is true, it costs one wait, or a setting
+    for clients, wait in ((0, 30), (1, 0)):
+        began = clock.now
+        assert gathered(FakeGrid(clock, {40: identity(0, 1)}), clients=clients).nodes == {0: 40}
+        assert clock.now - began == pytest.approx(wait, abs=1)
+
+
+def test_many_nodes_of_one_partition_have_one_vote(clock):
+    odd = {10 + n: identity(0, 4, class_names=("x", "y", "z")) for n in range(6)}
+    honest = {50 + p: identity(p, 4) for p in range(4)}
+    roster = gathered(FakeGrid(clock, {**odd, **honest}), clients=4)
+    assert {p: n for p, n in roster.nodes.items() if p} == {1: 51, 2: 52, 3: 53}
+    assert roster.identities[1].class_names == identity(1).class_names
+
+
 def test_two_sides_of_equal_size_end_the_start_and_both_are_named(clock):
     grid = FakeGrid(clock, {0: identity(0, 2), 1: identity(1, 2, class_names=("cat", "cow", "rabbit"))})
     text = refused(gathered, grid)

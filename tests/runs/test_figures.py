@@ -115,6 +115,13 @@ def test_loss_is_averaged_by_rows_over_those_that_have_the_part_and_the_rest_pla
     }
 
 
+def test_a_claim_weighs_no_more_in_the_loss_than_in_other_figures():
+    trainings = {p: TrainingFigures(10, 1, {"loss": 1.0}, 0.5, 3.0, 1.0) for p in range(4)}
+    trainings[4] = TrainingFigures(2**31 - 1, 1, {"loss": 1e6}, 0.5, 3.0, 1.0)
+    assert over_trainings(trainings, 20)["loss"]["loss"] == pytest.approx((4 * 10 + 200 * 1e6) / 240)
+    assert over_trainings(trainings, 1)["loss"]["loss"] == pytest.approx((4 + 1e6) / 5)
+
+
 # --- headlines ----------------------------------------------------------------------------------------------
 
 

@@ -126,7 +126,11 @@ def test_the_sites_of_a_round_end_a_run_together_and_one_alone_does_not() -> Non
             for place, own in enumerate(blames)
         ]
 
-    refuse_failing_method([*replies(True, False), Reply(2, False, blames=True)], 1)
-    refuse_failing_method([Reply(2, False, blames=True)], 1)
+    refuse_failing_method([*replies(True, False), Reply(2, False, blames=True)], 1, 3)
+    refuse_failing_method([Reply(2, False, blames=True)], 1, 3)
+    # also where a round asks one of several
+    refuse_failing_method(replies(True), 1, 3)
+    with pytest.raises(RunError):
+        refuse_failing_method(replies(True), 1, 1)
     with pytest.raises(RunError, match=r"round 4: client 0: its method failed \(a.py, line 3\)\. Mend the method"):
-        refuse_failing_method(replies(True, True), 4)
+        refuse_failing_method(replies(True, True), 4, 2)

@@ -22,7 +22,7 @@ from strategies import read_settings
 from strategies.contract import EVERYONE, ClientState
 from strategies.protosphere import spoken_for
 from strategies.rounds.holding import Holding
-from strategies.statistics import HEAVIEST, Pooled
+from strategies.statistics import HEAVIEST, Pooled, bounded_by
 from tests.strategies.watched import start
 
 K, D, N = 4, 5, 480
@@ -341,6 +341,65 @@ def test_two_who_contradict_each_other_each_get_the_sums_without_the_other():
     known = parts_of(found.downloads[0])["discriminant"].tensors["known"]
     assert bool((known > 0).all())
     assert not torch.allclose(weight_of(found.downloads[0]), weight_of(found.downloads[1]))
+
+
+def with_scatter(upload, change):
+    parts = parts_of(upload)
+    return Parts({**parts, "scatter": Weights({"scatter": change(parts["scatter"].tensors["scatter"])})})
+
+
+def scatter_after(server, uploads):
+    outcome = server.aggregate(uploads, {}, 1)
+    return outcome.state["scatter"], outcome.warnings
+
+
+@pytest.mark.parametrize("times", [1.5, 2.9, 100.0])
+def test_a_scatter_counts_as_two_medians_at_most_and_far_beyond_not_at_all(times):
+    """Its means are honest, and the trace of 1 that rows can have is many times that of the others."""
+    server, uploads = federation_of(6)
+    honest, _ = scatter_after(server, {p: u for p, u in uploads.items() if p != 2})
+    found, warnings = scatter_after(server, {**uploads, 2: with_scatter(uploads[2], lambda half: times * half)})
+    share = float((found - honest).trace() / honest.trace()) * 5
+    assert share == pytest.approx(min(times, 2) if times < 3 else 0, rel=0.15)
+    assert bool(warnings) == (times > 3)
+    if warnings:
+        assert "the samples of client 2 vary " in warnings[0]
+        assert "count for the means alone" in warnings[0]
+    server, uploads = federation_of(6, **{"protosphere.outliers": "keep"})
+    kept, _ = scatter_after(server, {**uploads, 2: with_scatter(uploads[2], lambda half: times * half)})
+    assert float((kept - honest).trace() / honest.trace()) * 5 == pytest.approx(times, rel=0.15)
+
+
+def test_a_scatter_in_one_direction_outweighs_no_more_than_twice_the_others_there():
+    server, uploads = federation_of(6)
+    others, _ = scatter_after(server, {p: u for p, u in uploads.items() if p != 2})
+
+    def narrow(half):
+        rows, columns = torch.triu_indices(D, D)
+        trace = half[0][rows == columns].sum()
+        return torch.where((rows == 0) & (columns == 0), trace, 0.0).unsqueeze(0).to(half.dtype)
+
+    found, _ = scatter_after(server, {**uploads, 2: with_scatter(uploads[2], narrow)})
+    added = found - others
+    limit = 2 * (0.99 * others + 0.01 * others.trace() / D * torch.eye(D))
+    assert float(torch.linalg.eigvalsh(limit - added).min()) > -1e-3 * float(others.trace())
+    assert float(added.trace()) < 0.99 * 2 * float(others.trace()) / 5
+
+
+@pytest.mark.parametrize("most", [0.5, 2.0, 50.0])
+def test_a_bounded_scatter_is_the_nearest_by_loops_over_directions(most):
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(40, 4, generator=draw, dtype=torch.float64)
+    others = rows.T @ rows
+    scatter = torch.diag(torch.tensor([400.0, 1.0, 30.0, 0.0], dtype=torch.float64))
+    found = bounded_by(scatter, others, most)
+    against = 0.99 * others + 0.01 * others.trace() / 4 * torch.eye(4, dtype=torch.float64)
+    values = torch.linalg.eigvals(torch.linalg.solve(against, found)).real.sort().values
+    expected = torch.linalg.eigvals(torch.linalg.solve(against, scatter)).real.clamp(max=most).sort().values
+    torch.testing.assert_close(values, expected, atol=1e-9, rtol=1e-6)
+    torch.testing.assert_close(found, found.T)
+    assert torch.equal(bounded_by(scatter, others, 1e6), scatter)
+    assert torch.equal(bounded_by(scatter, torch.zeros(4, 4, dtype=torch.float64), most), scatter)
 
 
 def test_no_client_counts_more_than_a_few_medians():
