@@ -1,11 +1,14 @@
 """What a site has released of its table, and what that has cost: nothing leaves that is not written down before.
 
-    privacy/ledger.jsonl                a line a release: time, run, unit, encoder, sigma^2, rho, delta, its key
+    privacy/ledger.jsonl                a line a release: time, run, unit, encoder, sigma^2, rho, delta, its key, and
+                                        the digest of all that is before it
+    privacy/head.json                   how many lines there are, and their digest, so that lines that go are missed
     privacy/releases/<key>.safetensors  the release itself, which is sent again whenever the same is asked for
     privacy/site.key                    what deals the site's rows to training and test (0600)
 
 A crash loses budget and never privacy: the line is on the disk before the noise is drawn, and the release before it is
-sent. The ledger is no part of a client's state: going back a round gives nothing back.
+sent. head.json is written between these two: it may lack the last line, and never has one that the ledger lacks. The
+ledger is no part of a client's state: going back a round gives nothing back.
 """
 
 import hashlib
@@ -13,7 +16,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,14 +29,16 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from data import ToldError
-from data.files import replacing, sync
-from data.tensor_files import read_tensors, write_tensors
+from data.files import LARGEST_RECORD, read_whole, replacing, sync
+from data.sealed import read_sealed, sealed
+from data.tensor_files import NAME, read_tensors, write_tensors
 from prototypes.accounting import epsilon_of
 from prototypes.discrete_gaussian import draw
 from prototypes.release import Shape, noisy
 
 TEXTS, NUMBERS = ("time", "run", "unit", "encoder", "key"), ("variance", "rho", "delta")
 RENEWED = "renewed"
+BEFORE = "before"  # in a line: the digest of all lines before it; those of earlier versions have none
 KEY_BYTES = 32
 
 
@@ -91,6 +96,7 @@ class Ledger:
         self.folder = folder
         self.limit = limit
         self._lines = folder / "ledger.jsonl"
+        self._head = folder / "head.json"
         self._releases = folder / "releases"
         self._site_key = folder / "site.key"
 
@@ -131,19 +137,31 @@ class Ledger:
         Raises:
             LedgerError: the ledger cannot be read, is gone, or lacks a release that is there.
         """
-        # first, since a line is older than its release
+        # first, since a line is older than its release, and than the head that counts it
         stored = sorted(path.stem for path in self._releases.glob("*.safetensors"))
+        counted, digest = self._counted()
         if not self._lines.exists():
-            if stored or self._site_key.exists():
+            if stored or self._site_key.exists() or counted:
                 raise self._unreadable("it is gone")
             return []
         try:
-            text = self._lines.read_text("utf-8")
-            found = [_checked(json.loads(line)) for line in text.split("\n")[:-1]]
+            *lines, rest = read_whole(self._lines, LARGEST_RECORD).split(b"\n")
+            found = [_checked(json.loads(line)) for line in lines]
         except (OSError, ValueError) as error:
             raise self._unreadable(str(error)) from None
-        if not text.endswith("\n") and text:
+        if rest:
             raise self._unreadable("its last line was cut short")
+        if counted > len(lines):
+            raise self._unreadable(f"it has {len(lines)} lines, and {counted} were written")
+        digests = _digests(lines)
+        if digest != digests[counted]:
+            raise self._unreadable("a line is not as it was written")
+        for entry, before in zip(found, digests, strict=False):
+            if entry.get(BEFORE, before) != before:
+                raise self._unreadable(f"a line before that of {entry['time']} is not as it was written")
+        if any(BEFORE in entry for entry in found) and not self._head.exists():
+            raise self._unreadable(f"{self._head.name} is gone")
+        found = [{name: value for name, value in entry.items() if name != BEFORE} for entry in found]
         paid = {entry.get("key") for entry in found}
         if unpaid := [key for key in stored if key not in paid]:
             raise self._unreadable(f"the release {unpaid[0]} is not in it")
@@ -249,19 +267,46 @@ class Ledger:
     def _line(self, asked: Asked) -> dict[str, Any]:
         return {"time": _now(), "run": asked.run, "unit": asked.unit, "encoder": asked.encoder, "key": asked.key}
 
-    def _append(self, line: Mapping[str, Any]) -> None:
-        """A line, on the disk when this returns; or none of it."""
+    def _counted(self) -> tuple[int, str]:
+        """How many lines the head counts, and their digest; no line where there is no head."""
         try:
+            head = read_sealed(self._head)
+            counted, digest = head["lines"], head["sha256"]
+            if not isinstance(counted, int) or counted < 0 or not isinstance(digest, str):
+                raise ValueError("it is no head of a ledger")
+        except FileNotFoundError:
+            return 0, _digests([])[0]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise self._unreadable(f"{self._head.name}: {error}") from None
+        return counted, digest
+
+    def _count(self, lines: list[bytes]) -> None:
+        for cut_short in self.folder.glob(f".{self._head.name}.*.tmp"):
+            cut_short.unlink()
+        with replacing(self._head) as temporary:
+            head = {"lines": len(lines), "sha256": _digests(lines)[-1]}
+            temporary.write_text(json.dumps(sealed(head)) + "\n", "utf-8")
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        """A line, on the disk and counted when this returns; or none of it. An error may leave a line that is not
+        counted: budget that is lost."""
+        try:
+            lines = self._lines.read_bytes().split(b"\n")[:-1] if self._lines.exists() else []
+            if not self._head.exists():
+                # before a line that says what is before it, so that a head that is gone is missed
+                self._count(lines)
+            added = json.dumps({**line, BEFORE: _digests(lines)[-1]}).encode()
             with self._lines.open("ab") as file:
                 before = file.tell()
                 try:
-                    file.write(json.dumps(line).encode() + b"\n")
+                    file.write(added + b"\n")
                     file.flush()
                     os.fsync(file.fileno())
                 except OSError:
                     os.truncate(self._lines, before)
                     raise
             sync(self.folder)
+            self._count([*lines, added])
         except OSError as error:
             raise self._unwritable(error) from None
 
@@ -270,7 +315,7 @@ class Ledger:
             for cut_short in self._releases.glob("*.tmp"):
                 cut_short.unlink()
             with replacing(self._path(asked)) as temporary:
-                write_tensors(temporary, {"release": release})
+                write_tensors(temporary, {"release": release}, {NAME: asked.key})
             sync(self._releases)
         except (OSError, SafetensorError) as error:
             raise self._unwritable(error) from None
@@ -281,7 +326,8 @@ class Ledger:
     def _unreadable(self, why: str) -> LedgerError:
         return LedgerError(
             f"the privacy ledger {self._lines} cannot be trusted ({why}), so nothing is released; bring the folder "
-            "back from a copy, or mend the line: what was spent must stay in it.",
+            f"back from a copy, or mend the line, in which what was spent must stay, and take {self._head.name} and "
+            f"`{BEFORE}` of each line away.",
             told="its privacy ledger cannot be read, so it releases nothing",
         )
 
@@ -302,10 +348,11 @@ def _checked(entry: Any) -> dict[str, Any]:
     """
     if not isinstance(entry, dict) or not isinstance(entry.get("time"), str):
         raise ValueError("a line is no entry")
-    if entry.keys() == {"time", RENEWED}:
+    names = entry.keys() - {BEFORE}
+    if names == {"time", RENEWED}:
         return entry
     texts, numbers = [entry.get(name) for name in TEXTS], [entry.get(name) for name in NUMBERS]
-    whole = entry.keys() == {*TEXTS, *NUMBERS} and all(isinstance(text, str) for text in texts)
+    whole = names == {*TEXTS, *NUMBERS} and all(isinstance(text, str) for text in texts)
     if not whole or not all(isinstance(n, int | float) and 0 < n < math.inf for n in numbers):
         raise ValueError("a line is no release")
     # which of the two forms it had the line does not say; `_stored` knows it of what is asked again
@@ -316,6 +363,16 @@ def _checked(entry: Any) -> dict[str, Any]:
             f"costs, {costs[0]:.6g}, or {costs[1]:.6g} with squares"
         )
     return entry
+
+
+def _digests(lines: Sequence[bytes]) -> list[str]:
+    """Of all that is before each line, and of all lines."""
+    running = hashlib.sha256()
+    found = [running.hexdigest()]
+    for line in lines:
+        running.update(line + b"\n")
+        found.append(running.hexdigest())
+    return found
 
 
 def _now() -> str:
