@@ -163,21 +163,33 @@ def claim_again(content: Any, attack: str) -> None:
             if name in payload:
                 payload[name] = Array(np.zeros_like(payload[name].numpy()))
     if attack == "scatter":
-        forge_scatter(payload)
+        dim = payload["prototypes.vectors"].numpy().shape[1]
+        write_scatter(payload, 0.99 * np.eye(dim) / dim)
 
 
-def forge_scatter(payload: Any) -> None:
-    """In place: S = I / d beside the means that are there; as half of it, or as the second moment of all rows."""
+def write_scatter(payload: Any, scatter: np.ndarray) -> None:
+    """In place: S (d, d) beside the means that are there; as half of it, or as the second moment of all rows."""
     vectors = payload["prototypes.vectors"].numpy().astype(np.float64)
-    widest = 0.99 * np.eye(vectors.shape[1]) / vectors.shape[1]
     if "scatter.values" in payload:
-        half = SCALE * widest[np.triu_indices(len(widest))]
+        half = SCALE * scatter[np.triu_indices(len(scatter))]
         payload["scatter.values"] = Array(half.astype(payload["scatter.values"].numpy().dtype))
     else:
         counts = payload["prototypes.counts"].numpy()
-        moment = widest + vectors.T @ (counts[:, None] / counts.sum() * vectors)
+        moment = scatter + vectors.T @ (counts[:, None] / counts.sum() * vectors)
         values = payload["moment.values"].numpy()
         payload["moment.values"] = Array(moment.reshape(values.shape).astype(values.dtype))
+
+
+def accuracy_of(task: str, settings: str, seed: int, grid: type[LocalGrid], liars: Sequence[int]) -> float:
+    """Of one run, by its own rule over the rows of all but the liars."""
+    wanted = plan([task, f"{settings} seed={seed}"], clients=CLIENTS)
+    with own_home():
+        folder = run_in_process(wanted.run_config, clients=CLIENTS, show=lambda line: None, grid_of=grid)
+        last = (folder / "metrics.jsonl").read_text().splitlines()[-1]
+    honest = [own["evaluation"] for number, own in json.loads(last)["clients"].items() if int(number) not in liars]
+    accuracy = _mean(honest, read_settings(wanted.run_config).inference)
+    assert accuracy is not None
+    return accuracy
 
 
 def attacked(task: str, settings: str, seed: int, attack: str, liars: Sequence[int]) -> dict[str, Any]:
