@@ -5,6 +5,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from data.files import LARGEST_RECORD, read_whole
 from federation.settings import SettingError, home, shown
 
 
@@ -63,6 +64,6 @@ def folder_of(flower_run: str, results: Path, most: int | None = None) -> Path |
     """
     for path in sorted(results.glob("*/status.json"), reverse=True)[:most] if flower_run else ():
         with suppress(OSError, ValueError, KeyError, TypeError):
-            if json.loads(path.read_text("utf-8"))["flower_run"] == flower_run:
+            if json.loads(read_whole(path, LARGEST_RECORD))["flower_run"] == flower_run:
                 return path.parent
     return None

@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from data.files import replacing
+from data.files import LARGEST_RECORD, read_whole, replacing
 from data.sealed import DamagedError, read_sealed, sealed
 from experiments.compare.cells import PLACES, Cell
 from experiments.compare.plan import Comparison, Entry, Metric, Printed
@@ -138,7 +138,7 @@ class ComparisonFolder:
     @property
     def jobs(self) -> int | None:
         """Cells at a time, as the comparison was started; None for what the machine holds."""
-        jobs = json.loads((self.path / FILE).read_text("utf-8")).get("jobs")
+        jobs = json.loads(read_whole(self.path / FILE, LARGEST_RECORD)).get("jobs")
         return jobs if isinstance(jobs, int) else None
 
     @contextmanager

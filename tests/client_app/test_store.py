@@ -231,6 +231,23 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(store, monke
         store.newest_before(2)
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("client.json", Store.description),
+        ("received.safetensors", Store.load_received),
+        ("encoder-means.safetensors", Store.load_encoder_means),
+        ("round-000001.safetensors", lambda store: value_in(store, store.newest())),
+    ],
+)
+def test_nothing_but_a_regular_file_is_read(store, name, read, make):
+    store.folder.mkdir(parents=True)
+    make(store.folder / name)
+    with pytest.raises(StoreError, match=rf"{name} cannot be read \(it is, or leads to, a device, a pipe or a socket"):
+        read(store)
+
+
 def test_the_description_is_written_once(store):
     store.describe({"model": "tiny_cnn", "class_names": ["ant", "bee"]})
     store.describe({"model": "another"})
