@@ -48,14 +48,17 @@ class Weights:
         found = {}
         for name, tensor in self.tensors.items():
             if not name.endswith(STATISTICS):
-                whole = tensor.double()
-                change = None if start is None else float((whole - start.tensors[name].double()).norm())
-                found[name] = Length(float(whole.norm()), change)
+                change = None if start is None else _norm(tensor - start.tensors[name])
+                found[name] = Length(_norm(tensor), change)
         return found
 
     def to(self, device: torch.device | str) -> "Weights":
         """The same on another device."""
         return Weights({name: tensor.to(device) for name, tensor in self.tensors.items()})
+
+
+def _norm(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
 
 
 def flat(weights: Weights) -> Tensor:

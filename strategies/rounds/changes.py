@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -111,7 +112,10 @@ class Changes:
         }
         squares: dict[Tensors, Tensor] = {}
         for tensor, rows in self._rows(members, [part for part in self._parts if part not in self._are_changes]):
-            square = (rows - rows.median(dim=0).values).square().sum(dim=1)
+            # a quarter of torch's time
+            middle = (len(rows) - 1) // 2
+            centre = torch.from_numpy(np.partition(rows.numpy(), middle, axis=0)[middle])
+            square = torch.linalg.vector_norm(rows - centre, dim=1, dtype=torch.float64).square()
             squares[tensor] = squares.get(tensor, 0) + square
         for tensor, square in squares.items():
             for (partition, measured), distance in zip(members.items(), square.sqrt().tolist(), strict=True):
@@ -147,17 +151,17 @@ class Changes:
         scale, moved = torch.where(norms > 0, 1 / norms, 0.0), (norms > 0).double()
         products, square = torch.zeros_like(scale), torch.zeros((), dtype=torch.float64)
         for _, rows in self._rows(members, parts, from_start=True):
-            directions = scale.unsqueeze(1) * rows
+            directions = scale.float().unsqueeze(1) * rows
             total = directions.sum(dim=0)
-            products += directions @ total
-            square += total @ total
+            products += (directions @ total).double()
+            square += (total @ total).double()
         others = (square - 2 * products + moved).clamp(min=torch.finfo(torch.float32).tiny).sqrt()
         return (products - moved) / others, others / (len(norms) - 1)
 
     def _rows(
         self, members: Mapping[int, Measured], parts: Sequence[str], from_start: bool = False
     ) -> Iterator[tuple[Tensors, Tensor]]:
-        """Pieces (n, m) of the tensors of these parts, float64, a row an upload.
+        """Pieces (n, m) of the tensors of these parts, a row an upload.
 
         Args:
             from_start: less what each client was sent.
@@ -171,13 +175,14 @@ class Changes:
             before, at = "", 0
             for name, piece in Waiting(self._scratch, partitions).rows(partitions, part):
                 before, at = name, at if name == before else 0
-                rows = piece.double()
-                if from_start and part not in self._are_changes:
-                    flat = [start.tensors[name].reshape(-1)[at : at + rows.shape[1]] for start in starts if start]
-                    rows = rows - torch.stack(flat).double()
-                at += rows.shape[1]
+                stop = at + piece.shape[1]
                 if not name.endswith(STATISTICS):
-                    yield (part, name), rows
+                    if from_start and part not in self._are_changes:
+                        for row, start in zip(piece, starts, strict=True):
+                            if start is not None:
+                                row -= start.tensors[name].reshape(-1)[at:stop]
+                    yield (part, name), piece
+                at = stop
 
 
 def _by_group(replies: Sequence[Reply], group: Callable[[int], int]) -> Iterator[dict[int, Measured]]:
