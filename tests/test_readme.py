@@ -63,10 +63,24 @@ def test_the_site_has_every_page_and_no_broken_link(tmp_path: Path) -> None:
 
 
 def test_every_linked_file_exists() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
     for page in pages:
         for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def test_a_commit_is_looked_at_as_make_lint_looks_at_all() -> None:
+    hooks = re.findall(r"entry: \.venv/bin/(.+)", (ROOT / ".pre-commit-config.yaml").read_text())
+    target = (ROOT / "Makefile").read_text().split("\nlint: ")[1].split("\n\n")[0]
+    lines = re.findall(r"\$\(BIN\)/(.+)", target)
+    # pre-commit adds the files, where make says all of them
+    assert hooks == [line.removesuffix(" .") for line in lines]
+
+
+def test_contributing_names_files_that_exist() -> None:
+    words = re.findall(r"`([a-z_]+/[\w./]*)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(words) > 20
+    assert not [word for word in words if not (ROOT / word).exists()]
 
 
 def test_make_settings_finds_nothing_to_do_and_mends_what_is_off() -> None:
