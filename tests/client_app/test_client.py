@@ -12,6 +12,7 @@ from client_app import told, trainer
 from client_app.state import size_of
 from client_app.store import StoreError
 from client_app.trainer import DivergenceError
+from data.tensor_files import read_tensors, write_tensors
 from federation.settings import SettingError
 from federation.wire.payloads import Instruction
 from prototypes.prototype_set import PrototypeSet
@@ -147,7 +148,8 @@ def test_a_generation_that_was_written_anew_is_read_anew(client, home):
     initial = client().train(ask(1)).evaluation.correct
     assert client().evaluate(ask(2)).evaluation.correct != initial
     folder = home / "clients" / "a-run" / "0"
-    shutil.copy(folder / "round-000000.safetensors", folder / "copy")
+    # each says its name
+    write_tensors(folder / "copy", *read_tensors(folder / "round-000000.safetensors"))
     (folder / "copy").replace(folder / "round-000001.safetensors")
     assert client().evaluate(ask(2)).evaluation.correct == initial
 
