@@ -220,6 +220,45 @@ MUTANTS = {
         "if usual < 0 and norm > most}",
         S + "rounds/test_outliers.py",
     ),
+    "reversed weights stay": Mutant(
+        R + "changes.py", "if change > allowed:", "if change < 0:", S + "rounds/test_changes.py -k dropped"
+    ),
+    "a cosine with itself": Mutant(
+        R + "changes.py",
+        "return (products - moved) / others",
+        "return products / others",
+        S + "rounds/test_changes.py -k pieces",
+    ),
+    "three agree on nothing": Mutant(
+        R + "changes.py",
+        "agreement = (others * lengths.square() - 1) / (others - 1)",
+        "agreement = torch.ones_like(lengths)",
+        S + "rounds/test_changes.py -k agree",
+    ),
+    "long beside all models": Mutant(
+        R + "outliers.py",
+        "if models.get(p) == models.get(partition)]",
+        "]",
+        S + "rounds/test_outliers.py -k model",
+    ),
+    "a wide scatter counts whole": Mutant(
+        "strategies/statistics.py",
+        "return 0.0 if times > NAMED else min(1.0, SPREAD / max(times, SPREAD))",
+        "return 1.0",
+        S + "test_protosphere.py -k scatter",
+    ),
+    "a narrow scatter counts whole": Mutant(
+        "strategies/statistics.py",
+        "(basis * values.clamp(max=most)) @ basis.T",
+        "scatter",
+        S + "test_protosphere.py -k scatter",
+    ),
+    "every node has a vote": Mutant(
+        "federation/agreement.py",
+        "Fraction(1, nodes[identity.partition])",
+        "Fraction(1)",
+        "tests/federation/test_roster.py -k vote",
+    ),
     "a claim is believed": Mutant(
         "federation/claims.py",
         "if claim > most}",

@@ -136,6 +136,20 @@ def test_who_goes_against_the_others_is_found_in_pieces_of_any_size(tmp_path, mo
         assert float(lengths[place]) == pytest.approx(float(others.norm()), abs=1e-6)
 
 
+def test_where_the_others_do_not_agree_nobody_points_away(tmp_path):
+    """Directions at random: the mean of five has a length all the same, and one of six lies across from it."""
+    sent = {}
+    for partition in range(CLIENTS):
+        own = weights(0.1, seed=partition)
+        sent[partition] = {name: START[name] + own[name] for name in START}
+    # the last goes against the sum of the others
+    sent[CLIENTS - 1] = {
+        name: START[name] - sum(sent[p][name] - START[name] for p in range(CLIENTS - 1)) for name in START
+    }
+    changes, replies = judged(tmp_path, sent)
+    assert not any(changes.against_others(replies, lambda partition: 0).values())
+
+
 def test_a_client_that_changes_nothing_stands_against_nobody(tmp_path):
     sent = uploads()
     sent[2] = dict(START)
