@@ -55,6 +55,7 @@ ROWS = {
     "protosphere, all kept": 'strategy="protosphere" protosphere.outliers="keep"',
 }
 SPOILT = ("scale", "within", "flip", "swap", "back")
+STATISTICS = ("scatter", "moment")
 VECTORS, WEIGHTS = ("vectors", "means"), ("values", "small")  # of a payload's arrays
 ATTACKS = (*SPOILT, "claim", "takeover", "scatter")
 CLAIM = 2**31 - 1
@@ -84,7 +85,11 @@ def spoilt(vectors: np.ndarray, attack: str) -> np.ndarray:
 def spoil(payload: Any, sent: Any, attack: str) -> None:
     """Spoil an upload in place, as it lies on the wire; `sent` is what the client was sent, None for nothing."""
     for name in list(payload):
-        field, values = name.rpartition(".")[2], payload[name].numpy()
+        part, _, field = name.rpartition(".")
+        values = payload[name].numpy()
+        if part in STATISTICS:
+            # of rows, and no weights of a model
+            continue
         if field in VECTORS and attack != "back":
             payload[name] = Array(spoilt(values, attack))
         elif field in WEIGHTS and attack == "back" and sent is not None and name in sent:
