@@ -13,7 +13,7 @@ than SHARE times as much as all others' together, or by more than SHARE times th
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Literal
 
@@ -30,6 +30,7 @@ Outliers = Literal["leave-out", "keep"]
 HEAVIEST = 5.0
 SPREAD, NAMED = 2.0, 3.0  # in medians of the trace: what counts of it, and from where on nothing does
 SHARE = 2.0
+ROUNDING = 1e-6  # of the trace, below which an eigenvalue is 0
 RIDGE = 0.01  # of the others' scatter, so that no direction is without any
 FEW = 3  # of fewer clients nobody can say which of them is the odd one
 
@@ -131,8 +132,13 @@ class Pooled:
         size = sum(float(each.weights.sum()) for each in self.told.values())
         before = size
         none = torch.zeros(0, 0, dtype=torch.float64)
-        for partition in fresh:
+
+        def told_by(partition: int) -> Statistics | None:
             own = read(partition)
+            return own and replace(own, scatter=semidefinite(own.scatter))
+
+        for partition in fresh:
+            own = told_by(partition)
             if own is not None:
                 self.told[partition] = Statistics(own.means, own.weights, own.rows, none)
                 self.traces[partition] = own.trace
@@ -140,7 +146,7 @@ class Pooled:
         self.bounded = outliers == "leave-out" and len(self.told) >= FEW and self.usual_trace > 0
 
         def scatter_of(partition: int) -> Tensor:
-            own = read(partition)
+            own = told_by(partition)
             assert own is not None
             return own.scatter * (self.believed_share(partition) if self.bounded else 1.0)
 
@@ -235,6 +241,15 @@ class Pooled:
             for other in sorted(others)
             if partition < other
         ]
+
+
+def semidefinite(scatter: Tensor) -> Tensor:
+    """A scatter, (d, d), without the eigenvalues below 0 that rounding on the way, or a client, has given it."""
+    slack = ROUNDING * scatter.trace().clamp(min=0) * torch.eye(len(scatter), dtype=scatter.dtype)
+    if int(torch.linalg.cholesky_ex(scatter + slack).info) == 0:
+        return scatter
+    values, vectors = torch.linalg.eigh(scatter)
+    return (vectors * values.clamp(min=0)) @ vectors.T
 
 
 def bounded_by(scatter: Tensor, others: Tensor, most: float) -> Tensor:

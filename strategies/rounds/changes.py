@@ -21,9 +21,11 @@ from runs.round import Reply
 from strategies.rounds.waiting import Scratch, Waiting
 
 FEW = 3  # of fewer uploads nobody can say which of them is the odd one
-# A change of so little of the usual norm of a tensor is never too large: where others hardly change, rounding on the
-# way is many times their change.
-SMALL = 0.1
+# Changes of so little of the usual norm of a tensor, or of its whole part, are never too large: a site with a hundred
+# times the samples of others takes as many steps, and where others hardly change, or begin at 0, rounding is many times
+# their change. To send weights reversed is a change of twice their norm.
+SMALL, LEAST = 0.5, 0.005
+SAMPLED = 64  # uploads whose median is the centre of round 1
 # A generator learns against the model, and honest ones have gone further than their own length in a round: their
 # weights are compared, not their changes.
 WHOLE = ("generator",)
@@ -94,7 +96,9 @@ class Changes:
 
     def _lengths(self, partition: int, part: str, weights: Weights) -> dict[str, Length]:
         if part in self._are_changes:
-            return {name: Length(norm, norm) for name, (norm, _) in weights.lengths(None).items()}
+            # as one: of changes nobody knows how long the weights are
+            whole = sum(norm**2 for norm, _ in weights.lengths(None).values()) ** 0.5
+            return {"": Length(whole, whole)}
         return weights.lengths(self._start(partition, part))
 
     def _start(self, partition: int, part: str) -> Weights | None:
@@ -110,31 +114,56 @@ class Changes:
             partition: {tensor: length for tensor, length in measured.items() if length.change is not None}
             for partition, measured in members.items()
         }
-        squares: dict[Tensors, Tensor] = {}
-        for tensor, rows in self._rows(members, [part for part in self._parts if part not in self._are_changes]):
-            # a quarter of torch's time
-            middle = (len(rows) - 1) // 2
-            centre = torch.from_numpy(np.partition(rows.numpy(), middle, axis=0)[middle])
-            square = torch.linalg.vector_norm(rows - centre, dim=1, dtype=torch.float64).square()
-            squares[tensor] = squares.get(tensor, 0) + square
-        for tensor, square in squares.items():
-            for (partition, measured), distance in zip(members.items(), square.sqrt().tolist(), strict=True):
-                found[partition][tensor] = Length(measured[tensor].norm, distance)
+        partitions = list(members)
+        centre = self._centre(partitions[:: max(1, len(partitions) // SAMPLED)])
+        for partition in partitions:
+            for tensor, values in self._tensors(partition):
+                if tensor in centre:
+                    change = float(torch.linalg.vector_norm(values - centre[tensor], dtype=torch.float64))
+                    found[partition][tensor] = Length(members[partition][tensor].norm, change)
         return found
+
+    def _centre(self, partitions: Sequence[int]) -> dict[Tensors, Tensor]:
+        """The median of each value of these uploads, of parts that are no changes, each tensor (m,)."""
+        pieces: dict[Tensors, list[Tensor]] = {}
+        middle = (len(partitions) - 1) // 2
+        for part in self._parts:
+            if part in self._are_changes:
+                continue
+            for name, rows in Waiting(self._scratch, partitions).rows(partitions, part):
+                # a quarter of torch's time
+                values = torch.from_numpy(np.partition(rows.numpy(), middle, axis=0)[middle])
+                pieces.setdefault((part, name), []).append(values)
+        return {tensor: torch.cat(found) for tensor, found in pieces.items() if not tensor[1].endswith(STATISTICS)}
+
+    def _tensors(self, partition: int, from_start: bool = False) -> Iterator[tuple[Tensors, Tensor]]:
+        """The tensors of an upload but the running statistics, each (m,); less what the client was sent, if asked."""
+        parts = parts_of(self._scratch.read(partition))
+        for part in self._parts:
+            weights = parts.get(part)
+            if not isinstance(weights, Weights):
+                continue
+            start = self._start(partition, part) if from_start and part not in self._are_changes else None
+            for name, tensor in weights.tensors.items():
+                if not name.endswith(STATISTICS):
+                    yield (part, name), (tensor if start is None else tensor - start.tensors[name]).reshape(-1)
 
     def _far(self, changes: Mapping[int, Mapping[Tensors, Length]], ratio: float) -> dict[int, str]:
         problems: dict[int, str] = {}
+        sizes = {part: _usual_norm(changes, part) for part, _ in next(iter(changes.values()))}
         for tensor in next(iter(changes.values())):
             lengths = {partition: measured[tensor] for partition, measured in changes.items()}
             usual = median(length.change or 0.0 for length in lengths.values())
-            allowed = max(ratio * usual, SMALL * median(length.norm for length in lengths.values()))
-            if not usual > 0:
+            norm = 0.0 if tensor[1] == "" else median(length.norm for length in lengths.values())
+            least = 0.0 if tensor[1] == "" else LEAST * sizes[tensor[0]]
+            allowed = max(ratio * usual, SMALL * norm, least)
+            if not allowed > 0:
                 continue
             for partition, (_, change) in lengths.items():
                 change = change or 0.0
                 if change > allowed:
-                    problems.setdefault(partition, _words(tensor[1], change, usual, ratio))
-                elif partition not in problems:
+                    problems.setdefault(partition, _words(tensor, change, usual, ratio))
+                elif partition not in problems and usual > 0:
                     self.times[partition] = max(self.times.get(partition, 0.0), change / usual)
         for partition in problems:
             self.times.pop(partition, None)
@@ -149,40 +178,19 @@ class Changes:
         ]
         norms = torch.tensor(squares, dtype=torch.float64).sqrt()
         scale, moved = torch.where(norms > 0, 1 / norms, 0.0), (norms > 0).double()
-        products, square = torch.zeros_like(scale), torch.zeros((), dtype=torch.float64)
-        for _, rows in self._rows(members, parts, from_start=True):
-            directions = scale.float().unsqueeze(1) * rows
-            total = directions.sum(dim=0)
-            products += (directions @ total).double()
-            square += (total @ total).double()
+        totals: dict[Tensors, Tensor] = {}
+        for share, partition in zip(scale.tolist(), members, strict=True):
+            for tensor, values in self._tensors(partition, from_start=True):
+                if tensor[0] in parts:
+                    totals[tensor] = totals[tensor].add_(values, alpha=share) if tensor in totals else share * values
+        products = torch.zeros_like(scale)
+        for place, partition in enumerate(members):
+            for tensor, values in self._tensors(partition, from_start=True):
+                if tensor[0] in parts:
+                    products[place] += scale[place] * float(values @ totals[tensor])
+        square = sum(float(total @ total) for total in totals.values())
         others = (square - 2 * products + moved).clamp(min=torch.finfo(torch.float32).tiny).sqrt()
         return (products - moved) / others, others / (len(norms) - 1)
-
-    def _rows(
-        self, members: Mapping[int, Measured], parts: Sequence[str], from_start: bool = False
-    ) -> Iterator[tuple[Tensors, Tensor]]:
-        """Pieces (n, m) of the tensors of these parts, a row an upload.
-
-        Args:
-            from_start: less what each client was sent.
-        """
-        partitions = list(members)
-        present = {part for part, _ in next(iter(members.values()))}
-        for part in parts:
-            if part not in present:
-                continue
-            starts = [self._start(partition, part) for partition in partitions]
-            before, at = "", 0
-            for name, piece in Waiting(self._scratch, partitions).rows(partitions, part):
-                before, at = name, at if name == before else 0
-                stop = at + piece.shape[1]
-                if not name.endswith(STATISTICS):
-                    if from_start and part not in self._are_changes:
-                        for row, start in zip(piece, starts, strict=True):
-                            if start is not None:
-                                row -= start.tensors[name].reshape(-1)[at:stop]
-                    yield (part, name), piece
-                at = stop
 
 
 def _by_group(replies: Sequence[Reply], group: Callable[[int], int]) -> Iterator[dict[int, Measured]]:
@@ -202,8 +210,18 @@ def _measured(members: Mapping[int, Measured]) -> bool:
     return all(length.change is not None for measured in members.values() for length in measured.values())
 
 
-def _words(name: str, change: float, usual: float, ratio: float) -> str:
-    return (
-        f"upload dropped: its tensor `{name}` has changed by {change:.3g}, {change / usual:.3g} times the usual "
-        f"{usual:.3g} of a round's uploads (`max-norm-ratio` is {ratio:g})"
+def _usual_norm(changes: Mapping[int, Mapping[Tensors, Length]], part: str) -> float:
+    """Of a whole part of weights, the median over uploads."""
+    return median(
+        sum(length.norm**2 for (other, _), length in measured.items() if other == part) ** 0.5
+        for measured in changes.values()
     )
+
+
+def _words(tensor: Tensors, change: float, usual: float, ratio: float) -> str:
+    part, name = tensor
+    what = f"its tensor `{name}` has changed by {change:.3g}" if name else f"its {part} is {change:.3g} long"
+    usually = "which most of a round's uploads leave as it is"
+    if usual > 0:
+        usually = f"{change / usual:.3g} times the usual {usual:.3g} of a round's uploads"
+    return f"upload dropped: {what}, {usually} (`max-norm-ratio` is {ratio:g})"

@@ -14,7 +14,7 @@ from federation.wire.payloads import Payload, from_tensors, to_tensors
 from runs.places import own_folder
 
 NAME = "uploads"  # of the folder in the run's
-MOST_VALUES = 2**22  # of all uploads that are held beside each other at once
+MOST_VALUES = 2**24  # of all uploads that are held beside each other at once
 
 
 class Scratch:

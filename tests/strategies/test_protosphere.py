@@ -22,7 +22,7 @@ from strategies import read_settings
 from strategies.contract import EVERYONE, ClientState
 from strategies.protosphere import spoken_for
 from strategies.rounds.holding import Holding
-from strategies.statistics import HEAVIEST, Pooled, bounded_by
+from strategies.statistics import HEAVIEST, Pooled, bounded_by, semidefinite
 from tests.strategies.watched import start
 
 K, D, N = 4, 5, 480
@@ -384,6 +384,40 @@ def test_a_scatter_in_one_direction_outweighs_no_more_than_twice_the_others_ther
     limit = 2 * (0.99 * others + 0.01 * others.trace() / D * torch.eye(D))
     assert float(torch.linalg.eigvalsh(limit - added).min()) > -1e-3 * float(others.trace())
     assert float(added.trace()) < 0.99 * 2 * float(others.trace()) / 5
+
+
+def test_a_scatter_below_zero_within_the_rounding_ends_no_run():
+    """What the border lets through: the least eigenvalue that 16 bits may take from a scatter."""
+    server, uploads = federation_of(6)
+
+    def low(half):
+        rows, columns = torch.triu_indices(D, D)
+        values = torch.zeros(D, D, dtype=torch.float64)
+        values[rows, columns] = half[0].double()
+        scatter = values + values.triu(1).T
+        _, vectors = torch.linalg.eigh(scatter)
+        tolerance = 0.9 * 2.0**-11 * float(torch.linalg.matrix_norm(scatter, 2))
+        trace = float(scatter.trace())
+        forged = 1.9 * trace * torch.outer(vectors[:, -1], vectors[:, -1]) - 2 * tolerance * torch.outer(
+            vectors[:, 0], vectors[:, 0]
+        )
+        forged.diagonal().mul_(0.5)
+        return forged[rows, columns].unsqueeze(0).to(half.dtype)
+
+    outcome = server.aggregate({**uploads, 2: with_scatter(uploads[2], low)}, {}, 1)
+    assert float(torch.linalg.eigvalsh(outcome.state["scatter"])[0]) > -1e-6 * float(outcome.state["scatter"].trace())
+
+
+def test_what_is_no_scatter_loses_what_lies_below_zero_and_no_more():
+    draw = torch.Generator().manual_seed(0)
+    basis, _ = torch.linalg.qr(torch.randn(5, 5, generator=draw, dtype=torch.float64))
+    values = torch.tensor([4.0, 2.0, 1.0, -0.5, -1e-3], dtype=torch.float64)
+    expected = (basis * values.clamp(min=0)) @ basis.T
+    torch.testing.assert_close(semidefinite((basis * values) @ basis.T), expected)
+    whole = (basis * values.abs()) @ basis.T
+    assert semidefinite(whole) is whole
+    nothing = torch.zeros(3, 3, dtype=torch.float64)
+    assert torch.equal(semidefinite(nothing), nothing)
 
 
 @pytest.mark.parametrize("most", [0.5, 2.0, 50.0])

@@ -11,6 +11,7 @@ from federation.wire.payloads import Parts
 from prototypes.weights import Weights
 from runs.round import Reply
 from strategies.contract import Exchange, Spec
+from strategies.rounds import changes as changes_module
 from strategies.rounds import waiting
 from strategies.rounds.changes import Changes
 from strategies.rounds.waiting import Scratch
@@ -94,6 +95,39 @@ def test_next_to_no_change_of_the_others_makes_no_small_one_too_large(tmp_path):
     assert not [reply for reply in replies if reply.dropped]
 
 
+@pytest.mark.parametrize("start", [START, None], ids=["sent", "round 1"])
+def test_a_site_with_many_more_samples_goes_further_and_is_not_dropped(tmp_path, start):
+    """Thirty times as far, by a third of the weights' length; and from a bias that begins at 0, in round 1."""
+    sent = uploads(size=0.02)
+    for own in sent.values():
+        own["b.bias"] = 1e-5 * own["b.bias"]
+    big = weights(0.6, seed=LIAR)
+    sent[LIAR] = {name: START[name] + big[name] for name in START}
+    sent[LIAR]["b.bias"] = 3e-3 * weights(seed=LIAR)["b.bias"]
+    begun = start and {**start, "b.bias": torch.zeros(5)}
+    _, replies = judged(tmp_path, sent, start=begun)
+    assert not [reply.problem for reply in replies if reply.dropped]
+
+
+@pytest.mark.parametrize("start", [START, None], ids=["sent", "round 1"])
+def test_a_tensor_that_the_others_leave_as_it_is_is_watched_too(tmp_path, start):
+    sent = uploads()
+    for own in sent.values():
+        own["a.weight"] = START["a.weight"]
+    sent[2]["a.weight"] = 1.001 * START["a.weight"]  # a little is no harm
+    sent[LIAR]["a.weight"] = 1000 * START["a.weight"]
+    _, replies = judged(tmp_path, sent, start=start)
+    (problem,) = [reply.problem for reply in replies if reply.dropped]
+    assert "`a.weight` has changed by" in problem
+    assert "which most of a round's uploads leave as it is" in problem
+
+
+def test_of_many_uploads_some_make_the_centre(tmp_path, monkeypatch):
+    monkeypatch.setattr(changes_module, "SAMPLED", 3)
+    _, replies = judged(tmp_path, uploads(SPOILT["reversed"]), start=None)
+    assert [reply.partition for reply in replies if reply.dropped] == [LIAR]
+
+
 @pytest.mark.parametrize("members", [1, 2])
 def test_of_two_nobody_is_the_odd_one(tmp_path, members):
     sent = {p: tensors for p, tensors in uploads(SPOILT["reversed"]).items() if p >= LIAR + 2 - members - 1}
@@ -107,6 +141,7 @@ def test_weights_that_do_not_come_down_again_and_what_is_a_change_itself(tmp_pat
     once = Exchange((Spec("weights", "head", waits=True),), ())
     _, replies = judged(tmp_path, uploads(SPOILT["reversed"]), exchange=once)
     assert [reply.waits for reply in replies] == [{}] * CLIENTS  # sums, which their method judges
+    # as a whole: nobody knows how long the weights are that it changes
     change = Spec("weights", "head", waits=True, change=True)
     _, replies = judged(tmp_path, uploads(lambda name, t: 30 * t), exchange=Exchange((change,), (change,)))
     assert [reply.partition for reply in replies if reply.dropped] == [LIAR]
