@@ -37,11 +37,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """
     content = _bytes_of(tensors, {**(metadata or {}), FORM: FORM_NUMBER, DIGEST: PLACE})
     header = SIZE + int.from_bytes(content[:SIZE], "little")
-    digest = hashlib.sha256(content).hexdigest()
+    front, rest = _ordered(content[SIZE:header]), memoryview(content)[header:]
+    found = hashlib.sha256(front)
+    found.update(rest)
     with open(path, "wb") as file:
         # the header is small, and alone holds the place
-        file.write(content[:header].replace(_entry(PLACE), _entry(digest), 1))
-        file.write(memoryview(content)[header:])
+        file.write(front.replace(_entry(PLACE), _entry(found.hexdigest()), 1))
+        file.write(rest)
 
 
 def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -66,6 +68,16 @@ def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[s
     if name != path.stem:
         raise DamagedError(f"it is what was written as {name}{path.suffix}")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, metadata
+
+
+def _ordered(header: bytes) -> bytes:
+    """The front of a file with its words in order: safetensors writes them in another order each time, and the same
+    run is the same to the bit."""
+    found = json.loads(header)
+    found["__metadata__"] = dict(sorted(found["__metadata__"].items()))
+    words = json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
+    words += b" " * (-len(words) % SIZE)
+    return len(words).to_bytes(SIZE, "little") + words
 
 
 def _digest(content: bytes, header: int, digest: str) -> str:

@@ -149,3 +149,18 @@ def test_what_is_not_on_the_disk_does_not_take_the_place_of_what_was(tmp_path, m
         temporary.write_text("new")
     assert [path.name for path in place.iterdir()] == ["a"]
     assert (place / "a").read_text() == "old"
+
+
+def test_the_same_tensors_and_words_are_the_same_bytes_whoever_writes_them(tmp_path):
+    """safetensors has the words in another order each time."""
+    tensors = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.ones(1)}
+    words = {f"word {n}": "é" * n for n in range(8)}
+    paths = [tmp_path / f"{n}.safetensors" for n in range(12)]
+    for path in paths:
+        write_tensors(path, tensors, words)
+    assert len({path.read_bytes() for path in paths}) == 1
+    found, said = read_tensors(paths[0])
+    assert said == words
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    # as others read it
+    assert torch.equal(load_file(paths[0])["b"], tensors["b"])
