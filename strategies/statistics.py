@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from federation.wire.payloads import EVERYONE, Identity, Payload
-from prototypes.agreement import Disagreement, disagreement
+from prototypes.agreement import FEW, Disagreement, disagreement
 from prototypes.prototype_set import PrototypeSet
 from runs.round import RunError
 from strategies.contract import State
@@ -32,7 +32,6 @@ SPREAD, NAMED = 2.0, 3.0  # in medians of the trace: what counts of it, and from
 SHARE = 2.0
 ROUNDING = 1e-6  # of the trace, below which an eigenvalue is 0
 RIDGE = 0.01  # of the others' scatter, so that no direction is without any
-FEW = 3  # of fewer clients nobody can say which of them is the odd one
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from federation.words import LONGEST_NAME, one_line, quoted
 from models import model_names
 from models.seeded import drawn
 from models.split import SplitModel
+from prototypes.agreement import FEW
 from prototypes.weights import Layout, Weights, flat, taken, unflat
 from strategies.contract import (
     ClientState,
@@ -59,7 +60,6 @@ PREFIX = {
 T = TypeVar("T")
 LONGEST_LAYOUT = 200  # characters of what a client tells of it
 MOST_NAMED = 20  # clients of one sentence
-FEW = 3  # of fewer uploads nobody can say which is the odd one
 ANCHOR = "anchor"  # what training is held to, beside what it moves
 
 

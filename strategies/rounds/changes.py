@@ -18,9 +18,9 @@ from federation.wire.payloads import Payload, parts_of
 from federation.wire.specs import Exchange
 from prototypes.weights import STATISTICS, Length, Weights
 from runs.round import Reply
+from strategies.rounds.outliers import AWAY_COSINE, FEW
 from strategies.rounds.waiting import Scratch, Waiting
 
-FEW = 3  # of fewer uploads nobody can say which of them is the odd one
 # Changes of so little of the usual norm of a tensor, or of its whole part, are never too large: a site with a hundred
 # times the samples of others takes as many steps, and where others hardly change, or begin at 0, rounding is many times
 # their change. To send weights reversed is a change of twice their norm.
@@ -29,7 +29,6 @@ SAMPLED = 64  # uploads whose median is the centre of round 1
 # A generator learns against the model, and honest ones have gone further than their own length in a round: their
 # weights are compared, not their changes.
 WHOLE = ("generator",)
-AWAY_COSINE = -0.3
 AGREEMENT = 0.25  # mean cosine of two of the others, from which their mean says where most go
 Tensors = tuple[str, str]  # a part and a tensor of it
 Measured = Mapping[Tensors, Length]
@@ -82,12 +81,10 @@ class Changes:
         mean direction of these, where these agree."""
         found: dict[int, bool] = {}
         for members in _by_group(replies, group):
-            if not _measured(members):
+            others = len(members) - 1
+            if others < FEW or not _measured(members):
                 continue
             cosines, lengths = self._beside_others(members)
-            others = len(members) - 1
-            if others < FEW:
-                continue
             # of m directions with mean cosine c the mean has the squared length 1/m + (1 - 1/m) c
             agreement = (others * lengths.square() - 1) / (others - 1)
             for place, partition in enumerate(members):

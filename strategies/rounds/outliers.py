@@ -76,7 +76,7 @@ class Outliers:
                 client with many rows may follow them in the round in which most have hardly begun to.
         """
         found = {
-            partition: longest(vectors) / units.get(partition, 1.0)
+            partition: _longest(vectors) / units.get(partition, 1.0)
             for partition, vectors in vectors_of(replies).items()
         }
         # of every client the newest, dropped ones too: where all features grow, the measure grows with them
@@ -110,7 +110,7 @@ class Outliers:
             norm: the mean norm of the prototypes, None where the method does not watch it.
             targets: that of the targets that they were trained towards, 0 for none.
         """
-        lengths = {partition: longest(own) / units.get(partition, 1.0) for partition, own in vectors.items()}
+        lengths = {partition: _longest(own) / units.get(partition, 1.0) for partition, own in vectors.items()}
         times = _times_usual(lengths, models)
         farthest = {**times, **changes}
         most = max(farthest, key=lambda partition: farthest[partition], default=None)
@@ -126,7 +126,7 @@ class Outliers:
             if self.long[partition] % AWAY_ROUNDS == 1
         ]
         # a long client turns the target that the others follow, so that away from it may be who is right
-        away = {} if long else away_of(vectors)
+        away = {} if long else _away(vectors)
         return [*self._rising(lengths, norm, targets), *said, *self._pointing_away(away, against)]
 
     def alone(self, replies: Sequence[Reply]) -> str:
@@ -193,20 +193,22 @@ def vectors_of(replies: Sequence[Reply]) -> dict[int, ClassVectors]:
 def _times_usual(lengths: Mapping[int, float], models: Mapping[int, str]) -> dict[int, float]:
     """How many times as long as the median of the clients that say they have the same model, where these are three: by
     how much features differ that are made alike."""
-    found = {}
+    by_model: dict[str | None, list[float]] = {}
     for partition, length in lengths.items():
-        peers = [other for p, other in lengths.items() if models.get(p) == models.get(partition)]
-        usual = median(peers)
-        if len(peers) >= FEW and usual > 0:
-            found[partition] = length / usual
-    return found
+        by_model.setdefault(models.get(partition), []).append(length)
+    usual = {model: median(peers) for model, peers in by_model.items() if len(peers) >= FEW}
+    return {
+        partition: length / usual[model]
+        for partition, length in lengths.items()
+        if usual.get(model := models.get(partition), 0.0) > 0
+    }
 
 
 def _keys(values: Mapping[Any, Any], kind: Callable[[Any], Any]) -> dict[Any, Any]:
     return {kind(key): value for key, value in sorted(values.items())}
 
 
-def longest(vectors: ClassVectors) -> float:
+def _longest(vectors: ClassVectors) -> float:
     """Norm of the longest vector; of a mixture's component that of a draw, in the mean square."""
     if not len(vectors):
         return 0.0
@@ -226,7 +228,7 @@ def _dropped(reply: Reply, norm: float, usual: float, ratio: float) -> Reply:
     return replace(reply, report=report, waits=None, vectors=None, problem=problem, dropped=True)
 
 
-def away_of(vectors: Mapping[int, ClassVectors]) -> dict[int, float]:
+def _away(vectors: Mapping[int, ClassVectors]) -> dict[int, float]:
     """For each client the share of its classes whose prototype points clearly away from the mean *direction* of the
     other holders', where these agree: directions, since one long vector would turn a mean of vectors, and honest
     clients away from it. Of the classes that three clients hold at least; a client without any is missing."""

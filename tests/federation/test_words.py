@@ -49,9 +49,9 @@ def test_one_class_alone_is_told(held, names, words):
         (["resnet8", "mlp"], 28, ["resnet8", "mlp"]),
         (["a" * 30, "b"], 28, ["a" * 27 + "…", "b"]),
         (
-            ["/srv/hospitals/work/project/nets.py:mlp", "/srv/hospitals/work/project/nets.py:cnn"],
+            ["/srv/hospitals/team/project/nets.py:mlp", "/srv/hospitals/team/project/nets.py:cnn"],
             28,
-            ["…work/project/nets.py:mlp", "…work/project/nets.py:cnn"],
+            ["…team/project/nets.py:mlp", "…team/project/nets.py:cnn"],
         ),
         # one and the same name stays one, and there may be several groups
         (

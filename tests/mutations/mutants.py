@@ -237,8 +237,8 @@ MUTANTS = {
     ),
     "long beside all models": Mutant(
         R + "outliers.py",
-        "if models.get(p) == models.get(partition)]",
-        "]",
+        "by_model.setdefault(models.get(partition), [])",
+        "by_model.setdefault(next(iter(models.values())), [])",
         S + "rounds/test_outliers.py -k model",
     ),
     "a wide scatter counts whole": Mutant(

@@ -250,7 +250,7 @@ def test_classes_have_their_names_also_where_a_picture_has_room_for_numbers_alon
     assert "by number" not in outline(plain).text
 
 
-PATH = "/srv/hospitals/work/project/nets.py:"
+PATH = "/srv/hospitals/team/project/nets.py:"
 
 
 def test_two_models_of_one_file_stay_two(plain, tmp_path):
@@ -278,7 +278,7 @@ def test_two_models_of_one_file_stay_two(plain, tmp_path):
     own = [sum(rows for *_, rows in models[name]) for name in sorted(models)]
     assert drawn == dict(zip(("", "-1", "-2", "-3"), [sum(own), *own], strict=True))
     text = " ".join(outline(folder).text.split())
-    assert "class rows all clients …work/project/nets.py:cnn …work/project/nets.py:mlp all clients" in text
+    assert "class rows all clients …team/project/nets.py:cnn …team/project/nets.py:mlp all clients" in text
     assert "class 4 13 69.2" in text
     # files have the names whole, pictures what tells them apart
     assert {row["model"] for row in table(folder, "accuracy-models")} == set(names.values())
