@@ -66,7 +66,7 @@ print("MARKS " + json.dumps(marks))
 
 def fedavg_cnn(input_shape: tuple[int, ...], **_: Any) -> nn.Module:
     """FedAvgCNN up to the layer that leads to d."""
-    from models.small import cnn2
+    from protosphere.models.small import cnn2
 
     return cnn2(input_shape, (32, 64), normed=False, padded=False)
 
@@ -102,8 +102,8 @@ def ours(folder: Path, rounds: int, device: str, settings: str) -> list[tuple[fl
     """Processor and clock at the end of each round of ours, in this process."""
     import torch
 
-    from experiments.runtime.grid import LocalGrid, run_in_process
-    from experiments.runtime.run_config import read_assignments
+    from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
+    from protosphere.experiments.runtime.run_config import read_assignments
 
     torch.set_num_threads(1)
     marks: list[tuple[float, float]] = []

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from prototypes.alignment import align
+from protosphere.prototypes.alignment import align
 
 REPETITIONS = 5
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.common import ROOT, where
-from experiments.compare.figures import VALIDATION, spread
-from experiments.compare.paired import Difference, ahead, difference
-from experiments.compare.plan import Comparison, read
-from experiments.compare.sweep import best_of, swept
-from experiments.compare.tables import accuracy
-from reports import canvas
+from protosphere.experiments.compare.figures import VALIDATION, spread
+from protosphere.experiments.compare.paired import Difference, ahead, difference
+from protosphere.experiments.compare.plan import Comparison, read
+from protosphere.experiments.compare.sweep import best_of, swept
+from protosphere.experiments.compare.tables import accuracy
+from protosphere.reports import canvas
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

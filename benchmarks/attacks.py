@@ -27,10 +27,10 @@ import numpy as np
 from flwr.app import Array, Message
 
 from benchmarks.common import own_home, percent, where
-from experiments.runtime.grid import LocalGrid, run_in_process
-from experiments.runtime.run_config import plan
-from strategies import read_settings
-from strategies.protosphere import SCALE
+from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
+from protosphere.experiments.runtime.run_config import plan
+from protosphere.strategies import read_settings
+from protosphere.strategies.protosphere import SCALE
 
 CLIENTS = 10
 LIARS = {1: (4,), 3: (1, 4, 9)}

@@ -20,14 +20,14 @@ from flwr.app import Context, RecordDict
 from torch.nn.functional import cross_entropy
 
 from benchmarks.common import own_home, where
-from client_app.client import Client
-from client_app.state import new_state
-from client_app.trainer import batches
-from experiments.runtime.grid import run_in_process
-from experiments.runtime.run_config import plan
-from federation.seeds import generator, limited_threads
-from models.optim import EagerSGD
-from prototypes.losses import prototype_pull
+from protosphere.client_app.client import Client
+from protosphere.client_app.state import new_state
+from protosphere.client_app.trainer import batches
+from protosphere.experiments.runtime.grid import run_in_process
+from protosphere.experiments.runtime.run_config import plan
+from protosphere.federation.seeds import generator, limited_threads
+from protosphere.models.optim import EagerSGD
+from protosphere.prototypes.losses import prototype_pull
 
 ROUNDS = 4
 DIGITS = 'strategy="fedproto"'

@@ -21,13 +21,13 @@ import torch
 from torch import nn
 
 from benchmarks.common import where
-from client_app.cohort import Cohorts
-from client_app.state import lay_out, new_state
-from client_app.trainer import Job, measured
-from data.client_data import ClientData, InputTransform, Rows
-from federation.seeds import limited_threads
-from prototypes.prototype_set import PrototypeSet
-from strategies import read_settings
+from protosphere.client_app.cohort import Cohorts
+from protosphere.client_app.state import lay_out, new_state
+from protosphere.client_app.trainer import Job, measured
+from protosphere.data.client_data import ClientData, InputTransform, Rows
+from protosphere.federation.seeds import limited_threads
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies import read_settings
 
 CLASSES = 10
 Act = Callable[[list[Job]], None]

@@ -22,13 +22,13 @@ from typing import Any
 
 from benchmarks.common import ROOT, own_home, where
 from benchmarks.probe.clock import VARIABLE
-from experiments.demo_data import write_sites
-from experiments.runtime.deployment import CONNECTION, Deployment, Site
-from experiments.runtime.grid import run_in_process
-from experiments.runtime.launch import launch
+from protosphere.experiments.demo_data import write_sites
+from protosphere.experiments.runtime.deployment import CONNECTION, Deployment, Site
+from protosphere.experiments.runtime.grid import run_in_process
+from protosphere.experiments.runtime.launch import launch
 
 MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")
-PACKAGES = ("prototypes", "models", "data", "federation", "strategies", "client_app", "server_app")
+PACKAGES = ("protosphere", "client_app", "data", "models", "server_app", "strategies")
 INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 INTERVALS = ("1.0", "0.1")
 EMPTY = """
@@ -72,8 +72,8 @@ def timed_app(folder: Path) -> Path:
     _add_probe(folder)
     text = (ROOT / "pyproject.toml").read_text()
     for old, new in (
-        ("server_app.app:app", "probe.timed_server:app"),
-        ("client_app.app:app", "probe.timed_client:app"),
+        ("protosphere.server_app.app:app", "probe.timed_server:app"),
+        ("protosphere.client_app.app:app", "probe.timed_client:app"),
     ):
         assert old in text
         text = text.replace(old, new)

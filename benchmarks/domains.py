@@ -82,9 +82,9 @@ def paint(folder: Path, target: Path) -> None:
     import torch
     from sklearn.manifold import TSNE
 
-    from federation.wire.payloads import EVERYONE
-    from runs.folder import RunFolder
-    from strategies.rounds.checkpoint import unpack
+    from protosphere.federation.wire.payloads import EVERYONE
+    from protosphere.runs.folder import RunFolder
+    from protosphere.strategies.rounds.checkpoint import unpack
 
     tensors, _ = RunFolder(folder).load_checkpoint()
     downloads = {partition: each for partition, each in unpack(tensors)[1].items() if partition != EVERYONE}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from benchmarks.common import where
-from prototypes.masks import class_masks
+from protosphere.prototypes.masks import class_masks
 
 Masks = NDArray[np.bool_]
 

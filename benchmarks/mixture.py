@@ -23,8 +23,8 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from benchmarks.common import where
-from prototypes.mixture import LEAST_FLOOR, RELATIVE_FLOOR, fit_class_mixtures, fuse
-from prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.mixture import LEAST_FLOOR, RELATIVE_FLOOR, fit_class_mixtures, fuse
+from protosphere.prototypes.mixture_set import MixtureSet
 
 REPETITIONS = 5
 CLASSES, SAMPLES, DIM, COMPONENTS = 100, 500, 128, 4

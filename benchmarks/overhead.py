@@ -16,10 +16,10 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.common import own_home, where
-from experiments.runtime.grid import run_in_process
-from experiments.runtime.launch import launch
-from experiments.runtime.run_config import plan
-from runs.folder import RunFolder
+from protosphere.experiments.runtime.grid import run_in_process
+from protosphere.experiments.runtime.launch import launch
+from protosphere.experiments.runtime.run_config import plan
+from protosphere.runs.folder import RunFolder
 
 EMPTY = {
     "pyproject.toml": """

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 import torch
 
 from benchmarks.common import where
-from prototypes.personalisation import EPSILON, WEIGHTINGS, personalise
-from prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.personalisation import EPSILON, WEIGHTINGS, personalise
+from protosphere.prototypes.prototype_set import PrototypeSet
 
 REPETITIONS = 5
 ALPHA = 0.5

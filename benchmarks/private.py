@@ -24,11 +24,11 @@ import torch
 from pyarrow import compute, parquet
 
 from benchmarks.common import percent, summary_of, where
-from client_app.ledger import Asked, Ledger
-from models.encoder import public_encoder
-from prototypes.accounting import rho_of
-from prototypes.discrete_gaussian import draw
-from prototypes.release import Shape, class_sums, noisy
+from protosphere.client_app.ledger import Asked, Ledger
+from protosphere.models.encoder import public_encoder
+from protosphere.prototypes.accounting import rho_of
+from protosphere.prototypes.discrete_gaussian import draw
+from protosphere.prototypes.release import Shape, class_sums, noisy
 
 TASK = "alpha=0.1 rounds=20"
 WAYS = 'partition="way-shot" ways=3 split="official" rounds=5 evaluate-every=5 models="tiny_cnn,tiny_perceptron"'

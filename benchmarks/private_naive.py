@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
 from benchmarks.common import where
-from data.decoded import decoded
-from federation.seeds import derive, generator
-from federation.settings import home
-from models import build
-from models.encoder import public_encoder
+from protosphere.data.decoded import decoded
+from protosphere.federation.seeds import derive, generator
+from protosphere.federation.settings import home
+from protosphere.models import build
+from protosphere.models.encoder import public_encoder
 
 WIDTH = 64
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, interpolate
 
-from data.decoded import decoded
-from federation.seeds import derive, generator
-from federation.settings import home
-from models import build
+from protosphere.data.decoded import decoded
+from protosphere.federation.seeds import derive, generator
+from protosphere.federation.settings import home
+from protosphere.models import build
 
 MODEL, WIDTH, SIZE, BATCH = "tiny_cnn", 64, 28, 32
 FILE = '''"""The extractor of a {model} that learnt {classes} classes of other data, at {size}x{size} pixels."""
@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.nn.functional import interpolate
 
-from models import build
+from protosphere.models import build
 
 
 class Encoder(nn.Module):

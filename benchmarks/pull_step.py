@@ -12,8 +12,8 @@ import time
 import torch
 from torch import Tensor, nn
 
-import models
-from prototypes.losses import PULLS, prototype_pull
+from protosphere import models
+from protosphere.prototypes.losses import PULLS, prototype_pull
 
 REPETITIONS = 5
 K, D = 10, 512

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from benchmarks.common import where
-from prototypes.prototype_set import PrototypeSet
-from prototypes.refinement import class_sums, mean_directions, refine
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.refinement import class_sums, mean_directions, refine
 
 REPETITIONS = 5
 BLOCK = 50  # rows whose products with all others are held at once: with all of them, K = 1000 would take 4 GB

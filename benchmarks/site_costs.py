@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.all_methods import SECONDS, run_one
 from benchmarks.answers import PAGES, RESULTS
 from benchmarks.common import where
-from reports import canvas
-from strategies import read_settings
+from protosphere.reports import canvas
+from protosphere.strategies import read_settings
 
 NAME = "site_costs"
 BASE = "local"

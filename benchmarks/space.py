@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import own_home, percent, where
-from data.client_data import ClientData, Rows, client_data
-from federation.data_spec import data_spec
-from federation.settings import Scalar
-from models.encoder import Encoder, public_encoder
-from prototypes.discriminant import covariance_of_sums, linear_discriminant
-from strategies import read_settings
-from strategies.encoder_space import directions
-from strategies.protosphere import spoken_for
+from protosphere.data.client_data import ClientData, Rows, client_data
+from protosphere.federation.data_spec import data_spec
+from protosphere.federation.settings import Scalar
+from protosphere.models.encoder import Encoder, public_encoder
+from protosphere.prototypes.discriminant import covariance_of_sums, linear_discriminant
+from protosphere.strategies import read_settings
+from protosphere.strategies.encoder_space import directions
+from protosphere.strategies.protosphere import spoken_for
 
 CLIENTS, DIM, FEWEST, SHRINKAGE = 10, 64, 5, 0.01
 Statistics = tuple[Tensor, Tensor, Tensor]  # class means (K, d), counts (K,), scatter (d, d) a row

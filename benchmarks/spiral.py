@@ -19,11 +19,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.common import own_home, preset, where
-from client_app.client import Client
-from client_app.evaluation import features_of
-from experiments.runtime.grid import run_in_process
-from strategies import known_settings
-from strategies.frame import seeded_frame
+from protosphere.client_app.client import Client
+from protosphere.client_app.evaluation import features_of
+from protosphere.experiments.runtime.grid import run_in_process
+from protosphere.strategies import known_settings
+from protosphere.strategies.frame import seeded_frame
 
 RUNS: dict[str, dict[str, Any]] = {
     "Local": {"strategy": "local"},

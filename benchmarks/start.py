@@ -24,7 +24,14 @@ def first_line(settings: Sequence[str], *options: str) -> tuple[float, float, li
     with own_home() as home, (home / "errors").open("w+") as errors:
         began = time.perf_counter()
         run = subprocess.Popen(
-            [sys.executable, *options, "-m", "cli.main", "run", *(word for text in settings for word in ("-c", text))],
+            [
+                sys.executable,
+                *options,
+                "-m",
+                "protosphere.cli.main",
+                "run",
+                *(word for text in settings for word in ("-c", text)),
+            ],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

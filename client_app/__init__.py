@@ -1,6 +1,11 @@
 """The ClientApp: one training loop, one evaluation, one store for all methods."""
 
-from federation.startup import uncollected
+from protosphere.federation.startup import uncollected
+
+if __name__ == "client_app":
+    raise ImportError(
+        "this is protosphere.client_app: import it by that name; a client_app/ of your own needs an __init__.py"
+    )
 
 with uncollected():
     import torch as torch

@@ -8,20 +8,20 @@ from functools import wraps
 from flwr.app import Context, Error, Message, MessageType
 from flwr.clientapp import ClientApp
 
-from client_app.client import USER_ERRORS, Client
-from client_app.diary import note
-from client_app.run import run_of
-from client_app.told import KINDS, OPEN, over_ray, told, withheld
-from client_app.trainer import Job, Outcome, Stages, finished
-from federation.homes import OTHER_HOME, OtherHomeError, refuse_other, stores
-from federation.seeds import limited_threads
-from federation.settings import SettingError
-from federation.startup import end_at_once
-from federation.wire.codec import CodecError
-from federation.wire.messages import decode_instruction, decode_question, encode_identity, encode_report
-from federation.wire.payloads import Identity, Instruction, Report
-from strategies import unpacked
-from strategies.own_method import FAILED, MethodError, in_method
+from protosphere.client_app.client import USER_ERRORS, Client
+from protosphere.client_app.diary import note
+from protosphere.client_app.run import run_of
+from protosphere.client_app.told import KINDS, OPEN, over_ray, told, withheld
+from protosphere.client_app.trainer import Job, Outcome, Stages, finished
+from protosphere.federation.homes import OTHER_HOME, OtherHomeError, refuse_other, stores
+from protosphere.federation.seeds import limited_threads
+from protosphere.federation.settings import SettingError
+from protosphere.federation.startup import end_at_once
+from protosphere.federation.wire.codec import CodecError
+from protosphere.federation.wire.messages import decode_instruction, decode_question, encode_identity, encode_report
+from protosphere.federation.wire.payloads import Identity, Instruction, Report
+from protosphere.strategies import unpacked
+from protosphere.strategies.own_method import FAILED, MethodError, in_method
 
 RAISED = 2  # Flower's code for a ClientApp that raised
 Answer = Callable[[Message, Context], Message]

@@ -8,18 +8,18 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from client_app.site import NodeConfig, text
-from data.client_data import ClientData, Rows, TokenTransform
-from federation.devices import exact_on
-from federation.settings import SettingError, shown
-from federation.wire.payloads import Evaluation, Payload
-from models import ModelError
-from models.encoder import Encoder, has_place, public_encoder
-from models.text import Tokens, reads_text
-from strategies import Run
-from strategies.contract import ClientState, Objective
-from strategies.encoder_space import directions
-from strategies.release import POOL, RULE
+from protosphere.client_app.site import NodeConfig, text
+from protosphere.data.client_data import ClientData, Rows, TokenTransform
+from protosphere.federation.devices import exact_on
+from protosphere.federation.settings import SettingError, shown
+from protosphere.federation.wire.payloads import Evaluation, Payload
+from protosphere.models import ModelError
+from protosphere.models.encoder import Encoder, has_place, public_encoder
+from protosphere.models.text import Tokens, reads_text
+from protosphere.strategies import Run
+from protosphere.strategies.contract import ClientState, Objective
+from protosphere.strategies.encoder_space import directions
+from protosphere.strategies.release import POOL, RULE
 
 ROWS_AT_ONCE = 256
 ENCODER = "encoder"  # in client.json

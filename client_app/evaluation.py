@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from data import ToldError
-from data.client_data import ClientData, Rows, Transform
-from federation.devices import exact
-from federation.settings import RECEIVED
-from federation.wire.confusion import width
-from federation.wire.payloads import Evaluation
-from prototypes.discriminant import discriminant_scores, pooled_covariance
-from prototypes.nearest import nearest_scores
-from prototypes.prototype_set import class_means
-from runs.figures import MAJORITY
-from strategies.contract import ClientState, Objective
+from protosphere.data import ToldError
+from protosphere.data.client_data import ClientData, Rows, Transform
+from protosphere.federation.devices import exact
+from protosphere.federation.settings import RECEIVED
+from protosphere.federation.wire.confusion import width
+from protosphere.federation.wire.payloads import Evaluation
+from protosphere.prototypes.discriminant import discriminant_scores, pooled_covariance
+from protosphere.prototypes.nearest import nearest_scores
+from protosphere.prototypes.prototype_set import class_means
+from protosphere.runs.figures import MAJORITY
+from protosphere.strategies.contract import ClientState, Objective
 
 # Rows at once that were fastest: on a CPU images of a convolution fit in its cache, so of small ones more, at least
 # IMAGES_AT_ONCE; a GPU wants many.

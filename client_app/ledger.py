@@ -28,13 +28,13 @@ from filelock import FileLock
 from safetensors import SafetensorError
 from torch import Tensor
 
-from data import ToldError
-from data.files import LARGEST_RECORD, read_whole, replacing, sync
-from data.sealed import read_sealed, sealed
-from data.tensor_files import NAME, read_tensors, write_tensors
-from prototypes.accounting import epsilon_of
-from prototypes.discrete_gaussian import draw
-from prototypes.release import Shape, noisy
+from protosphere.data import ToldError
+from protosphere.data.files import LARGEST_RECORD, read_whole, replacing, sync
+from protosphere.data.sealed import read_sealed, sealed
+from protosphere.data.tensor_files import NAME, read_tensors, write_tensors
+from protosphere.prototypes.accounting import epsilon_of
+from protosphere.prototypes.discrete_gaussian import draw
+from protosphere.prototypes.release import Shape, noisy
 
 TEXTS, NUMBERS = ("time", "run", "unit", "encoder", "key"), ("variance", "rho", "delta")
 RENEWED = "renewed"

@@ -13,23 +13,23 @@ from typing import Any
 
 from torch import Tensor
 
-from client_app.diary import append
-from client_app.encoded import Encoded
-from client_app.ledger import Asked, Ledger, Limit
-from client_app.site import NodeConfig, text
-from client_app.store import Store
-from client_app.trainer import Stages
-from data.assignment import DataSpec
-from data.client_data import ClientData
-from federation.homes import OtherHomeError
-from federation.settings import SettingError, Settings, home
-from federation.wire.payloads import Identity, Instruction, Payload, Report
-from prototypes.accounting import rho_of
-from prototypes.prototype_set import PrototypeSet
-from prototypes.release import Shape, class_sums, finished
-from strategies import Run
-from strategies.contract import Objective
-from strategies.release import encoder_scores, parted
+from protosphere.client_app.diary import append
+from protosphere.client_app.encoded import Encoded
+from protosphere.client_app.ledger import Asked, Ledger, Limit
+from protosphere.client_app.site import NodeConfig, text
+from protosphere.client_app.store import Store
+from protosphere.client_app.trainer import Stages
+from protosphere.data.assignment import DataSpec
+from protosphere.data.client_data import ClientData
+from protosphere.federation.homes import OtherHomeError
+from protosphere.federation.settings import SettingError, Settings, home
+from protosphere.federation.wire.payloads import Identity, Instruction, Payload, Report
+from protosphere.prototypes.accounting import rho_of
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.release import Shape, class_sums, finished
+from protosphere.strategies import Run
+from protosphere.strategies.contract import Objective
+from protosphere.strategies.release import encoder_scores, parted
 
 log = logging.getLogger("protosphere")
 

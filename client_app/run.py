@@ -7,11 +7,11 @@ from typing import Any
 
 from flwr.app import Context
 
-from client_app.site import text
-from client_app.told import simulated
-from federation.settings import SettingError
-from models import ModelError, plugins
-from strategies import Run, read_settings, unpacked
+from protosphere.client_app.site import text
+from protosphere.client_app.told import simulated
+from protosphere.federation.settings import SettingError
+from protosphere.models import ModelError, plugins
+from protosphere.strategies import Run, read_settings, unpacked
 
 
 def run_of(context: Context) -> Run:

@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from data.assignment import DataSpec
-from data.columns import Columns
-from data.shared_set import SharedTestSpec
-from federation.data_spec import data_spec, shared_test_spec
-from federation.devices import device_of
-from federation.own_code import own_code
-from federation.settings import SettingError, Settings, device_name, shown
-from models import plugins, told_name
+from protosphere.data.assignment import DataSpec
+from protosphere.data.columns import Columns
+from protosphere.data.shared_set import SharedTestSpec
+from protosphere.federation.data_spec import data_spec, shared_test_spec
+from protosphere.federation.devices import device_of
+from protosphere.federation.own_code import own_code
+from protosphere.federation.settings import SettingError, Settings, device_name, shown
+from protosphere.models import plugins, told_name
 
 NodeConfig = Mapping[str, Any]
 COLUMNS = ("text-column", "label-column", "group-column")

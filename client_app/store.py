@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from data import ToldError
-from data.files import replacing
-from data.sealed import DamagedError, read_sealed, sealed
-from data.tensor_files import NAME, read_tensors, write_tensors
-from federation.devices import exact_on
-from federation.homes import token_digest
-from federation.wire.payloads import Payload, from_tensors, to_tensors
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import ClientState
+from protosphere.data import ToldError
+from protosphere.data.files import replacing
+from protosphere.data.sealed import DamagedError, read_sealed, sealed
+from protosphere.data.tensor_files import NAME, read_tensors, write_tensors
+from protosphere.federation.devices import exact_on
+from protosphere.federation.homes import token_digest
+from protosphere.federation.wire.payloads import Payload, from_tensors, to_tensors
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import ClientState
 
 KEPT_GENERATIONS = 2
 MADE = "made"  # beside what was received: the round that made it

@@ -5,16 +5,16 @@ import logging
 import sys
 import traceback
 
-from client_app.evaluation import DivergenceError
-from client_app.ledger import LedgerError
-from client_app.site import NodeConfig, has_own
-from client_app.store import StoreError
-from data import DataError, UnsizedError
-from federation.settings import SettingError
-from federation.wire.checks import MessageError
-from federation.wire.codec import CodecError
-from models import ModelError
-from strategies.own_method import MethodError
+from protosphere.client_app.evaluation import DivergenceError
+from protosphere.client_app.ledger import LedgerError
+from protosphere.client_app.site import NodeConfig, has_own
+from protosphere.client_app.store import StoreError
+from protosphere.data import DataError, UnsizedError
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.checks import MessageError
+from protosphere.federation.wire.codec import CodecError
+from protosphere.models import ModelError
+from protosphere.strategies.own_method import MethodError
 
 log = logging.getLogger("protosphere")
 

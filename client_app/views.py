@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from strategies.contract import Phase
+from protosphere.strategies.contract import Phase
 
 
 class UnstackableError(Exception):

@@ -2,6 +2,9 @@
 
 from typing import Self
 
+if __name__ == "data":
+    raise ImportError("this is protosphere.data: import it by that name; a data/ of your own needs an __init__.py")
+
 
 class ToldError(ValueError):
     """An error with two texts: a sentence for whoever has the machine, and what may be told elsewhere.

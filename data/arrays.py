@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from data import DataError
-from data.columns import MOST_NAMES, Columns
-from data.files import replacing
+from protosphere.data import DataError
+from protosphere.data.columns import MOST_NAMES, Columns
+from protosphere.data.files import replacing
 
 SUFFIX = ".npz"
 AXES = ("NCHW", "NHWC", "NHW")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.files import replacing
+from protosphere.data.files import replacing
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,22 +8,22 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 
-from data import DataError
-from data.assigned import Assignment as Assignment
-from data.assigned import read_assignment, write_assignment
-from data.columns import USUAL, Columns
-from data.content import occurs_once
-from data.decoded import Decoded, Recipe, decode
-from data.domains import is_several, kept_all, open_all
-from data.folders import Listed
-from data.groups import Units, shared_group, units_of
-from data.mixed import MIXED, cells_of, mixed_rows
-from data.own_deal import COLUMN, Code, column_clients, column_rows, dealt_by_code, unit_values
-from data.partitions import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
-from data.secret_split import secret_split
-from data.sources import is_path
-from data.table import TABLE, table_digest, table_rows
-from data.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
+from protosphere.data import DataError
+from protosphere.data.assigned import Assignment as Assignment
+from protosphere.data.assigned import read_assignment, write_assignment
+from protosphere.data.columns import USUAL, Columns
+from protosphere.data.content import occurs_once
+from protosphere.data.decoded import Decoded, Recipe, decode
+from protosphere.data.domains import is_several, kept_all, open_all
+from protosphere.data.folders import Listed
+from protosphere.data.groups import Units, shared_group, units_of
+from protosphere.data.mixed import MIXED, cells_of, mixed_rows
+from protosphere.data.own_deal import COLUMN, Code, column_clients, column_rows, dealt_by_code, unit_values
+from protosphere.data.partitions import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
+from protosphere.data.secret_split import secret_split
+from protosphere.data.sources import is_path
+from protosphere.data.table import TABLE, table_digest, table_rows
+from protosphere.data.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
 
 SPLITS = ("pooled", "official")
 FORMAT = 3

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data import DataError
-from data.assignment import DataSpec, assignment, kept_assignment, open_data
-from data.decoded import Decoded
-from data.partitions import class_counts
-from data.recent import Recent
-from data.tabular import Column, columns_of, numeric
-from data.texts import Texts
-from data.way_shot import WAY_SHOT
+from protosphere.data import DataError
+from protosphere.data.assignment import DataSpec, assignment, kept_assignment, open_data
+from protosphere.data.decoded import Decoded
+from protosphere.data.partitions import class_counts
+from protosphere.data.recent import Recent
+from protosphere.data.tabular import Column, columns_of, numeric
+from protosphere.data.texts import Texts
+from protosphere.data.way_shot import WAY_SHOT
 
 __all__ = [
     "ClientData",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data import DataError
+from protosphere.data import DataError
 
 if TYPE_CHECKING:
     import datasets

@@ -14,22 +14,23 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from data import DataError, UnsizedError
-from data.arrays import Arrays, read_arrays
-from data.columns import USUAL, Columns, column_values
-from data.folders import SCHEMA, Folder, Listed, refuse_unlisted
-from data.images import decode_images, in_bytes, resized
-from data.own_deal import Code
-from data.own_rows import read_code
-from data.sealed import KIND, opened, sealed
-from data.sources import Source, load_source, locate
-from data.tabular import Column, columns_of, is_numbers, read_table
-from data.texts import CONTENT, Texts, write_texts
+from protosphere.data import DataError, UnsizedError
+from protosphere.data.arrays import Arrays, read_arrays
+from protosphere.data.columns import USUAL, Columns, column_values
+from protosphere.data.folders import SCHEMA, Folder, Listed, refuse_unlisted
+from protosphere.data.images import decode_images, in_bytes, resized
+from protosphere.data.own_deal import Code
+from protosphere.data.own_rows import read_code
+from protosphere.data.sealed import KIND, opened, sealed
+from protosphere.data.sources import Source, load_source, locate
+from protosphere.data.tabular import Column, columns_of, is_numbers, read_table
+from protosphere.data.texts import CONTENT, Texts, write_texts
 
 FORMAT = 3
 MOST_PIXELS = 4096  # of a side: a slip of the finger would fill the disk
 _BATCH = 1000
-_log = logging.getLogger(__name__)
+# no child of `protosphere`, whose lines a run shows
+_log = logging.getLogger("data.decoded")
 # path, inode, time and size of the files that this process has held against their digests: an entry is opened often
 _checked: set[tuple[Path, int, int, int]] = set()
 

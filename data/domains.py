@@ -15,17 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
-from data import DataError
-from data.decoded import Decoded, Recipe, cache_key, decode, kept, read_kept, write_about
-from data.folders import TEST_SPLITS, Folder, listed_classes, seen
-from data.images import in_bytes, resized
-from data.sources import is_path, locate
-from data.texts import Texts
+from protosphere.data import DataError
+from protosphere.data.decoded import Decoded, Recipe, cache_key, decode, kept, read_kept, write_about
+from protosphere.data.folders import TEST_SPLITS, Folder, listed_classes, seen
+from protosphere.data.images import in_bytes, resized
+from protosphere.data.sources import is_path, locate
+from protosphere.data.texts import Texts
 
 CLASSES = ("same", "union")
 _EVERY = "*"
 _BLOCK = 1000
-_log = logging.getLogger(__name__)
+# no child of `protosphere`, whose lines a run shows
+_log = logging.getLogger("data.domains")
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data import DataError
-from data.alone import TOO_DEEP
-from data.files import LARGEST_ROW, refuse_irregular
-from data.sources import Source
+from protosphere.data import DataError
+from protosphere.data.alone import TOO_DEEP
+from protosphere.data.files import LARGEST_ROW, refuse_irregular
+from protosphere.data.sources import Source
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data import DataError
-from data.way_shot import FEWEST_WAYS, check_draws, check_ways, draw_wanted, hand_out, refuse_too_few
+from protosphere.data import DataError
+from protosphere.data.way_shot import FEWEST_WAYS, check_draws, check_ways, draw_wanted, hand_out, refuse_too_few
 
 MIXED = "mixed"
 

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from data import DataError
+from protosphere.data import DataError
 
 COLUMN = "column"
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from data import DataError
-from data.arrays import Arrays, arranged
-from data.own_deal import Code
+from protosphere.data import DataError
+from protosphere.data.arrays import Arrays, arranged
+from protosphere.data.own_deal import Code
 
 
 def read_code(code: Code, class_names: tuple[str, ...] = ()) -> Arrays:

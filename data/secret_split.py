@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from data.content import content_hashes
-from data.decoded import Decoded
-from data.groups import Units
+from protosphere.data.content import content_hashes
+from protosphere.data.decoded import Decoded
+from protosphere.data.groups import Units
 
 
 def secret_split(

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from data import DataError
-from data.assignment import DataSpec, assignment, open_data
-from data.client_data import Encode, Rows, rows_of
-from data.columns import Columns
-from data.content import content_hashes, fingerprint
-from data.decoded import Decoded
-from data.sources import is_path
-from data.texts import Texts
+from protosphere.data import DataError
+from protosphere.data.assignment import DataSpec, assignment, open_data
+from protosphere.data.client_data import Encode, Rows, rows_of
+from protosphere.data.columns import Columns
+from protosphere.data.content import content_hashes, fingerprint
+from protosphere.data.decoded import Decoded
+from protosphere.data.sources import is_path
+from protosphere.data.texts import Texts
 
 
 @dataclass(frozen=True)

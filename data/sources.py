@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data import DataError
-from data.alone import usable
-from data.columns import (
+from protosphere.data import DataError
+from protosphere.data.alone import usable
+from protosphere.data.columns import (
     USUAL,
     Columns,
     check_alike,
@@ -26,10 +26,10 @@ from data.columns import (
     refuse_many,
     roles,
 )
-from data.files import LARGEST_ROW, refuse_irregular
-from data.folders import TEST_SPLITS, Folder, read_folder
-from data.spiral import NUM_CLASSES, spiral
-from data.text_files import batches, column_types
+from protosphere.data.files import LARGEST_ROW, refuse_irregular
+from protosphere.data.folders import TEST_SPLITS, Folder, read_folder
+from protosphere.data.spiral import NUM_CLASSES, spiral
+from protosphere.data.text_files import batches, column_types
 
 if TYPE_CHECKING:
     import datasets

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data import DataError
-from data.text_files import batches, column_types, json_rows
+from protosphere.data import DataError
+from protosphere.data.text_files import batches, column_types, json_rows
 
 if TYPE_CHECKING:
     import pyarrow

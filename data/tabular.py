@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from data import DataError
-from data.alone import usable
-from data.arrays import Arrays
-from data.cells import MISSING, as_numbers, as_words, is_number
-from data.columns import (
+from protosphere.data import DataError
+from protosphere.data.alone import usable
+from protosphere.data.arrays import Arrays
+from protosphere.data.cells import MISSING, as_numbers, as_words, is_number
+from protosphere.data.columns import (
     LABEL_COLUMNS,
     TEXT_COLUMNS,
     Columns,
@@ -32,9 +32,9 @@ from data.columns import (
     refuse_absent,
     refuse_many,
 )
-from data.files import replacing
-from data.folders import SCHEMA, Folder
-from data.tables import read_columns, types_of
+from protosphere.data.files import replacing
+from protosphere.data.folders import SCHEMA, Folder
+from protosphere.data.tables import read_columns, types_of
 
 if TYPE_CHECKING:
     import pyarrow

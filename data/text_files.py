@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data import DataError
+from protosphere.data import DataError
 
 if TYPE_CHECKING:
     import pyarrow

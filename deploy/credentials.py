@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from cli.help import Command, Group
+from protosphere.cli.help import Command, Group
 
 PRIVATE, PUBLIC = 0o600, 0o644
 AUTHORITY_DAYS = 3650

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from experiments.demo_data import write_sites
-from experiments.runtime.connection import FlowerError
-from experiments.runtime.deployment import CONNECTION, Deployment, Site
-from experiments.runtime.guardian import guarded
-from experiments.runtime.processes import Family, Interrupted, interruptible
-from federation.settings import home
+from protosphere.experiments.demo_data import write_sites
+from protosphere.experiments.runtime.connection import FlowerError
+from protosphere.experiments.runtime.deployment import CONNECTION, Deployment, Site
+from protosphere.experiments.runtime.guardian import guarded
+from protosphere.experiments.runtime.processes import Family, Interrupted, interruptible
+from protosphere.federation.settings import home
 
 MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")
 SETTINGS = 'rounds=5 dataset="digits-of-three-sites" start-timeout=120.0 round-timeout=120.0'
@@ -81,7 +81,7 @@ def _guarded(folder: Path, extra: str) -> int:
 
 
 def _run(deployment: Deployment, family: Family, extra: str) -> int:
-    command = [sys.executable, "-m", "cli.main", "run", "--superlink", CONNECTION]
+    command = [sys.executable, "-m", "protosphere.cli.main", "run", "--superlink", CONNECTION]
     given = [SETTINGS, *([extra] if extra else [])]
     words = [word for text in given for word in ("-c", text)] + ["--results", str(home().absolute() / "results")]
     _say(f"FLWR_HOME={deployment.config} protosphere {shlex.join([*command[3:], *words])}")

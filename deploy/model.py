@@ -2,7 +2,7 @@
 
 import sys
 
-from models import ModelError, check_model
+from protosphere.models import ModelError, check_model
 
 if __name__ == "__main__":
     try:

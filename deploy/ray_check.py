@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from experiments.runtime.cluster import cluster_at
-from experiments.runtime.connection import find_executable
-from experiments.runtime.guardian import guarded
-from experiments.runtime.processes import Family, Interrupted, interruptible
-from experiments.runtime.superlink import free_port
+from protosphere.experiments.runtime.cluster import cluster_at
+from protosphere.experiments.runtime.connection import find_executable
+from protosphere.experiments.runtime.guardian import guarded
+from protosphere.experiments.runtime.processes import Family, Interrupted, interruptible
+from protosphere.experiments.runtime.superlink import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 # counts steps of training by the node that takes them: a byte each, in a file a process
@@ -113,7 +113,7 @@ class Check:
         return family
 
     def _alive(self) -> int:
-        from federation.settings import SettingError
+        from protosphere.federation.settings import SettingError
 
         try:
             return len(cluster_at(self.address).nodes)
@@ -153,7 +153,7 @@ class Check:
     def started(self, *words: str) -> "subprocess.Popen[str]":
         """`protosphere ...` over the cluster."""
         _say(f"protosphere {' '.join(words)}".replace(str(self.place), "..."))
-        command = [sys.executable, "-m", "cli.main", *words]
+        command = [sys.executable, "-m", "protosphere.cli.main", *words]
         environment = os.environ | {"PROTOSPHERE_HOME": str(self.home), "COLUMNS": "200"}
         return self.commands.start(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 

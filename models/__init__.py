@@ -10,10 +10,13 @@ from functools import partial
 import torch
 from torch import nn
 
-from models import plugins
-from models.small import FLAT, SMALL
-from models.split import ModelError, SplitModel, check_activation, keep_layout, probe, split, words_of
-from models.text import encoder_name, reads_text, same_inputs, seed_name, text_backbone, told_name
+from protosphere.models import plugins
+from protosphere.models.small import FLAT, SMALL
+from protosphere.models.split import ModelError, SplitModel, check_activation, keep_layout, probe, split, words_of
+from protosphere.models.text import encoder_name, reads_text, same_inputs, seed_name, text_backbone, told_name
+
+if __name__ == "models":
+    raise ImportError("this is protosphere.models: import it by that name; a models/ of your own needs an __init__.py")
 
 __all__ = [
     "FAMILIES",
@@ -92,10 +95,11 @@ def build(
     """Build a model on the CPU; the same arguments give the same weights to the bit, in every process.
 
     Args:
-        name: one of ours, a torchvision classifier constructor, `hf:<hub id or path>` (see `models.text`), or
+        name: one of ours, a torchvision classifier constructor, `hf:<hub id or path>` (see `protosphere.models.text`),
+        or
             `package.module:callable` or `./file.py:callable` (`model` unless it is named), which is called as
             callable(input_shape=, num_classes=, feature_dim=) and returns a SplitModel, or a backbone that
-            `models.split.split` completes.
+            `protosphere.models.split.split` completes.
         input_shape: (C, H, W) with sides of 8 pixels or more, (F,) for flat rows, (max-tokens,) for texts; any other
             for a callable, or a perceptron, which flattens it.
         feature_dim: d. num_classes: K.
@@ -164,7 +168,7 @@ def _check_name(name: str) -> None:
                 told="its model is not of the form package.module:callable or ./file.py:callable",
             )
         return
-    from models.vision import classifier_names
+    from protosphere.models.vision import classifier_names
 
     if name not in classifier_names():
         near = difflib.get_close_matches(name, [*SMALL, *FAMILIES, *classifier_names()], n=1, cutoff=0.0)[0]
@@ -196,7 +200,7 @@ def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classe
     if reads_text(name):
         return partial(text_backbone, name, input_shape)
     if not plugins.is_plugin(name):
-        from models.vision import vision_backbone
+        from protosphere.models.vision import vision_backbone
 
         return partial(vision_backbone, name, input_shape)
     return partial(_user_callable(name), input_shape=input_shape, num_classes=num_classes, feature_dim=feature_dim)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from models.seeded import drawn
-from models.split import SplitModel
+from protosphere.models.seeded import drawn
+from protosphere.models.split import SplitModel
 
 
 class WithCompanion(nn.Module):

@@ -23,12 +23,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from models import plugins
-from models.handcrafted import handcrafted
-from models.hub_vision import HubVision
-from models.seeded import drawn
-from models.split import ModelError, probe, words_of
-from models.text import encoder_name, reads_text, seed_name, text_backbone
+from protosphere.models import plugins
+from protosphere.models.handcrafted import handcrafted
+from protosphere.models.hub_vision import HubVision
+from protosphere.models.seeded import drawn
+from protosphere.models.split import ModelError, probe, words_of
+from protosphere.models.text import encoder_name, reads_text, seed_name, text_backbone
 
 RANDOM, HANDCRAFTED = "random", "handcrafted"
 USUAL = "encoder"  # what a file's callable is called, where nothing else is said
@@ -245,7 +245,7 @@ class Vision(nn.Module):
 
     def __init__(self, name: str, input_shape: tuple[int, ...]):
         super().__init__()
-        from models.vision import classifier_names, vision_backbone
+        from protosphere.models.vision import classifier_names, vision_backbone
 
         kind, _, path = name.partition(AT)
         if kind not in classifier_names():

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, interpolate, normalize
 
-from models.seeded import drawn
+from protosphere.models.seeded import drawn
 
 SIDE, CELLS, DIRECTIONS = 32, 8, 8
 OF_COLOUR = 4  # of so many features one is of colour

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from models.seeded import drawn
-from models.split import ModelError, SplitModel
-from prototypes.prototype_set import PrototypeSet
+from protosphere.models.seeded import drawn
+from protosphere.models.split import ModelError, SplitModel
+from protosphere.prototypes.prototype_set import PrototypeSet
 
 # Features shorter than this are divided by it instead of their norm: no NaN, and no float16 underflow.
 SHORTEST = 1e-6

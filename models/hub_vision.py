@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.split import ModelError
-from models.text import EncoderName, encoder_name, loading, nearest, pretrained
+from protosphere.models.split import ModelError
+from protosphere.models.text import EncoderName, encoder_name, loading, nearest, pretrained
 
 
 class HubVision(nn.Module):

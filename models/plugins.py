@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
-from models.split import ModelError, words_of
+from protosphere.models.split import ModelError, words_of
 
 RAN = "own-code"  # a folder of the home: an empty file for each content that was run, by its digest
 MISSING = "a file that it names is not to be had here, or cannot be loaded"

@@ -1,7 +1,7 @@
 """Our own backbones: perceptrons, plain convolutional networks and ResNet-8, from 8x8 images or flat vectors up.
 
-Each builder takes an input shape, (C, H, W) or (F,), and gives a backbone for `models.split.split`. Pooling comes
-before ReLU, which gives the same values to the bit (a maximum and ReLU commute) on a quarter of them.
+Each builder takes an input shape, (C, H, W) or (F,), and gives a backbone for `protosphere.models.split.split`. Pooling
+comes before ReLU, which gives the same values to the bit (a maximum and ReLU commute) on a quarter of them.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from models.split import ModelError
+from protosphere.models.split import ModelError
 
 Backbone = Callable[[tuple[int, ...]], nn.Module]
 

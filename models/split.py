@@ -41,7 +41,7 @@ class SplitModel(nn.Module):
             prototypes; "relu" is for TinyProto's analysis of dead units.
 
     Attributes:
-        input_shape: of one input, known of what `models.build` made: a second model is built for the same.
+        input_shape: of one input, known of what `protosphere.models.build` made: a second model is built for the same.
 
     Raises:
         ModelError: an unknown `feature_activation`.

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 from torchvision import models as torchvision_models
 
-from models.small import image_channels
+from protosphere.models.small import image_channels
 
 SMALL_IMAGE = 64  # pixels of the shorter side below which a stem keeps the resolution
 

@@ -9,12 +9,17 @@ What stands in `__all__` is public and stays; docs/api.md describes it. A name's
 so that the import itself takes no time.
 """
 
+import os
 import sys
 import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from protosphere.start import ours_first, refuse_strangers
+# In a checkout, and so in what Flower bundles, five packages lie beside this one; a wheel holds them inside.
+# Appended in place: the import system keeps this very list.
+_HERE = os.path.dirname(os.path.abspath(__file__))
+if not os.path.isdir(os.path.join(_HERE, "strategies")):
+    __path__.append(os.path.dirname(_HERE))
 
 if TYPE_CHECKING:
     from protosphere.clients import Client as Client
@@ -68,8 +73,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     for place, names in PLACES.items():
         if name in names:
-            refuse_strangers()
-            with ours_first(), warnings.catch_warnings():
+            with warnings.catch_warnings():
                 if "ipykernel" in sys.modules:
                     # it complains of a notebook without ipywidgets, which we need not
                     warnings.filterwarnings("ignore", message="IProgress not found")

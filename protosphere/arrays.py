@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from data import DataError
-from data.arrays import write_arrays
-from federation.settings import SettingError, home
+from protosphere.data import DataError
+from protosphere.data.arrays import write_arrays
+from protosphere.federation.settings import SettingError, home
 from protosphere.names import Value
 
 KEYS = ("x", "y", "x_test", "y_test")

@@ -11,13 +11,12 @@ import pandas as pd
 import pyarrow as pa
 import torch
 
-from data import DataError
-from data.client_data import InputTransform
-from data.tabular import Column
 from protosphere.arrays import WORDS, array
-from protosphere.start import ours_first
-from serving.predict import WITH_PROBABILITIES, Trained, inputs_of, open_trained
-from serving.rows import encoded
+from protosphere.data import DataError
+from protosphere.data.client_data import InputTransform
+from protosphere.data.tabular import Column
+from protosphere.serving.predict import WITH_PROBABILITIES, Trained, inputs_of, open_trained
+from protosphere.serving.rows import encoded
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Inputs: TypeAlias = Array | torch.Tensor | pd.DataFrame | Sequence[str | os.PathLike[str]]
@@ -54,8 +53,7 @@ class Client:
 
     def __init__(self, folder: str | os.PathLike[str], device: str = "cpu", trust: bool = False):
         self.folder = Path(folder)
-        with ours_first():
-            self._trained: Trained = open_trained(self.folder, device, trust=trust)
+        self._trained: Trained = open_trained(self.folder, device, trust=trust)
 
     @property
     def model(self) -> str:

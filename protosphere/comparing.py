@@ -13,23 +13,22 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from cli.compare_bar import Bar
-from experiments.compare.cells import cells
-from experiments.compare.engine import run_cells
-from experiments.compare.figures import every_difference, every_figure, results, spread
-from experiments.compare.folder import ComparisonFolder
-from experiments.compare.machine import share
-from experiments.compare.plan import from_table
-from experiments.compare.report import REPORT, write_all
-from experiments.compare.reuse import reuse as take_finished
-from experiments.compare.sweep import swept, tuned
-from federation.settings import SettingError, shown
 from protosphere.arrays import data_of, is_arrays
+from protosphere.cli.compare_bar import Bar
+from protosphere.experiments.compare.cells import cells
+from protosphere.experiments.compare.engine import run_cells
+from protosphere.experiments.compare.figures import every_difference, every_figure, results, spread
+from protosphere.experiments.compare.folder import ComparisonFolder
+from protosphere.experiments.compare.machine import share
+from protosphere.experiments.compare.plan import from_table
+from protosphere.experiments.compare.report import REPORT, write_all
+from protosphere.experiments.compare.reuse import reuse as take_finished
+from protosphere.experiments.compare.sweep import swept, tuned
+from protosphere.federation.settings import SettingError, shown
 from protosphere.names import Value, plain, setting, settings_of
 from protosphere.results import Report, Run
-from protosphere.start import ours_first
-from runs.places import results_root
-from runs.round import RunError
+from protosphere.runs.places import results_root
+from protosphere.runs.round import RunError
 
 Entry = str | Mapping[str, Value]
 USUAL_DATA = ("digits",)
@@ -111,8 +110,7 @@ def compare(
     jobs = plain(jobs)
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int)):
         raise SettingError(f"jobs is {shown(jobs)}, but it is a whole number.")
-    with ours_first():
-        data = _data(datasets, dataset)
+    data = _data(datasets, dataset)
     table: dict[str, Any] = {
         "methods": [_labelled(each) for each in methods],
         "datasets": data,
@@ -129,22 +127,21 @@ def compare(
         table["baseline"] = baseline
     if sweep:
         table["sweep"] = {setting(name): [plain(value) for value in values] for name, values in sweep.items()}
-    with ours_first():
-        asked = from_table("comparison", table)
-        asked = swept(replace(asked, name="-".join(entry.label for entry in asked.datasets)))
-        planned = cells(asked, {}, {})
-        machine = share(planned, jobs=jobs, in_process=True)
-        folder = ComparisonFolder.create(asked, planned, os.fspath(results_dir))
-        with folder.held():
-            if reuse:
-                take_finished(folder, planned)
-            with nullcontext() if quiet else Bar(Console(highlight=False, force_jupyter=False)) as bar:
-                tell = bar.update if bar is not None else lambda state: None
-                ended = run_cells(folder, planned, machine, tell, keep_models)
-            failed = [f"{each.cell.title}: {each.reason}" for each in ended if each.reason]
-            if len(failed) == len(planned):
-                raise RunError(f"every run of {folder.path} failed, the first with: {failed[0]}")
-            write_all(folder, asked, planned)
+    asked = from_table("comparison", table)
+    asked = swept(replace(asked, name="-".join(entry.label for entry in asked.datasets)))
+    planned = cells(asked, {}, {})
+    machine = share(planned, jobs=jobs, in_process=True)
+    folder = ComparisonFolder.create(asked, planned, os.fspath(results_dir))
+    with folder.held():
+        if reuse:
+            take_finished(folder, planned)
+        with nullcontext() if quiet else Bar(Console(highlight=False, force_jupyter=False)) as bar:
+            tell = bar.update if bar is not None else lambda state: None
+            ended = run_cells(folder, planned, machine, tell, keep_models)
+        failed = [f"{each.cell.title}: {each.reason}" for each in ended if each.reason]
+        if len(failed) == len(planned):
+            raise RunError(f"every run of {folder.path} failed, the first with: {failed[0]}")
+        write_all(folder, asked, planned)
     for words in failed:
         warnings.warn(words, stacklevel=2)
     return Comparison(folder.path)

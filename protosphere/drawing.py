@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from reports import canvas
+from protosphere.reports import canvas
 
 
 class Drawing(Figure):

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from federation.settings import Scalar, SettingError, shown
+from protosphere.federation.settings import Scalar, SettingError, shown
 
 Value = Scalar | os.PathLike[str] | Sequence[str]
 

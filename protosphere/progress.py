@@ -7,9 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cli.display import Display
-from federation.words import duration
-from reports.page import element
+from protosphere.cli.display import Display
+from protosphere.federation.words import duration
+from protosphere.reports.page import element
 
 WARNING = "warning: "
 

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from federation.homes import stores
-from federation.settings import SettingError, shown
 from protosphere import frames
 from protosphere.clients import Array, Client
-from reports import canvas
-from reports.pictures import draw_accuracy
-from reports.report import write_report
-from reports.results import Results, read_results
-from runs import history
-from runs.folder import RunFolder
-from runs.places import find_run, results_root
+from protosphere.federation.homes import stores
+from protosphere.federation.settings import SettingError, shown
+from protosphere.reports import canvas
+from protosphere.reports.pictures import draw_accuracy
+from protosphere.reports.report import write_report
+from protosphere.reports.results import Results, read_results
+from protosphere.runs import history
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.places import find_run, results_root
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

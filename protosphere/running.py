@@ -6,19 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from experiments.runtime.afterwards import left_of
-from experiments.runtime.cohorts import CohortGrid
-from experiments.runtime.grid import LocalGrid, run_in_process
-from experiments.runtime.run_config import plan
-from federation.devices import device_of
-from federation.settings import SettingError, shown
 from protosphere.arrays import data_of
+from protosphere.experiments.runtime.afterwards import left_of
+from protosphere.experiments.runtime.cohorts import CohortGrid
+from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
+from protosphere.experiments.runtime.run_config import plan
+from protosphere.federation.devices import device_of
+from protosphere.federation.settings import SettingError, shown
 from protosphere.frames import of_line
 from protosphere.names import Value, plain, settings_of
 from protosphere.progress import Progress
 from protosphere.results import Run
-from protosphere.start import ours_first
-from strategies import read_settings
+from protosphere.strategies import read_settings
 
 Engine = Literal["loop", "cohort"]
 # models are drawn from torch's global generator; a run may start another from on_round
@@ -102,13 +101,12 @@ def run(
         RunError: the run cannot go on; its last finished round can be resumed.
     """
     asked = settings_of(settings, more)
-    with ours_first():
-        named = {"strategy": strategy, "dataset": data_of(dataset)}
+    named = {"strategy": strategy, "dataset": data_of(dataset)}
     asked |= settings_of(None, {name: value for name, value in named.items() if value})
     clients = plain(clients)
     _refuse_arguments(engine, workers, clients, on_round)
     folders: list[Path] = []
-    with _ONE_AT_A_TIME, ours_first(), Progress(quiet) as progress:
+    with _ONE_AT_A_TIME, Progress(quiet) as progress:
         wanted = plan(preset=preset, resume=os.fspath(resume), clients=clients, trust=trust, more=asked)
         device_of(str(wanted.run_config["device"]), "setting `device` is")
         rounds, rule = int(wanted.run_config["rounds"]), read_settings(wanted.run_config).inference

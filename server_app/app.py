@@ -9,17 +9,17 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from federation.roster import RosterError
-from federation.settings import SettingError, refuse_relative_paths
-from federation.startup import end_at_once
-from reports.report import leave_report
-from runs.live import live, refuse_missing
-from runs.round import RunError
-from runs.status import status
-from strategies import open_folder, read_settings, refuse_foreign
-from strategies.own_method import failing_as
-from strategies.rounds.flower import PrototypeStrategy
-from strategies.rounds.stopping import OnRound
+from protosphere.federation.roster import RosterError
+from protosphere.federation.settings import SettingError, refuse_relative_paths
+from protosphere.federation.startup import end_at_once
+from protosphere.reports.report import leave_report
+from protosphere.runs.live import live, refuse_missing
+from protosphere.runs.round import RunError
+from protosphere.runs.status import status
+from protosphere.strategies import open_folder, read_settings, refuse_foreign
+from protosphere.strategies.own_method import failing_as
+from protosphere.strategies.rounds.flower import PrototypeStrategy
+from protosphere.strategies.rounds.stopping import OnRound
 
 USER_ERRORS = (SettingError, RosterError, RunError)
 # what marks our lines in Flower's stream, and among them why a run failed

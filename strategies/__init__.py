@@ -7,50 +7,55 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from federation.settings import Scalar, SettingError, Settings, check, nearest, refuse_unknown, shown
-from models import ModelError, plugins
-from strategies.contract import OF_CLAIMS, Exchange, Method, Options
-from strategies.release import RULE, check_public_encoder, refuse_unreleasable, under_release
+from protosphere.federation.settings import Scalar, SettingError, Settings, check, nearest, refuse_unknown, shown
+from protosphere.models import ModelError, plugins
+from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, Options
+from protosphere.strategies.release import RULE, check_public_encoder, refuse_unreleasable, under_release
+
+if __name__ == "strategies":
+    raise ImportError(
+        "this is protosphere.strategies: import it by that name; a strategies/ of your own needs an __init__.py"
+    )
 
 if TYPE_CHECKING:
-    from runs.folder import RunFolder
-    from strategies.rounds.flower import PrototypeStrategy
+    from protosphere.runs.folder import RunFolder
+    from protosphere.strategies.rounds.flower import PrototypeStrategy
 
 METHODS = {
-    "protosphere": "strategies.protosphere",
-    "fedproto": "strategies.fedproto",
-    "protonorm": "strategies.protonorm",
-    "fedtgp": "strategies.fedtgp",
-    "tinyproto-fp": "strategies.tinyproto:FP",
-    "tinyproto-ft": "strategies.tinyproto:FT",
-    "fedpagr": "strategies.fedpagr",
-    "fedproc": "strategies.fedproc",
-    "fedcgs": "strategies.fedcgs",
-    "gfpl": "strategies.gfpl",
-    "pfpl": "strategies.pfpl",
-    "local": "strategies.local",
-    "frame": "strategies.frame",
-    "fedavg": "strategies.fedavg",
-    "lg-fedavg": "strategies.lg_fedavg",
-    "fedper": "strategies.fedper",
-    "fedprox": "strategies.fedprox",
-    "fedrep": "strategies.fedrep",
-    "fedbn": "strategies.fedbn",
-    "fednh": "strategies.fednh",
-    "feduv": "strategies.feduv",
-    "fedfa": "strategies.fedfa",
-    "fesem": "strategies.fesem",
-    "ditto": "strategies.ditto",
-    "apfl": "strategies.apfl",
-    "fedrod": "strategies.fedrod",
-    "feddistill": "strategies.feddistill",
-    "fml": "strategies.fml",
-    "fedkd": "strategies.fedkd",
-    "fedgen": "strategies.fedgen",
-    "fedpa": "strategies.fedpa",
-    "fedgh": "strategies.fedgh",
-    "fedmrl": "strategies.fedmrl",
-    "fraug": "strategies.fraug",
+    "protosphere": "protosphere.strategies.protosphere",
+    "fedproto": "protosphere.strategies.fedproto",
+    "protonorm": "protosphere.strategies.protonorm",
+    "fedtgp": "protosphere.strategies.fedtgp",
+    "tinyproto-fp": "protosphere.strategies.tinyproto:FP",
+    "tinyproto-ft": "protosphere.strategies.tinyproto:FT",
+    "fedpagr": "protosphere.strategies.fedpagr",
+    "fedproc": "protosphere.strategies.fedproc",
+    "fedcgs": "protosphere.strategies.fedcgs",
+    "gfpl": "protosphere.strategies.gfpl",
+    "pfpl": "protosphere.strategies.pfpl",
+    "local": "protosphere.strategies.local",
+    "frame": "protosphere.strategies.frame",
+    "fedavg": "protosphere.strategies.fedavg",
+    "lg-fedavg": "protosphere.strategies.lg_fedavg",
+    "fedper": "protosphere.strategies.fedper",
+    "fedprox": "protosphere.strategies.fedprox",
+    "fedrep": "protosphere.strategies.fedrep",
+    "fedbn": "protosphere.strategies.fedbn",
+    "fednh": "protosphere.strategies.fednh",
+    "feduv": "protosphere.strategies.feduv",
+    "fedfa": "protosphere.strategies.fedfa",
+    "fesem": "protosphere.strategies.fesem",
+    "ditto": "protosphere.strategies.ditto",
+    "apfl": "protosphere.strategies.apfl",
+    "fedrod": "protosphere.strategies.fedrod",
+    "feddistill": "protosphere.strategies.feddistill",
+    "fml": "protosphere.strategies.fml",
+    "fedkd": "protosphere.strategies.fedkd",
+    "fedgen": "protosphere.strategies.fedgen",
+    "fedpa": "protosphere.strategies.fedpa",
+    "fedgh": "protosphere.strategies.fedgh",
+    "fedmrl": "protosphere.strategies.fedmrl",
+    "fraug": "protosphere.strategies.fraug",
 }
 
 DISCRIMINANT = "discriminant"
@@ -194,7 +199,7 @@ def strategy(run_config: Mapping[str, Scalar], folder: "RunFolder | None" = None
         SettingError: one sentence on the first setting that cannot be used.
     """
     # a client, which loads its method in every message, needs none of this
-    from strategies.rounds.flower import PrototypeStrategy
+    from protosphere.strategies.rounds.flower import PrototypeStrategy
 
     run = read_settings(run_config)
     return PrototypeStrategy(run, folder or open_folder(run, run_config))
@@ -206,7 +211,7 @@ def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> "RunFolder":
     Raises:
         SettingError: it cannot be made, or holds a run of other settings.
     """
-    from runs.folder import RunFolder
+    from protosphere.runs.folder import RunFolder
 
     asked = known_settings(run.settings.strategy) | unpacked(run_config)
     if run.settings.resume:

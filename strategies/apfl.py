@@ -19,12 +19,12 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from federation.settings import RECEIVED
-from models.companion import Mixture
-from models.optim import EagerSGD
-from models.split import SplitModel
-from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.weights import COMPANION, SHARED_RULES, AveragedCompanions, SharedObjective, companion
+from protosphere.federation.settings import RECEIVED
+from protosphere.models.companion import Mixture
+from protosphere.models.optim import EagerSGD
+from protosphere.models.split import SplitModel
+from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from protosphere.strategies.weights import COMPANION, SHARED_RULES, AveragedCompanions, SharedObjective, companion
 
 
 @method_settings

@@ -11,10 +11,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from federation.settings import RULES, SettingError
-from models import ModelError, SplitModel, build, model_names, told_name
-from strategies.contract import ServerHalf, method_settings
-from strategies.weights import COMPANION, AveragedWeights, SharedObjective
+from protosphere.federation.settings import RULES, SettingError
+from protosphere.models import ModelError, SplitModel, build, model_names, told_name
+from protosphere.strategies.contract import ServerHalf, method_settings
+from protosphere.strategies.weights import COMPANION, AveragedWeights, SharedObjective
 
 OWN_RULES = tuple(rule for rule in RULES if rule != "global-prototypes")  # where what comes down does not predict
 

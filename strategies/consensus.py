@@ -4,10 +4,10 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from models.heads import ConsensusModel
-from models.split import SplitModel
-from prototypes.losses import prototype_probabilities
-from strategies.contract import ClientState, Objective
+from protosphere.models.heads import ConsensusModel
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.losses import prototype_probabilities
+from protosphere.strategies.contract import ClientState, Objective
 
 
 class ConsensusOptions(Protocol):

@@ -14,24 +14,24 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 from torch.nn.functional import softmax
 
-from federation.settings import RULES, STRICT, Settings
-from federation.wire.codec import Codec
-from federation.wire.payloads import EVERYONE as EVERYONE
-from federation.wire.payloads import Identity, Payload, class_vectors, mean_norm
-from federation.wire.specs import MIXTURES as MIXTURES
-from federation.wire.specs import NOTHING as NOTHING
-from federation.wire.specs import PROTOTYPES as PROTOTYPES
-from federation.wire.specs import Exchange as Exchange
-from federation.wire.specs import Spec as Spec
-from federation.words import class_word
-from models.split import SplitModel
-from prototypes.losses import prototype_pull
-from prototypes.prototype_set import PrototypeSet
-from prototypes.weights import Weights
-from strategies.state import Batch as Batch
-from strategies.state import ClientState as ClientState
-from strategies.state import Loss as Loss
-from strategies.state import Phase as Phase
+from protosphere.federation.settings import RULES, STRICT, Settings
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.payloads import EVERYONE as EVERYONE
+from protosphere.federation.wire.payloads import Identity, Payload, class_vectors, mean_norm
+from protosphere.federation.wire.specs import MIXTURES as MIXTURES
+from protosphere.federation.wire.specs import NOTHING as NOTHING
+from protosphere.federation.wire.specs import PROTOTYPES as PROTOTYPES
+from protosphere.federation.wire.specs import Exchange as Exchange
+from protosphere.federation.wire.specs import Spec as Spec
+from protosphere.federation.words import class_word
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.losses import prototype_pull
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.weights import Weights
+from protosphere.strategies.state import Batch as Batch
+from protosphere.strategies.state import ClientState as ClientState
+from protosphere.strategies.state import Loss as Loss
+from protosphere.strategies.state import Phase as Phase
 
 # A method's settings: a frozen dataclass, checked like the shared ones, with the prefix of its setting names.
 method_settings = pydantic_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -131,7 +131,8 @@ class Objective:
         return None
 
     def released(self, found: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload | None:
-        """What leaves under `privacy` instead: of a release's prototypes and counts (`prototypes.release.finished`)."""
+        """What leaves under `privacy` instead: of a release's prototypes and counts
+        (`protosphere.prototypes.release.finished`)."""
         return found.without_counts()
 
     def shared(self, module: nn.Module) -> Mapping[str, Weights]:

@@ -17,12 +17,12 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from federation.settings import Count
-from federation.wire.payloads import Payload
-from models.companion import WithCompanion
-from models.split import SplitModel
-from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.weights import (
+from protosphere.federation.settings import Count
+from protosphere.federation.wire.payloads import Payload
+from protosphere.models.companion import WithCompanion
+from protosphere.models.split import SplitModel
+from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from protosphere.strategies.weights import (
     COMPANION,
     SHARED_RULES,
     AveragedCompanions,

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from federation.settings import SettingError
-from federation.wire.payloads import Payload, parts_of
-from prototypes.discriminant import linear_discriminant
-from prototypes.weights import Layout, Weights
-from strategies.contract import ServerHalf
-from strategies.weights import refuse_other_layouts
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.payloads import Payload, parts_of
+from protosphere.prototypes.discriminant import linear_discriminant
+from protosphere.prototypes.weights import Layout, Weights
+from protosphere.strategies.contract import ServerHalf
+from protosphere.strategies.weights import refuse_other_layouts
 
 DISCRIMINANT = "discriminant"
 WEIGHT, BIAS = "weight", "bias"  # of the discriminant

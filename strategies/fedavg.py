@@ -9,9 +9,9 @@ Buffers (the running statistics of batch norms) are averaged like weights unless
 
 from typing import Literal
 
-from federation.settings import RECEIVED
-from strategies.contract import Method, method_settings
-from strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
+from protosphere.federation.settings import RECEIVED
+from protosphere.strategies.contract import Method, method_settings
+from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
 
 
 @method_settings

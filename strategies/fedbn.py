@@ -13,10 +13,10 @@ from math import prod
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from federation.settings import RECEIVED
-from prototypes.weights import Weights
-from strategies.contract import Method
-from strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
+from protosphere.federation.settings import RECEIVED
+from protosphere.prototypes.weights import Weights
+from protosphere.strategies.contract import Method
+from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
 
 
 class FedBNObjective(WholeObjective):

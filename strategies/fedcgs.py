@@ -2,7 +2,8 @@
 
     client   z^ = u / ||u||, u the encoder's features; once, in the first round, it sends of its training rows
              s_ij / n_ij (the class means) and n_ij, and M_i / n_i,  M_i = sum of z^ z^^T
-    server   mu_j = sum_i s_ij / sum_i n_ij,  Sigma of sum_i M_i and the class sums (prototypes/discriminant.py)
+    server   mu_j = sum_i s_ij / sum_i n_ij,  Sigma of sum_i M_i and the class sums
+    (protosphere/prototypes/discriminant.py)
              w_j = Sigma^-1 mu_j,  b_j = log(n_j / n) - mu_j^T w_j / 2
     predict  `encoder`: argmax_j z^ w_j + b_j, over the classes of all clients
 
@@ -26,14 +27,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from federation.settings import SettingError
-from federation.wire.payloads import Parts, Payload, parts_of
-from prototypes.aggregation import aggregate
-from prototypes.discriminant import SHRINKAGE, covariance_of_sums
-from prototypes.prototype_set import PrototypeSet
-from prototypes.release import HALF, B, Shape, class_sums, second_moment
-from prototypes.weights import Layout, Weights
-from strategies.contract import (
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.payloads import Parts, Payload, parts_of
+from protosphere.prototypes.aggregation import aggregate
+from protosphere.prototypes.discriminant import SHRINKAGE, covariance_of_sums
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.release import HALF, B, Shape, class_sums, second_moment
+from protosphere.prototypes.weights import Layout, Weights
+from protosphere.strategies.contract import (
     EVERYONE,
     PROTOTYPES,
     ClientState,
@@ -49,7 +50,7 @@ from strategies.contract import (
     method_settings,
     remembered,
 )
-from strategies.encoder_space import (
+from protosphere.strategies.encoder_space import (
     DISCRIMINANT,
     TOLD,
     check_space,
@@ -58,8 +59,8 @@ from strategies.encoder_space import (
     discriminant_scores,
     unknown,
 )
-from strategies.release import RULE, encoder_scores
-from strategies.statistics import (
+from protosphere.strategies.release import RULE, encoder_scores
+from protosphere.strategies.statistics import (
     HEAVIEST,
     Outliers,
     Pooled,

@@ -18,12 +18,12 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
-from federation.settings import RULES
-from federation.wire.payloads import Parts, Payload
-from prototypes.aggregation import aggregate
-from prototypes.prototype_set import PrototypeSet, class_means
-from prototypes.weights import Weights
-from strategies.contract import (
+from protosphere.federation.settings import RULES
+from protosphere.federation.wire.payloads import Parts, Payload
+from protosphere.prototypes.aggregation import aggregate
+from protosphere.prototypes.prototype_set import PrototypeSet, class_means
+from protosphere.prototypes.weights import Weights
+from protosphere.strategies.contract import (
     EVERYONE,
     Batch,
     ClientState,

@@ -21,14 +21,19 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from federation.seeds import generator
-from federation.settings import RECEIVED, RULES, NotNegative
-from federation.wire.payloads import Identity, Parts, Payload
-from prototypes.losses import class_pull
-from prototypes.prototype_set import PrototypeSet
-from strategies.class_vectors import AveragedWithClassVectors, orthonormal, received_vectors, with_class_vectors
-from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.weights import EXTRACTOR, HEAD, WholeObjective
+from protosphere.federation.seeds import generator
+from protosphere.federation.settings import RECEIVED, RULES, NotNegative
+from protosphere.federation.wire.payloads import Identity, Parts, Payload
+from protosphere.prototypes.losses import class_pull
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.class_vectors import (
+    AveragedWithClassVectors,
+    orthonormal,
+    received_vectors,
+    with_class_vectors,
+)
+from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from protosphere.strategies.weights import EXTRACTOR, HEAD, WholeObjective
 
 
 @method_settings

@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax, softmax
 
-from federation.settings import RECEIVED, AtLeastOne, NotNegative, Positive, Settings
-from models.generator import Generator
-from prototypes.losses import diversity
-from strategies.contract import (
+from protosphere.federation.settings import RECEIVED, AtLeastOne, NotNegative, Positive, Settings
+from protosphere.models.generator import Generator
+from protosphere.prototypes.losses import diversity
+from protosphere.strategies.contract import (
     Batch,
     ClientState,
     Exchange,
@@ -38,8 +38,8 @@ from strategies.contract import (
     State,
     method_settings,
 )
-from strategies.generator import DECAY, Drawn, GeneratorObjective, GeneratorServer
-from strategies.weights import EXTRACTOR, GENERATOR, HEAD, SHARED_RULES, both_ways
+from protosphere.strategies.generator import DECAY, Drawn, GeneratorObjective, GeneratorServer
+from protosphere.strategies.weights import EXTRACTOR, GENERATOR, HEAD, SHARED_RULES, both_ways
 
 FLOOR = 1e-4  # of alpha_r and beta_r
 

@@ -14,13 +14,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from federation.seeds import generator
-from federation.settings import RECEIVED, AtLeastOne
-from federation.wire.payloads import Parts, Payload
-from models.seeded import drawn
-from prototypes.prototype_set import PrototypeSet
-from prototypes.weights import Weights
-from strategies.contract import (
+from protosphere.federation.seeds import generator
+from protosphere.federation.settings import RECEIVED, AtLeastOne
+from protosphere.federation.wire.payloads import Parts, Payload
+from protosphere.models.seeded import drawn
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.weights import Weights
+from protosphere.strategies.contract import (
     EVERYONE,
     PROTOTYPES,
     ClientState,
@@ -32,7 +32,7 @@ from strategies.contract import (
     State,
     method_settings,
 )
-from strategies.weights import (
+from protosphere.strategies.weights import (
     HEAD,
     PREFIX,
     SHARED_RULES,

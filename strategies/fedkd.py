@@ -21,19 +21,25 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from federation.seeds import derive
-from federation.wire.checks import MessageError
-from federation.wire.low_rank import LowRank, factored
-from federation.wire.parts import as_arrived
-from federation.wire.payloads import Parts, Payload, parts_of
-from federation.wire.weights import check_tensors
-from models.companion import WithCompanion
-from models.seeded import drawn
-from models.split import SplitModel
-from prototypes.losses import divergence
-from prototypes.weights import VARIANCE, Weights, flat
-from strategies.companions import OWN_RULES, CompanionObjective, CompanionSettings, MeanOfCompanions, TrainersAlone
-from strategies.contract import (
+from protosphere.federation.seeds import derive
+from protosphere.federation.wire.checks import MessageError
+from protosphere.federation.wire.low_rank import LowRank, factored
+from protosphere.federation.wire.parts import as_arrived
+from protosphere.federation.wire.payloads import Parts, Payload, parts_of
+from protosphere.federation.wire.weights import check_tensors
+from protosphere.models.companion import WithCompanion
+from protosphere.models.seeded import drawn
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.losses import divergence
+from protosphere.prototypes.weights import VARIANCE, Weights, flat
+from protosphere.strategies.companions import (
+    OWN_RULES,
+    CompanionObjective,
+    CompanionSettings,
+    MeanOfCompanions,
+    TrainersAlone,
+)
+from protosphere.strategies.contract import (
     EVERYONE,
     Batch,
     ClientState,
@@ -46,7 +52,7 @@ from strategies.contract import (
     State,
     method_settings,
 )
-from strategies.weights import COMPANION, load
+from protosphere.strategies.weights import COMPANION, load
 
 UPDATE = "companion-update"
 WHOLE = Spec("weights", COMPANION, waits=True, dtype="float32")

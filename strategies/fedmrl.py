@@ -18,13 +18,13 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from federation.seeds import derive
-from federation.settings import RECEIVED
-from models.companion import Joined
-from models.split import SplitModel
-from strategies.companions import CompanionObjective, CompanionSettings, MeanOfCompanions
-from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.weights import SHARED_RULES, companion
+from protosphere.federation.seeds import derive
+from protosphere.federation.settings import RECEIVED
+from protosphere.models.companion import Joined
+from protosphere.models.split import SplitModel
+from protosphere.strategies.companions import CompanionObjective, CompanionSettings, MeanOfCompanions
+from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from protosphere.strategies.weights import SHARED_RULES, companion
 
 
 @method_settings

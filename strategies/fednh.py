@@ -16,16 +16,16 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from federation.seeds import derive, generator
-from federation.settings import RECEIVED, RULES, Positive, SettingError
-from federation.wire.payloads import Identity, Parts, Payload, class_vectors
-from models.heads import SHORTEST, CosineClassifier
-from models.split import SplitModel
-from prototypes.alignment import align
-from prototypes.prototype_set import PrototypeSet
-from strategies.class_vectors import AveragedWithClassVectors, orthonormal, with_class_vectors
-from strategies.contract import ClientState, Method, method_settings
-from strategies.weights import EXTRACTOR, SCALE, SharedObjective, Sums
+from protosphere.federation.seeds import derive, generator
+from protosphere.federation.settings import RECEIVED, RULES, Positive, SettingError
+from protosphere.federation.wire.payloads import Identity, Parts, Payload, class_vectors
+from protosphere.models.heads import SHORTEST, CosineClassifier
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.alignment import align
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.class_vectors import AveragedWithClassVectors, orthonormal, with_class_vectors
+from protosphere.strategies.contract import ClientState, Method, method_settings
+from protosphere.strategies.weights import EXTRACTOR, SCALE, SharedObjective, Sums
 
 
 @method_settings

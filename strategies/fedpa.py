@@ -23,13 +23,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from federation.settings import RECEIVED, RULES, AtLeastOne, Positive, Settings
-from federation.wire.payloads import Identity, Parts, Payload
-from models.generator import Generator
-from prototypes.losses import diversity, prototype_pull
-from prototypes.prototype_set import PrototypeSet
-from strategies.class_vectors import CLASS_SUMS, CLASS_WEIGHTS, with_class_vectors
-from strategies.contract import (
+from protosphere.federation.settings import RECEIVED, RULES, AtLeastOne, Positive, Settings
+from protosphere.federation.wire.payloads import Identity, Parts, Payload
+from protosphere.models.generator import Generator
+from protosphere.prototypes.losses import diversity, prototype_pull
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.class_vectors import CLASS_SUMS, CLASS_WEIGHTS, with_class_vectors
+from protosphere.strategies.contract import (
     PROTOTYPES,
     Batch,
     ClientState,
@@ -46,8 +46,8 @@ from strategies.contract import (
     method_settings,
     remembered,
 )
-from strategies.generator import DECAY, Drawn, GeneratorObjective, GeneratorServer
-from strategies.weights import EXTRACTOR, GENERATOR, HEAD, Sums
+from protosphere.strategies.generator import DECAY, Drawn, GeneratorObjective, GeneratorServer
+from protosphere.strategies.weights import EXTRACTOR, GENERATOR, HEAD, Sums
 
 ALPHA, BETA, APART = 25.0, 5.0, 0.15  # of the generated features, of the prototypes; least beta, and the server's
 

@@ -22,13 +22,13 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from federation.seeds import generator
-from federation.settings import NotNegative, Positive, Share
-from prototypes.losses import entropy_spread, prototype_contrast
-from prototypes.prototype_set import PrototypeSet
-from prototypes.refinement import class_sums, mean_directions, refine
-from strategies.consensus import ConsensusObjective
-from strategies.contract import (
+from protosphere.federation.seeds import generator
+from protosphere.federation.settings import NotNegative, Positive, Share
+from protosphere.prototypes.losses import entropy_spread, prototype_contrast
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.refinement import class_sums, mean_directions, refine
+from protosphere.strategies.consensus import ConsensusObjective
+from protosphere.strategies.contract import (
     EVERYONE,
     Batch,
     ClientState,
@@ -43,7 +43,7 @@ from strategies.contract import (
     method_settings,
     remembered,
 )
-from strategies.release import any_options
+from protosphere.strategies.release import any_options
 
 
 def _temperature(value: float) -> float:

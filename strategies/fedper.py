@@ -11,9 +11,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from federation.settings import RECEIVED
-from strategies.contract import Method, method_settings
-from strategies.weights import SHARED_RULES, AveragedWeights, SharedObjective, base_of, both_ways
+from protosphere.federation.settings import RECEIVED
+from protosphere.strategies.contract import Method, method_settings
+from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, SharedObjective, base_of, both_ways
 
 
 @method_settings

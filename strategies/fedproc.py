@@ -13,12 +13,12 @@ from collections.abc import Mapping
 
 from torch.nn.functional import cross_entropy
 
-from federation.settings import Positive, Share
-from prototypes.aggregation import aggregate
-from prototypes.losses import prototype_contrast
-from prototypes.prototype_set import PrototypeSet
-from strategies.consensus import ConsensusObjective
-from strategies.contract import (
+from protosphere.federation.settings import Positive, Share
+from protosphere.prototypes.aggregation import aggregate
+from protosphere.prototypes.losses import prototype_contrast
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.consensus import ConsensusObjective
+from protosphere.strategies.contract import (
     EVERYONE,
     Batch,
     ClientState,
@@ -32,7 +32,7 @@ from strategies.contract import (
     carried_on,
     method_settings,
 )
-from strategies.release import any_options
+from protosphere.strategies.release import any_options
 
 
 @method_settings

@@ -16,9 +16,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from prototypes.aggregation import aggregate
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import (
+from protosphere.prototypes.aggregation import aggregate
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import (
     EVERYONE,
     ClientState,
     Exchange,
@@ -33,7 +33,7 @@ from strategies.contract import (
     carried_on,
     method_settings,
 )
-from strategies.release import any_options
+from protosphere.strategies.release import any_options
 
 
 @method_settings

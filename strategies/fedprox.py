@@ -12,10 +12,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from federation.settings import RECEIVED
-from federation.wire.payloads import Payload
-from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, anchored, distance, whole_model
+from protosphere.federation.settings import RECEIVED
+from protosphere.federation.wire.payloads import Payload
+from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from protosphere.strategies.weights import (
+    SHARED_RULES,
+    AveragedWeights,
+    WholeObjective,
+    anchored,
+    distance,
+    whole_model,
+)
 
 
 @method_settings

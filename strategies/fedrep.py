@@ -14,9 +14,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from federation.settings import RECEIVED
-from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.weights import PREFIX, SHARED_RULES, AveragedWeights, SharedObjective, base_of, both_ways
+from protosphere.federation.settings import RECEIVED
+from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from protosphere.strategies.weights import PREFIX, SHARED_RULES, AveragedWeights, SharedObjective, base_of, both_ways
 
 HEAD_PHASE, BODY_PHASE = "head", "body"
 

@@ -16,15 +16,24 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from federation.seeds import derive, generator
-from federation.settings import AtLeastOne, NotNegative, Positive, Share
-from models.optimiser_state import optimiser_tensors, restore_optimiser
-from prototypes.aggregation import aggregate
-from prototypes.prototype_set import PrototypeSet
-from prototypes.trainable import TrainablePrototypes, adaptive_margin, collapsed_loss, train_prototypes
-from runs.round import RunError
-from strategies.contract import EVERYONE, Figure, Method, Outcome, PullObjective, ServerHalf, State, method_settings
-from strategies.release import any_options
+from protosphere.federation.seeds import derive, generator
+from protosphere.federation.settings import AtLeastOne, NotNegative, Positive, Share
+from protosphere.models.optimiser_state import optimiser_tensors, restore_optimiser
+from protosphere.prototypes.aggregation import aggregate
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.trainable import TrainablePrototypes, adaptive_margin, collapsed_loss, train_prototypes
+from protosphere.runs.round import RunError
+from protosphere.strategies.contract import (
+    EVERYONE,
+    Figure,
+    Method,
+    Outcome,
+    PullObjective,
+    ServerHalf,
+    State,
+    method_settings,
+)
+from protosphere.strategies.release import any_options
 
 
 @method_settings

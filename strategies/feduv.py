@@ -16,10 +16,10 @@ from typing import Annotated
 from pydantic import Field
 from torch.nn.functional import softmax
 
-from federation.settings import RECEIVED
-from prototypes.losses import missing_variance, uniformity
-from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
+from protosphere.federation.settings import RECEIVED
+from protosphere.prototypes.losses import missing_variance, uniformity
+from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
 
 NotNegative = Annotated[float, Field(ge=0)]
 

@@ -17,12 +17,18 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from models.companion import WithCompanion
-from models.split import SplitModel
-from prototypes.losses import divergence
-from strategies.companions import OWN_RULES, CompanionObjective, CompanionSettings, MeanOfCompanions, TrainersAlone
-from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.weights import companion
+from protosphere.models.companion import WithCompanion
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.losses import divergence
+from protosphere.strategies.companions import (
+    OWN_RULES,
+    CompanionObjective,
+    CompanionSettings,
+    MeanOfCompanions,
+    TrainersAlone,
+)
+from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from protosphere.strategies.weights import companion
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

@@ -13,11 +13,11 @@ from functools import lru_cache
 
 import torch
 
-from federation.seeds import derive, generator
-from federation.settings import Positive
-from prototypes.alignment import align
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import NOTHING, ClientState, Method, PullObjective, ServerHalf, method_settings
+from protosphere.federation.seeds import derive, generator
+from protosphere.federation.settings import Positive
+from protosphere.prototypes.alignment import align
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import NOTHING, ClientState, Method, PullObjective, ServerHalf, method_settings
 
 
 @method_settings

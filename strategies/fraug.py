@@ -26,16 +26,16 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, log_softmax, mse_loss, softmax
 
-from federation.settings import RECEIVED, NotNegative, Positive
-from models.generator import ClassTurns, FeatureGenerator, FeatureTransformation
-from models.optim import EagerSGD
-from models.seeded import drawn
-from models.split import SplitModel
-from prototypes.losses import kernel_mmd
-from prototypes.weights import Weights
-from strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
-from strategies.generator import of_generator
-from strategies.weights import (
+from protosphere.federation.settings import RECEIVED, NotNegative, Positive
+from protosphere.models.generator import ClassTurns, FeatureGenerator, FeatureTransformation
+from protosphere.models.optim import EagerSGD
+from protosphere.models.seeded import drawn
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.losses import kernel_mmd
+from protosphere.prototypes.weights import Weights
+from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from protosphere.strategies.generator import of_generator
+from protosphere.strategies.weights import (
     EXTRACTOR,
     GENERATOR,
     HEAD,

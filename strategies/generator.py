@@ -16,18 +16,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from federation.seeds import generator as stream
-from federation.wire.checks import MessageError
-from federation.wire.payloads import Identity, Parts, Payload
-from federation.wire.weights import check_tensors
-from models.generator import Generator
-from models.optimiser_state import optimiser_tensors, restore_optimiser
-from models.seeded import drawn
-from models.split import SplitModel
-from prototypes.weights import Weights, taken
-from runs.round import RunError
-from strategies.contract import ClientState, Outcome, State
-from strategies.weights import (
+from protosphere.federation.seeds import generator as stream
+from protosphere.federation.wire.checks import MessageError
+from protosphere.federation.wire.payloads import Identity, Parts, Payload
+from protosphere.federation.wire.weights import check_tensors
+from protosphere.models.generator import Generator
+from protosphere.models.optimiser_state import optimiser_tensors, restore_optimiser
+from protosphere.models.seeded import drawn
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.weights import Weights, taken
+from protosphere.runs.round import RunError
+from protosphere.strategies.contract import ClientState, Outcome, State
+from protosphere.strategies.weights import (
     GENERATOR,
     HEAD,
     PREFIX,

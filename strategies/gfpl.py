@@ -28,20 +28,20 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from federation.seeds import derive
-from federation.settings import AtLeastOne, Count, NotNegative, Positive, SettingError, Share
-from federation.wire.payloads import Payload, from_tensors, to_tensors
-from federation.wire.transforms import RoundedShares
-from models.heads import DualClassifierModel
-from models.optim import EagerSGD
-from models.split import SplitModel
-from prototypes.etf import simplex_etf
-from prototypes.fusion import fuse
-from prototypes.losses import dot_regression
-from prototypes.mixture import fit_class_mixtures, sample
-from prototypes.mixture_set import MixtureSet
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import (
+from protosphere.federation.seeds import derive
+from protosphere.federation.settings import AtLeastOne, Count, NotNegative, Positive, SettingError, Share
+from protosphere.federation.wire.payloads import Payload, from_tensors, to_tensors
+from protosphere.federation.wire.transforms import RoundedShares
+from protosphere.models.heads import DualClassifierModel
+from protosphere.models.optim import EagerSGD
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.etf import simplex_etf
+from protosphere.prototypes.fusion import fuse
+from protosphere.prototypes.losses import dot_regression
+from protosphere.prototypes.mixture import fit_class_mixtures, sample
+from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import (
     EVERYONE,
     MIXTURES,
     NOTHING,

@@ -8,9 +8,9 @@ Departures. Weighted by n_i as in the paper (the authors' code takes the plain m
 trained: not built). The head is drawn alike for all architectures.
 """
 
-from federation.settings import RECEIVED
-from strategies.contract import Method
-from strategies.weights import HEAD, SHARED_RULES, AveragedWeights, SharedObjective, both_ways
+from protosphere.federation.settings import RECEIVED
+from protosphere.strategies.contract import Method
+from protosphere.strategies.weights import HEAD, SHARED_RULES, AveragedWeights, SharedObjective, both_ways
 
 
 class LGFedAvgObjective(SharedObjective):

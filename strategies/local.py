@@ -4,8 +4,8 @@ Each client trains its private model on its own rows with cross-entropy; its pro
 Nothing goes up or down but the figures that every method reports.
 """
 
-from federation.settings import RULES
-from strategies.contract import NOTHING, Method, Objective, ServerHalf
+from protosphere.federation.settings import RULES
+from protosphere.strategies.contract import NOTHING, Method, Objective, ServerHalf
 
 
 class LocalObjective(Objective):

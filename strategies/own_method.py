@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from models import plugins
-from strategies.contract import Loss, Method, Objective, Outcome, Phase
+from protosphere.models import plugins
+from protosphere.strategies.contract import Loss, Method, Objective, Outcome, Phase
 
 FAILED = 101  # beyond Flower's own error codes: what a client answers whose method fails
 # of the machine and the moment, and no fault of the method's

@@ -24,11 +24,20 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from prototypes.aggregation import aggregate
-from prototypes.personalisation import personalise, weight_within
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import EVERYONE, Figure, Method, Outcome, PullObjective, ServerHalf, State, method_settings
-from strategies.release import any_options
+from protosphere.prototypes.aggregation import aggregate
+from protosphere.prototypes.personalisation import personalise, weight_within
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import (
+    EVERYONE,
+    Figure,
+    Method,
+    Outcome,
+    PullObjective,
+    ServerHalf,
+    State,
+    method_settings,
+)
+from protosphere.strategies.release import any_options
 
 
 @method_settings

@@ -21,13 +21,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from federation.seeds import derive
-from federation.settings import AtLeastOne, NotNegative, Positive, SettingError
-from prototypes.aggregation import aggregate
-from prototypes.alignment import Alignment, align
-from prototypes.prototype_set import PrototypeSet
-from prototypes.sphere import directions as unit_directions
-from strategies.contract import (
+from protosphere.federation.seeds import derive
+from protosphere.federation.settings import AtLeastOne, NotNegative, Positive, SettingError
+from protosphere.prototypes.aggregation import aggregate
+from protosphere.prototypes.alignment import Alignment, align
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.sphere import directions as unit_directions
+from protosphere.strategies.contract import (
     EVERYONE,
     ClientState,
     Figure,
@@ -40,7 +40,7 @@ from strategies.contract import (
     carried_on,
     method_settings,
 )
-from strategies.release import any_options
+from protosphere.strategies.release import any_options
 
 
 @method_settings

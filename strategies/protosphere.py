@@ -29,13 +29,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from federation.devices import exact
-from federation.settings import RULES, AtLeastOne, Count, Positive, Settings
-from federation.wire.payloads import Parts, Payload, parts_of
-from prototypes.discriminant import covariance_of_sums
-from prototypes.prototype_set import PrototypeSet
-from prototypes.weights import Layout, Weights
-from strategies.contract import (
+from protosphere.federation.devices import exact
+from protosphere.federation.settings import RULES, AtLeastOne, Count, Positive, Settings
+from protosphere.federation.wire.payloads import Parts, Payload, parts_of
+from protosphere.prototypes.discriminant import covariance_of_sums
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.weights import Layout, Weights
+from protosphere.strategies.contract import (
     ClientState,
     Exchange,
     Method,
@@ -47,7 +47,7 @@ from strategies.contract import (
     State,
     method_settings,
 )
-from strategies.encoder_space import (
+from protosphere.strategies.encoder_space import (
     DISCRIMINANT,
     TOLD,
     WEIGHT,
@@ -58,9 +58,9 @@ from strategies.encoder_space import (
     discriminant_scores,
     unknown,
 )
-from strategies.frame import seeded_frame
-from strategies.release import POOL, RULE
-from strategies.statistics import (
+from protosphere.strategies.frame import seeded_frame
+from protosphere.strategies.release import POOL, RULE
+from protosphere.strategies.statistics import (
     HEAVIEST,
     Outliers,
     Pooled,

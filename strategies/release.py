@@ -14,14 +14,14 @@ from dataclasses import replace
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from federation.settings import SettingError, Settings
-from federation.wire.payloads import Parts, Payload, class_vectors, kind_of, parts_of
-from models import ModelError
-from models.encoder import check_encoder
-from prototypes.aggregation import aggregate
-from prototypes.prototype_set import PrototypeSet
-from prototypes.weights import Weights
-from strategies.contract import Exchange, Method, Options, Spec
+from protosphere.federation.settings import SettingError, Settings
+from protosphere.federation.wire.payloads import Parts, Payload, class_vectors, kind_of, parts_of
+from protosphere.models import ModelError
+from protosphere.models.encoder import check_encoder
+from protosphere.prototypes.aggregation import aggregate
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.weights import Weights
+from protosphere.strategies.contract import Exchange, Method, Options, Spec
 
 RULE, POOL = "encoder", "pool"
 MEANS = Spec("prototypes", "encoder-means")

@@ -10,17 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from federation.wire.payloads import Parts
-from prototypes.aggregation import geometric_median, trimmed_mean, values_cut
-from prototypes.weights import STATISTICS, Weights
-from strategies.rounds.waiting import Waiting
+from protosphere.federation.wire.payloads import Parts
+from protosphere.prototypes.aggregation import geometric_median, trimmed_mean, values_cut
+from protosphere.prototypes.weights import STATISTICS, Weights
+from protosphere.strategies.rounds.waiting import Waiting
 
 
 def robust_mean(uploads: Mapping[int, Parts], members: Sequence[int], part: str, how: str, trim: float) -> Tensor:
     """One part of some uploads, as one: all values in the order of `flat`, float64.
 
     Args:
-        how: "median", "trimmed-mean" (of each value, see `prototypes.aggregation.aggregate`) or "geometric-median".
+        how: "median", "trimmed-mean" (of each value, see `protosphere.prototypes.aggregation.aggregate`) or
+        "geometric-median".
     """
     if how == "geometric-median":
         shares = _shares(rows_of(uploads, members, part), len(members))

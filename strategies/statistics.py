@@ -3,9 +3,9 @@
     client   m_ij of its classes, w_ij that each weighs, S_i the scatter of its n_i = sum_j w_ij rows
     server   s_j = sum_i w_ij m_ij,  n_j = sum_i w_ij,  M = sum_i (n_i S_i + sum_j w_ij m_ij m_ij^T)
 
-over the clients whose means do not contradict most others' (prototypes/agreement.py). A client weighs HEAVIEST medians
-at most: a mean of so many rows is as good as known, so that more would add nothing but power. Two who contradict each
-other, where nobody can say who is right, each get sums without the other's means; its scatter stays.
+over the clients whose means do not contradict most others' (protosphere/prototypes/agreement.py). A client weighs
+HEAVIEST medians at most: a mean of so many rows is as good as known, so that more would add nothing but power. Two who
+contradict each other, where nobody can say who is right, each get sums without the other's means; its scatter stays.
 
 A scatter has no class that others could hold it against. Its trace, how much rows vary, counts as SPREAD medians of all
 at most, and from NAMED medians on the scatter does not count at all; and in no direction do a client's rows vary more
@@ -20,11 +20,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from federation.wire.payloads import EVERYONE, Identity, Payload
-from prototypes.agreement import FEW, Disagreement, disagreement
-from prototypes.prototype_set import PrototypeSet
-from runs.round import RunError
-from strategies.contract import State
+from protosphere.federation.wire.payloads import EVERYONE, Identity, Payload
+from protosphere.prototypes.agreement import FEW, Disagreement, disagreement
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.runs.round import RunError
+from protosphere.strategies.contract import State
 
 Outliers = Literal["leave-out", "keep"]
 HEAVIEST = 5.0

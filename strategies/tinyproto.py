@@ -26,12 +26,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from federation.settings import SettingError
-from federation.wire.payloads import Identity
-from federation.wire.transforms import SignificantBits
-from prototypes.aggregation import aggregate
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import (
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.payloads import Identity
+from protosphere.federation.wire.transforms import SignificantBits
+from protosphere.prototypes.aggregation import aggregate
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import (
     EVERYONE,
     ClientState,
     Exchange,
@@ -47,7 +47,7 @@ from strategies.contract import (
     carried_on,
     method_settings,
 )
-from strategies.fedtgp import FedTGP, FedTGPSettings
+from protosphere.strategies.fedtgp import FedTGP, FedTGPSettings
 
 WITHHELD_ROWS = 1e6  # of a client that does not tell: norms of its sums are measured in so many
 UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from federation.settings import SettingError, shown
-from models import plugins
-from models.text import reads_text
-from strategies import unpacked
+from protosphere.federation.settings import SettingError, shown
+from protosphere.models import plugins
+from protosphere.models.text import reads_text
+from protosphere.strategies import unpacked
 
 NAMED = ("strategy", "dataset", "partition", "privacy-encoder")
 ENCODES = ("model", "models", "privacy-encoder")  # where a hub's name is no module's

@@ -20,18 +20,18 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from federation.seeds import derive
-from federation.settings import RECEIVED, RULES, SettingError
-from federation.wire.codec import Codec
-from federation.wire.payloads import Identity, Parts, Payload
-from federation.wire.weights import layout_lines, read_layouts
-from federation.words import LONGEST_NAME, one_line, quoted
-from models import model_names
-from models.seeded import drawn
-from models.split import SplitModel
-from prototypes.agreement import FEW
-from prototypes.weights import Layout, Weights, flat, taken, unflat
-from strategies.contract import (
+from protosphere.federation.seeds import derive
+from protosphere.federation.settings import RECEIVED, RULES, SettingError
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.payloads import Identity, Parts, Payload
+from protosphere.federation.wire.weights import layout_lines, read_layouts
+from protosphere.federation.words import LONGEST_NAME, one_line, quoted
+from protosphere.models import model_names
+from protosphere.models.seeded import drawn
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.agreement import FEW
+from protosphere.prototypes.weights import Layout, Weights, flat, taken, unflat
+from protosphere.strategies.contract import (
     ClientState,
     Exchange,
     Objective,
@@ -42,7 +42,7 @@ from strategies.contract import (
     State,
     method_settings,
 )
-from strategies.robust import robust_mean
+from protosphere.strategies.robust import robust_mean
 
 EXTRACTOR, BACKBONE, HEAD = "extractor", "backbone", "head"
 COMPANION, SCALE, GENERATOR = "companion", "scale", "generator"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from strategies import METHODS
+from protosphere.strategies import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 # from top to bottom; rooms of one floor may not import each other
@@ -27,10 +27,13 @@ FLOORS = (
     ("prototypes",),
 )
 FLOOR = {room: height for height, rooms in enumerate(reversed(FLOORS)) for room in rooms}
+# where the brief of the product wants them; all others lie in protosphere/
+AT_THE_ROOT = {"server_app", "client_app", "strategies", "models", "data"}
+INSIDE = FLOOR.keys() - AT_THE_ROOT - {"protosphere"}
 OUTSIDE_OF_PROTOTYPES = {"torch", "numpy", "scipy", "threadpoolctl"} | sys.stdlib_module_names
 OLD_FLOWER = ("flwr.server", "flwr.client")
 PRIVATE_FLOWER = "flwr.supercore"
-KEEPER_OF_THE_PRIVATE_IMPORT = "experiments/runtime/grid.py"
+KEEPER_OF_THE_PRIVATE_IMPORT = "protosphere/experiments/runtime/grid.py"
 FLOWER_RANGE = "flwr[simulation]>=1.39,<1.40"
 
 
@@ -53,6 +56,10 @@ def imports(tree: ast.Module, package: str) -> Iterator[Import]:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(node.lineno, alias.name)
+        elif isinstance(node, ast.ImportFrom) and node.module == "protosphere" and not node.level:
+            # `from protosphere import data` is an import of that room
+            for alias in node.names:
+                yield Import(node.lineno, f"protosphere.{alias.name}")
         elif isinstance(node, ast.ImportFrom):
             parts = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             module = ".".join([*parts, *([node.module] if node.module else [])])
@@ -63,6 +70,13 @@ def imports(tree: ast.Module, package: str) -> Iterator[Import]:
                     yield Import(node.lineno, argument.value)
 
 
+def room_of(module: str) -> str:
+    """The room that a module lies in; "" of what is not ours."""
+    top, _, rest = module.partition(".")
+    below = rest.partition(".")[0]
+    return "" if top != "protosphere" else below if below in FLOOR else top
+
+
 def private_uses(tree: ast.Module, room: str) -> Iterator[tuple[int, str]]:
     """Private names of modules of another room, reached by attribute."""
     modules = {}
@@ -71,13 +85,15 @@ def private_uses(tree: ast.Module, room: str) -> Iterator[tuple[int, str]]:
             origin = getattr(node, "module", None)
             for alias in node.names:
                 whole = f"{origin}.{alias.name}" if origin else alias.name
-                modules[alias.asname or alias.name.split(".")[0]] = whole.split(".")[0]
+                modules[alias.asname or alias.name.split(".")[0]] = room_of(whole)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr):
             base = node.value
             while isinstance(base, ast.Attribute):
                 base = base.value
             owner = modules.get(base.id) if isinstance(base, ast.Name) else None
+            if isinstance(base, ast.Name) and base.id == "protosphere":
+                owner = room_of(ast.unparse(node))
             if owner in FLOOR and owner != room:
                 yield node.lineno, ast.unparse(node)
 
@@ -93,7 +109,7 @@ def within(module: str, packages: tuple[str, ...] | str) -> bool:
 
 
 def files(root: Path) -> list[Path]:
-    return sorted(path for room in FLOOR for path in (root / room).rglob("*.py"))
+    return sorted(path for room in FLOOR if room not in INSIDE for path in (root / room).rglob("*.py"))
 
 
 def violations(root: Path) -> list[str]:
@@ -101,13 +117,15 @@ def violations(root: Path) -> list[str]:
     found = []
     for path in files(root):
         place = path.relative_to(root).as_posix()
-        room, tree = place.split("/")[0], ast.parse(path.read_text())
+        module = ".".join(path.relative_to(root).with_suffix("").parts)
+        module = module if module.startswith("protosphere.") else f"protosphere.{module}"
+        room, tree = room_of(module), ast.parse(path.read_text())
 
         def note(line: int, what: str, place: str = place) -> None:
             found.append(f"{place}:{line}: {what}")
 
-        for each in imports(tree, ".".join(path.relative_to(root).parent.parts)):
-            target = each.module.split(".")[0]
+        for each in imports(tree, module.rpartition(".")[0]):
+            target = room_of(each.module)
             # `from flwr import server` imports the module flwr.server
             whole = [each.module, *(f"{each.module}.{name}" for name in each.names)]
             if target in FLOOR and target != room:
@@ -115,8 +133,11 @@ def violations(root: Path) -> list[str]:
                     note(each.line, f"{room} imports {target}, which is not below it")
                 if any(is_private(part) for part in [*each.module.split("."), *each.names]):
                     note(each.line, f"private name of {target}: {whole[-1]}")
-            if room == "prototypes" and target not in OUTSIDE_OF_PROTOTYPES | FLOOR.keys():
-                note(each.line, f"prototypes imports {target}")
+            outside = "" if target else each.module.split(".")[0]
+            if outside in FLOOR:
+                note(each.line, f"a room without the one name: {each.module}")
+            elif room == "prototypes" and outside and outside not in OUTSIDE_OF_PROTOTYPES:
+                note(each.line, f"prototypes imports {outside}")
             if any(within(module, OLD_FLOWER) for module in whole):
                 note(each.line, f"deprecated Flower: {each.module}")
             if any(within(module, PRIVATE_FLOWER) for module in whole) and place != KEEPER_OF_THE_PRIVATE_IMPORT:
@@ -134,7 +155,7 @@ def method_names_in_client(root: Path, methods: dict[str, str]) -> list[str]:
     found = []
     for path in sorted((root / "client_app").rglob("*.py")):
         tree = ast.parse(path.read_text())
-        for each in imports(tree, "client_app"):
+        for each in imports(tree, "protosphere.client_app"):
             if {each.module, *(f"{each.module}.{name}" for name in each.names)} & set(methods.values()):
                 found.append(f"{path.name}:{each.line}: imports {each.module}")
         for node in ast.walk(tree):
@@ -152,10 +173,17 @@ def test_no_method_is_named_in_the_client():
 
 
 def test_every_room_is_there_and_shipped():
-    assert all(list((ROOT / room).glob("*.py")) for room in FLOOR)
+    places = {room: ROOT / "protosphere" / room if room in INSIDE else ROOT / room for room in FLOOR}
+    assert all(list(place.glob("*.py")) for place in places.values())
+    below = {path.parent.name for path in (ROOT / "protosphere").glob("*/__init__.py")}
+    assert below == INSIDE
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == FLOOR.keys()
-    assert set(project["tool"]["mypy"]["files"]) == FLOOR.keys()
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert set(wheel["packages"]) == AT_THE_ROOT | {"protosphere"}
+    assert wheel["sources"] == {room: f"protosphere/{room}" for room in AT_THE_ROOT}
+    typed = {f"typed/protosphere/{room}" for room in AT_THE_ROOT}
+    assert set(project["tool"]["mypy"]["files"]) == typed | {"protosphere"}
+    assert all((ROOT / each).resolve() == ROOT / Path(each).name for each in typed)
 
 
 def test_the_private_import_belongs_to_this_range_of_flower():
@@ -163,29 +191,43 @@ def test_the_private_import_belongs_to_this_range_of_flower():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert [name for name in project["dependencies"] if name.startswith("flwr[")] == [FLOWER_RANGE]
     text = (ROOT / KEEPER_OF_THE_PRIVATE_IMPORT).read_text()
-    used = [each for each in imports(ast.parse(text), "experiments") if within(each.module, PRIVATE_FLOWER)]
+    used = [
+        each
+        for each in imports(ast.parse(text), "protosphere.experiments.runtime")
+        if within(each.module, PRIVATE_FLOWER)
+    ]
     assert [(each.module, each.names) for each in used] == [("flwr.supercore.task_identity", ("TaskIdentity",))]
 
 
 # --- the walker itself, on houses built to fall -------------------------------------------------------------
 
 BAD = [
-    ("federation/x.py", "from strategies import METHODS", "federation imports strategies"),
-    ("data/x.py", "import models.split as split", "data imports models"),
-    ("client_app/x.py", "import server_app", "client_app imports server_app"),
-    ("federation/deep/x.py", "def f():\n    if True:\n        from cli import main", "federation imports cli"),
+    ("protosphere/federation/x.py", "from protosphere.strategies import METHODS", "federation imports strategies"),
+    ("data/x.py", "import protosphere.models.split as split", "data imports models"),
+    ("client_app/x.py", "from strategies import METHODS", "a room without the one name: strategies"),
+    ("protosphere/cli/x.py", "import protosphere", "cli imports protosphere"),
+    ("client_app/x.py", "from protosphere import server_app", "client_app imports server_app"),
     (
-        "federation/x.py",
-        "import importlib\nimportlib.import_module('strategies.local')",
+        "protosphere/federation/deep/x.py",
+        "def f():\n    if True:\n        from protosphere.cli import main",
+        "federation imports cli",
+    ),
+    (
+        "protosphere/federation/x.py",
+        "import importlib\nimportlib.import_module('protosphere.strategies.local')",
         "federation imports strategies",
     ),
-    ("federation/x.py", "from prototypes.sphere import _helper", "private name of prototypes"),
-    ("federation/x.py", "import prototypes.sphere\nprototypes.sphere._helper()", "prototypes.sphere._helper"),
-    ("federation/x.py", "from prototypes.sphere import Thing\nThing._made()", "Thing._made"),
-    ("prototypes/x.py", "import flwr", "prototypes imports flwr"),
+    ("protosphere/federation/x.py", "from protosphere.prototypes.sphere import _helper", "private name of prototypes"),
+    (
+        "protosphere/federation/x.py",
+        "import protosphere.prototypes.sphere\nprotosphere.prototypes.sphere._helper()",
+        "prototypes.sphere._helper",
+    ),
+    ("protosphere/federation/x.py", "from protosphere.prototypes.sphere import Thing\nThing._made()", "Thing._made"),
+    ("protosphere/prototypes/x.py", "import flwr", "prototypes imports flwr"),
     ("strategies/x.py", "from flwr.server.strategy import FedAvg", "deprecated Flower"),
     ("client_app/x.py", "import flwr.client", "deprecated Flower"),
-    ("federation/x.py", "from flwr.supercore.task_identity import TaskIdentity", "private Flower"),
+    ("protosphere/federation/x.py", "from flwr.supercore.task_identity import TaskIdentity", "private Flower"),
 ]
 
 
@@ -207,14 +249,27 @@ def test_the_walker_sees(tmp_path, place, text, said):
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("strategies/x.py", "import federation.seeds\nfrom prototypes import sphere\nsphere.public()"),
-        ("strategies/x.py", "from strategies.other import _shared_in_the_room\nfrom strategies import other\nother._x"),
+        (
+            "strategies/x.py",
+            "import protosphere.federation.seeds\nfrom protosphere.prototypes import sphere\nsphere.public()",
+        ),
+        (
+            "strategies/x.py",
+            "from protosphere.strategies.other import _shared_in_the_room\nfrom protosphere.strategies import other\n"
+            "other._x",
+        ),
         ("strategies/x.py", "from . import base\nfrom .base import Thing"),
-        ("experiments/x.py", "import server_app.app\nimport client_app.app\nimport data"),
-        ("experiments/runtime/grid.py", "from flwr.supercore.task_identity import TaskIdentity"),
-        ("prototypes/x.py", "from __future__ import annotations\nimport math, numpy as np\nfrom scipy import linalg"),
+        (
+            "protosphere/experiments/x.py",
+            "import protosphere.server_app.app\nimport protosphere.client_app.app\nfrom protosphere import data",
+        ),
+        ("protosphere/experiments/runtime/grid.py", "from flwr.supercore.task_identity import TaskIdentity"),
+        (
+            "protosphere/prototypes/x.py",
+            "from __future__ import annotations\nimport math, numpy as np\nfrom scipy import linalg",
+        ),
         ("client_app/x.py", "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import Grid\nself._x = 1"),
-        ("cli/x.py", "from data import __version__\n'import server_app'"),
+        ("protosphere/cli/x.py", "from protosphere.data import __version__\n'from protosphere import server_app'"),
     ],
 )
 def test_the_walker_lets_pass(tmp_path, place, text):
@@ -224,7 +279,9 @@ def test_the_walker_lets_pass(tmp_path, place, text):
 def test_the_walker_resolves_relative_imports(tmp_path):
     # `from ...` out of a room reaches the next one
     found = violations(
-        build(tmp_path, "federation/deep/x.py", "from ...strategies import base\nfrom ..seeds import derive")
+        build(
+            tmp_path, "protosphere/federation/deep/x.py", "from ...strategies import base\nfrom ..seeds import derive"
+        )
     )
     assert len(found) == 1
     assert "federation imports strategies" in found[0]
@@ -233,12 +290,12 @@ def test_the_walker_resolves_relative_imports(tmp_path):
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("from strategies.fedproto import FedProto", 1),
-        ("from strategies import fedproto", 1),
-        ("import strategies.fedproto", 1),
+        ("from protosphere.strategies.fedproto import FedProto", 1),
+        ("from protosphere.strategies import fedproto", 1),
+        ("import protosphere.strategies.fedproto", 1),
         ("if name == 'fedproto':\n    pass", 1),
         ("x = {'fedproto': 1, 'protonorm': 2}", 2),
-        ("from strategies import read_settings\nx = 'local'\ny = 'local-prototypes'\nz = 'as fedproto does'", 0),
+        ("from protosphere.strategies import read_settings\nx = 'local'\ny = 'local-prototypes'\nz = 'as fedproto'", 0),
     ],
 )
 def test_a_method_named_in_the_client_is_seen(tmp_path, text, names):

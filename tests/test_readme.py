@@ -8,8 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
-from experiments.settings_tables import all_settings, with_defaults, with_rows
-from strategies import METHODS, known_settings
+from protosphere.experiments.settings_tables import all_settings, with_defaults, with_rows
+from protosphere.strategies import METHODS, known_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()

@@ -19,7 +19,7 @@ def now() -> Moment:
 BEGAN = now()
 import_module("torch")
 TORCH = now()
-product = import_module("client_app.app")
+product = import_module("protosphere.client_app.app")
 OURS = now()
 
 stopwatch = Stopwatch()
@@ -31,7 +31,7 @@ def watch(owner: Any, name: str, part: str) -> None:
     setattr(owner, name, stopwatch.timed(part, getattr(owner, name)))
 
 
-client = import_module("client_app.client")
+client = import_module("protosphere.client_app.client")
 watch(client.Client, "__init__", "settings and data")
 watch(client, "new_state", "model")
 for step in ("newest_before", "load_into", "save", "save_received", "describe"):

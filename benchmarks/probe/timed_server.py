@@ -4,7 +4,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from probe.clock import ClockedGrid
 
-from server_app.app import app as product
+from protosphere.server_app.app import app as product
 
 app = ServerApp()
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import complete
-from cli.options import Trust, end
+from protosphere.cli import complete
+from protosphere.cli.options import Trust, end
 
 if TYPE_CHECKING:
-    from experiments.compare.cells import Cell
-    from experiments.compare.folder import ComparisonFolder
-    from experiments.compare.machine import Share
-    from experiments.compare.plan import Comparison
+    from protosphere.experiments.compare.cells import Cell
+    from protosphere.experiments.compare.folder import ComparisonFolder
+    from protosphere.experiments.compare.machine import Share
+    from protosphere.experiments.compare.plan import Comparison
 
 FAILED = 1
 BAD_INPUT = 2
@@ -177,11 +177,11 @@ def compare(
     by --resume. Exits 0 when every cell was completed, 1 when some failed, 2 when nothing could start, and 128 + n on
     signal n.
     """
-    from data import DataError
-    from experiments.compare.machine import cluster_share, share
-    from experiments.runtime.cluster import cluster_at
-    from federation.settings import SettingError
-    from models import ModelError
+    from protosphere.data import DataError
+    from protosphere.experiments.compare.machine import cluster_share, share
+    from protosphere.experiments.runtime.cluster import cluster_at
+    from protosphere.federation.settings import SettingError
+    from protosphere.models import ModelError
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
     narrowing |= {"baseline": baseline}
@@ -209,7 +209,7 @@ def compare(
             cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
             machine = share(cells, jobs=jobs, cpus_per_client=cpus, gpus_per_client=gpus, in_process=not flower)
         if folder is None:
-            from experiments.compare.folder import ComparisonFolder
+            from protosphere.experiments.compare.folder import ComparisonFolder
 
             folder = ComparisonFolder.create(comparison, cells, results, jobs)
         with folder.held():
@@ -235,12 +235,12 @@ def _resolved(
     data: Sequence[str],
     scale: float,
 ) -> "tuple[Comparison, list[Cell]]":
-    from experiments.compare.cells import cells
-    from experiments.compare.choice import chosen, listed, named
-    from experiments.compare.plan import load
-    from experiments.compare.sweep import swept
-    from experiments.runtime.run_config import RunConfig, read_assignments
-    from federation.settings import SettingError
+    from protosphere.experiments.compare.cells import cells
+    from protosphere.experiments.compare.choice import chosen, listed, named
+    from protosphere.experiments.compare.plan import load
+    from protosphere.experiments.compare.sweep import swept
+    from protosphere.experiments.runtime.run_config import RunConfig, read_assignments
+    from protosphere.federation.settings import SettingError
 
     comparison = load(file, preset, listed(narrowing["methods"]))
     comparison = chosen(comparison, **narrowing, target=target, own_data=not file and not preset)
@@ -260,8 +260,8 @@ def _resolved(
 
 
 def _resumed(name: str, results: str, refused: bool, trust: bool) -> "tuple[Comparison, list[Cell], ComparisonFolder]":
-    from experiments.compare.folder import ComparisonFolder
-    from federation.settings import SettingError
+    from protosphere.experiments.compare.folder import ComparisonFolder
+    from protosphere.federation.settings import SettingError
 
     if refused:
         raise SettingError(
@@ -277,10 +277,10 @@ def _run(
     """Run what is not finished, with a bar; then write and print the tables. Whether a cell failed."""
     from rich.console import Console
 
-    from cli.compare_bar import Bar
-    from experiments.compare.cells import scaled_words
-    from experiments.compare.engine import run_cells
-    from experiments.runtime.processes import Interrupted
+    from protosphere.cli.compare_bar import Bar
+    from protosphere.experiments.compare.cells import scaled_words
+    from protosphere.experiments.compare.engine import run_cells
+    from protosphere.experiments.runtime.processes import Interrupted
 
     typer.echo(f"results: {folder.path}")
     for words in scaled_words(cells):
@@ -304,7 +304,7 @@ def _run(
 
 
 def _reuse(folder: "ComparisonFolder", cells: "Sequence[Cell]") -> None:
-    from experiments.compare.reuse import reuse
+    from protosphere.experiments.compare.reuse import reuse
 
     found = reuse(folder, cells)
     for cell in cells:
@@ -313,9 +313,9 @@ def _reuse(folder: "ComparisonFolder", cells: "Sequence[Cell]") -> None:
 
 
 def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]") -> None:
-    from cli.tables import console
-    from experiments.compare import tables
-    from experiments.compare.report import write_all
+    from protosphere.cli.tables import console
+    from protosphere.experiments.compare import tables
+    from protosphere.experiments.compare.report import write_all
 
     written = write_all(folder, comparison, cells)
     terminal = console()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 def methods(incomplete: str) -> Iterator[str]:
     """Of a list with commas the last name."""
-    from strategies import METHODS
+    from protosphere.strategies import METHODS
 
     before, comma, last = incomplete.rpartition(",")
     yield from (f"{before}{comma}{name}" for name in METHODS if name.startswith(last))
@@ -23,7 +23,7 @@ def comparisons(incomplete: str) -> Iterator[tuple[str, str]]:
 
 def settings(incomplete: str) -> Iterator[str]:
     """Of assignments with spaces between them the last one's name."""
-    from strategies import known_settings
+    from protosphere.strategies import known_settings
 
     before, space, last = incomplete.rpartition(" ")
     yield from (f"{before}{space}{name}=" for name in known_settings() if name.startswith(last))
@@ -31,7 +31,7 @@ def settings(incomplete: str) -> Iterator[str]:
 
 def runs(incomplete: str) -> Iterator[str]:
     """Runs and comparisons of the results folder."""
-    from runs.places import results_root
+    from protosphere.runs.places import results_root
 
     root = results_root("")
     names = {path.parent.name for file in ("settings.json", "comparison.json") for path in root.glob(f"*/{file}")}
@@ -39,6 +39,6 @@ def runs(incomplete: str) -> Iterator[str]:
 
 
 def _presets(command: str, incomplete: str) -> Iterator[tuple[str, str]]:
-    from experiments.listing import presets as there
+    from protosphere.experiments.listing import presets as there
 
     yield from ((name, words) for of, name, words in there() if of == command and name.startswith(incomplete))

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import complete
-from cli.options import Preset
+from protosphere.cli import complete
+from protosphere.cli.options import Preset
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from experiments.data_view import DataView
+    from protosphere.experiments.data_view import DataView
 
 BAD_INPUT = 2
 MOST_CLIENTS = 30  # that a terminal shows
@@ -69,13 +69,13 @@ def data(
 
     Exits 0, or 2 when the data or the settings are of no use.
     """
-    from data import DataError
-    from data.table import write_table
-    from data.tabular import write_schema
-    from experiments.data_view import refuse_ending, view, write_picture
-    from experiments.runtime.run_config import plan
-    from federation.settings import SettingError
-    from models import ModelError
+    from protosphere.data import DataError
+    from protosphere.data.table import write_table
+    from protosphere.data.tabular import write_schema
+    from protosphere.experiments.data_view import refuse_ending, view, write_picture
+    from protosphere.experiments.runtime.run_config import plan
+    from protosphere.federation.settings import SettingError
+    from protosphere.models import ModelError
 
     try:
         if picture is not None:
@@ -106,7 +106,7 @@ def data(
 def _print(shown: "DataView") -> None:
     from rich.console import Console
 
-    from federation.words import one_class
+    from protosphere.federation.words import one_class
 
     console = Console(highlight=False, soft_wrap=True)
     for line in (*_about(shown), ""):

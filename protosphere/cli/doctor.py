@@ -39,9 +39,9 @@ def doctor() -> None:
 
 
 def _looked() -> Iterator[tuple[bool, str, str]]:
-    from experiments.runtime.connection import FlowerError, find_executable
-    from federation.settings import home
-    from federation.words import own_version
+    from protosphere.experiments.runtime.connection import FlowerError, find_executable
+    from protosphere.federation.settings import home
+    from protosphere.federation.words import own_version
 
     yield True, "protosphere", own_version()
     yield True, "system", f"{platform.platform()}, {os.cpu_count()} cores"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import Encoder, Rule, Trust
+from protosphere.cli.options import Encoder, Rule, Trust
 
 BAD_INPUT = 2
 
@@ -35,9 +35,9 @@ def export(
 
     Exits 0 when the file is written, and 2 when it cannot be.
     """
-    from client_app.client import USER_ERRORS
-    from serving.export import export as write
-    from serving.predict import open_trained
+    from protosphere.client_app.client import USER_ERRORS
+    from protosphere.serving.export import export as write
+    from protosphere.serving.predict import open_trained
 
     try:
         trained = open_trained(state, "cpu", encoder, trust)

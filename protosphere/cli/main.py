@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-from cli.compare import compare
-from cli.data import data
-from cli.doctor import doctor
-from cli.export import export
-from cli.help import Command, Group
-from cli.lists import methods, models, presets, settings
-from cli.predict import predict
-from cli.privacy import privacy
-from cli.report import report
-from cli.run import run
-from cli.runs import app as runs
-from federation.startup import end_at_once
+from protosphere.cli.compare import compare
+from protosphere.cli.data import data
+from protosphere.cli.doctor import doctor
+from protosphere.cli.export import export
+from protosphere.cli.help import Command, Group
+from protosphere.cli.lists import methods, models, presets, settings
+from protosphere.cli.predict import predict
+from protosphere.cli.privacy import privacy
+from protosphere.cli.report import report
+from protosphere.cli.run import run
+from protosphere.cli.runs import app as runs
+from protosphere.federation.startup import end_at_once
 
 app = typer.Typer(
     cls=Group,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cli.options import end
+from protosphere.cli.options import end
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from serving.predict import Answer, Trained
+    from protosphere.serving.predict import Answer, Trained
 
 UNREADABLE = 1
 BAD_INPUT = 2
@@ -30,7 +30,7 @@ def measure(
 
     Exits 1 where some inputs could not be read: they are told, and left out of every figure.
     """
-    from serving.labelled import confusion
+    from protosphere.serving.labelled import confusion
 
     counts = confusion(judged, len(trained.class_names))
     if csv is not None:
@@ -69,8 +69,8 @@ def tell_unknown(answers: "Sequence[Answer]") -> None:
 
 def write_answers(path: Path, judged: "Sequence[tuple[int | None, Answer]]", names: Sequence[str]) -> None:
     """A row an input: its name, its class where that is known, the prediction and its probability."""
-    from data.files import replacing
-    from reports.numbers import as_csv
+    from protosphere.data.files import replacing
+    from protosphere.reports.numbers import as_csv
 
     rows: list[list[object]] = [["input", "label", "prediction", "probability"]]
     for label, answer in judged:
@@ -107,7 +107,7 @@ def _show(counts: "NDArray[np.int64]", rule: str, trained: "Trained") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from cli.tables import console
+    from protosphere.cli.tables import console
 
     names = trained.class_names
     rows, right = int(counts.sum()), int(counts.trace())

@@ -4,7 +4,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import complete
+from protosphere.cli import complete
 
 Preset = Annotated[
     str,

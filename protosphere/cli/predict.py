@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import Encoder, Rule, Trust, end
+from protosphere.cli.options import Encoder, Rule, Trust, end
 
 if TYPE_CHECKING:
-    from serving.predict import Answer
+    from protosphere.serving.predict import Answer
 
 BAD_INPUT = 2
 
@@ -56,13 +56,13 @@ def predict(
 
     Exits 0 when all could be read, 1 when some could not, and 2 when the client or the question is of no use.
     """
-    from cli.measure import measure, tell_problems, tell_unknown, write_answers
-    from client_app.client import USER_ERRORS
-    from federation.settings import SettingError
-    from serving.labelled import holds_labels, judge, read_labelled
-    from serving.predict import open_trained
-    from serving.predict import predict as answers_of
-    from serving.rows import answers_to, holds_rows, read_rows
+    from protosphere.cli.measure import measure, tell_problems, tell_unknown, write_answers
+    from protosphere.client_app.client import USER_ERRORS
+    from protosphere.federation.settings import SettingError
+    from protosphere.serving.labelled import holds_labels, judge, read_labelled
+    from protosphere.serving.predict import open_trained
+    from protosphere.serving.predict import predict as answers_of
+    from protosphere.serving.rows import answers_to, holds_rows, read_rows
 
     try:
         trained = open_trained(state, device, encoder, trust)
@@ -123,7 +123,7 @@ def _print_table(answers: Iterable["Answer"], class_names: tuple[str, ...]) -> N
     from rich.table import Table
     from rich.text import Text
 
-    from cli.tables import console
+    from protosphere.cli.tables import console
 
     # Text: a name is no markup
     table = Table(box=box.SIMPLE_HEAD)

@@ -25,9 +25,9 @@ def privacy(
 
     Exits 0, or 2 when the ledger cannot be read or written.
     """
-    from client_app.ledger import RENEWED, Ledger, LedgerError
-    from federation.settings import home
-    from prototypes.accounting import epsilon_of
+    from protosphere.client_app.ledger import RENEWED, Ledger, LedgerError
+    from protosphere.federation.settings import home
+    from protosphere.prototypes.accounting import epsilon_of
 
     ledger = Ledger((Path(state).expanduser() if state else home()) / "privacy")
     try:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from cli import complete
-from cli.options import Trust, end
+from protosphere.cli import complete
+from protosphere.cli.options import Trust, end
 
 BAD_INPUT = 2
 
@@ -59,9 +59,9 @@ def report(
     if state:
         _own_figures(Path(state).expanduser())
         return
-    from federation.settings import SettingError
-    from reports.report import write_report
-    from runs.places import find_run, results_root
+    from protosphere.federation.settings import SettingError
+    from protosphere.reports.report import write_report
+    from protosphere.runs.places import find_run, results_root
 
     try:
         if folder == "latest":
@@ -77,8 +77,8 @@ def report(
 
 
 def _own_page(folder: Path, target: Path) -> None:
-    from federation.settings import SettingError
-    from reports.site import write_site
+    from protosphere.federation.settings import SettingError
+    from protosphere.reports.site import write_site
 
     try:
         typer.echo(f"report: {write_site(folder, target).resolve()}")
@@ -90,7 +90,7 @@ def _own_page(folder: Path, target: Path) -> None:
 
 def _own_figures(folder: Path) -> None:
     """A line a round: test accuracy by rule, what the client trained on, and what went wrong."""
-    from data.sealed import read_sealed_lines
+    from protosphere.data.sealed import read_sealed_lines
 
     file = folder / "figures.jsonl"
     if (folder / "client.json").is_file() and not file.exists():

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import complete
-from cli.display import Display
-from cli.options import Preset, Trust, end
-from federation.startup import uncollected
+from protosphere.cli import complete
+from protosphere.cli.display import Display
+from protosphere.cli.options import Preset, Trust, end
+from protosphere.federation.startup import uncollected
 
 if TYPE_CHECKING:
-    from experiments.runtime.run_config import Plan
+    from protosphere.experiments.runtime.run_config import Plan
 
 
 class Engine(StrEnum):
@@ -136,7 +136,7 @@ def run(
     _refuse_idle_engine(in_process, workers, engine, cohort_size, cuda_graphs)
     if outcome is not None:
         _clear(outcome)
-    from experiments.runtime.processes import Interrupted, interruptible
+    from protosphere.experiments.runtime.processes import Interrupted, interruptible
 
     cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
     with Display() as display:
@@ -169,7 +169,7 @@ def run(
     if ending.folder is None:
         typer.echo("completed; the results lie on the SuperLink's machine")
         return
-    from cli.summary import print_summary
+    from protosphere.cli.summary import print_summary
 
     print_summary(ending.folder)
 
@@ -207,13 +207,13 @@ def _planned(
     resources: tuple[int, float],
 ) -> "Plan | _Ending":
     with uncollected():
-        from data import DataError
-        from experiments.runtime.cluster import cluster_at
-        from experiments.runtime.launch import check_resources
-        from experiments.runtime.run_config import plan
-        from federation.devices import device_of
-        from federation.settings import SettingError
-        from models import ModelError
+        from protosphere.data import DataError
+        from protosphere.experiments.runtime.cluster import cluster_at
+        from protosphere.experiments.runtime.launch import check_resources
+        from protosphere.experiments.runtime.run_config import plan
+        from protosphere.federation.devices import device_of
+        from protosphere.federation.settings import SettingError
+        from protosphere.models import ModelError
 
     try:
         if ray:
@@ -241,7 +241,7 @@ def _planned(
 def _run_flower(
     wanted: "Plan", cpus: int, gpus: float, verbose: bool, connection: str, ray: str, display: Display
 ) -> _Ending:
-    from experiments.runtime.launch import RunInterrupted, launch
+    from protosphere.experiments.runtime.launch import RunInterrupted, launch
 
     if connection:
         number = f"{wanted.clients} clients" if wanted.clients else "as many clients as its nodes say"
@@ -279,11 +279,11 @@ def _run_flower(
 def _run_here(
     wanted: "Plan", workers: int, together: tuple[int | None, bool] | None, verbose: bool, display: Display
 ) -> _Ending:
-    from experiments.runtime.afterwards import stopped
-    from experiments.runtime.grid import LocalGrid, run_in_process
-    from experiments.runtime.launch import KeptLines
-    from experiments.runtime.processes import Interrupted, interruptible
-    from server_app.app import USER_ERRORS
+    from protosphere.experiments.runtime.afterwards import stopped
+    from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
+    from protosphere.experiments.runtime.launch import KeptLines
+    from protosphere.experiments.runtime.processes import Interrupted, interruptible
+    from protosphere.server_app.app import USER_ERRORS
 
     display.stage("starting the clients")
     lines = KeptLines(display.line if verbose else _shown(display))
@@ -294,7 +294,7 @@ def _run_here(
 
     grid_of: Callable[..., LocalGrid] = LocalGrid
     if together is not None:
-        from experiments.runtime.cohorts import SIZE, CohortGrid
+        from protosphere.experiments.runtime.cohorts import SIZE, CohortGrid
 
         grid_of = partial(CohortGrid, size=together[0] or SIZE, graphs=together[1])
     try:
@@ -319,8 +319,8 @@ def _run_here(
 
 def _afterwords(ending: _Ending, options: Mapping[str, object], elsewhere: str) -> list[str]:
     """Where the report of what there is lies, what goes on with the run, and its log."""
-    from experiments.runtime.afterwards import left_of
-    from experiments.runtime.processes import interruptible
+    from protosphere.experiments.runtime.afterwards import left_of
+    from protosphere.experiments.runtime.processes import interruptible
 
     given = [
         word for name, value in options.items() if value for word in ([name] if value is True else [name, str(value)])
@@ -343,7 +343,7 @@ def _clear(outcome: Path) -> None:
 
 
 def _leave(outcome: Path, ending: _Ending) -> None:
-    from data.files import replacing
+    from protosphere.data.files import replacing
 
     folder = str(ending.folder) if ending.folder and ending.folder.is_dir() else None
     told = {"code": ending.code, "folder": folder, "reason": ending.words}

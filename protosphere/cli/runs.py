@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from cli import complete
-from cli.help import Command, Group
-from cli.options import end
+from protosphere.cli import complete
+from protosphere.cli.help import Command, Group
+from protosphere.cli.options import end
 
 BAD_INPUT = 2
 WIDE = 100  # characters
@@ -32,13 +32,13 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     from rich import box
     from rich.table import Table
 
-    from cli.tables import console
-    from data.domains import short_name
-    from experiments.kept import kept
-    from federation.words import without_middle
-    from models.plugins import stem
-    from runs.lines import readable_size
-    from runs.places import results_root
+    from protosphere.cli.tables import console
+    from protosphere.data.domains import short_name
+    from protosphere.experiments.kept import kept
+    from protosphere.federation.words import without_middle
+    from protosphere.models.plugins import stem
+    from protosphere.runs.lines import readable_size
+    from protosphere.runs.places import results_root
 
     found = kept(results)
     if not found:
@@ -95,11 +95,11 @@ def compare(
     from rich import box
     from rich.table import Table
 
-    from cli.tables import console
-    from experiments.kept import find
-    from experiments.side_by_side import differing_settings, figures, gain
-    from federation.settings import SettingError
-    from reports.results import read_results
+    from protosphere.cli.tables import console
+    from protosphere.experiments.kept import find
+    from protosphere.experiments.side_by_side import differing_settings, figures, gain
+    from protosphere.federation.settings import SettingError
+    from protosphere.reports.results import read_results
 
     try:
         found = [read_results(find(name, _in(context, results)).resolve()) for name in names]
@@ -148,9 +148,9 @@ def delete(
 
     Exits 0; 1 where nobody said yes; 2 where a name is no run, or one is being written: then nothing is deleted.
     """
-    from experiments.kept import delete as away
-    from experiments.kept import find
-    from federation.settings import SettingError
+    from protosphere.experiments.kept import delete as away
+    from protosphere.experiments.kept import find
+    from protosphere.federation.settings import SettingError
 
     try:
         folders = [find(name, _in(context, results)) for name in names]

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from data.assignment import Assignment, assignment, open_data
-from data.decoded import Decoded
-from data.partitions import class_counts
-from data.tabular import Column, missing_rows
-from data.texts import Texts
-from experiments.runtime.preflight import without_retries
-from experiments.runtime.run_config import Plan
-from federation.data_spec import data_spec
-from federation.settings import SettingError, Settings, home
-from reports.holdings import Holdings
-from reports.maps import partition_map, partition_png
-from strategies import read_settings
+from protosphere.data.assignment import Assignment, assignment, open_data
+from protosphere.data.decoded import Decoded
+from protosphere.data.partitions import class_counts
+from protosphere.data.tabular import Column, missing_rows
+from protosphere.data.texts import Texts
+from protosphere.experiments.runtime.preflight import without_retries
+from protosphere.experiments.runtime.run_config import Plan
+from protosphere.federation.data_spec import data_spec
+from protosphere.federation.settings import SettingError, Settings, home
+from protosphere.reports.holdings import Holdings
+from protosphere.reports.maps import partition_map, partition_png
+from protosphere.strategies import read_settings
 
 PICTURES = (".svg", ".png")
 # what decides the rows of a client besides `clients`, `split` and `seed`, by partition

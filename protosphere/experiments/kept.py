@@ -12,13 +12,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from data.files import LARGEST_RECORD, read_whole
-from experiments.compare.folder import FILE as COMPARISON
-from federation.homes import discard_stores, stores
-from federation.settings import SettingError, is_run_name, nearest, shown
-from runs.folder import RunFolder
-from runs.lines import is_up_to_date, up_to_date
-from runs.places import results_root
+from protosphere.data.files import LARGEST_RECORD, read_whole
+from protosphere.experiments.compare.folder import FILE as COMPARISON
+from protosphere.federation.homes import discard_stores, stores
+from protosphere.federation.settings import SettingError, is_run_name, nearest, shown
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.lines import is_up_to_date, up_to_date
+from protosphere.runs.places import results_root
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
 
-from experiments.settings_tables import PAGE, ROOT, ROW, all_settings
-from models import FAMILIES
-from models.small import SMALL
-from strategies import METHODS, load_method
-from strategies.contract import Options
+from protosphere.experiments.settings_tables import PAGE, ROOT, ROW, all_settings
+from protosphere.models import FAMILIES
+from protosphere.models.small import SMALL
+from protosphere.strategies import METHODS, load_method
+from protosphere.strategies.contract import Options
 
 PRESETS = Path(__file__).parent / "presets"
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from federation.settings import Settings
-from strategies import METHODS, load_method
+from protosphere.federation.settings import Settings
+from protosphere.strategies import METHODS, load_method
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/settings.md"
 TABLE = "tool.flwr.app.config"
 # a row of the page, up to the default; what is allowed and the meaning follow

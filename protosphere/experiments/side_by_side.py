@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.compare.plan import OF_A_ROW
-from federation.settings import ENDS, MAY_DIFFER_ON_RESUME, SettingError
-from reports.results import Line, Results
-from runs.lines import readable_size
+from protosphere.experiments.compare.plan import OF_A_ROW
+from protosphere.federation.settings import ENDS, MAY_DIFFER_ON_RESUME, SettingError
+from protosphere.reports.results import Line, Results
+from protosphere.runs.lines import readable_size
 
 RESAMPLES = 10_000
 # runs that differ in none of these have the same clients with the same rows

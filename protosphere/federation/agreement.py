@@ -8,12 +8,12 @@ from fractions import Fraction
 from itertools import islice
 from typing import TypeVar
 
-from federation.settings import Settings
-from federation.wire.codec import REMEDY, Codec, codec_of, encoder_in
-from federation.wire.payloads import Identity
-from federation.wire.specs import Exchange
-from federation.wire.weights import read_layouts
-from federation.words import LONGEST_NAME, one_line, quoted
+from protosphere.federation.settings import Settings
+from protosphere.federation.wire.codec import REMEDY, Codec, codec_of, encoder_in
+from protosphere.federation.wire.payloads import Identity
+from protosphere.federation.wire.specs import Exchange
+from protosphere.federation.wire.weights import read_layouts
+from protosphere.federation.words import LONGEST_NAME, one_line, quoted
 
 MOST_NAMED = 20  # partitions or clients of one sentence
 LONGEST_PROBLEM = 600  # characters of what keeps a client from taking part: with paths, and the remedy

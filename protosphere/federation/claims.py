@@ -6,9 +6,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Literal
 
-from federation.wire.payloads import Identity, Part, Parts, Payload, class_vectors
-from prototypes.prototype_set import PrototypeSet
-from prototypes.weights import Weights
+from protosphere.federation.wire.payloads import Identity, Part, Parts, Payload, class_vectors
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.weights import Weights
 
 ClientWeights = Literal["samples", "equal"]
 

@@ -1,14 +1,14 @@
 """The settings that decide who holds which rows, for the data floor: clients and `protosphere run` ask alike."""
 
-from data.assignment import DataSpec
-from data.columns import Columns
-from data.shared_set import SharedTestSpec
-from federation.own_code import own_code
-from federation.settings import Settings, home
+from protosphere.data.assignment import DataSpec
+from protosphere.data.columns import Columns
+from protosphere.data.shared_set import SharedTestSpec
+from protosphere.federation.own_code import own_code
+from protosphere.federation.settings import Settings, home
 
 
 def data_spec(settings: Settings, clients: int, code: bool = True) -> DataSpec:
-    """What `data.client_data` needs to know of a run with that many clients.
+    """What `protosphere.data.client_data` needs to know of a run with that many clients.
 
     Args:
         code: whether callables that the settings name count; a site with rows of its own has them not.

@@ -12,8 +12,8 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from data.files import replacing
-from federation.settings import home
+from protosphere.data.files import replacing
+from protosphere.federation.settings import home
 
 OTHER_HOME = 100  # beyond Flower's own error codes: what a client answers whose home is another
 MARK = "token"

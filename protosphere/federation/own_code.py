@@ -3,8 +3,8 @@
 import hashlib
 from dataclasses import dataclass
 
-from data import DataError
-from models import ModelError, plugins
+from protosphere.data import DataError
+from protosphere.models import ModelError, plugins
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from data import DataError, ToldError
-from data.domains import listed
-from data.sources import is_path
-from models import plugins
-from models.plugins import home as home
+from protosphere.data import DataError, ToldError
+from protosphere.data.domains import listed
+from protosphere.data.sources import is_path
+from protosphere.models import plugins
+from protosphere.models.plugins import home as home
 
 # A bool is no int and 1 is no bool; an int may stand for a float. Unknown names never pass.
 STRICT = ConfigDict(

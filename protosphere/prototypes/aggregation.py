@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from prototypes.prototype_set import PrototypeSet, refuse_different_kinds
+from protosphere.prototypes.prototype_set import PrototypeSet, refuse_different_kinds
 
 AGGREGATIONS = ("mean", "weighted", "median", "trimmed-mean", "geometric-median")
 

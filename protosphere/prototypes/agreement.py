@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.prototype_set import PrototypeSet
 
 FEW = 3  # below so many clients nobody can say which of them is the odd one
 FAR = 3.0

@@ -16,8 +16,8 @@ import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
-from prototypes import solvers, sphere
-from prototypes.sphere import Array
+from protosphere.prototypes import solvers, sphere
+from protosphere.prototypes.sphere import Array
 
 SOLVERS = ("auto", "thomson", "riesz", "simplex")
 STOPS = ("none", "force", "tangential")

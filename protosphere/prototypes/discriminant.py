@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.prototype_set import PrototypeSet
 
 SHRINKAGE = 0.1
 SMALLEST = 1e-6  # of an eigenvalue of sums that were float32, in units of their mean

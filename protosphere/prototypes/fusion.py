@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.mixture_set import MixtureSet
 
 WEIGHTINGS = ("uniform", "samples")
 # Entries (pairs x dimensions) that are held at once: as many as stay in a core's cache.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.prototype_set import PrototypeSet
 
 # Weights may come through a 16-bit number format, which moves their sum by up to 5e-4.
 WEIGHT_SUM_TOLERANCE = 1e-3

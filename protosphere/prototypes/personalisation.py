@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from prototypes.prototype_set import PrototypeSet, refuse_different_kinds
+from protosphere.prototypes.prototype_set import PrototypeSet, refuse_different_kinds
 
 WEIGHTINGS = ("similarity", "distance")
 EPSILON = 1e-8  # added to squared distances, so that the weight of an identical prototype is finite

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from prototypes.aggregation import aggregate
-from prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.aggregation import aggregate
+from protosphere.prototypes.prototype_set import PrototypeSet
 
 # A class whose unit prototypes' mean is shorter than this has no direction but that of rounding errors in float32.
 NO_DIRECTION = 1e-6

@@ -20,7 +20,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.prototype_set import PrototypeSet
 
 B = 2**12
 HALF = B // 2

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from prototypes.sphere import Array, log_force, potential, tangent_jitter, unit_rows
+from protosphere.prototypes.sphere import Array, log_force, potential, tangent_jitter, unit_rows
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from federation.words import cut_apart
-from reports import canvas, page
-from reports.maps import MOST_NAMED
-from reports.page import Html
-from reports.pictures import Picture
-from reports.results import Results
-from runs.confusion import OTHER, by_class, together
+from protosphere.federation.words import cut_apart
+from protosphere.reports import canvas, page
+from protosphere.reports.maps import MOST_NAMED
+from protosphere.reports.page import Html
+from protosphere.reports.pictures import Picture
+from protosphere.reports.results import Results
+from protosphere.runs.confusion import OTHER, by_class, together
 
 if TYPE_CHECKING:
     from matplotlib.image import AxesImage

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from federation.words import cut_apart
-from reports import canvas
-from reports.canvas import COLOURS, SOFT
-from reports.pictures import Picture, dots, plain_numbers, whole_rounds
-from reports.results import Results
+from protosphere.federation.words import cut_apart
+from protosphere.reports import canvas
+from protosphere.reports.canvas import COLOURS, SOFT
+from protosphere.reports.pictures import Picture, dots, plain_numbers, whole_rounds
+from protosphere.reports.results import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

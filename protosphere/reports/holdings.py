@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data import DataError
-from data.client_data import cached_partition_labels
-from data.files import LARGEST_RECORD, read_whole
-from federation.data_spec import data_spec
-from federation.settings import home
-from reports import page
-from reports.results import Results
+from protosphere.data import DataError
+from protosphere.data.client_data import cached_partition_labels
+from protosphere.data.files import LARGEST_RECORD, read_whole
+from protosphere.federation.data_spec import data_spec
+from protosphere.federation.settings import home
+from protosphere.reports import page
+from protosphere.reports.results import Results
 
 FILE = "partition.json"
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from federation.words import cut_apart
-from reports import canvas
-from reports.canvas import COLOURS, GRID, INK, MARKERS
-from reports.holdings import Holdings
-from reports.pictures import Picture, dots, plain_numbers, whole_rounds
-from reports.results import Results
+from protosphere.federation.words import cut_apart
+from protosphere.reports import canvas
+from protosphere.reports.canvas import COLOURS, GRID, INK, MARKERS
+from protosphere.reports.holdings import Holdings
+from protosphere.reports.pictures import Picture, dots, plain_numbers, whole_rounds
+from protosphere.reports.results import Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

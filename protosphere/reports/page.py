@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from data.files import replacing
-from federation.words import one_line
+from protosphere.data.files import replacing
+from protosphere.federation.words import one_line
 
 MOST_CHOICES = 50
 MISSING = "–"  # in place of a value that there is not

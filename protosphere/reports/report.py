@@ -10,33 +10,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.domains import short_name
-from federation.seeds import limited_threads
-from federation.settings import SettingError, shown
-from federation.words import class_words, cut_apart, duration, one_class, one_line
-from models.plugins import stem
-from reports import page
-from reports.confusions import class_table, confusion_matrices
-from reports.curves import clients_over_rounds, loss_over_rounds
-from reports.holdings import Holdings, holdings
-from reports.maps import MOST_NAMED, angles, heat_map, prototype_map, separation_over_rounds
-from reports.motion import motion, slider
-from reports.numbers import as_csv
-from reports.page import Html, paragraph, section
-from reports.pictures import (
+from protosphere.data.domains import short_name
+from protosphere.federation.seeds import limited_threads
+from protosphere.federation.settings import SettingError, shown
+from protosphere.federation.words import class_words, cut_apart, duration, one_class, one_line
+from protosphere.models.plugins import stem
+from protosphere.reports import page
+from protosphere.reports.confusions import class_table, confusion_matrices
+from protosphere.reports.curves import clients_over_rounds, loss_over_rounds
+from protosphere.reports.holdings import Holdings, holdings
+from protosphere.reports.maps import MOST_NAMED, angles, heat_map, prototype_map, separation_over_rounds
+from protosphere.reports.motion import motion, slider
+from protosphere.reports.numbers import as_csv
+from protosphere.reports.page import Html, paragraph, section
+from protosphere.reports.pictures import (
     Picture,
     accuracy_by_model,
     accuracy_over_bytes,
     accuracy_over_rounds,
     time_by_part,
 )
-from reports.results import Results, read_results
-from runs.figures import FIGURES
-from runs.folder import RunFolder
-from runs.lines import capped_words, readable_size
-from runs.origin import origins
-from runs.places import own_folder
-from strategies import known_settings
+from protosphere.reports.results import Results, read_results
+from protosphere.runs.figures import FIGURES
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.lines import capped_words, readable_size
+from protosphere.runs.origin import origins
+from protosphere.runs.places import own_folder
+from protosphere.strategies import known_settings
 
 log = logging.getLogger("protosphere")
 

@@ -6,15 +6,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from data.sealed import DamagedError, read_sealed
-from federation.settings import SettingError, Settings, check, shown
-from runs.columns import Beside
-from runs.figures import MAJORITY
-from runs.folder import FORMAT, RunFolder
-from runs.lines import companions, summarise, up_to_date
-from strategies import Run, load_method, read_settings, unpacked
-from strategies.contract import Options
-from strategies.trust import untrusted
+from protosphere.data.sealed import DamagedError, read_sealed
+from protosphere.federation.settings import SettingError, Settings, check, shown
+from protosphere.runs.columns import Beside
+from protosphere.runs.figures import MAJORITY
+from protosphere.runs.folder import FORMAT, RunFolder
+from protosphere.runs.lines import companions, summarise, up_to_date
+from protosphere.strategies import Run, load_method, read_settings, unpacked
+from protosphere.strategies.contract import Options
+from protosphere.strategies.trust import untrusted
 
 Line = Mapping[str, Any]
 OF_A_LINE = {"round": int, "bytes": dict, "problems": dict, "clients": Mapping, "time": Mapping}

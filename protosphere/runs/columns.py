@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from data.files import LARGEST_RECORD, read_whole
-from federation.settings import SettingError
+from protosphere.data.files import LARGEST_RECORD, read_whole
+from protosphere.federation.settings import SettingError
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile

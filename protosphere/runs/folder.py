@@ -15,15 +15,15 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from data.domains import short_name
-from data.files import LARGEST_RECORD, read_whole, replacing
-from data.sealed import DamagedError, read_sealed, read_sealed_lines, sealed
-from data.tensor_files import read_tensors, write_tensors
-from federation.homes import MARK, mark, stores
-from federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, is_run_name, plain_name, shown
-from models import plugins
-from runs import columns, history, origin
-from runs.places import find_run, own_folder, results_root
+from protosphere.data.domains import short_name
+from protosphere.data.files import LARGEST_RECORD, read_whole, replacing
+from protosphere.data.sealed import DamagedError, read_sealed, read_sealed_lines, sealed
+from protosphere.data.tensor_files import read_tensors, write_tensors
+from protosphere.federation.homes import MARK, mark, stores
+from protosphere.federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, is_run_name, plain_name, shown
+from protosphere.models import plugins
+from protosphere.runs import columns, history, origin
+from protosphere.runs.places import find_run, own_folder, results_root
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
 LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than a file's can be
@@ -33,7 +33,7 @@ class RunFolder:
     """`<time>-<strategy>-<dataset>/` in the results folder.
 
     Holds settings.json, origin.json, roster.json, status.json, metrics.jsonl, checkpoint.safetensors,
-    prototypes.safetensors and summary.json; where there are many clients `clients/`, see runs/columns.py.
+    prototypes.safetensors and summary.json; where there are many clients `clients/`, see protosphere/runs/columns.py.
     """
 
     def __init__(self, path: Path):

@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from federation.claims import over_claimed
-from federation.settings import Settings
-from federation.wire.payloads import Evaluation, Identity
-from runs import figures
-from runs.confusion import per_class
-from runs.folder import FORMAT
-from runs.origin import versions
-from runs.round import Bytes, Reply
+from protosphere.federation.claims import over_claimed
+from protosphere.federation.settings import Settings
+from protosphere.federation.wire.payloads import Evaluation, Identity
+from protosphere.runs import figures
+from protosphere.runs.confusion import per_class
+from protosphere.runs.folder import FORMAT
+from protosphere.runs.origin import versions
+from protosphere.runs.round import Bytes, Reply
 
 Line = dict[str, Any]
 

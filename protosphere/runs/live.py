@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from federation.settings import SettingError, Settings, shown
-from runs.folder import RunFolder
-from runs.sinks import SINKS, Beginning, Sink
+from protosphere.federation.settings import SettingError, Settings, shown
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.sinks import SINKS, Beginning, Sink
 
 PATIENCE = 60.0  # seconds at the end for what a sink has not taken yet
 NAMES = {"tensorboard": "TensorBoard", "wandb": "Weights & Biases", "mlflow": "MLflow"}

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from data.files import replacing
-from data.sealed import read_sealed, sealed
-from federation.words import own_version
+from protosphere.data.files import replacing
+from protosphere.data.sealed import read_sealed, sealed
+from protosphere.federation.words import own_version
 
 FILE = "origin.json"
 PACKAGES = ("flwr", "torch", "numpy", "safetensors")

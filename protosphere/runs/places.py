@@ -5,8 +5,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from data.files import LARGEST_RECORD, read_whole
-from federation.settings import SettingError, home, shown
+from protosphere.data.files import LARGEST_RECORD, read_whole
+from protosphere.federation.settings import SettingError, home, shown
 
 
 def results_root(results_dir: str) -> Path:

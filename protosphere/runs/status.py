@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from federation.settings import SettingError, Settings
-from runs.folder import RunFolder
+from protosphere.federation.settings import SettingError, Settings
+from protosphere.runs.folder import RunFolder
 
 
 @contextmanager

@@ -18,15 +18,15 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from data.cells import MISSING
-from data.client_data import InputTransform
-from data.files import replacing
-from data.tabular import NUMBER, Column
-from federation.settings import SettingError
-from prototypes.prototype_set import PrototypeSet
-from serving.predict import PIXEL, Trained
-from strategies.encoder_space import directions
-from strategies.release import POOL, RULE
+from protosphere.data.cells import MISSING
+from protosphere.data.client_data import InputTransform
+from protosphere.data.files import replacing
+from protosphere.data.tabular import NUMBER, Column
+from protosphere.federation.settings import SettingError
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.serving.predict import PIXEL, Trained
+from protosphere.strategies.encoder_space import directions
+from protosphere.strategies.release import POOL, RULE
 
 FORMATS = {"torch": ".pt2", "onnx": ".onnx"}  # and how a file's name ends, which torch.export.load insists on
 METADATA = "metadata.json"
@@ -82,7 +82,7 @@ class Program(nn.Module):
 
 
 class Nearest(nn.Module):
-    """As `prototypes.nearest.nearest_scores`."""
+    """As `protosphere.prototypes.nearest.nearest_scores`."""
 
     vectors: Tensor
     present: Tensor
@@ -98,7 +98,7 @@ class Nearest(nn.Module):
 
 
 class Discriminant(nn.Module):
-    """As `prototypes.discriminant.discriminant_scores`, its covariance inverted once."""
+    """As `protosphere.prototypes.discriminant.discriminant_scores`, its covariance inverted once."""
 
     whitening: Tensor
     centres: Tensor

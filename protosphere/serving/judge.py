@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from client_app.encoded import ENCODER, loaded
-from client_app.store import Store
-from federation.settings import SettingError
-from federation.wire.payloads import Payload
-from models import ModelError
-from models.encoder import Encoder
-from models.text import Tokens, reads_text
-from strategies import Run
-from strategies.contract import Objective
-from strategies.release import encoder_scores
+from protosphere.client_app.encoded import ENCODER, loaded
+from protosphere.client_app.store import Store
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.payloads import Payload
+from protosphere.models import ModelError
+from protosphere.models.encoder import Encoder
+from protosphere.models.text import Tokens, reads_text
+from protosphere.strategies import Run
+from protosphere.strategies.contract import Objective
+from protosphere.strategies.release import encoder_scores
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from client_app.evaluation import ROWS_AT_ONCE
-from data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
-from data.files import refuse_irregular
-from data.folders import IMAGE_SUFFIXES, seen
-from data.text_files import json_rows
-from federation.settings import SettingError, shown
-from federation.words import class_words
-from serving.predict import Answer, Trained, answers_of, refuse_unfit
+from protosphere.client_app.evaluation import ROWS_AT_ONCE
+from protosphere.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
+from protosphere.data.files import refuse_irregular
+from protosphere.data.folders import IMAGE_SUFFIXES, seen
+from protosphere.data.text_files import json_rows
+from protosphere.federation.settings import SettingError, shown
+from protosphere.federation.words import class_words
+from protosphere.serving.predict import Answer, Trained, answers_of, refuse_unfit
 
 TABLES = (".csv", ".parquet", ".jsonl")
 TEXT_SUFFIXES = (".txt",)

@@ -13,23 +13,23 @@ import torch
 from PIL import Image
 from torch import Tensor, softmax
 
-from client_app.evaluation import ROWS_AT_ONCE, features_of, received_scores, rule_scores
-from client_app.state import FORMAT, lay_out, new_state
-from client_app.store import Store, StoreError
-from data import DataError
-from data.client_data import InputTransform, Rows, TokenTransform, Transform
-from data.files import LARGEST_ROW, refuse_irregular
-from data.images import resized
-from federation.devices import device_of, exact_on
-from federation.seeds import limited_threads
-from federation.settings import RECEIVED, SettingError, device_name
-from models.text import Tokens
-from serving.judge import Judge, encoder_of, judge_of
-from strategies import read_settings, unpacked
-from strategies.contract import ClientState, Objective
-from strategies.encoder_space import directions
-from strategies.release import POOL, RULE
-from strategies.trust import refuse_untrusted
+from protosphere.client_app.evaluation import ROWS_AT_ONCE, features_of, received_scores, rule_scores
+from protosphere.client_app.state import FORMAT, lay_out, new_state
+from protosphere.client_app.store import Store, StoreError
+from protosphere.data import DataError
+from protosphere.data.client_data import InputTransform, Rows, TokenTransform, Transform
+from protosphere.data.files import LARGEST_ROW, refuse_irregular
+from protosphere.data.images import resized
+from protosphere.federation.devices import device_of, exact_on
+from protosphere.federation.seeds import limited_threads
+from protosphere.federation.settings import RECEIVED, SettingError, device_name
+from protosphere.models.text import Tokens
+from protosphere.serving.judge import Judge, encoder_of, judge_of
+from protosphere.strategies import read_settings, unpacked
+from protosphere.strategies.contract import ClientState, Objective
+from protosphere.strategies.encoder_space import directions
+from protosphere.strategies.release import POOL, RULE
+from protosphere.strategies.trust import refuse_untrusted
 
 PARTS = {"partition": int, "model": str, "class_names": list, "input": dict, "rule": str, "settings": dict}
 PIXEL = 255  # full scale of an image's channel

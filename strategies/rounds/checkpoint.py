@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from federation.wire.payloads import EVERYONE, Payload, from_tensors, to_tensors
-from prototypes.prototype_set import PrototypeSet
-from runs.lines import companions, summarise
-from runs.snapshot import snapshot
-from strategies.contract import State
-from strategies.rounds.holding import Holding
-from strategies.rounds.outliers import Outliers
+from protosphere.federation.wire.payloads import EVERYONE, Payload, from_tensors, to_tensors
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.runs.lines import companions, summarise
+from protosphere.runs.snapshot import snapshot
+from protosphere.strategies.contract import State
+from protosphere.strategies.rounds.holding import Holding
+from protosphere.strategies.rounds.outliers import Outliers
 
 if TYPE_CHECKING:
-    from strategies.rounds.flower import PrototypeStrategy
+    from protosphere.strategies.rounds.flower import PrototypeStrategy
 MEANS = -2  # the key of the means of releases, which lie beside the downloads
 
 

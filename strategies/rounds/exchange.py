@@ -13,23 +13,23 @@ import torch
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from data.shared_set import SharedLabels
-from federation.homes import OTHER_HOME, remedy
-from federation.wire.codec import Codec, CodecError
-from federation.wire.confusion import decode_counts
-from federation.wire.messages import MessageError, decode_report, encode_instruction
-from federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
-from federation.wire.payloads import SENT, ClassVectors, Identity, Instruction, Payload, class_vectors
-from federation.wire.replies import in_turn, is_simulated, pulled
-from federation.wire.sizes import measured, together
-from federation.wire.specs import Spec
-from federation.wire.weights import read_layouts
-from federation.words import class_word, one_line, quoted
-from prototypes.weights import Length
-from runs.confusion import Confusions
-from runs.round import Bytes, Reply, RunError
-from strategies.contract import Outcome, ServerHalf, State
-from strategies.own_method import FAILED, checked_outcome
+from protosphere.data.shared_set import SharedLabels
+from protosphere.federation.homes import OTHER_HOME, remedy
+from protosphere.federation.wire.codec import Codec, CodecError
+from protosphere.federation.wire.confusion import decode_counts
+from protosphere.federation.wire.messages import MessageError, decode_report, encode_instruction
+from protosphere.federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
+from protosphere.federation.wire.payloads import SENT, ClassVectors, Identity, Instruction, Payload, class_vectors
+from protosphere.federation.wire.replies import in_turn, is_simulated, pulled
+from protosphere.federation.wire.sizes import measured, together
+from protosphere.federation.wire.specs import Spec
+from protosphere.federation.wire.weights import read_layouts
+from protosphere.federation.words import class_word, one_line, quoted
+from protosphere.prototypes.weights import Length
+from protosphere.runs.confusion import Confusions
+from protosphere.runs.round import Bytes, Reply, RunError
+from protosphere.strategies.contract import Outcome, ServerHalf, State
+from protosphere.strategies.own_method import FAILED, checked_outcome
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
 APART = ("ensemble", "confusion")  # records that are counted by themselves
@@ -62,7 +62,7 @@ def exchange(
     training took, and `patience` seconds at least, counted anew from each arrival: so the figures do not depend
     on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead). Where
     nobody trains they get `timeout`. A train reply that comes while others are waited for still counts. Where clients
-    answer in turn (`federation.wire.replies.in_turn`) no time counts.
+    answer in turn (`protosphere.federation.wire.replies.in_turn`) no time counts.
     Each reply is checked when it comes (`checked_reply`, with `checks`).
 
     Raises:

@@ -15,34 +15,34 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from data.shared_set import SharedLabels
-from data.way_shot import WAY_SHOT
-from federation.agreement import Terms
-from federation.claims import Believed
-from federation.roster import Roster, RosterError, refuse_changes, refuse_too_few
-from federation.seeds import limited_threads
-from federation.settings import SettingError
-from federation.wire.codec import Codec
-from federation.wire.messages import encode_question
-from federation.wire.parts import Limits
-from federation.wire.payloads import SENT, Instruction, Payload, class_vectors, mean_norm
-from federation.wire.replies import over_ray
-from models import plugins
-from prototypes.prototype_set import PrototypeSet
-from runs import figures
-from runs.confusion import Confusions
-from runs.folder import RunFolder
-from runs.lines import add_evaluation, console_line, evaluations, final_line, times, training_line
-from runs.round import Bytes, Reply, RunError
-from runs.snapshot import separation_of
-from strategies import Run
-from strategies.contract import ServerHalf, State
-from strategies.own_method import checked_outcome, failing_as
-from strategies.release import encoder_means, joined, with_classes
-from strategies.rounds.changes import Changes
-from strategies.rounds.checkpoint import leave_summary, restore, save
-from strategies.rounds.ensemble import score, shared_test_set
-from strategies.rounds.exchange import (
+from protosphere.data.shared_set import SharedLabels
+from protosphere.data.way_shot import WAY_SHOT
+from protosphere.federation.agreement import Terms
+from protosphere.federation.claims import Believed
+from protosphere.federation.roster import Roster, RosterError, refuse_changes, refuse_too_few
+from protosphere.federation.seeds import limited_threads
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.messages import encode_question
+from protosphere.federation.wire.parts import Limits
+from protosphere.federation.wire.payloads import SENT, Instruction, Payload, class_vectors, mean_norm
+from protosphere.federation.wire.replies import over_ray
+from protosphere.models import plugins
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.runs import figures
+from protosphere.runs.confusion import Confusions
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.lines import add_evaluation, console_line, evaluations, final_line, times, training_line
+from protosphere.runs.round import Bytes, Reply, RunError
+from protosphere.runs.snapshot import separation_of
+from protosphere.strategies import Run
+from protosphere.strategies.contract import ServerHalf, State
+from protosphere.strategies.own_method import checked_outcome, failing_as
+from protosphere.strategies.release import encoder_means, joined, with_classes
+from protosphere.strategies.rounds.changes import Changes
+from protosphere.strategies.rounds.checkpoint import leave_summary, restore, save
+from protosphere.strategies.rounds.ensemble import score, shared_test_set
+from protosphere.strategies.rounds.exchange import (
     LATE,
     MEND,
     aggregated,
@@ -52,13 +52,13 @@ from strategies.rounds.exchange import (
     refuse_failing_method,
     size_of,
 )
-from strategies.rounds.holding import Holding
-from strategies.rounds.opening import opening_lines
-from strategies.rounds.outliers import Outliers, vectors_of
-from strategies.rounds.sampling import sampled
-from strategies.rounds.stopping import OnRound, Stopping, refuse_unmeasured
-from strategies.rounds.waiting import Scratch, Waiting
-from strategies.rounds.watch import (
+from protosphere.strategies.rounds.holding import Holding
+from protosphere.strategies.rounds.opening import opening_lines
+from protosphere.strategies.rounds.outliers import Outliers, vectors_of
+from protosphere.strategies.rounds.sampling import sampled
+from protosphere.strategies.rounds.stopping import OnRound, Stopping, refuse_unmeasured
+from protosphere.strategies.rounds.waiting import Scratch, Waiting
+from protosphere.strategies.rounds.watch import (
     collapse,
     is_infinite,
     refuse_more_failures,
@@ -66,7 +66,7 @@ from strategies.rounds.watch import (
     refuse_other_rounds,
     warn_of_problems,
 )
-from strategies.weights import OtherWeightsError
+from protosphere.strategies.weights import OtherWeightsError
 
 log = logging.getLogger("protosphere")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runs.round import Reply
+from protosphere.runs.round import Reply
 
 
 class Holding:

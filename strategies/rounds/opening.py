@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from federation.settings import Settings
-from federation.wire.codec import Codec
-from federation.wire.payloads import Identity
-from federation.words import LONGEST_NAME, class_words, one_class, one_line, quoted
-from runs.lines import LEGEND, companions
-from strategies import Run
+from protosphere.federation.settings import Settings
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.payloads import Identity
+from protosphere.federation.words import LONGEST_NAME, class_words, one_class, one_line, quoted
+from protosphere.runs.lines import LEGEND, companions
+from protosphere.strategies import Run
 
 MOST_CLIENTS = 50  # that have a line of their own
 MOST_ALONE = 5  # items that few clients name

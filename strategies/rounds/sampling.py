@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import torch
 
-from federation.seeds import generator
-from federation.settings import Settings
-from federation.wire.payloads import Identity
+from protosphere.federation.seeds import generator
+from protosphere.federation.settings import Settings
+from protosphere.federation.wire.payloads import Identity
 
 
 def sampled(settings: Settings, identities: Mapping[int, Identity], server_round: int) -> list[int]:

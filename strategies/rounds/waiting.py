@@ -10,8 +10,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from federation.wire.payloads import Payload, from_tensors, to_tensors
-from runs.places import own_folder
+from protosphere.federation.wire.payloads import Payload, from_tensors, to_tensors
+from protosphere.runs.places import own_folder
 
 NAME = "uploads"  # of the folder in the run's
 MOST_VALUES = 2**24  # of all uploads that are held beside each other at once
@@ -94,7 +94,7 @@ class Waiting(Mapping[int, Payload]):
 
     def rows(self, partitions: Sequence[int], part: str) -> Iterator[tuple[str, Tensor]]:
         """A part of weights of these uploads, a row an upload: names of tensors, and pieces (n, m) of these, in
-        the order of `prototypes.weights.flat`."""
+        the order of `protosphere.prototypes.weights.flat`."""
         head = f"part/{part}/weights/"
         for name in self._scratch.names(partitions[0]):
             if name.startswith(head):

@@ -4,12 +4,12 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from federation.settings import SettingError
-from federation.wire.payloads import Payload, part_tensors, parts_of
-from prototypes.weights import Weights
-from runs.folder import RunFolder
-from runs.round import Reply, RunError
-from strategies import Run
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.payloads import Payload, part_tensors, parts_of
+from protosphere.prototypes.weights import Weights
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.round import Reply, RunError
+from protosphere.strategies import Run
 
 log = logging.getLogger("protosphere")
 

@@ -153,7 +153,7 @@ def test_arrays_are_kept_once_and_known_again(home):
 @pytest.mark.integration
 def test_of_runs_that_fail_a_warning_says_why(tmp_path):
     (tmp_path / "broken.py").write_text(
-        "from dataclasses import replace\nfrom strategies.local import METHOD as LOCAL\n"
+        "from dataclasses import replace\nfrom protosphere.strategies.local import METHOD as LOCAL\n"
         "class Broken(LOCAL.objective):\n    def loss(self, *everything):\n        raise ArithmeticError('wrong')\n"
         "METHOD = replace(LOCAL, objective=Broken)\n"
     )

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import protosphere
-from data.client_data import client_data
-from data.tabular import encode
-from federation.data_spec import data_spec
-from federation.settings import home as home_of
 from protosphere.arrays import data_of
-from serving.export import export
-from serving.predict import open_trained
-from strategies import read_settings
+from protosphere.data.client_data import client_data
+from protosphere.data.tabular import encode
+from protosphere.federation.data_spec import data_spec
+from protosphere.federation.settings import home as home_of
+from protosphere.serving.export import export
+from protosphere.serving.predict import open_trained
+from protosphere.strategies import read_settings
 
 RNG = np.random.default_rng(3)
 Y = np.arange(120) % 3

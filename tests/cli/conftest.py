@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
-from experiments.runtime import launch as launching
-from experiments.runtime.launch import Outcome
+from protosphere.cli.main import app
+from protosphere.experiments.runtime import launch as launching
+from protosphere.experiments.runtime.launch import Outcome
 
-ROOT = Path(launching.__file__).resolve().parents[2]
+ROOT = Path(launching.__file__).resolve().parents[3]
 QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'
 SELECTED = {"selected": 0.9111, "selected_round": 2, "best": 0.95, "client-best": 0.96, "last-5": 0.9, "final": 0.94}
 SUMMARY = {

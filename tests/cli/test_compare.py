@@ -10,14 +10,14 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from cli.compare import PRESETS
-from cli.compare_bar import Bar
-from cli.main import app
-from experiments.compare import engine as running
-from experiments.compare.cells import Cell
-from experiments.compare.engine import Finished, Progress, Running
-from experiments.compare.plan import comparison_names
-from experiments.runtime.processes import Interrupted
+from protosphere.cli.compare import PRESETS
+from protosphere.cli.compare_bar import Bar
+from protosphere.cli.main import app
+from protosphere.experiments.compare import engine as running
+from protosphere.experiments.compare.cells import Cell
+from protosphere.experiments.compare.engine import Finished, Progress, Running
+from protosphere.experiments.compare.plan import comparison_names
+from protosphere.experiments.runtime.processes import Interrupted
 from tests.pictures import paint
 
 QUICK = 'rounds=1 max-samples=200 feature-dim=12 models="tiny_perceptron" device="cpu" clients=2'

@@ -7,7 +7,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
+from protosphere.cli.main import app
 from tests.pictures import paint
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from cli import display as module
-from cli.display import Display
-from cli.main import app
-from experiments.runtime import launch as launching
+from protosphere.cli import display as module
+from protosphere.cli.display import Display
+from protosphere.cli.main import app
+from protosphere.experiments.runtime import launch as launching
 
-ROOT = Path(launching.__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "cli.main", "run", "--clients", "3", "-c"]
+ROOT = Path(launching.__file__).resolve().parents[3]
+COMMAND = [sys.executable, "-m", "protosphere.cli.main", "run", "--clients", "3", "-c"]
 QUICK = 'rounds=2 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

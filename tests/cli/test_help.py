@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli.main import app
+from protosphere.cli.main import app
 
 GROUP = typer.main.get_command(app)
 COMMANDS = ["run", "compare", "data", "report", "predict", "export", "privacy"]

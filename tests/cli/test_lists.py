@@ -8,12 +8,12 @@ from flwr.common.constant import FLEETAPI_GRPC_RERE_PORT
 from flwr.supercore.constant import SUPERLINK_UVICORN_DEFAULT_PORT, SUPERNODE_UVICORN_DEFAULT_PORT
 from typer.testing import CliRunner
 
-from cli import doctor
-from cli.main import app
-from experiments import listing
-from experiments.runtime.run_config import read_preset
-from federation.settings import Settings
-from strategies import METHODS, known_settings
+from protosphere.cli import doctor
+from protosphere.cli.main import app
+from protosphere.experiments import listing
+from protosphere.experiments.runtime.run_config import read_preset
+from protosphere.federation.settings import Settings
+from protosphere.strategies import METHODS, known_settings
 
 
 def listed(*arguments):

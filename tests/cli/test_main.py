@@ -4,15 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cli import main
+from protosphere.cli import main
 
-ROOT = Path(main.__file__).resolve().parents[1]
+ROOT = Path(main.__file__).resolve().parents[2]
 
 
 def test_help_is_quick_because_it_imports_no_torch():
     code = (
         "import sys; sys.argv = ['protosphere', 'run', '--help']; "
-        "from cli.main import app; app(standalone_mode=False); "
+        "from protosphere.cli.main import app; app(standalone_mode=False); "
         "print([name for name in ('torch', 'flwr', 'ray', 'pydantic', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

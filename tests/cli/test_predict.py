@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from cli.main import app
-from serving.predict import open_trained, predict
+from protosphere.cli.main import app
+from protosphere.serving.predict import open_trained, predict
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix
 from typer.testing import CliRunner
 
-from cli.main import app
-from serving.predict import open_trained, predict
+from protosphere.cli.main import app
+from protosphere.serving.predict import open_trained, predict
 
 
 @pytest.fixture

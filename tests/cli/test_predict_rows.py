@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import protosphere
-from cli.main import app
+from protosphere.cli.main import app
 
 N = 160
 RNG = np.random.default_rng(11)

@@ -3,10 +3,10 @@
 import torch
 from typer.testing import CliRunner
 
-from cli.main import app
-from client_app.ledger import Asked, Ledger
-from prototypes.accounting import epsilon_of, rho_of
-from prototypes.release import Shape
+from protosphere.cli.main import app
+from protosphere.client_app.ledger import Asked, Ledger
+from protosphere.prototypes.accounting import epsilon_of, rho_of
+from protosphere.prototypes.release import Shape
 
 SHAPE = Shape(2, 3)
 

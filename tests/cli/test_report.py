@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
-from cli.summary import print_summary
+from protosphere.cli.main import app
+from protosphere.cli.summary import print_summary
 from tests.reports.fabricated import fabricate
 from tests.strategies.watched import start
 

@@ -9,12 +9,12 @@ import pytest
 from filelock import FileLock
 from typer.testing import CliRunner
 
-from cli.main import app
-from experiments.kept import kept
-from experiments.side_by_side import Gain, figures, gain
-from federation.homes import stores
-from reports.results import read_results
-from runs.folder import RunFolder
+from protosphere.cli.main import app
+from protosphere.experiments.kept import kept
+from protosphere.experiments.side_by_side import Gain, figures, gain
+from protosphere.federation.homes import stores
+from protosphere.reports.results import read_results
+from protosphere.runs.folder import RunFolder
 
 QUICK = {"rounds": 2, "max-samples": 300, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}
 

@@ -8,12 +8,12 @@ import torch
 from flwr.app import Context, RecordDict
 from torch import nn
 
-from client_app import client as client_module
-from client_app import told
-from data.client_data import ClientData, InputTransform, Rows, Unheld
-from models.split import SplitModel
-from strategies import read_settings
-from strategies.contract import ClientState
+from protosphere.client_app import client as client_module
+from protosphere.client_app import told
+from protosphere.data.client_data import ClientData, InputTransform, Rows, Unheld
+from protosphere.models.split import SplitModel
+from protosphere.strategies import read_settings
+from protosphere.strategies.contract import ClientState
 
 CLASSES, DIM, INPUTS = 4, 5, 6
 QUICK = {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "strategy": "fedproto", "device": "cpu"}

@@ -20,7 +20,7 @@ AGE = 1912837465  # a label that is somebody's, and no class
 TEXT_COLUMN, LABEL_COLUMN, GROUP_COLUMN = "text-column", "label-column", "group-column"
 MODELS = """
 from torch import nn
-from models import SplitModel
+from protosphere.models import SplitModel
 
 class Listing(nn.Module):
     def forward(self, x):

@@ -4,14 +4,14 @@ import torch
 from torch import nn
 from torchvision.ops import StochasticDepth
 
-from client_app.cohort import Cohorts
-from client_app.evaluation import DivergenceError
-from client_app.state import lay_out, new_state
-from client_app.trainer import Job
-from data.client_data import ClientData, InputTransform, Rows
-from federation.seeds import seed_process
-from prototypes.prototype_set import PrototypeSet
-from strategies import read_settings
+from protosphere.client_app.cohort import Cohorts
+from protosphere.client_app.evaluation import DivergenceError
+from protosphere.client_app.state import lay_out, new_state
+from protosphere.client_app.trainer import Job
+from protosphere.data.client_data import ClientData, InputTransform, Rows
+from protosphere.federation.seeds import seed_process
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies import read_settings
 
 CLASSES, DIM = 4, 6
 

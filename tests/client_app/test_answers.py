@@ -9,14 +9,14 @@ import torch
 from PIL import Image
 from torch.nn.functional import normalize
 
-from client_app import client as client_module
-from client_app.evaluation import predict
-from data import DataError
-from data.client_data import DataSpec
-from data.shared_set import SharedTestSpec, shared_labels, shared_rows
-from federation.wire.payloads import Instruction
-from prototypes.prototype_set import PrototypeSet
-from strategies import METHODS
+from protosphere.client_app import client as client_module
+from protosphere.client_app.evaluation import predict
+from protosphere.data import DataError
+from protosphere.data.client_data import DataSpec
+from protosphere.data.shared_set import SharedTestSpec, shared_labels, shared_rows
+from protosphere.federation.wire.payloads import Instruction
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies import METHODS
 from tests.strategies.needs import ASKED
 
 CPU = torch.device("cpu")

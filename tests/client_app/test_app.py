@@ -5,17 +5,17 @@ import torch
 from flwr.app import Context, Message, MessageType, RecordDict
 from threadpoolctl import threadpool_info
 
-from client_app import client as client_module
-from client_app.app import app
-from client_app.client import Client
-from experiments.runtime.grid import LocalGrid
-from federation.wire.codec import Codec
-from federation.wire.messages import decode_identity, decode_report, encode_instruction
-from federation.wire.payloads import Instruction
-from models.split import SplitModel
-from prototypes.prototype_set import PrototypeSet
-from strategies import known_settings
-from strategies.contract import PullObjective
+from protosphere.client_app import client as client_module
+from protosphere.client_app.app import app
+from protosphere.client_app.client import Client
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.messages import decode_identity, decode_report, encode_instruction
+from protosphere.federation.wire.payloads import Instruction
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies import known_settings
+from protosphere.strategies.contract import PullObjective
 
 CODEC = Codec(10, 8)
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}

@@ -7,16 +7,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from client_app import client as client_module
-from client_app import told, trainer
-from client_app.state import size_of
-from client_app.store import StoreError
-from client_app.trainer import DivergenceError
-from data.tensor_files import read_tensors, write_tensors
-from federation.settings import SettingError
-from federation.wire.payloads import Instruction
-from prototypes.prototype_set import PrototypeSet
-from serving.predict import open_trained
+from protosphere.client_app import client as client_module
+from protosphere.client_app import told, trainer
+from protosphere.client_app.state import size_of
+from protosphere.client_app.store import StoreError
+from protosphere.client_app.trainer import DivergenceError
+from protosphere.data.tensor_files import read_tensors, write_tensors
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.payloads import Instruction
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.serving.predict import open_trained
 
 CPU = torch.device("cpu")
 

@@ -10,17 +10,17 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from client_app.client import Client
-from client_app.cohort import DRAWS as RANDOM
-from client_app.cohort import HEAVY, Cohorts, member_of, work_of
-from client_app.evaluation import DivergenceError
-from client_app.trees import filled, tensors_in
-from experiments.runtime.cohorts import CohortGrid
-from federation.seeds import seed_process
-from federation.settings import SettingError
-from models import FAMILIES
-from models.small import SMALL
-from strategies import METHODS
+from protosphere.client_app.client import Client
+from protosphere.client_app.cohort import DRAWS as RANDOM
+from protosphere.client_app.cohort import HEAVY, Cohorts, member_of, work_of
+from protosphere.client_app.evaluation import DivergenceError
+from protosphere.client_app.trees import filled, tensors_in
+from protosphere.experiments.runtime.cohorts import CohortGrid
+from protosphere.federation.seeds import seed_process
+from protosphere.federation.settings import SettingError
+from protosphere.models import FAMILIES
+from protosphere.models.small import SMALL
+from protosphere.strategies import METHODS
 from tests.client_app.stacked import Double, job_of, trained
 from tests.strategies.golden import CLIENTS, settings_of
 

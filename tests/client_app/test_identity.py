@@ -7,14 +7,14 @@ import pytest
 import torch
 from PIL import Image
 
-from client_app import client as client_module
-from client_app.store import Store, token_digest
-from data.client_data import Rows
-from federation.settings import SettingError
-from federation.wire.codec import Codec
-from federation.wire.payloads import Instruction
-from models import ModelError
-from strategies import read_settings
+from protosphere.client_app import client as client_module
+from protosphere.client_app.store import Store, token_digest
+from protosphere.data.client_data import Rows
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.payloads import Instruction
+from protosphere.models import ModelError
+from protosphere.strategies import read_settings
 from tests.pictures import paint
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"scipy", "sklearn", "datasets", "flwr_datasets", "torchvision", "matplotlib", "ray", "torch._dynamo"}
-HEAVY |= {"tensorboard", "wandb", "mlflow", "PIL", "serving", "reports"}
+HEAVY |= {"tensorboard", "wandb", "mlflow", "PIL", "protosphere.serving", "protosphere.reports"}
 
 
 # what ends last is what was registered first
 CODE = """
 import atexit, gc, sys
 atexit.register(lambda: print(gc.get_freeze_count(), gc.isenabled()))
-import client_app.app, strategies.protonorm
+import protosphere.client_app.app, protosphere.strategies.protonorm
 print(*sys.modules)
 class Model: pass
 model = Model()
@@ -28,7 +28,7 @@ def test_a_client_loads_nothing_heavy_before_it_needs_it_and_ends_without_lookin
     diary = tmp_path / "diary"
     done = subprocess.run([sys.executable, "-c", CODE, diary], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded, end = done.stdout.splitlines()
-    assert "client_app.app" in loaded.split()
+    assert "protosphere.client_app.app" in loaded.split()
     assert not HEAVY & set(loaded.split())
     frozen, collects = end.split()
     assert int(frozen) > 100_000
@@ -38,6 +38,6 @@ def test_a_client_loads_nothing_heavy_before_it_needs_it_and_ends_without_lookin
 
 def test_a_process_that_has_loaded_torchs_compiler_ends_in_silence():
     """As a method with an optimiser of torch's own loads it; with Triton, whose objects would be told of as leaks."""
-    code = "import client_app.app, torch; torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])"
+    code = "import protosphere.client_app.app, torch; torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stderr == ""

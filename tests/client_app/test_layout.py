@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from client_app.state import new_state
-from models import build
-from strategies import read_settings
-from strategies.contract import Batch
+from protosphere.client_app.state import new_state
+from protosphere.models import build
+from protosphere.strategies import read_settings
+from protosphere.strategies.contract import Batch
 
 
 class _Tutorial(nn.Module):

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from client_app import ledger as module
-from client_app.ledger import Asked, Ledger, LedgerError, Limit
-from data import files
-from prototypes.accounting import epsilon_of, rho_of
-from prototypes.release import Shape
+from protosphere.client_app import ledger as module
+from protosphere.client_app.ledger import Asked, Ledger, LedgerError, Limit
+from protosphere.data import files
+from protosphere.prototypes.accounting import epsilon_of, rho_of
+from protosphere.prototypes.release import Shape
 
 SHAPE = Shape(3, 4)
 SUMS = torch.arange(15).reshape(3, 5)

@@ -10,18 +10,18 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 
-from client_app import client as client_module
-from client_app import private, told, trainer
-from client_app.ledger import Ledger
-from client_app.store import Store
-from experiments.runtime.grid import LocalGrid, run_in_process
-from federation.roster import RosterError
-from federation.settings import SettingError
-from prototypes.accounting import epsilon_of
-from prototypes.release import HALF, B, Shape, class_sums
-from runs.folder import RunFolder
-from strategies import METHODS, load_method, read_settings
-from strategies.contract import NOTHING
+from protosphere.client_app import client as client_module
+from protosphere.client_app import private, told, trainer
+from protosphere.client_app.ledger import Ledger
+from protosphere.client_app.store import Store
+from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
+from protosphere.federation.roster import RosterError
+from protosphere.federation.settings import SettingError
+from protosphere.prototypes.accounting import epsilon_of
+from protosphere.prototypes.release import HALF, B, Shape, class_sums
+from protosphere.runs.folder import RunFolder
+from protosphere.strategies import METHODS, load_method, read_settings
+from protosphere.strategies.contract import NOTHING
 from tests.client_app.sites import folder, images_of, picture, put, table
 from tests.strategies.needs import ASKED
 from tests.strategies.watched import without_time
@@ -174,7 +174,7 @@ def test_no_method_sends_without_a_release_but_those_that_send_nothing():
 
 def test_a_release_is_of_the_training_rows_and_sent_in_every_round_and_run(monkeypatch, tmp_path):
     drawn = iter(range(10**6))
-    monkeypatch.setattr("client_app.ledger.draw", lambda variance: 0 if next(drawn) else 1)
+    monkeypatch.setattr("protosphere.client_app.ledger.draw", lambda variance: 0 if next(drawn) else 1)
     sites = [site(tmp_path / name, *FULL) for name in ("one", "other")]
     _, first = run(sites, {"strategy": "fedproto"})
     ledger = private.site_ledger()

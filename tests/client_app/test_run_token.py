@@ -5,18 +5,18 @@ import re
 import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 
-from client_app import app as app_module
-from client_app import client as client_module
-from client_app import told
-from client_app.store import Store, StoreError
-from experiments.runtime.grid import LocalGrid
-from federation.homes import OTHER_HOME, mark
-from federation.settings import SettingError
-from federation.wire.codec import Codec
-from federation.wire.messages import encode_instruction, encode_question
-from federation.wire.payloads import Instruction
-from runs.folder import RunFolder
-from strategies import known_settings
+from protosphere.client_app import app as app_module
+from protosphere.client_app import client as client_module
+from protosphere.client_app import told
+from protosphere.client_app.store import Store, StoreError
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.federation.homes import OTHER_HOME, mark
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.messages import encode_instruction, encode_question
+from protosphere.federation.wire.payloads import Instruction
+from protosphere.runs.folder import RunFolder
+from protosphere.strategies import known_settings
 from tests.client_app.conftest import QUICK
 
 

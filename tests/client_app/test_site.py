@@ -4,10 +4,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from client_app import told
-from data import DataError
-from federation.settings import SettingError
-from models import told_name
+from protosphere.client_app import told
+from protosphere.data import DataError
+from protosphere.federation.settings import SettingError
+from protosphere.models import told_name
 from tests.client_app.broken_sites import images_of
 
 PINS = {"label_column": "diagnosis", "group_column": "patient"}

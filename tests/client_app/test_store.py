@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from client_app import store as store_module
-from client_app.evaluation import measure
-from client_app.store import Store, StoreError
-from client_app.trainer import train
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import ClientState
+from protosphere.client_app import store as store_module
+from protosphere.client_app.evaluation import measure
+from protosphere.client_app.store import Store, StoreError
+from protosphere.client_app.trainer import train
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import ClientState
 
 
 @pytest.fixture

@@ -9,17 +9,17 @@ from types import SimpleNamespace
 import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 
-from client_app import client as client_module
-from client_app import told as told_module
-from client_app.app import app
-from client_app.told import KINDS, simulated, told
-from data import DataError, ToldError
-from experiments.runtime.grid import LocalGrid
-from federation.wire.codec import Codec
-from federation.wire.messages import encode_instruction
-from federation.wire.payloads import Instruction
-from models import ModelError
-from strategies import known_settings
+from protosphere.client_app import client as client_module
+from protosphere.client_app import told as told_module
+from protosphere.client_app.app import app
+from protosphere.client_app.told import KINDS, simulated, told
+from protosphere.data import DataError, ToldError
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.messages import encode_instruction
+from protosphere.federation.wire.payloads import Instruction
+from protosphere.models import ModelError
+from protosphere.strategies import known_settings
 from tests.client_app.broken_sites import AGE, BROKEN_SITES, HERE, TEXTS, WELL, Case, named, own
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ def ask(tmp_path, monkeypatch):
     monkeypatch.setenv("PROTOSPHERE_HOME", str(home))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("data.text_files._BLOCK_BYTES", 4096)
+    monkeypatch.setattr("protosphere.data.text_files._BLOCK_BYTES", 4096)
     monkeypatch.setattr(told_module, "_here", False)
     monkeypatch.syspath_prepend(str(root))
 
@@ -253,7 +253,7 @@ def test_what_a_run_packs_into_one_setting_takes_no_shared_ones_place(ask, tmp_p
     assert len(said) == 1
     assert said.pop().startswith("client 1: setting `own-settings` holds `privacy`, which is no setting of a method")
     file = tmp_path / "somebody.py"
-    file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom strategies.local import METHOD\n")
+    file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom protosphere.strategies.local import METHOD\n")
     for depth in (1, 2):
         packed = {"strategy": str(file)}
         for _ in range(depth):

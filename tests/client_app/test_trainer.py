@@ -7,17 +7,17 @@ import pytest
 import torch
 from torch import nn
 
-from client_app import trainer
-from client_app.evaluation import evaluate
-from client_app.store import Store
-from client_app.trainer import DivergenceError, batches, stop_if_spoilt, train
-from data.client_data import InputTransform, Rows
-from federation.seeds import generator
-from federation.wire.codec import Codec
-from federation.wire.messages import decode_report, encode_report
-from federation.wire.payloads import Report
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import Loss, Objective, Phase
+from protosphere.client_app import trainer
+from protosphere.client_app.evaluation import evaluate
+from protosphere.client_app.store import Store
+from protosphere.client_app.trainer import DivergenceError, batches, stop_if_spoilt, train
+from protosphere.data.client_data import InputTransform, Rows
+from protosphere.federation.seeds import generator
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.messages import decode_report, encode_report
+from protosphere.federation.wire.payloads import Report
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import Loss, Objective, Phase
 
 STREAM = ("seed", "client", 0, "round", 1)
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.cohort import DRAWS as RANDOM
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import PullObjective
+from protosphere.client_app.cohort import DRAWS as RANDOM
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import PullObjective
 from tests.client_app.stacked import CLASSES, DIM, job_of, trained
 
 

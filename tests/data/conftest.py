@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from data.decoded import Recipe
-from data.domains import open_all
+from protosphere.data.decoded import Recipe
+from protosphere.data.domains import open_all
 
 
 def pixels(row, channels=3, size=6):

@@ -5,11 +5,11 @@ import io
 import numpy as np
 import pytest
 
-from data import DataError
-from data.arrays import arranged, read_arrays, read_inputs, write_arrays
-from data.columns import USUAL, Columns
-from data.decoded import Recipe, decode, decoded
-from data.folders import read_folder
+from protosphere.data import DataError
+from protosphere.data.arrays import arranged, read_arrays, read_inputs, write_arrays
+from protosphere.data.columns import USUAL, Columns
+from protosphere.data.decoded import Recipe, decode, decoded
+from protosphere.data.folders import read_folder
 
 RNG = np.random.default_rng(5)
 Y = np.arange(6) % 3

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from data import DataError
-from data.assignment import DataSpec
-from data.augment import augmented, refuse_unfit
-from data.client_data import InputTransform, by_channels, client_data
+from protosphere.data import DataError
+from protosphere.data.assignment import DataSpec
+from protosphere.data.augment import augmented, refuse_unfit
+from protosphere.data.client_data import InputTransform, by_channels, client_data
 
 IMAGES = torch.randint(1, 256, (40, 2, 9, 17), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
 

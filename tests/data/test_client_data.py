@@ -9,10 +9,10 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from data import DataError
-from data import client_data as module
-from data.assigned import read_assignment
-from data.client_data import (
+from protosphere.data import DataError
+from protosphere.data import client_data as module
+from protosphere.data.assigned import read_assignment
+from protosphere.data.client_data import (
     DataSpec,
     InputTransform,
     cached_partition_labels,

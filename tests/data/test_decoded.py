@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data import DataError
-from data import decoded as decoded_module
-from data.decoded import decoded
+from protosphere.data import DataError
+from protosphere.data import decoded as decoded_module
+from protosphere.data.decoded import decoded
 
 ROOT = Path(__file__).resolve().parents[2]
 ASK = """
 import logging, sys
 from pathlib import Path
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
-from data.decoded import decoded
+from protosphere.data.decoded import decoded
 data = decoded(sys.argv[1], Path(sys.argv[2]))
 print("rows", len(data.labels), int(data.inputs.sum()))
 """

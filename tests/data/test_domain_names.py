@@ -2,8 +2,8 @@
 
 import pytest
 
-from data.decoded import Recipe, decoded
-from data.domains import domains_of, listed, locate_all, open_all, short_name
+from protosphere.data.decoded import Recipe, decoded
+from protosphere.data.domains import domains_of, listed, locate_all, open_all, short_name
 from tests.data.draws import refusal
 
 

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from data.assignment import DataSpec, open_data
-from data.client_data import client_data
-from data.columns import Columns
-from data.decoded import Recipe, decoded
-from data.domains import interleaved, locate_all, open_all
-from data.sources import load_source
+from protosphere.data.assignment import DataSpec, open_data
+from protosphere.data.client_data import client_data
+from protosphere.data.columns import Columns
+from protosphere.data.decoded import Recipe, decoded
+from protosphere.data.domains import interleaved, locate_all, open_all
+from protosphere.data.sources import load_source
 from tests.data.draws import refusal
 
 

@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from data import DataError
-from data.assignment import DataSpec, assignment
-from data.decoded import Decoded
-from data.groups import units_of
+from protosphere.data import DataError
+from protosphere.data.assignment import DataSpec, assignment
+from protosphere.data.decoded import Decoded
+from protosphere.data.groups import units_of
 
 
 def rows_with_groups(seed, rows=900, groups=250, classes=4):

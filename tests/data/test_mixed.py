@@ -7,12 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
-from data import DataError
-from data.assignment import DataSpec, assignment, open_data
-from data.client_data import client_data
-from data.decoded import Decoded
-from data.mixed import cells_of, mixed_rows
-from data.partitions import class_counts
+from protosphere.data import DataError
+from protosphere.data.assignment import DataSpec, assignment, open_data
+from protosphere.data.client_data import client_data
+from protosphere.data.decoded import Decoded
+from protosphere.data.mixed import cells_of, mixed_rows
+from protosphere.data.partitions import class_counts
 from tests.data.draws import alike, assert_distributed, disjoint
 
 NAMES, PLACES = tuple("abcdef"), ("photo", "sketch", "art")

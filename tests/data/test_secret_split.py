@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from data.assignment import DataSpec, assignment
-from data.decoded import Decoded
-from data.groups import units_of
-from data.secret_split import secret_split
+from protosphere.data.assignment import DataSpec, assignment
+from protosphere.data.decoded import Decoded
+from protosphere.data.groups import units_of
+from protosphere.data.secret_split import secret_split
 
 SECRET, OTHER = "07" * 32, "08" * 32
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from data import DataError
-from data import assignment as assignment_module
-from data.assignment import DataSpec, assignment, open_data
-from data.decoded import Decoded
-from data.shared_set import SharedTestSpec, refuse_unfit, shared_labels, shared_rows
+from protosphere.data import DataError
+from protosphere.data import assignment as assignment_module
+from protosphere.data.assignment import DataSpec, assignment, open_data
+from protosphere.data.decoded import Decoded
+from protosphere.data.shared_set import SharedTestSpec, refuse_unfit, shared_labels, shared_rows
 from tests.data.draws import alike
 
 CPU = torch.device("cpu")

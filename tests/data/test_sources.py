@@ -7,9 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from data import DataError
-from data.decoded import decoded
-from data.sources import HUB, load_source, locate
+from protosphere.data import DataError
+from protosphere.data.decoded import decoded
+from protosphere.data.sources import HUB, load_source, locate
 
 
 def make_table(images, labels, names=None, image_column="image", label_column="label"):

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from data import DataError
-from data.spiral import spiral
+from protosphere.data import DataError
+from protosphere.data.spiral import spiral
 
 
 def test_without_noise_it_is_the_printed_formula():

@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 import torch
 
-from data import DataError
-from data.assignment import DataSpec
-from data.client_data import InputTransform, client_data
-from data.columns import Columns
-from data.decoded import Recipe, decode, decoded
-from data.tabular import Column, missing_rows, numeric, read_schema, write_schema
-from models import ModelError, build
+from protosphere.data import DataError
+from protosphere.data.assignment import DataSpec
+from protosphere.data.client_data import InputTransform, client_data
+from protosphere.data.columns import Columns
+from protosphere.data.decoded import Recipe, decode, decoded
+from protosphere.data.tabular import Column, missing_rows, numeric, read_schema, write_schema
+from protosphere.models import ModelError, build
 
 N = 40
 RNG = np.random.default_rng(7)

@@ -8,10 +8,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from data import sealed
-from data.files import replacing
-from data.sealed import DamagedError
-from data.tensor_files import FORM, FORM_NUMBER, NAME, read_tensors, write_tensors
+from protosphere.data import sealed
+from protosphere.data.files import replacing
+from protosphere.data.sealed import DamagedError
+from protosphere.data.tensor_files import FORM, FORM_NUMBER, NAME, read_tensors, write_tensors
 
 TENSORS = {
     "weights": torch.randn(7, 3, generator=torch.Generator().manual_seed(1)),
@@ -128,7 +128,9 @@ def test_the_same_tensors_with_others_words_are_damaged(tmp_path):
 
 def test_a_file_and_its_name_are_on_the_disk_before_it_counts(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr("data.files.sync", lambda path: calls.append((path.name, (tmp_path / "a").exists())))
+    monkeypatch.setattr(
+        "protosphere.data.files.sync", lambda path: calls.append((path.name, (tmp_path / "a").exists()))
+    )
     with replacing(tmp_path / "a") as temporary:
         temporary.write_text("whole")
     (written, before), (folder, after) = calls
@@ -144,7 +146,7 @@ def test_what_is_not_on_the_disk_does_not_take_the_place_of_what_was(tmp_path, m
     def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("data.files.sync", full)
+    monkeypatch.setattr("protosphere.data.files.sync", full)
     with pytest.raises(OSError, match="No space left"), replacing(place / "a") as temporary:
         temporary.write_text("new")
     assert [path.name for path in place.iterdir()] == ["a"]

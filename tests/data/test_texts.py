@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from data import DataError
-from data.columns import MOST_NAMES, Columns
-from data.decoded import decoded
-from data.sources import load_source, locate
-from data.text_files import column_types
-from data.texts import Texts
+from protosphere.data import DataError
+from protosphere.data.columns import MOST_NAMES, Columns
+from protosphere.data.decoded import decoded
+from protosphere.data.sources import load_source, locate
+from protosphere.data.text_files import column_types
+from protosphere.data.texts import Texts
 from tests.data.draws import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -197,7 +197,7 @@ def test_csv_that_cannot_be_used(tmp_path, content, words):
 
 
 def test_the_row_of_a_broken_line_is_counted_over_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("data.text_files._BLOCK_BYTES", 64)
+    monkeypatch.setattr("protosphere.data.text_files._BLOCK_BYTES", 64)
     (tmp_path / "set").mkdir()
     for rows, words in (
         ('"a\nb",x\n' * 50 + "secret\n", "row 50 of"),
@@ -281,7 +281,7 @@ def test_parquet_with_bytes_that_are_no_text(tmp_path, column):
 
 
 def test_more_names_than_classes_can_be(tmp_path, monkeypatch):
-    monkeypatch.setattr("data.columns.MOST_NAMES", 2)
+    monkeypatch.setattr("protosphere.data.columns.MOST_NAMES", 2)
     put(tmp_path / "set" / "train.csv", ROWS)
     assert re.search("column 'label' of .* would make 3 classes, more than 2", failure(tmp_path / "set"))
     (tmp_path / "set" / "classes.txt").write_text("a\nb\nc\n")

@@ -6,11 +6,11 @@ import itertools
 import numpy as np
 import pytest
 
-from data import DataError
-from data.assignment import DataSpec, assignment
-from data.decoded import Decoded
-from data.partitions import class_counts
-from data.way_shot import way_shot_rows
+from protosphere.data import DataError
+from protosphere.data.assignment import DataSpec, assignment
+from protosphere.data.decoded import Decoded
+from protosphere.data.partitions import class_counts
+from protosphere.data.way_shot import way_shot_rows
 from tests.data.draws import alike, assert_distributed, disjoint
 
 LABELS = np.random.default_rng(3).permutation(np.arange(12_000) % 10)

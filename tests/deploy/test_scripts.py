@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from data import DataError
-from data.folders import read_folder
+from protosphere.data import DataError
+from protosphere.data.folders import read_folder
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 STAND_IN = f"""#!{sys.executable}

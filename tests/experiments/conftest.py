@@ -2,11 +2,11 @@
 
 import pytest
 
-from data.domains import listed
-from data.sources import HUB, is_path
-from experiments.runtime import run_config
-from models import model_names, reads_text
-from models.text import encoder_name
+from protosphere.data.domains import listed
+from protosphere.data.sources import HUB, is_path
+from protosphere.experiments.runtime import run_config
+from protosphere.models import model_names, reads_text
+from protosphere.models.text import encoder_name
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-from experiments.runtime.connection import FlowerError
-from experiments.runtime.source import bare
+from protosphere.experiments.runtime.connection import FlowerError
+from protosphere.experiments.runtime.source import bare
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = """
@@ -25,7 +25,7 @@ fab-exclude = ["tests/**", ".gitignore"]
 serverapp = "rooms.part:server"
 clientapp = "rooms.part:client"
 """
-ROOMS = ("prototypes", "models", "data", "federation", "strategies", "client_app", "server_app", "experiments", "cli")
+ROOMS = ("protosphere", "client_app", "data", "models", "server_app", "strategies")
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
-from data.client_data import client_data
-from experiments.data_view import view, write_picture
-from experiments.runtime.run_config import plan
-from federation.data_spec import data_spec
-from federation.settings import SettingError
-from federation.settings import home as home_folder
-from strategies import read_settings
+from protosphere.data.client_data import client_data
+from protosphere.experiments.data_view import view, write_picture
+from protosphere.experiments.runtime.run_config import plan
+from protosphere.federation.data_spec import data_spec
+from protosphere.federation.settings import SettingError
+from protosphere.federation.settings import home as home_folder
+from protosphere.strategies import read_settings
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ import shutil
 import numpy as np
 import pytest
 
-from data import DataError
-from data.assignment import assignment, open_data
-from experiments.runtime.run_config import plan
-from federation.data_spec import data_spec
-from federation.settings import home as home_folder
-from runs.folder import RunFolder
-from strategies import read_settings
+from protosphere.data import DataError
+from protosphere.data.assignment import assignment, open_data
+from protosphere.experiments.runtime.run_config import plan
+from protosphere.federation.data_spec import data_spec
+from protosphere.federation.settings import home as home_folder
+from protosphere.runs.folder import RunFolder
+from protosphere.strategies import read_settings
 from tests.models.encoders import SPECIAL, save_encoder, save_tokenizer
 
 COMMON = ["the", "patient", "was", "admitted", "with", "pain", "and", "treated", "on", "ward"]

@@ -8,13 +8,13 @@ import pytest
 import torch
 from flwr.app import Array
 
-from experiments.runtime.grid import LocalGrid
-from federation.claims import Believed, most_believed, over_claimed
-from federation.wire.payloads import Identity, Parts
-from prototypes.mixture_set import MixtureSet
-from prototypes.prototype_set import PrototypeSet
-from prototypes.weights import Weights
-from runs.folder import RunFolder
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.federation.claims import Believed, most_believed, over_claimed
+from protosphere.federation.wire.payloads import Identity, Parts
+from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.weights import Weights
+from protosphere.runs.folder import RunFolder
 
 CLAIM = 2**31 - 1
 LIAR = 1

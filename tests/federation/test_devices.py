@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from federation.devices import device_of
-from federation.settings import SettingError
+from protosphere.federation.devices import device_of
+from protosphere.federation.settings import SettingError
 
 
 @pytest.mark.parametrize(

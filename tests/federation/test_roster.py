@@ -8,17 +8,17 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 
-from experiments.runtime.grid import LocalGrid
-from federation import roster as module
-from federation.agreement import Terms, agree
-from federation.homes import OTHER_HOME
-from federation.roster import Roster, RosterError, refuse_changes
-from federation.settings import Settings
-from federation.settings import check as checked
-from federation.wire.codec import Codec
-from federation.wire.messages import encode_identity
-from federation.wire.payloads import Identity
-from federation.wire.specs import Exchange
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.federation import roster as module
+from protosphere.federation.agreement import Terms, agree
+from protosphere.federation.homes import OTHER_HOME
+from protosphere.federation.roster import Roster, RosterError, refuse_changes
+from protosphere.federation.settings import Settings
+from protosphere.federation.settings import check as checked
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.messages import encode_identity
+from protosphere.federation.wire.payloads import Identity
+from protosphere.federation.wire.specs import Exchange
 
 CLASSES = ("cat", "dog", "rabbit")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from federation.settings import (
+from protosphere.federation.settings import (
     MAY_DIFFER_ON_RESUME,
     SettingError,
     Settings,
@@ -20,7 +20,7 @@ from federation.settings import (
     refuse_unknown,
     shown,
 )
-from strategies import known_settings
+from protosphere.strategies import known_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from client_app import client as client_module
-from experiments.runtime.grid import LocalGrid
-from prototypes.masks import class_masks
-from runs.folder import RunFolder
+from protosphere.client_app import client as client_module
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.prototypes.masks import class_masks
+from protosphere.runs.folder import RunFolder
 
 DIM, CLASSES = 24, 10
 SPARSE = {"strategy": "protonorm", "sparsity-dim": 6, "wire-dtype": "int8", "feature-dim": DIM}

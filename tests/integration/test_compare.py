@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.compare.cells import cells
-from experiments.compare.engine import run_cells
-from experiments.compare.folder import ComparisonFolder
-from experiments.compare.machine import Share
-from experiments.compare.plan import Comparison, Entry
+from protosphere.experiments.compare.cells import cells
+from protosphere.experiments.compare.engine import run_cells
+from protosphere.experiments.compare.folder import ComparisonFolder
+from protosphere.experiments.compare.machine import Share
+from protosphere.experiments.compare.plan import Comparison, Entry
 from tests.integration.watched import alive, descendants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +113,7 @@ clients = 2
 def test_a_signal_discards_the_cell_in_flight_and_a_resume_finishes(tmp_path, home):
     """The second cell is cut in the middle; nothing runs on, and what was finished is not run again."""
     (tmp_path / "long.toml").write_text(LONG)
-    command = [sys.executable, "-m", "cli.main", "compare", "--jobs", "1"]
+    command = [sys.executable, "-m", "protosphere.cli.main", "compare", "--jobs", "1"]
     asked = [*command, str(tmp_path / "long.toml"), "--results", str(tmp_path / "results")]
     process = subprocess.Popen(asked, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

@@ -19,13 +19,13 @@ import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from cli.main import app
-from data.tabular import Column, write_schema
-from experiments.demo_data import write_sites
-from experiments.runtime.deployment import CONNECTION, Deployment, Site
-from experiments.runtime.grid import LocalGrid
-from experiments.runtime.guardian import guarded
-from experiments.runtime.superlink import free_port
+from protosphere.cli.main import app
+from protosphere.data.tabular import Column, write_schema
+from protosphere.experiments.demo_data import write_sites
+from protosphere.experiments.runtime.deployment import CONNECTION, Deployment, Site
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.experiments.runtime.guardian import guarded
+from protosphere.experiments.runtime.superlink import free_port
 from tests.integration.watched import PATIENCE, Watched
 
 pytestmark = pytest.mark.integration
@@ -90,7 +90,16 @@ def strangers(place, deployment):
 
 def front_door(deployment, settings):
     """`protosphere run --superlink`, begun."""
-    command = [sys.executable, "-m", "cli.main", "run", "--superlink", CONNECTION, "-c", assignments(settings)]
+    command = [
+        sys.executable,
+        "-m",
+        "protosphere.cli.main",
+        "run",
+        "--superlink",
+        CONNECTION,
+        "-c",
+        assignments(settings),
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, cwd=ROOT, env=deployment.environment, text=True, **pipes)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from client_app import client as client_module
-from experiments.runtime.grid import LocalGrid
-from federation.settings import SettingError
-from runs.folder import RunFolder
+from protosphere.client_app import client as client_module
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.federation.settings import SettingError
+from protosphere.runs.folder import RunFolder
 
 LIMIT = 40_000  # bytes of a file: enough for a line, a checkpoint, a report; not for a client's model
 SETTINGS = {"strategy": "protonorm", "models": "tiny_cnn", "feature-dim": 64}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cli.summary import print_summary
+from protosphere.cli.summary import print_summary
 
 CLASSES, PER_SPLIT = ("top", "middle", "bottom"), {"train": 24, "test": 6}
 

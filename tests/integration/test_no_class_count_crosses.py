@@ -11,8 +11,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from safetensors.torch import load_file
 
-from client_app import client as client_module
-from data.client_data import Rows
+from protosphere.client_app import client as client_module
+from protosphere.data.client_data import Rows
 from tests.integration.recorded import case_name, lines, recording
 
 # partition -> class -> n_ij: primes above every other whole number that a client tells, and above what int8 holds

@@ -11,9 +11,9 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord
 from safetensors.torch import load_file
 
-from prototypes.masks import class_masks
-from strategies import read_settings
-from strategies.contract import ServerHalf
+from protosphere.prototypes.masks import class_masks
+from protosphere.strategies import read_settings
+from protosphere.strategies.contract import ServerHalf
 from tests.integration.recorded import CLASSES, DIM, classes_of, decoded, kind_of, lines, recording, trained_in
 
 CLIENTS = 4

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from experiments.runtime.run_config import preset_names, read_preset
-from strategies import load_method
+from protosphere.experiments.runtime.run_config import preset_names, read_preset
+from protosphere.strategies import load_method
 
 # the constants alone; the data, the models and the length are those of a test
 TASK = {"dataset": "digits", "image-size": 32, "models": "tiny_cnn", "device": "cpu"}

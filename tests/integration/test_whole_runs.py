@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from client_app import client as client_module
-from client_app import trainer
-from data.client_data import Rows
-from federation.settings import RULES
-from runs.folder import RunFolder
-from runs.round import RunError
-from strategies import load_method
-from strategies.rounds import flower
+from protosphere.client_app import client as client_module
+from protosphere.client_app import trainer
+from protosphere.data.client_data import Rows
+from protosphere.federation.settings import RULES
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.round import RunError
+from protosphere.strategies import load_method
+from protosphere.strategies.rounds import flower
 
 # Methods of the sphere start with all features close together and are slower to tell classes apart, and GFPL and PFPL
 # predict with their classifiers, which are slower than nearest prototypes, too. Seen: 0.80 to 0.93 after these rounds,

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-import models
-from models.split import SplitModel
+from protosphere import models
+from protosphere.models.split import SplitModel
 
 transformers = pytest.importorskip("transformers", reason="text needs the extra `text`")
 tokenizers = pytest.importorskip("tokenizers", reason="text needs the extra `text`")

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, normalize
 
-import models
-from models.heads import ConsensusModel, DualClassifierModel
-from models.split import ModelError, SplitModel
-from prototypes.etf import simplex_etf
-from prototypes.prototype_set import PrototypeSet
+from protosphere import models
+from protosphere.models.heads import ConsensusModel, DualClassifierModel
+from protosphere.models.split import ModelError, SplitModel
+from protosphere.prototypes.etf import simplex_etf
+from protosphere.prototypes.prototype_set import PrototypeSet
 
 D = 6
 K = 4

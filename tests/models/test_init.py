@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-import models
-from models.split import SplitModel
+from protosphere import models
+from protosphere.models.split import SplitModel
 
 NETWORKS = """
 import torch
 from torch import nn
-from models.split import SplitModel
+from protosphere.models.split import SplitModel
 
 DRAWN = torch.rand(3)  # a module that draws numbers when it is imported
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from models.optim import EagerSGD
-from models.optimiser_state import optimiser_tensors, restore_optimiser
+from protosphere.models.optim import EagerSGD
+from protosphere.models.optimiser_state import optimiser_tensors, restore_optimiser
 
 
 def trained(kind, steps=5, **options):

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import torch
 
-import models
+from protosphere import models
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = ["resnet8", "tiny_cnn", "perceptron"]
 # optional or slow to load: text encoders, torchvision's networks, torch's compiler
 UNWANTED = ["transformers", "torchvision", "torch._dynamo"]
 SCRIPT = f"""
-import hashlib, json, sys, torch, models
-from models.optim import EagerSGD
-from models.small import SMALL
-from models.text import Tokens
+import hashlib, json, sys, torch; from protosphere import models
+from protosphere.models.optim import EagerSGD
+from protosphere.models.small import SMALL
+from protosphere.models.text import Tokens
 digests = []
 for name in {NAMES}:
     state = models.build(name, (1, 8, 8), 16, 5, 7).state_dict()

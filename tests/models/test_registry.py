@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-import models
-from models.small import FLAT, SMALL
+from protosphere import models
+from protosphere.models.small import FLAT, SMALL
 
 # text encoders read other inputs: test_text.py
 NAMES = sorted(name for name in set(SMALL).union(*models.FAMILIES.values()) if not models.reads_text(name))

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-import models
-from models.small import SMALL, ResidualBlock
+from protosphere import models
+from protosphere.models.small import SMALL, ResidualBlock
 
 
 def layers(model: nn.Module, kind: type[nn.Module]) -> list[nn.Module]:

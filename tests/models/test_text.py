@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import models
-from models.split import ModelError
-from models.text import EncoderName, TextEncoder, Tokens, encoder_name, text_backbone
+from protosphere import models
+from protosphere.models.split import ModelError
+from protosphere.models.text import EncoderName, TextEncoder, Tokens, encoder_name, text_backbone
 from tests.models.encoders import (
     KINDS,
     OWN,
@@ -55,7 +55,7 @@ def test_the_clinical_family_is_one_encoder_at_three_depths_and_no_other_model_r
 
 
 def test_tokens_are_the_tokenizer_s_one_text_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.text.BATCH", 2)  # five texts in three batches, the last not full
+    monkeypatch.setattr("protosphere.models.text.BATCH", 2)  # five texts in three batches, the last not full
     tokens = Tokens(f"hf:{folder}", L)
     rows = tokens(TEXTS)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -219,10 +219,10 @@ def test_what_the_cache_holds_is_had_without_a_word_to_the_hub(folder: Path, tmp
     (home / "refs" / "main").write_text("0" * 40)
     shutil.copytree(folder, home / "snapshots" / ("0" * 40))
     script = (
-        "import socket, sys, models, models.text\n"
+        "import socket, sys, protosphere.models.text; from protosphere import models\n"
         "socket.getaddrinfo = lambda *args, **_: sys.exit(f'it asks for {args}')\n"
         "model = models.build('hf:owner/encoder?trainable=2', (8,), 4, 3, 0)\n"
-        "ids = models.text.Tokens('hf:owner/encoder', 8)(['knees'])\n"
+        "ids = protosphere.models.text.Tokens('hf:owner/encoder', 8)(['knees'])\n"
         "assert ids.tolist() == [[2, 13, 14, 3, -1, -1, -1, -1]]\n"
         "assert model.eval()(ids).shape == (1, 3)\n"
     )

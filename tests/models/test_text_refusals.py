@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import models
-from models.split import ModelError
-from models.text import Tokens
+from protosphere import models
+from protosphere.models.split import ModelError
+from protosphere.models.text import Tokens
 from tests.models.encoders import (
     KINDS,
     OWN,

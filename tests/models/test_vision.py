@@ -5,8 +5,8 @@ import torch
 import torchvision
 from torch import nn
 
-import models
-from models.vision import classifier_names, vision_backbone
+from protosphere import models
+from protosphere.models.vision import classifier_names, vision_backbone
 
 PAPERS = ["resnet18", "googlenet", "mobilenet_v2", "shufflenet_v2_x1_0", "efficientnet_b0"]
 OTHERS = ["densenet121", "mobilenet_v3_small", "mnasnet0_5", "regnet_x_400mf", "squeezenet1_1", "convnext_tiny"]

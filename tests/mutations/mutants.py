@@ -12,79 +12,94 @@ class Mutant(NamedTuple):
     killers: str
 
 
-P, S, R, W, C = "tests/prototypes/", "tests/strategies/", "strategies/rounds/", "federation/wire/", "client_app/"
+P, S, R, W, C = (
+    "tests/prototypes/",
+    "tests/strategies/",
+    "strategies/rounds/",
+    "protosphere/federation/wire/",
+    "client_app/",
+)
 ON = S + "test_devices.py -k "
 
 MUTANTS = {
     # --- mathematics
     "a mean divided by all": Mutant(
-        "prototypes/aggregation.py",
+        "protosphere/prototypes/aggregation.py",
         "return sums / totals.unsqueeze(1)",
         "return sums / totals.sum()",
         P + "test_aggregation.py",
     ),
     "counts forgotten in the weighted mean": Mutant(
-        "prototypes/aggregation.py", 'if how == "weighted" else', 'if how == "none" else', P + "test_aggregation.py"
+        "protosphere/prototypes/aggregation.py",
+        'if how == "weighted" else',
+        'if how == "none" else',
+        P + "test_aggregation.py",
     ),
     "a trimmed mean that trims one end": Mutant(
-        "prototypes/aggregation.py", "[cut : len(rows) - cut]", "[cut:]", P + "test_aggregation.py"
+        "protosphere/prototypes/aggregation.py", "[cut : len(rows) - cut]", "[cut:]", P + "test_aggregation.py"
     ),
     "no liar cut of three": Mutant(
-        "prototypes/aggregation.py", "if trim and rows > 2 else", "if trim and rows > 9 else", P + "test_aggregation.py"
+        "protosphere/prototypes/aggregation.py",
+        "if trim and rows > 2 else",
+        "if trim and rows > 9 else",
+        P + "test_aggregation.py",
     ),
     "a sum for the mean over d": Mutant(
-        "prototypes/losses.py",
+        "protosphere/prototypes/losses.py",
         'rows * features.shape[1] if reduction == "mse" else rows',
         "rows",
         P + "test_losses.py",
     ),
     "absent targets pull": Mutant(
-        "prototypes/losses.py",
+        "protosphere/prototypes/losses.py",
         "covered = present[labels]\n    # who has no target",
         "covered = torch.ones_like(labels, dtype=torch.bool)\n    # who has no target",
         P + "test_losses.py",
     ),
     "the farthest prototype wins": Mutant(
-        "prototypes/nearest.py",
+        "protosphere/prototypes/nearest.py",
         "torch.where(present, -distances, -torch.inf)",
         "torch.where(present, distances, -torch.inf)",
         P + "test_discriminant.py tests/client_app/test_evaluation.py",
     ),
     "a repulsion that attracts": Mutant(
-        "prototypes/sphere.py", "energies *= -0.5", "energies *= 0.5", P + "test_sphere.py " + P + "test_alignment.py"
+        "protosphere/prototypes/sphere.py",
+        "energies *= -0.5",
+        "energies *= 0.5",
+        P + "test_sphere.py " + P + "test_alignment.py",
     ),
     "own weight among the others": Mutant(
-        "prototypes/personalisation.py",
+        "protosphere/prototypes/personalisation.py",
         "weights[torch.arange(len(block), device=rows.device), own] = 0",
         "pass",
         P + "test_personalisation.py",
     ),
     "far prototypes weigh most": Mutant(
-        "prototypes/personalisation.py",
+        "protosphere/prototypes/personalisation.py",
         "weights.add_(EPSILON).reciprocal_()",
         "weights.add_(EPSILON)",
         P + "test_personalisation.py",
     ),
     "a fused variance without the spread of means": Mutant(
-        "prototypes/fusion.py",
+        "protosphere/prototypes/fusion.py",
         "pooled(variances + (means - centres[clusters]).square())",
         "pooled(variances)",
         P + "test_fusion.py",
     ),
     "a refinement that forgets the sphere": Mutant(
-        "prototypes/refinement.py",
+        "protosphere/prototypes/refinement.py",
         "points = normalize(free.detach(), dim=1)",
         "points = free.detach()",
         P + "test_refinement.py",
     ),
     "int8 that wraps": Mutant(
-        "prototypes/quantisation.py",
+        "protosphere/prototypes/quantisation.py",
         ".round().clamp(-_STEPS, _STEPS)",
         ".round() * 2",
         P + "test_quantisation.py",
     ),
     "bits beyond sixteen": Mutant(
-        "prototypes/quantisation.py",
+        "protosphere/prototypes/quantisation.py",
         "(mantissas * 2.0**bits).round() / 2.0**bits",
         "mantissas",
         P + "test_quantisation.py",
@@ -151,7 +166,7 @@ MUTANTS = {
         S + "test_class_vectors.py -k anchors",
     ),
     "a mean over other pairs than all": Mutant(
-        "prototypes/losses.py",
+        "protosphere/prototypes/losses.py",
         "products = products * (labels.unsqueeze(1) != labels)",
         "products = products[labels.unsqueeze(1) != labels]",
         S + "test_generators.py -k diversity",
@@ -254,13 +269,13 @@ MUTANTS = {
         S + "test_protosphere.py -k scatter",
     ),
     "every node has a vote": Mutant(
-        "federation/agreement.py",
+        "protosphere/federation/agreement.py",
         "Fraction(1, nodes[identity.partition])",
         "Fraction(1)",
         "tests/federation/test_roster.py -k vote",
     ),
     "a claim is believed": Mutant(
-        "federation/claims.py",
+        "protosphere/federation/claims.py",
         "if claim > most}",
         "if claim > most * 1e9}",
         S + "rounds/test_outliers.py -k claimed",
@@ -278,7 +293,7 @@ MUTANTS = {
         "tests/client_app/test_run_token.py",
     ),
     "the home of another run will do": Mutant(
-        "federation/homes.py",
+        "protosphere/federation/homes.py",
         "if found != token_digest(token):",
         "if not found:",
         "tests/federation/test_homes.py",
@@ -356,16 +371,22 @@ MUTANTS = {
     ),
     # --- statistics in a public encoder's space
     "classes' distances in a covariance within them": Mutant(
-        "prototypes/discriminant.py",
+        "protosphere/prototypes/discriminant.py",
         "(moment.double() - of_the_means)",
         "(moment.double() + 0 * of_the_means)",
         S + "test_fedcgs.py -k scikit",
     ),
     "a total covariance that is one within classes": Mutant(
-        "prototypes/discriminant.py", "    if around_the_mean:\n", "    if False:\n", S + "test_fedcgs.py -k total"
+        "protosphere/prototypes/discriminant.py",
+        "    if around_the_mean:\n",
+        "    if False:\n",
+        S + "test_fedcgs.py -k total",
     ),
     "priors forgotten in a discriminant": Mutant(
-        "prototypes/discriminant.py", "return weight, priors - (", "return weight, 0 * priors - (", S + "test_fedcgs.py"
+        "protosphere/prototypes/discriminant.py",
+        "return weight, priors - (",
+        "return weight, 0 * priors - (",
+        S + "test_fedcgs.py",
     ),
     "the mean of clients' moments": Mutant(
         "strategies/fedcgs.py",
@@ -380,48 +401,57 @@ MUTANTS = {
         S + "test_fedcgs.py -k nobody",
     ),
     "another encoder than the run's": Mutant(
-        "serving/judge.py",
+        "protosphere/serving/judge.py",
         "if self.fingerprint not in",
         "if False and self.fingerprint not in",
         "tests/serving/test_predict.py -k encoder_needs",
     ),
     # --- figures that are told
     "shares of the predicted class": Mutant(
-        "reports/confusions.py",
+        "protosphere/reports/confusions.py",
         "totals = counts.sum(axis=1, keepdims=True)",
         "totals = counts.sum(axis=0, keepdims=True)",
         "tests/reports/test_confusions.py",
     ),
     "values a round of mixed formats": Mutant(
-        "experiments/compare/tables.py",
+        "protosphere/experiments/compare/tables.py",
         'if not runs or any(_format(each) != "float32" for each in runs)',
         'if not runs or all(_format(each) != "float32" for each in runs)',
         "tests/experiments/compare/test_figures.py -k values_a_round",
     ),
     "one matrix for two models of one file": Mutant(
-        "reports/confusions.py",
+        "protosphere/reports/confusions.py",
         'models = dict(sorted(last.get("models", {}).items()))',
         'models = {name[:28]: each for name, each in sorted(last.get("models", {}).items())}',
         "tests/reports/test_report.py -k models_of_one_file",
     ),
     # --- privacy
     "noise for a row without its count": Mutant(
-        "prototypes/release.py",
+        "protosphere/prototypes/release.py",
         "(9 if self.moments else 5) * B",
         "(8 if self.moments else 4) * B",
         P + "test_release.py",
     ),
     "a row as long as it comes": Mutant(
-        "prototypes/release.py", "whole = (B * steps / lengths", "whole = (B * steps / STEPS", P + "test_release.py"
+        "protosphere/prototypes/release.py",
+        "whole = (B * steps / lengths",
+        "whole = (B * steps / STEPS",
+        P + "test_release.py",
     ),
     "a group's sum for its mean": Mutant(
-        "prototypes/release.py", "int(own.sum()), rounding_mode", "1, rounding_mode", P + "test_release.py"
+        "protosphere/prototypes/release.py", "int(own.sum()), rounding_mode", "1, rounding_mode", P + "test_release.py"
     ),
     "a rho that errs downwards": Mutant(
-        "prototypes/accounting.py", "np.log(ORDERS) - np.log(alpha) - (", "-np.log(alpha) - (", P + "test_accounting.py"
+        "protosphere/prototypes/accounting.py",
+        "np.log(ORDERS) - np.log(alpha) - (",
+        "-np.log(alpha) - (",
+        P + "test_accounting.py",
     ),
     "a Laplace with too many zeros": Mutant(
-        "prototypes/discrete_gaussian.py", "if size or not negative:", "if True:", P + "test_discrete_gaussian.py"
+        "protosphere/prototypes/discrete_gaussian.py",
+        "if size or not negative:",
+        "if True:",
+        P + "test_discrete_gaussian.py",
     ),
     "noise before it is paid": Mutant(
         C + "ledger.py",

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
-from prototypes.accounting import epsilon_of, rho_of
+from protosphere.prototypes.accounting import epsilon_of, rho_of
 
 CASES = [(rho, delta) for rho in (1e-6, 1e-3, 0.0306, 0.2242, 1.2297, 30.0) for delta in (1e-3, 1e-5, 1e-9)]
 

@@ -6,9 +6,9 @@ import torch
 from scipy.optimize import minimize
 from scipy.stats import trim_mean
 
-from prototypes import aggregation
-from prototypes.aggregation import AGGREGATIONS, aggregate
-from prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes import aggregation
+from protosphere.prototypes.aggregation import AGGREGATIONS, aggregate
+from protosphere.prototypes.prototype_set import PrototypeSet
 
 
 def random_sets(clients=9, classes=6, dim=4, seed=0, dtype=torch.float64):

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.special import ndtr
 
-from prototypes import agreement
-from prototypes.agreement import SHRINKAGE, disagreement
-from prototypes.prototype_set import PrototypeSet, class_means
+from protosphere.prototypes import agreement
+from protosphere.prototypes.agreement import SHRINKAGE, disagreement
+from protosphere.prototypes.prototype_set import PrototypeSet, class_means
 
 K, D = 6, 12
 # as of an encoder's features their centre is not 0; classes lie about 6 of its standard deviations apart

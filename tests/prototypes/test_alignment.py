@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from prototypes.alignment import SOLVERS, align, riesz_energy, riesz_force
+from protosphere.prototypes.alignment import SOLVERS, align, riesz_energy, riesz_force
 
 EACH = [name for name in SOLVERS if name != "auto"]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from prototypes import discrete_gaussian
-from prototypes.discrete_gaussian import draw
+from protosphere.prototypes import discrete_gaussian
+from protosphere.prototypes.discrete_gaussian import draw
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from prototypes.discriminant import discriminant_scores, pooled_covariance
-from prototypes.prototype_set import PrototypeSet, class_means
+from protosphere.prototypes.discriminant import discriminant_scores, pooled_covariance
+from protosphere.prototypes.prototype_set import PrototypeSet, class_means
 
 
 def client(sizes, d=6, seed=0):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from prototypes.etf import simplex_etf
+from protosphere.prototypes.etf import simplex_etf
 
 
 @pytest.mark.parametrize(("num_classes", "dim"), [(2, 2), (2, 7), (5, 5), (10, 50), (100, 128)])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from prototypes import fusion
-from prototypes.fusion import bhattacharyya, fuse
-from prototypes.mixture_set import MixtureSet
+from protosphere.prototypes import fusion
+from protosphere.prototypes.fusion import bhattacharyya, fuse
+from protosphere.prototypes.mixture_set import MixtureSet
 
 
 def gaussians(rows, dim, seed=0, spread=1.0):

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from prototypes.etf import simplex_etf
-from prototypes.losses import (
+from protosphere.prototypes.etf import simplex_etf
+from protosphere.prototypes.losses import (
     PULLS,
     dot_regression,
     entropy_spread,

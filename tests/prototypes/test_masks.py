@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy.spatial.distance import pdist
 
-from prototypes.masks import class_masks, compress, expand
+from protosphere.prototypes.masks import class_masks, compress, expand
 
 
 def distances(masks):

@@ -10,8 +10,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
-from prototypes.mixture import fit_class_mixtures, sample
-from prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.mixture import fit_class_mixtures, sample
+from protosphere.prototypes.mixture_set import MixtureSet
 
 SIZES = {0: 300, 2: 7, 3: 40, 11: 120, 12: 5}
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.mixture_set import MixtureSet
 
 
 def a_set(labels=(0, 0, 2), weights=(0.25, 0.75, 1.0), counts=(8, 8, 3), dim=2, dtype=torch.float64):

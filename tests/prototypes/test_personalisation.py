@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from prototypes import personalisation
-from prototypes.personalisation import EPSILON, WEIGHTINGS, mixing_weights, personalise, weight_within
-from prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes import personalisation
+from protosphere.prototypes.personalisation import EPSILON, WEIGHTINGS, mixing_weights, personalise, weight_within
+from protosphere.prototypes.prototype_set import PrototypeSet
 
 
 def random_sets(clients=9, classes=5, dim=4, seed=0, dtype=torch.float64):

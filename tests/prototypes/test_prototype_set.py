@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from prototypes.prototype_set import PrototypeSet, class_means
+from protosphere.prototypes.prototype_set import PrototypeSet, class_means
 
 
 def make(labels, dim=3, counts=None, fill=None):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from prototypes.quantisation import FORMATS, QuantisationError, dequantise, quantise, to_significant_bits
+from protosphere.prototypes.quantisation import FORMATS, QuantisationError, dequantise, quantise, to_significant_bits
 
 STORED = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.uint16, "int8": torch.int8}
 LARGEST = torch.finfo(torch.float32).max

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from prototypes.prototype_set import PrototypeSet
-from prototypes.refinement import (
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.refinement import (
     agreement,
     class_sums,
     mean_directions,

@@ -6,9 +6,9 @@ import random
 import pytest
 import torch
 
-from prototypes import discrete_gaussian
-from prototypes.accounting import epsilon_of, rho_of
-from prototypes.release import HALF, B, Shape, class_sums, contributions, finished, noisy
+from protosphere.prototypes import discrete_gaussian
+from protosphere.prototypes.accounting import epsilon_of, rho_of
+from protosphere.prototypes.release import HALF, B, Shape, class_sums, contributions, finished, noisy
 
 HOSTILE = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1e30, -1e30, 3.4e38, 1e-45, 1.0]
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from prototypes.etf import simplex_etf
-from prototypes.separation import separation
+from protosphere.prototypes.etf import simplex_etf
+from protosphere.prototypes.separation import separation
 
 
 def by_loops(vectors):
@@ -37,7 +37,7 @@ def test_it_is_the_double_loop(classes, dim, dtype):
 
 def test_rows_in_blocks_are_all_pairs(monkeypatch):
     vectors = torch.randn(23, 5, generator=torch.Generator().manual_seed(2))
-    monkeypatch.setattr("prototypes.separation.BLOCK_ENTRIES", 23 * 4)
+    monkeypatch.setattr("protosphere.prototypes.separation.BLOCK_ENTRIES", 23 * 4)
     assert asdict(separation(vectors)) == pytest.approx(by_loops(vectors), rel=1e-6)
 
 

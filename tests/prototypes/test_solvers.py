@@ -7,8 +7,8 @@ import pytest
 from scipy.linalg import orthogonal_procrustes
 from scipy.optimize import minimize
 
-from prototypes import solvers
-from prototypes.sphere import measure, potential, unit_rows
+from protosphere.prototypes import solvers
+from protosphere.prototypes.sphere import measure, potential, unit_rows
 
 # Minima of the Thomson problem, d = 3 and s = 1, by number of points: https://en.wikipedia.org/wiki/Thomson_problem,
 # after D. J. Wales and S. Ulker, Phys. Rev. B 74, 212101 (2006) and the Cambridge Cluster Database.

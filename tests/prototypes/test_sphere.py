@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from prototypes import sphere
+from protosphere.prototypes import sphere
 
 
 def on_sphere(K, d, seed=0):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from prototypes.trainable import (
+from protosphere.prototypes.trainable import (
     TrainablePrototypes,
     adaptive_margin,
     collapsed_loss,

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from runs.folder import RunFolder
-from runs.lines import summarise
-from strategies import known_settings, read_settings
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.lines import summarise
+from protosphere.strategies import known_settings, read_settings
 
 RULES = ("local-prototypes", "classifier", "majority-class")
 SIZES = ("payload_up", "payload_down", "wire_up", "wire_down", "evaluation_wire_up", "ensemble_wire_up")

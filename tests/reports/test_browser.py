@@ -11,7 +11,7 @@ from html import unescape
 
 import pytest
 
-from reports.report import write_report
+from protosphere.reports.report import write_report
 from tests.reports.fabricated import fabricate
 
 pytestmark = pytest.mark.integration

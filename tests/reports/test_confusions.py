@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from reports import canvas
-from reports.confusions import fill
+from protosphere.reports import canvas
+from protosphere.reports.confusions import fill
 
 # of unlike totals over rows and over columns, and one class without a row
 COUNTS = np.array([[6, 2, 0, 0], [1, 1, 3, 0], [0, 9, 1, 0], [0, 0, 0, 0]])

@@ -7,16 +7,16 @@ import pytest
 from typer.testing import CliRunner
 
 import protosphere
-from cli.main import app
-from federation.settings import SettingError
-from federation.words import one_line
-from reports import report as report_module
-from reports.holdings import holdings
-from reports.report import leave_report, write_report
-from reports.results import read_results
-from runs.folder import FORMAT, RunFolder
-from runs.round import RunError
-from server_app import app as app_module
+from protosphere.cli.main import app
+from protosphere.federation.settings import SettingError
+from protosphere.federation.words import one_line
+from protosphere.reports import report as report_module
+from protosphere.reports.holdings import holdings
+from protosphere.reports.report import leave_report, write_report
+from protosphere.reports.results import read_results
+from protosphere.runs.folder import FORMAT, RunFolder
+from protosphere.runs.round import RunError
+from protosphere.server_app import app as app_module
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import CONFUSION, EVERY, outline, pictures
 
@@ -132,7 +132,7 @@ def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, repor
     def fail(*arguments):
         raise RunError("no more of this.")
 
-    monkeypatch.setattr("strategies.rounds.flower.PrototypeStrategy._final_evaluation", fail)
+    monkeypatch.setattr("protosphere.strategies.rounds.flower.PrototypeStrategy._final_evaluation", fail)
     with pytest.raises(RunError, match="no more"):
         run({"rounds": 1})
     (folder,) = set((home / "results").iterdir()) - {folder}

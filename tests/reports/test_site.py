@@ -7,15 +7,15 @@ import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 from typer.testing import CliRunner
 
-from cli.main import app as command
-from client_app import told
-from client_app.app import app
-from experiments.runtime.grid import LocalGrid
-from federation.wire.codec import Codec
-from federation.wire.messages import encode_instruction
-from federation.wire.payloads import Instruction
-from federation.wire.sizes import wire_bytes
-from strategies import known_settings
+from protosphere.cli.main import app as command
+from protosphere.client_app import told
+from protosphere.client_app.app import app
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.messages import encode_instruction
+from protosphere.federation.wire.payloads import Instruction
+from protosphere.federation.wire.sizes import wire_bytes
+from protosphere.strategies import known_settings
 from tests.reports.pages import EVIL, Outline
 
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}

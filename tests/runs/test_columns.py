@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 import protosphere
-from cli.main import app
-from federation.settings import SettingError
-from reports.report import write_report
-from runs import columns
-from runs.folder import RunFolder
+from protosphere.cli.main import app
+from protosphere.federation.settings import SettingError
+from protosphere.reports.report import write_report
+from protosphere.runs import columns
+from protosphere.runs.folder import RunFolder
 from tests.strategies.watched import start, without_time
 
 THIRD = 1 / 3

@@ -5,8 +5,8 @@ import statistics
 
 import pytest
 
-from federation.wire.payloads import Evaluation, TrainingFigures
-from runs.figures import (
+from protosphere.federation.wire.payloads import Evaluation, TrainingFigures
+from protosphere.runs.figures import (
     FIGURES_OF_RULE,
     ensemble_headline,
     gradient_steps,

@@ -11,11 +11,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from federation.settings import SettingError, Settings, check, is_run_name
-from runs import columns
-from runs import folder as record
-from runs.folder import RunFolder
-from runs.places import find_run, results_root
+from protosphere.federation.settings import SettingError, Settings, check, is_run_name
+from protosphere.runs import columns
+from protosphere.runs import folder as record
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.places import find_run, results_root
 
 CONFIG = {"strategy": "fedproto", "dataset": "digits", "rounds": 20, "alpha": 0.1, "device": "auto", "resume": ""}
 NOON = 1_767_268_800.75  # 2026-01-01 12:00:00 UTC, and a bit

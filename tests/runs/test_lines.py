@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from federation.wire.payloads import Evaluation, Report, TrainingFigures
-from runs.figures import MAJORITY
-from runs.lines import add_evaluation, console_line, final_line, summarise, times, training_line, up_to_date
-from runs.round import Bytes, Reply
-from strategies import read_settings
-from strategies.rounds.exchange import LATE
+from protosphere.federation.wire.payloads import Evaluation, Report, TrainingFigures
+from protosphere.runs.figures import MAJORITY
+from protosphere.runs.lines import add_evaluation, console_line, final_line, summarise, times, training_line, up_to_date
+from protosphere.runs.round import Bytes, Reply
+from protosphere.strategies import read_settings
+from protosphere.strategies.rounds.exchange import LATE
 
 
 def evaluation(right, validation=1):

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runtime.run_config import plan
-from federation.settings import SettingError, Settings, check, shown
-from runs import live as module
-from runs.folder import RunFolder
-from runs.live import Figures, figures_of, live, refuse_missing
-from runs.sinks import SINKS
-from strategies import known_settings
+from protosphere.experiments.runtime.run_config import plan
+from protosphere.federation.settings import SettingError, Settings, check, shown
+from protosphere.runs import live as module
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.live import Figures, figures_of, live, refuse_missing
+from protosphere.runs.sinks import SINKS
+from protosphere.strategies import known_settings
 
 LINE = {
     "round": 3,

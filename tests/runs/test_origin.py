@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from runs.origin import FILE, command_of, commit_of, note, origins, versions
+from protosphere.runs.origin import FILE, command_of, commit_of, note, origins, versions
 
 
 @pytest.mark.parametrize(

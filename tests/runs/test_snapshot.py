@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from prototypes.mixture_set import MixtureSet
-from prototypes.prototype_set import PrototypeSet
-from runs import snapshot as snapshot_module
-from runs.snapshot import separation_of, snapshot
-from strategies.contract import EVERYONE
+from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.runs import snapshot as snapshot_module
+from protosphere.runs.snapshot import separation_of, snapshot
+from protosphere.strategies.contract import EVERYONE
 
 
 def prototypes(labels, first):

@@ -7,13 +7,13 @@ import sys
 import pytest
 from flwr.app import Context, RecordDict
 
-from experiments.runtime.grid import SERVER, LocalGrid
-from federation.roster import RosterError
-from federation.settings import SettingError
-from runs.folder import RunFolder
-from runs.places import find_run
-from server_app.app import PREFIX, PREFIX_OF_ERRORS, app, said
-from strategies import known_settings
+from protosphere.experiments.runtime.grid import SERVER, LocalGrid
+from protosphere.federation.roster import RosterError
+from protosphere.federation.settings import SettingError
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.places import find_run
+from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS, app, said
+from protosphere.strategies import known_settings
 
 log = logging.getLogger("protosphere")
 

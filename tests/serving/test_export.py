@@ -16,18 +16,18 @@ import torch
 from PIL import Image
 from safetensors.torch import load
 
-from federation.settings import SettingError
-from serving.export import METADATA, PROTOTYPES, export
-from serving.predict import open_trained
-from serving.rows import answers_to, read_rows
+from protosphere.federation.settings import SettingError
+from protosphere.serving.export import METADATA, PROTOTYPES, export
+from protosphere.serving.predict import open_trained
+from protosphere.serving.rows import answers_to, read_rows
 from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]
 # what is set to None cannot be imported
 ALONE = """
 import sys
-for room in ("prototypes", "models", "data", "federation", "strategies", "client_app", "server_app", "cli", "flwr"):
-    sys.modules[room] = None
+for name in ("protosphere", "flwr"):
+    sys.modules[name] = None
 """
 # settings of a run -> the rules to export of it, "" the client's own
 CASES = {

@@ -10,15 +10,15 @@ import torch
 from flwr.app import Context, RecordDict
 from PIL import Image
 
-from client_app.client import Client
-from client_app.encoded import loaded
-from client_app.store import StoreError
-from data.decoded import decoded
-from federation.settings import SettingError
-from models import ModelError
-from runs.folder import RunFolder
-from serving.predict import open_trained, predict
-from strategies import METHODS, load_method
+from protosphere.client_app.client import Client
+from protosphere.client_app.encoded import loaded
+from protosphere.client_app.store import StoreError
+from protosphere.data.decoded import decoded
+from protosphere.federation.settings import SettingError
+from protosphere.models import ModelError
+from protosphere.runs.folder import RunFolder
+from protosphere.serving.predict import open_trained, predict
+from protosphere.strategies import METHODS, load_method
 from tests.strategies.needs import ASKED
 
 CLIENTS = 2

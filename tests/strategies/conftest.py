@@ -11,17 +11,17 @@ from flwr.app import Error, Message, RecordDict
 from flwr.app.metadata import Metadata
 from flwr.serverapp import Grid
 
-from experiments.runtime.grid import LocalGrid
-from federation.wire.codec import Codec, codec_of
-from federation.wire.messages import decode_instruction, encode_identity, encode_report
-from federation.wire.parts import Limits
-from federation.wire.payloads import Evaluation, Identity, Report, TrainingFigures
-from federation.wire.specs import Spec
-from prototypes.prototype_set import PrototypeSet
-from runs.folder import RunFolder
-from strategies import known_settings, read_settings
-from strategies.rounds import exchange as exchange_module
-from strategies.rounds.flower import PrototypeStrategy
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.federation.wire.codec import Codec, codec_of
+from protosphere.federation.wire.messages import decode_instruction, encode_identity, encode_report
+from protosphere.federation.wire.parts import Limits
+from protosphere.federation.wire.payloads import Evaluation, Identity, Report, TrainingFigures
+from protosphere.federation.wire.specs import Spec
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.runs.folder import RunFolder
+from protosphere.strategies import known_settings, read_settings
+from protosphere.strategies.rounds import exchange as exchange_module
+from protosphere.strategies.rounds.flower import PrototypeStrategy
 
 CLASSES, DIM = 4, 3
 CODEC = Codec(CLASSES, DIM)

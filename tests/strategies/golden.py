@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from experiments.runtime.grid import run_in_process
-from server_app import app
-from strategies import METHODS, known_settings, load_method
+from protosphere.experiments.runtime.grid import run_in_process
+from protosphere.server_app import app
+from protosphere.strategies import METHODS, known_settings, load_method
 from tests.device import PLACE, PRECISION
 from tests.strategies.needs import ASKED
 

@@ -1,6 +1,6 @@
 """What a run of a method has to say beside its name, before it starts at all."""
 
-from strategies import METHODS
+from protosphere.strategies import METHODS
 
 NEEDS = {"fedcgs": {"privacy-encoder": "random", "disclose-class-counts": True}}
 ASKED = {name: {"strategy": name} | NEEDS.get(name, {}) for name in METHODS}

@@ -2,8 +2,8 @@
 
 import torch
 
-from federation.wire.payloads import to_tensors
-from prototypes.mixture_set import MixtureSet
+from protosphere.federation.wire.payloads import to_tensors
+from protosphere.prototypes.mixture_set import MixtureSet
 
 
 def same(one, other):

@@ -17,21 +17,21 @@ from safetensors.torch import load_file
 from torch import Tensor
 from typer.testing import CliRunner
 
-from cli.main import app
-from client_app import told
-from client_app.client import Client
-from client_app.run import run_of
-from experiments.runtime.cohorts import CohortGrid
-from experiments.runtime.grid import LocalGrid, run_in_process
-from experiments.runtime.run_config import plan
-from federation.agreement import Terms, agree
-from federation.roster import RosterError
-from federation.settings import SettingError
-from federation.wire.codec import codec_of
-from federation.wire.payloads import Identity
-from models import ModelError, build, plugins
-from strategies import known_settings, packed, read_settings, unpacked
-from strategies.contract import Batch, ClientState
+from protosphere.cli.main import app
+from protosphere.client_app import told
+from protosphere.client_app.client import Client
+from protosphere.client_app.run import run_of
+from protosphere.experiments.runtime.cohorts import CohortGrid
+from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
+from protosphere.experiments.runtime.run_config import plan
+from protosphere.federation.agreement import Terms, agree
+from protosphere.federation.roster import RosterError
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.codec import codec_of
+from protosphere.federation.wire.payloads import Identity
+from protosphere.models import ModelError, build, plugins
+from protosphere.strategies import known_settings, packed, read_settings, unpacked
+from protosphere.strategies.contract import Batch, ClientState
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"rounds": 2, "models": "tiny_perceptron", "max-samples": 400, "device": "cpu"}

@@ -6,8 +6,8 @@ Written out here once more: values of matrices and of class vectors have the num
 
 import pytest
 
-from runs.folder import RunFolder
-from strategies import METHODS
+from protosphere.runs.folder import RunFolder
+from protosphere.strategies import METHODS
 from tests.strategies.needs import ASKED
 from tests.strategies.watched import CLASSES, CLIENTS, start
 

@@ -8,14 +8,14 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
-from client_app.state import lay_out
-from federation.settings import SettingError
-from federation.wire.codec import Codec
-from federation.wire.payloads import Identity, Parts
-from models.split import SplitModel
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import Batch, ClientState, Phase
-from strategies.fednh import FedNHSettings, start
+from protosphere.client_app.state import lay_out
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.payloads import Identity, Parts
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import Batch, ClientState, Phase
+from protosphere.strategies.fednh import FedNHSettings, start
 from tests.strategies.kin import halves_of, lines_of_layouts
 
 K, D = 3, 5

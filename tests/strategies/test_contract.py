@@ -13,18 +13,18 @@ import torch
 from flwr.app import Array, ArrayRecord
 from safetensors.torch import load_file
 
-from client_app import client as client_module
-from client_app import trainer
-from experiments.compare.budget import epochs_of
-from experiments.runtime.grid import LocalGrid
-from federation.wire.low_rank import products
-from federation.wire.payloads import Parts, parts_of
-from prototypes.mixture_set import MixtureSet
-from prototypes.prototype_set import PrototypeSet
-from prototypes.weights import Weights
-from runs.folder import RunFolder
-from strategies import METHODS, known_settings, load_method, read_settings, settings_read
-from strategies.rounds.flower import PrototypeStrategy
+from protosphere.client_app import client as client_module
+from protosphere.client_app import trainer
+from protosphere.experiments.compare.budget import epochs_of
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.federation.wire.low_rank import products
+from protosphere.federation.wire.payloads import Parts, parts_of
+from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.weights import Weights
+from protosphere.runs.folder import RunFolder
+from protosphere.strategies import METHODS, known_settings, load_method, read_settings, settings_read
+from protosphere.strategies.rounds.flower import PrototypeStrategy
 from tests.strategies.needs import ASKED
 from tests.strategies.sets import same
 from tests.strategies.watched import CLASSES, CLIENTS, DIM, Seen, Warm, start, watched, without_time

@@ -7,10 +7,10 @@ import json
 import pytest
 import torch
 
-from client_app import trainer
-from experiments.runtime.grid import run_in_process
-from experiments.runtime.run_config import plan
-from strategies import METHODS, load_method
+from protosphere.client_app import trainer
+from protosphere.experiments.runtime.grid import run_in_process
+from protosphere.experiments.runtime.run_config import plan
+from protosphere.strategies import METHODS, load_method
 from tests.said import DeviceError, Said, Saying
 
 QUICK = 'dataset="spiral" spiral-points=20 rounds=2 batch-size=8 feature-dim=8 state-memory=0'

@@ -9,16 +9,16 @@ from sklearn.covariance import empirical_covariance, shrunk_covariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 
-from federation.settings import SettingError
-from federation.wire.codec import Codec
-from federation.wire.payloads import Identity, Parts
-from federation.wire.weights import layout_lines
-from prototypes.discriminant import covariance_of_sums, linear_discriminant
-from prototypes.release import B, contributions
-from prototypes.weights import Weights
-from strategies import read_settings
-from strategies.contract import EVERYONE, ClientState
-from strategies.fedcgs import layouts
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.payloads import Identity, Parts
+from protosphere.federation.wire.weights import layout_lines
+from protosphere.prototypes.discriminant import covariance_of_sums, linear_discriminant
+from protosphere.prototypes.release import B, contributions
+from protosphere.prototypes.weights import Weights
+from protosphere.strategies import read_settings
+from protosphere.strategies.contract import EVERYONE, ClientState
+from protosphere.strategies.fedcgs import layouts
 from tests.strategies.needs import ASKED
 
 K, D, N = 4, 5, 400

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, softmax
 
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import EVERYONE, Batch, ClientState, Phase
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase
 from tests.strategies.kin import halves_of as both_halves
 
 K, D = 4, 3

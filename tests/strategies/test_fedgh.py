@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch import nn
 
-from federation.settings import SettingError
-from federation.wire.codec import Codec
-from federation.wire.payloads import Identity
-from federation.wire.weights import layout_lines
-from models.split import SplitModel
-from prototypes.prototype_set import PrototypeSet
-from strategies import read_settings
-from strategies.contract import EVERYONE, ClientState
-from strategies.weights import head_layout
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.payloads import Identity
+from protosphere.federation.wire.weights import layout_lines
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies import read_settings
+from protosphere.strategies.contract import EVERYONE, ClientState
+from protosphere.strategies.weights import head_layout
 from tests.strategies.sets import same_state
 
 K, D = 4, 3

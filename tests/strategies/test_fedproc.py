@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from federation.settings import SettingError
-from models import build
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import EVERYONE, Batch, ClientState, Phase
+from protosphere.federation.settings import SettingError
+from protosphere.models import build
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase
 
 K, D = 5, 8
 FEDPROC = {"strategy": "fedproc"}

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from prototypes.aggregation import AGGREGATIONS, aggregate
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import EVERYONE, ClientState
+from protosphere.prototypes.aggregation import AGGREGATIONS, aggregate
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import EVERYONE, ClientState
 
 K, D = 6, 4
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from federation.seeds import derive, generator
-from prototypes.prototype_set import PrototypeSet
-from prototypes.trainable import TrainablePrototypes
-from runs.round import RunError
-from strategies.contract import EVERYONE
+from protosphere.federation.seeds import derive, generator
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.trainable import TrainablePrototypes
+from protosphere.runs.round import RunError
+from protosphere.strategies.contract import EVERYONE
 from tests.strategies.sets import same_state
 
 K, D = 6, 8

@@ -13,14 +13,14 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import Result, Strategy
 
-import strategies
-from experiments.runtime.grid import LocalGrid
-from federation.settings import SettingError
-from federation.wire.codec import Codec
-from prototypes.masks import class_masks
-from runs.lines import LEGEND
-from strategies import METHODS, known_settings, load_method, read_settings
-from strategies.contract import ServerHalf
+from protosphere import strategies
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.codec import Codec
+from protosphere.prototypes.masks import class_masks
+from protosphere.runs.lines import LEGEND
+from protosphere.strategies import METHODS, known_settings, load_method, read_settings
+from protosphere.strategies.contract import ServerHalf
 from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,9 +170,9 @@ def test_no_deprecated_call_of_flower(run):
 
 
 def test_only_flowers_message_api_is_imported():
-    rooms = ["prototypes", "models", "data", "federation", "strategies", "client_app", "server_app", "experiments"]
+    rooms = ["protosphere", "client_app", "data", "models", "server_app", "strategies"]
     found = set()
-    for room in (*rooms, "cli"):
+    for room in rooms:
         for path in (ROOT / room).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

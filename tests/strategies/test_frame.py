@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from strategies.contract import ClientState
-from strategies.frame import seeded_frame
+from protosphere.strategies.contract import ClientState
+from protosphere.strategies.frame import seeded_frame
 
 
 @pytest.mark.parametrize(("K", "d"), [(2, 2), (10, 9), (10, 64)])

@@ -9,15 +9,15 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from federation.settings import SettingError
-from federation.wire.codec import Codec
-from federation.wire.payloads import Identity
-from federation.wire.weights import layout_lines
-from models.generator import ClassTurns, FeatureGenerator
-from models.split import SplitModel
-from prototypes.losses import kernel_mmd
-from strategies.contract import Batch, ClientState
-from strategies.generator import of_generator
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.payloads import Identity
+from protosphere.federation.wire.weights import layout_lines
+from protosphere.models.generator import ClassTurns, FeatureGenerator
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.losses import kernel_mmd
+from protosphere.strategies.contract import Batch, ClientState
+from protosphere.strategies.generator import of_generator
 from tests.strategies.kin import halves_of as both_halves
 
 K, D, T = 3, 4, 10

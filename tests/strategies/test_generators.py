@@ -9,22 +9,22 @@ import pytest
 import torch
 from torch import nn
 
-from federation.seeds import generator as stream
-from federation.settings import SettingError
-from federation.wire.codec import Codec
-from federation.wire.payloads import Identity, Parts
-from federation.wire.weights import layout_lines
-from models.generator import Generator
-from models.seeded import drawn
-from models.split import SplitModel
-from prototypes.losses import diversity
-from prototypes.prototype_set import PrototypeSet
-from prototypes.weights import Weights
-from runs.round import RunError
-from strategies.contract import Batch, ClientState
-from strategies.generator import of_generator
-from strategies.rounds.waiting import Scratch, Waiting
-from strategies.weights import shared_seed
+from protosphere.federation.seeds import generator as stream
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.payloads import Identity, Parts
+from protosphere.federation.wire.weights import layout_lines
+from protosphere.models.generator import Generator
+from protosphere.models.seeded import drawn
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.losses import diversity
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.weights import Weights
+from protosphere.runs.round import RunError
+from protosphere.strategies.contract import Batch, ClientState
+from protosphere.strategies.generator import of_generator
+from protosphere.strategies.rounds.waiting import Scratch, Waiting
+from protosphere.strategies.weights import shared_seed
 from tests.strategies.kin import halves_of as both_halves
 from tests.strategies.kin import lines_of_layouts
 from tests.strategies.sets import same_state

@@ -7,15 +7,15 @@ import torch
 from flwr.app import Context, RecordDict
 from torch.nn.functional import cross_entropy
 
-from client_app import client as client_module
-from federation.wire.parts import as_sent
-from federation.wire.payloads import Instruction
-from models import build
-from models.heads import DualClassifierModel
-from prototypes.mixture import sample
-from strategies import gfpl, read_settings
-from strategies.contract import Batch, ClientState, Phase
-from strategies.gfpl import GFPLObjective, GFPLSettings
+from protosphere.client_app import client as client_module
+from protosphere.federation.wire.parts import as_sent
+from protosphere.federation.wire.payloads import Instruction
+from protosphere.models import build
+from protosphere.models.heads import DualClassifierModel
+from protosphere.prototypes.mixture import sample
+from protosphere.strategies import gfpl, read_settings
+from protosphere.strategies.contract import Batch, ClientState, Phase
+from protosphere.strategies.gfpl import GFPLObjective, GFPLSettings
 from tests.strategies.sets import mixtures, same
 
 K, D = 4, 6

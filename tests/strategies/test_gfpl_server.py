@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from federation.settings import SettingError
-from models import build
-from prototypes.fusion import fuse
-from strategies import read_settings
-from strategies.contract import EVERYONE
+from protosphere.federation.settings import SettingError
+from protosphere.models import build
+from protosphere.prototypes.fusion import fuse
+from protosphere.strategies import read_settings
+from protosphere.strategies.contract import EVERYONE
 from tests.strategies.sets import mixtures, same
 
 K, D = 4, 6

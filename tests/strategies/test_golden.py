@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from strategies import METHODS
+from protosphere.strategies import METHODS
 from tests.strategies import golden
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from flwr.app import Message, MessageType
 
-from client_app import told
-from experiments.runtime.cohorts import CohortGrid
-from experiments.runtime.grid import LocalGrid, run_in_process
-from federation.wire.codec import codec_of
-from federation.wire.messages import encode_instruction
-from federation.wire.payloads import Instruction
-from runs.round import Reply, RunError
-from strategies import known_settings, read_settings
-from strategies.own_method import FAILED
-from strategies.rounds.exchange import refuse_failing_method
+from protosphere.client_app import told
+from protosphere.experiments.runtime.cohorts import CohortGrid
+from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
+from protosphere.federation.wire.codec import codec_of
+from protosphere.federation.wire.messages import encode_instruction
+from protosphere.federation.wire.payloads import Instruction
+from protosphere.runs.round import Reply, RunError
+from protosphere.strategies import known_settings, read_settings
+from protosphere.strategies.own_method import FAILED
+from protosphere.strategies.rounds.exchange import refuse_failing_method
 from tests.strategies.test_adding_a_method import QUICK, whole
 
 

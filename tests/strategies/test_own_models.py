@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from client_app.client import Client
-from client_app.evaluation import evaluate, measure
-from data.client_data import InputTransform
-from federation.wire.payloads import Parts
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import Batch, ClientState
-from strategies.fedrod import _log_counts
+from protosphere.client_app.client import Client
+from protosphere.client_app.evaluation import evaluate, measure
+from protosphere.data.client_data import InputTransform
+from protosphere.federation.wire.payloads import Parts
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import Batch, ClientState
+from protosphere.strategies.fedrod import _log_counts
 from tests.client_app.stacked import job_of
 from tests.strategies.kin import SMALL, D, K, batch, evaluations, network, objective_of, received_of
 

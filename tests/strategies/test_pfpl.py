@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from federation.wire.payloads import Evaluation
-from prototypes.aggregation import aggregate
-from prototypes.personalisation import personalise
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import EVERYONE
+from protosphere.federation.wire.payloads import Evaluation
+from protosphere.prototypes.aggregation import aggregate
+from protosphere.prototypes.personalisation import personalise
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import EVERYONE
 from tests.strategies.sets import same
 
 K, D = 6, 4

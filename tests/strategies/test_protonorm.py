@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from federation.seeds import derive
-from federation.settings import SettingError
-from prototypes.alignment import align, riesz_energy
-from prototypes.prototype_set import PrototypeSet
-from strategies.contract import EVERYONE, ClientState
+from protosphere.federation.seeds import derive
+from protosphere.federation.settings import SettingError
+from protosphere.prototypes.alignment import align, riesz_energy
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import EVERYONE, ClientState
 
 
 def uploads(classes, dim, clients=3, seed=0):

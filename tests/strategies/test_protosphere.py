@@ -9,20 +9,20 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 
-from experiments.runtime.grid import LocalGrid
-from federation.settings import SettingError
-from federation.wire.codec import Codec
-from federation.wire.payloads import Identity, Parts, Report, parts_of
-from federation.wire.weights import layout_lines
-from prototypes.prototype_set import PrototypeSet
-from prototypes.weights import Weights
-from runs.folder import RunFolder
-from runs.round import Reply, RunError
-from strategies import read_settings
-from strategies.contract import EVERYONE, ClientState
-from strategies.protosphere import spoken_for
-from strategies.rounds.holding import Holding
-from strategies.statistics import HEAVIEST, Pooled, bounded_by, semidefinite
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.payloads import Identity, Parts, Report, parts_of
+from protosphere.federation.wire.weights import layout_lines
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.weights import Weights
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.round import Reply, RunError
+from protosphere.strategies import read_settings
+from protosphere.strategies.contract import EVERYONE, ClientState
+from protosphere.strategies.protosphere import spoken_for
+from protosphere.strategies.rounds.holding import Holding
+from protosphere.strategies.statistics import HEAVIEST, Pooled, bounded_by, semidefinite
 from tests.strategies.watched import start
 
 K, D, N = 4, 5, 480

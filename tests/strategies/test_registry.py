@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from federation.settings import ELSEWHERE, RECEIVED, RULES, SettingError, Settings, shown
-from federation.wire.specs import KINDS
-from strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign, settings_read
-from strategies.contract import Objective, ServerHalf
-from strategies.fedproto import FedProtoSettings
+from protosphere.federation.settings import ELSEWHERE, RECEIVED, RULES, SettingError, Settings, shown
+from protosphere.federation.wire.specs import KINDS
+from protosphere.strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign, settings_read
+from protosphere.strategies.contract import Objective, ServerHalf
+from protosphere.strategies.fedproto import FedProtoSettings
 from tests.strategies.kin import SMALL
 from tests.strategies.needs import ASKED
 
@@ -28,7 +28,10 @@ TAUGHT = (
 )  # by a companion, or in an encoder's space: no part of the model is received
 NORM = {"strategy": "protonorm"}
 SEEDED = ("frame", "protosphere")  # whose targets follow from the seed
-BUILDS_ON = {"strategies.tinyproto": {"strategies.fedtgp"}, "strategies.protosphere": {"strategies.frame"}}
+BUILDS_ON = {
+    "protosphere.strategies.tinyproto": {"protosphere.strategies.fedtgp"},
+    "protosphere.strategies.protosphere": {"protosphere.strategies.frame"},
+}
 
 
 def module_of(name):
@@ -90,7 +93,7 @@ def test_an_unknown_strategy_is_refused_with_the_nearest():
 def test_only_the_method_that_is_asked_for_is_imported():
     """A deployment starts a process a message. Here one process forgets what it has imported of methods each time."""
     code = (
-        "import json, sys, strategies\n"
+        "import json, sys; from protosphere import strategies\n"
         "modules = {place.partition(':')[0] for place in strategies.METHODS.values()}\n"
         "for name, asked in json.loads(sys.argv[1]).items():\n"
         "    strategies.read_settings(asked)\n"

@@ -11,18 +11,18 @@ import pytest
 from typer.testing import CliRunner
 
 import protosphere
-from cli.main import app
-from experiments.compare.folder import ComparisonFolder
-from experiments.runtime.grid import run_in_process
-from experiments.runtime.run_config import plan
-from federation.homes import stores
-from federation.own_code import own_code
-from federation.settings import SettingError
-from models import ModelError, plugins
-from runs.folder import RunFolder
-from serving.predict import open_trained
-from strategies import as_of_today, known_settings, open_folder, read_settings
-from strategies.trust import named, untrusted
+from protosphere.cli.main import app
+from protosphere.experiments.compare.folder import ComparisonFolder
+from protosphere.experiments.runtime.grid import run_in_process
+from protosphere.experiments.runtime.run_config import plan
+from protosphere.federation.homes import stores
+from protosphere.federation.own_code import own_code
+from protosphere.federation.settings import SettingError
+from protosphere.models import ModelError, plugins
+from protosphere.runs.folder import RunFolder
+from protosphere.serving.predict import open_trained
+from protosphere.strategies import as_of_today, known_settings, open_folder, read_settings
+from protosphere.strategies.trust import named, untrusted
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import outline
 from tests.strategies.test_adding_a_method import QUICK, printed, project

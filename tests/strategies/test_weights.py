@@ -10,21 +10,21 @@ from flwr.app import Array, ArrayRecord
 from scipy.stats import trim_mean
 from torch import nn
 
-from experiments.runtime.grid import LocalGrid
-from federation.settings import SettingError
-from federation.wire.checks import MessageError
-from federation.wire.codec import Codec
-from federation.wire.parts import Limits, decode_payload, encode_payload
-from federation.wire.payloads import Identity, Parts, to_tensors
-from federation.wire.specs import Spec
-from federation.wire.weights import layout_lines, read_layouts
-from models.split import SplitModel
-from prototypes.weights import STATISTICS, flat, unflat
-from runs.folder import RunFolder
-from strategies import read_settings, refuse_foreign
-from strategies.contract import ClientState
-from strategies.rounds import waiting
-from strategies.rounds.waiting import Scratch, Waiting
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.checks import MessageError
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.parts import Limits, decode_payload, encode_payload
+from protosphere.federation.wire.payloads import Identity, Parts, to_tensors
+from protosphere.federation.wire.specs import Spec
+from protosphere.federation.wire.weights import layout_lines, read_layouts
+from protosphere.models.split import SplitModel
+from protosphere.prototypes.weights import STATISTICS, flat, unflat
+from protosphere.runs.folder import RunFolder
+from protosphere.strategies import read_settings, refuse_foreign
+from protosphere.strategies.contract import ClientState
+from protosphere.strategies.rounds import waiting
+from protosphere.strategies.rounds.waiting import Scratch, Waiting
 from tests.strategies.kin import halves_of, lines_of_layouts
 
 K, D = 3, 4

@@ -5,14 +5,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from client_app.client import Client
-from experiments.runtime.grid import LocalGrid, run_in_process
-from federation.wire.parts import as_sent
-from prototypes.mixture_set import MixtureSet
-from prototypes.prototype_set import PrototypeSet
-from runs.folder import RunFolder
-from strategies import read_settings
-from strategies.rounds.flower import PrototypeStrategy
+from protosphere.client_app.client import Client
+from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
+from protosphere.federation.wire.parts import as_sent
+from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.runs.folder import RunFolder
+from protosphere.strategies import read_settings
+from protosphere.strategies.rounds.flower import PrototypeStrategy
 from tests.device import PLACE
 
 CLASSES, DIM, CLIENTS = 6, 7, 3  # of the spiral

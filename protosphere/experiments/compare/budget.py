@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from experiments.runtime.run_config import RunConfig
-from strategies import METHODS, load_method
+from protosphere.experiments.runtime.run_config import RunConfig
+from protosphere.strategies import METHODS, load_method
 
 EPOCHS = "local-epochs"
 TOLERANCE = 0.1  # share of the largest budget by which methods may differ unsaid

@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data import DataError
-from data.assignment import open_data
-from data.domains import listed, short_name
-from data.sources import HUB, is_path
-from experiments.compare.budget import equal_epochs
-from experiments.compare.plan import Comparison, Entry, Row
-from experiments.compare.scale import Scaled, checked_scale, said, scaled
-from experiments.runtime.preflight import without_retries
-from experiments.runtime.run_config import DEFAULT_CLIENTS, RunConfig, laid_over, plan, read_preset
-from federation.data_spec import data_spec
-from federation.settings import Scalar, SettingError, home, nearest, plain_name, refuse_unknown, shown
-from models import ModelError, plugins
-from strategies import known_settings, load_method, read_settings
+from protosphere.data import DataError
+from protosphere.data.assignment import open_data
+from protosphere.data.domains import listed, short_name
+from protosphere.data.sources import HUB, is_path
+from protosphere.experiments.compare.budget import equal_epochs
+from protosphere.experiments.compare.plan import Comparison, Entry, Row
+from protosphere.experiments.compare.scale import Scaled, checked_scale, said, scaled
+from protosphere.experiments.runtime.preflight import without_retries
+from protosphere.experiments.runtime.run_config import DEFAULT_CLIENTS, RunConfig, laid_over, plan, read_preset
+from protosphere.federation.data_spec import data_spec
+from protosphere.federation.settings import Scalar, SettingError, home, nearest, plain_name, refuse_unknown, shown
+from protosphere.models import ModelError, plugins
+from protosphere.strategies import known_settings, load_method, read_settings
 
 # a cell's run says these itself
 PLACES = ("results-dir", "resume")

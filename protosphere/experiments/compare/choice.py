@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data.domains import short_name
-from experiments.compare.folder import INDIFFERENT
-from experiments.compare.plan import (
+from protosphere.data.domains import short_name
+from protosphere.experiments.compare.folder import INDIFFERENT
+from protosphere.experiments.compare.plan import (
     Comparison,
     Entry,
     entry_of,
@@ -19,9 +19,9 @@ from experiments.compare.plan import (
     seeds_of,
     target_of,
 )
-from experiments.data_view import OF_PARTITION
-from federation.settings import Scalar, SettingError, nearest, shown
-from strategies import METHODS
+from protosphere.experiments.data_view import OF_PARTITION
+from protosphere.federation.settings import Scalar, SettingError, nearest, shown
+from protosphere.strategies import METHODS
 
 # what a row's label may say of its partition; how few rows a client may get is no part of its name
 NAMING = {"partition"} | {name for names in OF_PARTITION.values() for name in names} - {"min-samples"}

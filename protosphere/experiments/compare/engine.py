@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.compare.cells import Cell
-from experiments.compare.folder import ComparisonFolder
-from experiments.compare.jobs import Finished, Job, Processes, Running
-from experiments.compare.machine import Share
-from experiments.compare.tasks import Tasks, tasks
-from experiments.runtime.guardian import guarded
-from experiments.runtime.processes import Family, interruptible
+from protosphere.experiments.compare.cells import Cell
+from protosphere.experiments.compare.folder import ComparisonFolder
+from protosphere.experiments.compare.jobs import Finished, Job, Processes, Running
+from protosphere.experiments.compare.machine import Share
+from protosphere.experiments.compare.tasks import Tasks, tasks
+from protosphere.experiments.runtime.guardian import guarded
+from protosphere.experiments.runtime.processes import Family, interruptible
 
 LOOK = 0.2  # seconds
 

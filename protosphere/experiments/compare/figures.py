@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.compare.cells import Cell
-from experiments.compare.folder import ComparisonFolder
-from experiments.compare.paired import Difference, difference
-from experiments.compare.plan import ENSEMBLE, Comparison, Metric
-from reports import numbers
-from runs.figures import MAJORITY
-from runs.folder import RunFolder
-from runs.lines import up_to_date
+from protosphere.experiments.compare.cells import Cell
+from protosphere.experiments.compare.folder import ComparisonFolder
+from protosphere.experiments.compare.paired import Difference, difference
+from protosphere.experiments.compare.plan import ENSEMBLE, Comparison, Metric
+from protosphere.reports import numbers
+from protosphere.runs.figures import MAJORITY
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.lines import up_to_date
 
 # of a rule in summary.json; a round's number is no figure
 NO_FIGURES = ("selected_round",)

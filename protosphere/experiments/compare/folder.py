@@ -13,17 +13,17 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from data.files import LARGEST_RECORD, read_whole, replacing
-from data.sealed import DamagedError, read_sealed, sealed
-from experiments.compare.cells import PLACES, Cell
-from experiments.compare.plan import Comparison, Entry, Metric, Printed
-from federation.homes import discard_stores
-from federation.settings import ENDS, MAY_DIFFER_ON_RESUME, SettingError, is_run_name, plain_name, shown
-from federation.words import own_version
-from runs.folder import RunFolder
-from runs.places import own_folder, results_root
-from strategies import as_of_today, known_settings
-from strategies.trust import named, refuse_untrusted
+from protosphere.data.files import LARGEST_RECORD, read_whole, replacing
+from protosphere.data.sealed import DamagedError, read_sealed, sealed
+from protosphere.experiments.compare.cells import PLACES, Cell
+from protosphere.experiments.compare.plan import Comparison, Entry, Metric, Printed
+from protosphere.federation.homes import discard_stores
+from protosphere.federation.settings import ENDS, MAY_DIFFER_ON_RESUME, SettingError, is_run_name, plain_name, shown
+from protosphere.federation.words import own_version
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.places import own_folder, results_root
+from protosphere.strategies import as_of_today, known_settings
+from protosphere.strategies.trust import named, refuse_untrusted
 
 FORMAT = 1
 FILE = "comparison.json"

@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.compare.cells import Cell, not_default, toml
-from experiments.compare.folder import ComparisonFolder
-from experiments.compare.machine import Share
-from experiments.runtime.guardian import ROOT
-from experiments.runtime.processes import Family
-from runs.folder import RunFolder
+from protosphere.experiments.compare.cells import Cell, not_default, toml
+from protosphere.experiments.compare.folder import ComparisonFolder
+from protosphere.experiments.compare.machine import Share
+from protosphere.experiments.runtime.guardian import ROOT
+from protosphere.experiments.runtime.processes import Family
+from protosphere.runs.folder import RunFolder
 
 OUTPUT = "output.log"
 OUTCOME = "outcome.json"
@@ -87,7 +87,7 @@ class ProcessJob(Job):
 
     def __init__(self, folder: ComparisonFolder, cell: Cell, place: int, share: Share, family: Family):
         super().__init__(folder, cell, place)
-        command = [sys.executable, "-m", "cli.main", "run", "-c", str(self._own / SETTINGS)]
+        command = [sys.executable, "-m", "protosphere.cli.main", "run", "-c", str(self._own / SETTINGS)]
         command += ["--results", str(self._own), "--outcome", str(self._own / OUTCOME)]
         environment = os.environ | {"PYTHONUNBUFFERED": "1"} | share.environment(place)
         with self._output.open("w") as stream:

@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.compare.cells import Cell
-from experiments.runtime.cluster import Cluster
-from experiments.runtime.launch import check_resources
-from federation.settings import SettingError
+from protosphere.experiments.compare.cells import Cell
+from protosphere.experiments.runtime.cluster import Cluster
+from protosphere.experiments.runtime.launch import check_resources
+from protosphere.federation.settings import SettingError
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 

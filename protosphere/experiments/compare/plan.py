@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from data.domains import short_name
-from experiments.runtime.run_config import RunConfig, preset_names, refuse_model
-from federation.settings import RULES, SettingError, nearest, refuse_unknown, shown
-from runs import figures
-from strategies import METHODS, known_settings, load_method
+from protosphere.data.domains import short_name
+from protosphere.experiments.runtime.run_config import RunConfig, preset_names, refuse_model
+from protosphere.federation.settings import RULES, SettingError, nearest, refuse_unknown, shown
+from protosphere.runs import figures
+from protosphere.strategies import METHODS, known_settings, load_method
 
 PRESETS = Path(__file__).parents[1] / "presets" / "compare"
 FIGURES = ("headline", *figures.FIGURES, "all-classes")

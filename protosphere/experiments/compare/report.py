@@ -6,18 +6,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from experiments.compare.cells import Cell, not_default, scaled_words
-from experiments.compare.figures import Result, Spread, as_csv, by_method, differences_csv, results, spread
-from experiments.compare.folder import ComparisonFolder
-from experiments.compare.plan import Comparison
-from experiments.compare.sweep import tuned
-from experiments.compare.tables import Grid, floor, grids, latex, markdown
-from federation.words import own_version
-from reports import canvas
-from reports.numbers import as_csv as numbers_csv
-from reports.page import Html, details, element, gallery, link, page, paragraph, picture, section, table, write
-from reports.pictures import plain_numbers
-from runs.places import own_folder
+from protosphere.experiments.compare.cells import Cell, not_default, scaled_words
+from protosphere.experiments.compare.figures import Result, Spread, as_csv, by_method, differences_csv, results, spread
+from protosphere.experiments.compare.folder import ComparisonFolder
+from protosphere.experiments.compare.plan import Comparison
+from protosphere.experiments.compare.sweep import tuned
+from protosphere.experiments.compare.tables import Grid, floor, grids, latex, markdown
+from protosphere.federation.words import own_version
+from protosphere.reports import canvas
+from protosphere.reports.numbers import as_csv as numbers_csv
+from protosphere.reports.page import (
+    Html,
+    details,
+    element,
+    gallery,
+    link,
+    page,
+    paragraph,
+    picture,
+    section,
+    table,
+    write,
+)
+from protosphere.reports.pictures import plain_numbers
+from protosphere.runs.places import own_folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +62,7 @@ class Curve:
 
 
 class Drawn(NamedTuple):
-    """A picture: what `reports.page.picture` takes, the file with its numbers by its path in the folder."""
+    """A picture: what `protosphere.reports.page.picture` takes, the file with its numbers by its path in the folder."""
 
     svg: str
     alt: str

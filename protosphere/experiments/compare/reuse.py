@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.compare.cells import Cell
-from experiments.compare.folder import INDIFFERENT, ComparisonFolder
-from federation.settings import SettingError
-from models import plugins
-from runs.folder import RunFolder
-from runs.origin import versions
+from protosphere.experiments.compare.cells import Cell
+from protosphere.experiments.compare.folder import INDIFFERENT, ComparisonFolder
+from protosphere.federation.settings import SettingError
+from protosphere.models import plugins
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.origin import versions
 
 # of the run alone: with its token the comparison could take its clients' models away
 NOT_COPIED = ("token", "checkpoint.safetensors", ".lock", "status.json")

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from data import DataError
-from data.assignment import assignment, open_data
-from data.table import TABLE
-from experiments.runtime.run_config import DEFAULT_CLIENTS, RunConfig
-from federation.data_spec import data_spec
-from federation.settings import SettingError, home
-from models import model_names
-from strategies import read_settings
+from protosphere.data import DataError
+from protosphere.data.assignment import assignment, open_data
+from protosphere.data.table import TABLE
+from protosphere.experiments.runtime.run_config import DEFAULT_CLIENTS, RunConfig
+from protosphere.federation.data_spec import data_spec
+from protosphere.federation.settings import SettingError, home
+from protosphere.models import model_names
+from protosphere.strategies import read_settings
 
 FEWEST_ROUNDS = FEWEST_CLIENTS = 2
 # counted in rounds: a tenth of the rounds has a tenth of the distances between exchanges and evaluations

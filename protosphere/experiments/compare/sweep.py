@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
 
-from experiments.compare.cells import settings_of
-from experiments.compare.figures import Result, Spread, by_method, spread
-from experiments.compare.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, refuse_twice
-from federation.settings import Scalar, SettingError, nearest, shown
-from strategies import load_method, settings_read
+from protosphere.experiments.compare.cells import settings_of
+from protosphere.experiments.compare.figures import Result, Spread, by_method, spread
+from protosphere.experiments.compare.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, refuse_twice
+from protosphere.federation.settings import Scalar, SettingError, nearest, shown
+from protosphere.strategies import load_method, settings_read
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments.compare.budget import differ, left_over
-from experiments.compare.figures import (
+from protosphere.experiments.compare.budget import differ, left_over
+from protosphere.experiments.compare.figures import (
     DIGITS,
     Result,
     Spread,
@@ -19,10 +19,10 @@ from experiments.compare.figures import (
     percent,
     spread,
 )
-from experiments.compare.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
-from experiments.compare.plan import Comparison
-from experiments.compare.sweep import Choice
-from runs.lines import readable_size
+from protosphere.experiments.compare.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
+from protosphere.experiments.compare.plan import Comparison
+from protosphere.experiments.compare.sweep import Choice
+from protosphere.runs.lines import readable_size
 
 FLOOR = "majority class"
 PAPER = "paper"

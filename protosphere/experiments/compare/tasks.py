@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.compare.cells import Cell
-from experiments.compare.folder import FILE, ComparisonFolder
-from experiments.compare.jobs import OUTPUT, PATIENCE, Job
-from experiments.compare.machine import Share
-from experiments.runtime.cluster import join
-from experiments.runtime.grid import run_in_process
-from experiments.runtime.launch import KeptLines
-from experiments.runtime.processes import import_path
-from federation.homes import discard_stores
-from runs.folder import RunFolder
-from server_app.app import USER_ERRORS
+from protosphere.experiments.compare.cells import Cell
+from protosphere.experiments.compare.folder import FILE, ComparisonFolder
+from protosphere.experiments.compare.jobs import OUTPUT, PATIENCE, Job
+from protosphere.experiments.compare.machine import Share
+from protosphere.experiments.runtime.cluster import join
+from protosphere.experiments.runtime.grid import run_in_process
+from protosphere.experiments.runtime.launch import KeptLines
+from protosphere.experiments.runtime.processes import import_path
+from protosphere.federation.homes import discard_stores
+from protosphere.runs.folder import RunFolder
+from protosphere.server_app.app import USER_ERRORS
 
 
 @dataclass(frozen=True)

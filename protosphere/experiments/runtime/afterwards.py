@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from federation.settings import SettingError
-from reports.report import leave_report
-from runs.folder import RunFolder
+from protosphere.federation.settings import SettingError
+from protosphere.reports.report import leave_report
+from protosphere.runs.folder import RunFolder
 
 
 def stopped(name: str, folder: Path | None) -> str:

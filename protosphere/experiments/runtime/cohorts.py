@@ -6,10 +6,10 @@ from typing import Any
 
 from flwr.app import Message, MessageType
 
-from client_app.app import train_together
-from client_app.cohort import Cohorts
-from experiments.runtime.grid import LocalGrid, NodeConfig
-from models import model_for
+from protosphere.client_app.app import train_together
+from protosphere.client_app.cohort import Cohorts
+from protosphere.experiments.runtime.grid import LocalGrid, NodeConfig
+from protosphere.models import model_for
 
 MOST_WORK = 30e6  # of a batch on a CPU: `benchmarks.cohort` finds the loop ahead above that
 SIZE = 100  # clients at once, unless another number is asked for

@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.runtime.connection import FlowerError, find_executable, quiet, refusal
-from experiments.runtime.processes import Family
-from experiments.runtime.superlink import free_port
+from protosphere.experiments.runtime.connection import FlowerError, find_executable, quiet, refusal
+from protosphere.experiments.runtime.processes import Family
+from protosphere.experiments.runtime.superlink import free_port
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CONNECTION = "deployment"
 START_PATIENCE = 60.0  # seconds, here and below
 STOP_PATIENCE = 10.0

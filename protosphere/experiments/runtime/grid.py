@@ -23,11 +23,11 @@ from flwr.serverapp import Grid
 # Flower sets this identity for its own processes, and `Message` cannot be built without it: the one private import.
 from flwr.supercore.task_identity import TaskIdentity
 
-from client_app.app import app as client_app
-from client_app.told import simulate
-from server_app.app import run, said
-from strategies import known_settings
-from strategies.rounds.stopping import OnRound
+from protosphere.client_app.app import app as client_app
+from protosphere.client_app.told import simulate
+from protosphere.server_app.app import run, said
+from protosphere.strategies import known_settings
+from protosphere.strategies.rounds.stopping import OnRound
 
 DIED, RAISED, UNAVAILABLE = 0, 2, 5  # Flower's error codes: the worker is gone; the ClientApp raised; no such node
 SERVER = 1  # Flower's node id of the ServerApp

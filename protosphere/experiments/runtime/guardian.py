@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from experiments.runtime.processes import Family
+from protosphere.experiments.runtime.processes import Family
 
 # without `site`, and by its path: it is to cost nothing
 START = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from experiments.runtime.guardian import watch; watch(sys.argv[2])"
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from protosphere.experiments.runtime.guardian import watch; watch(sys.argv[2])"
 )
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LOOK = 2.0  # seconds, here and below
 PATIENCE = 10.0
 

@@ -14,18 +14,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from experiments.runtime.afterwards import stopped
-from experiments.runtime.connection import Connection, FlowerError
-from experiments.runtime.guardian import guarded
-from experiments.runtime.processes import Interrupted, interruptible
-from experiments.runtime.source import bare
-from experiments.runtime.superlink import SuperLink
-from federation.settings import Scalar, SettingError
-from runs.places import folder_of, results_root
-from server_app.app import PREFIX, PREFIX_OF_ERRORS
-from strategies import packed
+from protosphere.experiments.runtime.afterwards import stopped
+from protosphere.experiments.runtime.connection import Connection, FlowerError
+from protosphere.experiments.runtime.guardian import guarded
+from protosphere.experiments.runtime.processes import Interrupted, interruptible
+from protosphere.experiments.runtime.source import bare
+from protosphere.experiments.runtime.superlink import SuperLink
+from protosphere.federation.settings import Scalar, SettingError
+from protosphere.runs.places import folder_of, results_root
+from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS
+from protosphere.strategies import packed
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 FINISHED = re.compile(rf"{re.escape(PREFIX)}round +\d+/\d+ \| ")  # a line of `console_line`
 EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")

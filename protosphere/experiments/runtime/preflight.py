@@ -7,24 +7,24 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
-from data.assignment import assignment, open_data
-from data.augment import refuse_unfit
-from data.client_data import refuse_other_inputs
-from data.decoded import Decoded
-from data.domains import listed, locate_all
-from data.sources import BUILT_IN, is_path
-from data.texts import Texts
-from federation.data_spec import data_spec
-from federation.devices import device_of
-from federation.settings import SettingError, Settings, home
-from models import build, check_model, model_names, plugins, reads_text
-from models.text import Tokens
-from runs.folder import RunFolder
-from runs.live import refuse_missing
-from runs.places import results_root
-from strategies import Run
-from strategies.own_method import failing_as
-from strategies.rounds.ensemble import shared_test_set
+from protosphere.data.assignment import assignment, open_data
+from protosphere.data.augment import refuse_unfit
+from protosphere.data.client_data import refuse_other_inputs
+from protosphere.data.decoded import Decoded
+from protosphere.data.domains import listed, locate_all
+from protosphere.data.sources import BUILT_IN, is_path
+from protosphere.data.texts import Texts
+from protosphere.federation.data_spec import data_spec
+from protosphere.federation.devices import device_of
+from protosphere.federation.settings import SettingError, Settings, home
+from protosphere.models import build, check_model, model_names, plugins, reads_text
+from protosphere.models.text import Tokens
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.live import refuse_missing
+from protosphere.runs.places import results_root
+from protosphere.strategies import Run
+from protosphere.strategies.own_method import failing_as
+from protosphere.strategies.rounds.ensemble import shared_test_set
 
 
 def check(run: Run, clients: int, folder: Path | None = None, here: bool = True) -> None:

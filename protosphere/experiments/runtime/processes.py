@@ -26,8 +26,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 def import_path() -> str:
-    """PYTHONPATH of processes of ours: a user's own folders of our packages' names must not come before ours."""
-    root = str(Path(__file__).resolve().parents[2])
+    """PYTHONPATH of processes of ours: they import the Protosphere that started them, wherever it was found."""
+    root = str(Path(__file__).resolve().parents[3])
     return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
 
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data.domains import listed
-from data.sources import is_path
-from data.table import TABLE
-from experiments.runtime.preflight import check, refuse_fewer_rounds
-from federation.settings import Scalar, SettingError, nearest, refuse_relative_paths, refuse_unknown, shown
-from models import model_names, plugins
-from models.encoder import AT
-from models.text import PREFIX
-from runs.folder import RunFolder
-from runs.places import find_run
-from strategies import as_of_today, known_settings, load_method, read_settings, refuse_foreign
-from strategies.trust import named, refuse_untrusted
+from protosphere.data.domains import listed
+from protosphere.data.sources import is_path
+from protosphere.data.table import TABLE
+from protosphere.experiments.runtime.preflight import check, refuse_fewer_rounds
+from protosphere.federation.settings import Scalar, SettingError, nearest, refuse_relative_paths, refuse_unknown, shown
+from protosphere.models import model_names, plugins
+from protosphere.models.encoder import AT
+from protosphere.models.text import PREFIX
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.places import find_run
+from protosphere.strategies import as_of_today, known_settings, load_method, read_settings, refuse_foreign
+from protosphere.strategies.trust import named, refuse_untrusted
 
 PRESETS = Path(__file__).parents[1] / "presets"
 DEFAULT_CLIENTS = 10

@@ -9,8 +9,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from experiments.runtime.connection import STOP_PATIENCE, Connection, FlowerError, find_executable, quiet
-from federation.settings import home
+from protosphere.experiments.runtime.connection import STOP_PATIENCE, Connection, FlowerError, find_executable, quiet
+from protosphere.federation.settings import home
 
 CONNECTION = "sim"
 LOG = "superlink.log"

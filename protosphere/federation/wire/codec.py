@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from federation.settings import SettingError, Settings
-from federation.wire.checks import CodecError as CodecError
-from federation.wire.checks import MessageError, plain
-from federation.wire.specs import Exchange, Spec
-from federation.wire.transforms import Masks, MixtureFormat, NumberFormat, Transform
-from federation.wire.weights import WeightFormat
-from federation.words import one_line, quoted
-from prototypes.weights import Layout
+from protosphere.federation.settings import SettingError, Settings
+from protosphere.federation.wire.checks import CodecError as CodecError
+from protosphere.federation.wire.checks import MessageError, plain
+from protosphere.federation.wire.specs import Exchange, Spec
+from protosphere.federation.wire.transforms import Masks, MixtureFormat, NumberFormat, Transform
+from protosphere.federation.wire.weights import WeightFormat
+from protosphere.federation.words import one_line, quoted
+from protosphere.prototypes.weights import Layout
 
 REMEDY = (
     "both ends need the same method and settings of it, classes, feature-dim, sparsity-dim, wire-dtype and seed, and "
@@ -31,7 +31,7 @@ class Codec:
         num_classes: K.
         dim: d, the width of features and prototypes.
         ones: s, the values of a prototype that cross the wire; 0 or d: all of them, and there is no mask.
-        wire_dtype: their number format, one of `prototypes.quantisation.FORMATS`.
+        wire_dtype: their number format, one of `protosphere.prototypes.quantisation.FORMATS`.
         seed: from which the masks are derived.
         added: the method's own transforms, in words; its specs have them.
         encoder: fingerprint of the public encoder that releases are made with; "" without one.

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from federation.wire.checks import MessageError
-from federation.wire.transforms import Fields, Transform
-from prototypes.weights import Layout, Weights
+from protosphere.federation.wire.checks import MessageError
+from protosphere.federation.wire.transforms import Fields, Transform
+from protosphere.prototypes.weights import Layout, Weights
 
 RANKS = "ranks"
 LEFT, RIGHT = "/left", "/right"  # after a tensor's name: its A and B

@@ -21,9 +21,9 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from federation.settings import is_run_name
-from federation.wire import confusion
-from federation.wire.checks import (
+from protosphere.federation.settings import is_run_name
+from protosphere.federation.wire import confusion
+from protosphere.federation.wire.checks import (
     LARGEST_FIGURE,
     MessageError,
     are_counts,
@@ -34,13 +34,13 @@ from federation.wire.checks import (
     config_values,
     plain,
 )
-from federation.wire.checks import RECORDS as RECORDS
-from federation.wire.codec import Codec
-from federation.wire.parts import Limits, decode_payload, encode_answers, encode_payload
-from federation.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures, parts_of
-from federation.wire.specs import Spec
-from federation.wire.weights import read_layouts
-from federation.words import LONGEST_NAME, one_line
+from protosphere.federation.wire.checks import RECORDS as RECORDS
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.parts import Limits, decode_payload, encode_answers, encode_payload
+from protosphere.federation.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures, parts_of
+from protosphere.federation.wire.specs import Spec
+from protosphere.federation.wire.weights import read_layouts
+from protosphere.federation.words import LONGEST_NAME, one_line
 
 MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
 PLAIN_NAME = re.compile(r"[\w-]{1,40}")

@@ -12,19 +12,19 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
-from data.shared_set import SharedLabels
-from federation.wire.checks import MessageError, check_norms
-from federation.wire.codec import Codec
-from federation.wire.low_rank import RANKS, LowRank, factors_of
-from federation.wire.mixtures import MIXTURE_VALUES, check_mixture_arrays, checked_mixtures
-from federation.wire.payloads import Answers, Part, Parts, Payload, kind_of, part_tensors, parts_of
-from federation.wire.specs import PROTOTYPES, Spec
-from federation.wire.transforms import STORED as STORED
-from federation.wire.transforms import Fields, received, sent
-from federation.wire.weights import check_tensors
-from prototypes.mixture_set import MixtureSet
-from prototypes.prototype_set import PrototypeSet
-from prototypes.weights import Layout, Weights
+from protosphere.data.shared_set import SharedLabels
+from protosphere.federation.wire.checks import MessageError, check_norms
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.low_rank import RANKS, LowRank, factors_of
+from protosphere.federation.wire.mixtures import MIXTURE_VALUES, check_mixture_arrays, checked_mixtures
+from protosphere.federation.wire.payloads import Answers, Part, Parts, Payload, kind_of, part_tensors, parts_of
+from protosphere.federation.wire.specs import PROTOTYPES, Spec
+from protosphere.federation.wire.transforms import STORED as STORED
+from protosphere.federation.wire.transforms import Fields, received, sent
+from protosphere.federation.wire.weights import check_tensors
+from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.weights import Layout, Weights
 
 Vectors = TypeVar("Vectors", PrototypeSet, MixtureSet)
 BESIDE = (

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, fields
 
 import torch
 
-from prototypes.aggregation import aggregate
-from prototypes.mixture_set import MixtureSet
-from prototypes.prototype_set import PrototypeSet
-from prototypes.weights import Weights
+from protosphere.prototypes.aggregation import aggregate
+from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.weights import Weights
 
 ClassVectors = PrototypeSet | MixtureSet
 Part = ClassVectors | Weights

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from federation.wire.checks import CodecError, MessageError
-from prototypes.masks import class_masks, compress, expand
-from prototypes.mixture_set import MixtureSet
-from prototypes.quantisation import QuantisationError, dequantise, quantise, to_significant_bits
+from protosphere.federation.wire.checks import CodecError, MessageError
+from protosphere.prototypes.masks import class_masks, compress, expand
+from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.quantisation import QuantisationError, dequantise, quantise, to_significant_bits
 
 # NumPy has no bfloat16: its bits travel as whole numbers
 STORED = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
@@ -120,7 +120,7 @@ class Masks(Transform):
 
 @dataclass(frozen=True)
 class NumberFormat(Transform):
-    """Vectors (k, w) in one of `prototypes.quantisation.FORMATS`, with the scales (k,) of int8 beside."""
+    """Vectors (k, w) in one of `protosphere.prototypes.quantisation.FORMATS`, with the scales (k,) of int8 beside."""
 
     kind = "prototypes"
     wire_dtype: str

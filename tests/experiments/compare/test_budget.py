@@ -2,14 +2,14 @@
 
 import pytest
 
-from experiments.compare.budget import differ, epochs_of, equal_epochs, left_over
-from experiments.compare.cells import cells
-from experiments.compare.plan import from_table
-from experiments.compare.sweep import swept
-from federation.settings import SettingError
-from models import build
-from strategies import METHODS, known_settings
-from strategies.contract import ClientState
+from protosphere.experiments.compare.budget import differ, epochs_of, equal_epochs, left_over
+from protosphere.experiments.compare.cells import cells
+from protosphere.experiments.compare.plan import from_table
+from protosphere.experiments.compare.sweep import swept
+from protosphere.federation.settings import SettingError
+from protosphere.models import build
+from protosphere.strategies import METHODS, known_settings
+from protosphere.strategies.contract import ClientState
 from tests.strategies.kin import D, K, objective_of
 from tests.strategies.needs import ASKED
 

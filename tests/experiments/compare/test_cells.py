@@ -2,15 +2,15 @@
 
 import pytest
 
-from data.assignment import assignment, open_data
-from experiments.compare import cells as compare_cells
-from experiments.compare.cells import cells, not_default, scaled_words, settings_of, toml
-from experiments.compare.plan import Comparison, Entry
-from experiments.compare.scale import said, scaled
-from experiments.runtime.run_config import read_toml
-from federation.data_spec import data_spec
-from federation.settings import SettingError, home
-from strategies import known_settings, read_settings
+from protosphere.data.assignment import assignment, open_data
+from protosphere.experiments.compare import cells as compare_cells
+from protosphere.experiments.compare.cells import cells, not_default, scaled_words, settings_of, toml
+from protosphere.experiments.compare.plan import Comparison, Entry
+from protosphere.experiments.compare.scale import said, scaled
+from protosphere.experiments.runtime.run_config import read_toml
+from protosphere.federation.data_spec import data_spec
+from protosphere.federation.settings import SettingError, home
+from protosphere.strategies import known_settings, read_settings
 from tests.pictures import paint
 
 QUICK = {"max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 4}

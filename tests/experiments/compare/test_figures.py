@@ -10,14 +10,23 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.compare.cells import Cell
-from experiments.compare.figures import Spread, as_csv, curve_of, differences_csv, result, results, spread, value_of
-from experiments.compare.folder import ComparisonFolder
-from experiments.compare.plan import Comparison, Entry, Metric, Printed
-from experiments.compare.report import curves, write_all
-from experiments.compare.tables import Grid, Shown, console, grids, latex, markdown
-from federation.settings import SettingError
-from strategies import known_settings
+from protosphere.experiments.compare.cells import Cell
+from protosphere.experiments.compare.figures import (
+    Spread,
+    as_csv,
+    curve_of,
+    differences_csv,
+    result,
+    results,
+    spread,
+    value_of,
+)
+from protosphere.experiments.compare.folder import ComparisonFolder
+from protosphere.experiments.compare.plan import Comparison, Entry, Metric, Printed
+from protosphere.experiments.compare.report import curves, write_all
+from protosphere.experiments.compare.tables import Grid, Shown, console, grids, latex, markdown
+from protosphere.federation.settings import SettingError
+from protosphere.strategies import known_settings
 
 RULES = ("local-prototypes", "classifier")
 METHODS = (Entry("FedProto", {"strategy": "fedproto"}), Entry("Proto_Norm", {"strategy": "protonorm"}))

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.compare.cells import cells
-from experiments.compare.folder import FORMAT, ComparisonFolder
-from experiments.compare.plan import Comparison, Entry, Metric, Printed
-from federation.homes import token_digest
-from federation.settings import SettingError
+from protosphere.experiments.compare.cells import cells
+from protosphere.experiments.compare.folder import FORMAT, ComparisonFolder
+from protosphere.experiments.compare.plan import Comparison, Entry, Metric, Printed
+from protosphere.federation.homes import token_digest
+from protosphere.federation.settings import SettingError
 
 LOCAL = Entry("Local", {"strategy": "local"})
 MADE = Comparison(

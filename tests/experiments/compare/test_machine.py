@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from experiments.compare.cells import Cell
-from experiments.compare.engine import Finished, Progress, Running
-from experiments.compare.machine import cluster_share, share
-from experiments.runtime.cluster import Cluster, Node
-from federation.settings import SettingError
-from strategies import known_settings
+from protosphere.experiments.compare.cells import Cell
+from protosphere.experiments.compare.engine import Finished, Progress, Running
+from protosphere.experiments.compare.machine import cluster_share, share
+from protosphere.experiments.runtime.cluster import Cluster, Node
+from protosphere.federation.settings import SettingError
+from protosphere.strategies import known_settings
 
 
 def cell(name="c", row="r", method="m", clients=4, **settings):

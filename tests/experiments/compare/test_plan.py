@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from data.assignment import DataSpec
-from experiments.compare.choice import chosen
-from experiments.compare.plan import OF_A_ROW, Metric, Row, comparison_names, load, parse_metric, read
-from federation.settings import SettingError, Settings
+from protosphere.data.assignment import DataSpec
+from protosphere.experiments.compare.choice import chosen
+from protosphere.experiments.compare.plan import OF_A_ROW, Metric, Row, comparison_names, load, parse_metric, read
+from protosphere.federation.settings import SettingError, Settings
 
 FILE = """
 title = "A table"

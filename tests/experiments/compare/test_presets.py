@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.compare.cells import not_default, settings_of
-from experiments.compare.plan import comparison_names, load
-from experiments.runtime.run_config import preset_names, read_preset
-from strategies import known_settings, load_method, read_settings, refuse_foreign
+from protosphere.experiments.compare.cells import not_default, settings_of
+from protosphere.experiments.compare.plan import comparison_names, load
+from protosphere.experiments.runtime.run_config import preset_names, read_preset
+from protosphere.strategies import known_settings, load_method, read_settings, refuse_foreign
 
 KEPT = Path(__file__).with_name("presets.json")
 HERE = str(Path(read_preset.__code__.co_filename).resolve().parents[1])

@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments.compare.figures import Spread
-from experiments.compare.report import Curve, fill
-from reports import canvas
+from protosphere.experiments.compare.figures import Spread
+from protosphere.experiments.compare.report import Curve, fill
+from protosphere.reports import canvas
 
 ACCURACIES = [Spread(0.5, None, 1), Spread(0.6, None, 1), Spread(0.7, None, 1)]
 

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from experiments.compare.cells import cells
-from experiments.compare.folder import ComparisonFolder
-from experiments.compare.plan import Comparison, Entry
-from experiments.compare.report import write_all
-from experiments.compare.reuse import reuse
-from federation.homes import stores
-from runs.folder import RunFolder
+from protosphere.experiments.compare.cells import cells
+from protosphere.experiments.compare.folder import ComparisonFolder
+from protosphere.experiments.compare.plan import Comparison, Entry
+from protosphere.experiments.compare.report import write_all
+from protosphere.experiments.compare.reuse import reuse
+from protosphere.federation.homes import stores
+from protosphere.runs.folder import RunFolder
 
 SETTINGS = {"max-samples": 200, "models": "tiny_perceptron", "feature-dim": 12, "rounds": 1, "clients": 2}
 MADE = Comparison(

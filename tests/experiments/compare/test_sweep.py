@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.compare.cells import Cell, cells
-from experiments.compare.choice import chosen
-from experiments.compare.figures import results, validation_of
-from experiments.compare.folder import ComparisonFolder
-from experiments.compare.plan import Comparison, Entry, Metric, load
-from experiments.compare.report import write_all
-from experiments.compare.sweep import swept, tuned
-from federation.settings import SettingError
-from strategies import known_settings
+from protosphere.experiments.compare.cells import Cell, cells
+from protosphere.experiments.compare.choice import chosen
+from protosphere.experiments.compare.figures import results, validation_of
+from protosphere.experiments.compare.folder import ComparisonFolder
+from protosphere.experiments.compare.plan import Comparison, Entry, Metric, load
+from protosphere.experiments.compare.report import write_all
+from protosphere.experiments.compare.sweep import swept, tuned
+from protosphere.federation.settings import SettingError
+from protosphere.strategies import known_settings
 from tests.experiments.compare.test_figures import line, write_run
 
 # test accuracy is best where validation accuracy is worst: whoever looked at the test rows would choose the other

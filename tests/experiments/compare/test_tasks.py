@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.compare.cells import cells
-from experiments.compare.folder import FILE, ComparisonFolder
-from experiments.compare.plan import Comparison, Entry
-from experiments.compare.tasks import Task, _digest, perform
+from protosphere.experiments.compare.cells import cells
+from protosphere.experiments.compare.folder import FILE, ComparisonFolder
+from protosphere.experiments.compare.plan import Comparison, Entry
+from protosphere.experiments.compare.tasks import Task, _digest, perform
 
 QUICK = {"rounds": 1, "max-samples": 200, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}
 LOCAL = Entry("Local", {"strategy": "local"})

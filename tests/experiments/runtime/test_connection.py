@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runtime import connection as module
-from experiments.runtime.connection import Connection, FlowerError
+from protosphere.experiments.runtime import connection as module
+from protosphere.experiments.runtime.connection import Connection, FlowerError
 
 STAND_IN = """#!/bin/sh
 echo "$@" >> {told}

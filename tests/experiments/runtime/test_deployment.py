@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments.runtime import deployment as module
-from experiments.runtime.connection import FlowerError
-from experiments.runtime.deployment import Deployment, Site
+from protosphere.experiments.runtime import deployment as module
+from protosphere.experiments.runtime.connection import FlowerError
+from protosphere.experiments.runtime.deployment import Deployment, Site
 
 
 def test_a_command_that_never_ends_is_a_sentence(tmp_path, monkeypatch):

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from flwr.app import Message, MessageType, RecordDict
 
-from experiments.runtime.grid import RAISED, UNAVAILABLE, LocalGrid, run_in_process
-from federation.settings import SettingError
-from federation.wire.codec import Codec
-from federation.wire.messages import decode_report, encode_instruction
-from federation.wire.payloads import Instruction
-from runs.round import RunError
-from strategies import known_settings
+from protosphere.experiments.runtime.grid import RAISED, UNAVAILABLE, LocalGrid, run_in_process
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.messages import decode_report, encode_instruction
+from protosphere.federation.wire.payloads import Instruction
+from protosphere.runs.round import RunError
+from protosphere.strategies import known_settings
 
 CODEC = Codec(10, 8)  # the digits, in features as wide as `grids` sets them
 

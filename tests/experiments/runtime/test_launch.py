@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runtime import launch as module
-from experiments.runtime.connection import Connection, FlowerError
-from experiments.runtime.launch import RunInterrupted, _Listener, launch
-from experiments.runtime.processes import Interrupted
-from experiments.runtime.superlink import SuperLink
+from protosphere.experiments.runtime import launch as module
+from protosphere.experiments.runtime.connection import Connection, FlowerError
+from protosphere.experiments.runtime.launch import RunInterrupted, _Listener, launch
+from protosphere.experiments.runtime.processes import Interrupted
+from protosphere.experiments.runtime.superlink import SuperLink
 from tests.integration.watched import Watched
 
-ROOT = Path(module.__file__).resolve().parents[2]
+ROOT = Path(module.__file__).resolve().parents[3]
 
 PYPROJECT = """
 [project]
@@ -92,7 +92,7 @@ def toy(tmp_path):
 LAUNCHED = """
 import json, sys
 from pathlib import Path
-from experiments.runtime.launch import launch
+from protosphere.experiments.runtime.launch import launch
 app, results = sys.argv[1:]
 opened = []
 outcome = launch(

@@ -13,26 +13,26 @@ from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
 import protosphere
-from cli.main import app
-from client_app.client import Client
-from data import DataError
-from experiments.runtime import preflight
-from experiments.runtime.preflight import check, refuse_unwritable
-from federation.settings import SettingError
-from models import ModelError
-from strategies import read_settings
+from protosphere.cli.main import app
+from protosphere.client_app.client import Client
+from protosphere.data import DataError
+from protosphere.experiments.runtime import preflight
+from protosphere.experiments.runtime.preflight import check, refuse_unwritable
+from protosphere.federation.settings import SettingError
+from protosphere.models import ModelError
+from protosphere.strategies import read_settings
 from tests.pictures import paint
 
-ROOT = Path(preflight.__file__).resolve().parents[2]
+ROOT = Path(preflight.__file__).resolve().parents[3]
 
 
 def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):
     settings = {"dataset": "spiral", "spiral-points": 40, "models": "tiny_perceptron", "min-samples": 2, "seed": 8}
     check(read_settings(settings), 3)
     # a simulation's clients: a site's own would want its classes listed
-    monkeypatch.setattr("client_app.told._here", True)
+    monkeypatch.setattr("protosphere.client_app.told._here", True)
     # were anything of the specification another, there would be something to work out
-    for name in ("data.decoded._decode", "data.assignment._assign"):
+    for name in ("protosphere.data.decoded._decode", "protosphere.data.assignment._assign"):
         monkeypatch.setattr(name, lambda *_: pytest.fail("not in the cache"))
     client = Client(Context(1, 1, {"partition-id": 2, "num-partitions": 3}, RecordDict(), settings))
     assert len(client.data.train) > 0
@@ -58,7 +58,7 @@ UNREACHABLE = """
 import sys, time
 from typer.testing import CliRunner
 time.sleep = lambda seconds: None
-from cli.main import app
+from protosphere.cli.main import app
 for command in (["run"], ["run", "--flower"], ["compare"], ["data"]):
     done = CliRunner().invoke(app, [*command, "-c", 'dataset="nobody/nothing-here"'])
     print([done.exit_code, done.stdout, done.stderr])

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from experiments.runtime import processes
-from experiments.runtime.processes import Family, Interrupted, interruptible
+from protosphere.experiments.runtime import processes
+from protosphere.experiments.runtime.processes import Family, Interrupted, interruptible
 
 # a child in a session of its own, whose child goes on after its parent's death, as Ray's daemons do
 TREE = """

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
-from experiments.runtime.reachable import obstacle, renewal
+from protosphere.cli.main import app
+from protosphere.experiments.runtime.reachable import obstacle, renewal
 
 
 @contextmanager

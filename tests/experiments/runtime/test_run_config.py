@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import DataError
-from experiments.runtime import run_config
-from experiments.runtime.run_config import plan, preset_names, read_assignments, read_toml
-from federation.settings import SettingError
-from models import ModelError
-from runs.folder import RunFolder
-from strategies import known_settings, load_method, open_folder, read_settings
+from protosphere.data import DataError
+from protosphere.experiments.runtime import run_config
+from protosphere.experiments.runtime.run_config import plan, preset_names, read_assignments, read_toml
+from protosphere.federation.settings import SettingError
+from protosphere.models import ModelError
+from protosphere.runs.folder import RunFolder
+from protosphere.strategies import known_settings, load_method, open_folder, read_settings
 from tests.pictures import paint
 
 AUTHORS_TABLE = "protonorm-cifar10-dirichlet-0.1.csv"

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from federation.settings import Settings, check
-from federation.wire.codec import Codec, CodecError, codec_of
-from federation.wire.parts import Limits, decode_payload, encode_payload
-from federation.wire.specs import Exchange, Spec
-from federation.wire.transforms import SignificantBits
-from prototypes.masks import class_masks
-from prototypes.prototype_set import PrototypeSet
+from protosphere.federation.settings import Settings, check
+from protosphere.federation.wire.codec import Codec, CodecError, codec_of
+from protosphere.federation.wire.parts import Limits, decode_payload, encode_payload
+from protosphere.federation.wire.specs import Exchange, Spec
+from protosphere.federation.wire.transforms import SignificantBits
+from protosphere.prototypes.masks import class_masks
+from protosphere.prototypes.prototype_set import PrototypeSet
 
 K = 8
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}

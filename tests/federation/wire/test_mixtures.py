@@ -8,14 +8,14 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from federation.wire.codec import Codec
-from federation.wire.messages import decode_instruction, encode_instruction, encode_report
-from federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
-from federation.wire.payloads import Instruction, Report, from_tensors, kind_of, to_tensors
-from federation.wire.specs import Spec
-from prototypes.fusion import fuse
-from prototypes.mixture import fit_class_mixtures
-from prototypes.mixture_set import MixtureSet
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.messages import decode_instruction, encode_instruction, encode_report
+from protosphere.federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
+from protosphere.federation.wire.payloads import Instruction, Report, from_tensors, kind_of, to_tensors
+from protosphere.federation.wire.specs import Spec
+from protosphere.prototypes.fusion import fuse
+from protosphere.prototypes.mixture import fit_class_mixtures
+from protosphere.prototypes.mixture_set import MixtureSet
 from tests.strategies.sets import same
 
 K, D, N = 6, 4, 3

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from federation.wire.payloads import (
+from protosphere.federation.wire.payloads import (
     from_tensors,
     kind_of,
     to_tensors,
 )
-from prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.prototype_set import PrototypeSet
 
 LABELS = torch.tensor([1, 4])
 VECTORS = torch.tensor([[0.5, -1.0, 3.0], [2.0, 0.0, 1e-30]])

@@ -13,9 +13,9 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client_app import trainer
-from client_app.app import app as honest
-from federation.settings import home
+from protosphere.client_app import trainer
+from protosphere.client_app.app import app as honest
+from protosphere.federation.settings import home
 from tests.soak.faults import plan as kinds
 from tests.soak.faults.journal import Journal, generations
 from tests.soak.faults.plan import Plan, from_environment

@@ -13,14 +13,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.runtime.deployment import CONNECTION, Deployment, Site
-from experiments.runtime.guardian import guarded
-from experiments.runtime.processes import Family
+from protosphere.experiments.runtime.deployment import CONNECTION, Deployment, Site
+from protosphere.experiments.runtime.guardian import guarded
+from protosphere.experiments.runtime.processes import Family
 from tests.soak.faults.journal import Journal, generations
 from tests.soak.faults.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[3]
-CLIENT_APP = 'clientapp = "client_app.app:app"'
+CLIENT_APP = 'clientapp = "protosphere.client_app.app:app"'
 FAULTY_APP = 'clientapp = "tests.soak.faults.app:app"'
 PATIENCE = 20.0  # seconds, here and below
 RETRY = 4.0

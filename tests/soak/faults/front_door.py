@@ -4,8 +4,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from cli.main import app
-from experiments.runtime import connection, launch
+from protosphere.cli.main import app
+from protosphere.experiments.runtime import connection, launch
 
 if __name__ == "__main__":
     folder = Path(sys.argv.pop(1))

@@ -5,11 +5,11 @@ from functools import partial
 
 import torch
 
-from federation.wire import messages
-from federation.wire.codec import Codec
-from federation.wire.parts import Limits
-from federation.wire.payloads import Evaluation, Report, TrainingFigures
-from prototypes.prototype_set import PrototypeSet
+from protosphere.federation.wire import messages
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.parts import Limits
+from protosphere.federation.wire.payloads import Evaluation, Report, TrainingFigures
+from protosphere.prototypes.prototype_set import PrototypeSet
 
 CODEC = Codec(num_classes=4, dim=3)
 LIMITS = Limits(CODEC, max_norm=1e6)

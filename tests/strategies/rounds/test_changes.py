@@ -5,17 +5,17 @@ import pytest
 import torch
 from flwr.app import Array
 
-from experiments.runtime.grid import LocalGrid
-from federation.settings import SettingError
-from federation.wire.payloads import Parts
-from prototypes.weights import Weights
-from runs.round import Reply
-from strategies.contract import Exchange, Spec
-from strategies.rounds import changes as changes_module
-from strategies.rounds import waiting
-from strategies.rounds.changes import Changes
-from strategies.rounds.waiting import Scratch
-from strategies.weights import both_ways
+from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.payloads import Parts
+from protosphere.prototypes.weights import Weights
+from protosphere.runs.round import Reply
+from protosphere.strategies.contract import Exchange, Spec
+from protosphere.strategies.rounds import changes as changes_module
+from protosphere.strategies.rounds import waiting
+from protosphere.strategies.rounds.changes import Changes
+from protosphere.strategies.rounds.waiting import Scratch
+from protosphere.strategies.weights import both_ways
 
 CLIENTS = 6
 LIAR = 4

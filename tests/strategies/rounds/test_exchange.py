@@ -3,10 +3,10 @@
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from federation.homes import OTHER_HOME
-from federation.wire.sizes import wire_bytes
-from runs.round import Bytes, RunError
-from strategies.rounds.exchange import LATE, POLL, UNSENT, exchange
+from protosphere.federation.homes import OTHER_HOME
+from protosphere.federation.wire.sizes import wire_bytes
+from protosphere.runs.round import Bytes, RunError
+from protosphere.strategies.rounds.exchange import LATE, POLL, UNSENT, exchange
 from tests.strategies.rounds.replies import (
     LIMITS,
     ROUND,

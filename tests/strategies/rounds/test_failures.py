@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from flwr.app import Array, Error
 
-from federation.roster import RosterError
-from federation.settings import SettingError
-from federation.wire.codec import Codec
-from federation.wire.messages import encode_report
-from runs.round import RunError
-from strategies import load_method
-from strategies.contract import EVERYONE
-from strategies.rounds.exchange import LATE
+from protosphere.federation.roster import RosterError
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.messages import encode_report
+from protosphere.runs.round import RunError
+from protosphere.strategies import load_method
+from protosphere.strategies.contract import EVERYONE
+from protosphere.strategies.rounds.exchange import LATE
 
 
 def lines_of(strategy):

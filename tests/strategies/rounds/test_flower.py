@@ -9,12 +9,12 @@ import pytest
 import torch
 from flwr.app import Error
 
-from federation.wire.codec import Codec
-from prototypes.prototype_set import PrototypeSet
-from runs.round import RunError
-from strategies import load_method
-from strategies.contract import EVERYONE, Outcome, ServerHalf
-from strategies.rounds.checkpoint import pack
+from protosphere.federation.wire.codec import Codec
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.runs.round import RunError
+from protosphere.strategies import load_method
+from protosphere.strategies.contract import EVERYONE, Outcome, ServerHalf
+from protosphere.strategies.rounds.checkpoint import pack
 
 
 def lines_of(strategy):
@@ -178,7 +178,7 @@ class Broken(ServerHalf):
 
 def broken(monkeypatch):
     method = load_method("fedproto")
-    monkeypatch.setattr("strategies.load_method", lambda name: replace(method, server=Broken))
+    monkeypatch.setattr("protosphere.strategies.load_method", lambda name: replace(method, server=Broken))
 
 
 def test_a_global_prototype_that_is_not_finite_ends_the_run_before_it_is_sent(federation, monkeypatch):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from federation.wire import messages
-from federation.wire.codec import Codec
-from federation.wire.parts import Limits
-from federation.wire.payloads import Evaluation
-from strategies.rounds.exchange import LONGEST_PROBLEM, exchange
+from protosphere.federation.wire import messages
+from protosphere.federation.wire.codec import Codec
+from protosphere.federation.wire.parts import Limits
+from protosphere.federation.wire.payloads import Evaluation
+from protosphere.strategies.rounds.exchange import LONGEST_PROBLEM, exchange
 from tests.strategies.rounds.replies import (
     EVALUATION,
     LIMITS,

@@ -7,12 +7,12 @@ import pytest
 import torch
 from flwr.app import Error
 
-from federation.roster import RosterError
-from federation.settings import SettingError
-from runs.folder import RunFolder
-from runs.round import RunError
-from strategies import load_method
-from strategies.rounds.checkpoint import pack
+from protosphere.federation.roster import RosterError
+from protosphere.federation.settings import SettingError
+from protosphere.runs.folder import RunFolder
+from protosphere.runs.round import RunError
+from protosphere.strategies import load_method
+from protosphere.strategies.rounds.checkpoint import pack
 
 CONSTANTS = {"mu": 0.1 + 0.2, "other": -1e-300}
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from federation.settings import SettingError
-from federation.wire.payloads import Evaluation
+from protosphere.federation.settings import SettingError
+from protosphere.federation.wire.payloads import Evaluation
 
 ROWS = 20  # of validation, of one client
 

@@ -1,0 +1,10 @@
+"""`python -m protosphere`: the command line."""
+
+import sys
+
+from protosphere.cli.main import app
+
+if __name__ == "__main__":
+    # as a run's folder and every help name it
+    sys.argv[0] = "protosphere"
+    app(prog_name="protosphere")

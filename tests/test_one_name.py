@@ -1,0 +1,124 @@
+"""One import name: beside somebody's own packages of our rooms' names, from a checkout, a wheel and an editable
+installation; and no module of ours is ever there twice."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from protosphere.federation.settings import SettingError
+from protosphere.strategies import load_method
+
+ROOT = Path(__file__).resolve().parents[1]
+AT_THE_ROOT = ("client_app", "data", "models", "server_app", "strategies")
+ORDERS = ("from models import Net\nimport protosphere\n", "import protosphere\nfrom models import Net\n")
+USE = """
+from protosphere import models, strategies
+import protosphere.cli.main
+import data, cli, models as theirs
+assert theirs.Net is Net and data.WHOSE == cli.WHOSE == "theirs"
+assert protosphere.models is models is not theirs
+protosphere.run
+for name in strategies.METHODS:
+    strategies.load_method(name)
+print(models.__file__)
+"""
+
+
+def made(place: Path, kind: str) -> Path:
+    """A Python of its own, whose packages are ours of that kind, and for all others those of this one."""
+    builder = pytest.importorskip("hatchling.builders.wheel").WheelBuilder(str(ROOT))
+    (wheel,) = builder.build(directory=str(place / "dist"), versions=[kind])
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "venv"], check=True)
+    python = place / "venv" / "bin" / "python"
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    own = Path(subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip())
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(own)
+    # its own .pth files are not read: this checkout is not there by them
+    (own / "zz_others.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
+    return python
+
+
+@pytest.fixture(scope="module")
+def pythons(tmp_path_factory):
+    return {
+        "wheel": made(tmp_path_factory.mktemp("wheel"), "standard"),
+        "editable": made(tmp_path_factory.mktemp("editable"), "editable"),
+    }
+
+
+def run(python: Path | str, *words: str, cwd: Path, path: str = "") -> "subprocess.CompletedProcess[str]":
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"PYTHONPATH": path} if path else {}
+    return subprocess.run([python, *words], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def somebodys(tmp_path):
+    """A folder with packages of three of our names."""
+    for name in ("models", "data", "cli"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("class Net: ...\nWHOSE = 'theirs'\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_script_beside_such_packages_imports_both(somebodys, order):
+    (somebodys / "mine.py").write_text(order + USE)
+    ran = run(sys.executable, "mine.py", cwd=somebodys, path=str(ROOT))
+    assert ran.returncode == 0, ran.stderr
+    assert Path(ran.stdout.strip()) == ROOT / "models" / "__init__.py"
+
+
+@pytest.mark.parametrize("kind", ["wheel", "editable"])
+def test_installed_too(somebodys, pythons, kind):
+    python = pythons[kind]
+    for order in ORDERS:
+        (somebodys / "mine.py").write_text(order + USE)
+        ran = run(python, "mine.py", cwd=somebodys)
+        assert ran.returncode == 0, ran.stderr
+        of = python.parents[1] if kind == "wheel" else ROOT
+        assert Path(ran.stdout.strip()).is_relative_to(of)
+    said = run(python, "-m", "protosphere", "--version", cwd=somebodys)
+    assert (said.returncode, said.stderr) == (0, "")
+    # what pip makes the command of
+    said = run(
+        python, "-c", "import sys; from protosphere.cli.main import app; sys.exit(app())", "--version", cwd=somebodys
+    )
+    assert said.returncode == 0, said.stderr
+
+
+def test_a_wheel_holds_one_name(pythons):
+    (own,) = (pythons["wheel"].parents[1] / "lib").glob("*/site-packages")
+    tops = {path.name for path in own.iterdir()} - {"zz_others.pth"}
+    assert {name for name in tops if not name.endswith(".dist-info")} == {"protosphere"}
+    below = {path.parent.name for path in (own / "protosphere").glob("*/__init__.py")}
+    assert below >= {*AT_THE_ROOT, "cli", "federation", "runs"}
+    assert not below & {"tests", "benchmarks", "deploy"}
+    assert (own / "protosphere" / "experiments" / "presets" / "spiral.toml").is_file()
+
+
+@pytest.mark.parametrize("name", AT_THE_ROOT)
+def test_under_a_bare_name_none_is_imported(tmp_path, name):
+    ran = run(sys.executable, "-c", f"import {name}", cwd=tmp_path, path=str(ROOT))
+    assert ran.returncode == 1
+    assert ran.stderr.strip().splitlines()[-1].startswith(f"ImportError: this is protosphere.{name}: import it by that")
+
+
+def test_a_method_file_with_bare_names_is_refused_in_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    (tmp_path / "mine.py").write_text("from strategies.local import METHOD\n")
+    with pytest.raises(
+        SettingError, match=r"mine\.py.* this is protosphere\.strategies: import it by that name.*line 1"
+    ):
+        load_method(str(tmp_path / "mine.py"))
+
+
+def test_a_method_file_gets_the_very_objects(tmp_path):
+    (tmp_path / "mine.py").write_text("from protosphere.strategies.local import METHOD\n")
+    assert load_method(str(tmp_path / "mine.py")) is load_method("local")

@@ -1,0 +1,1 @@
+../../protosphere/__init__.py
