@@ -97,7 +97,7 @@ mutants: $(READY)
 	$(BIN)/python -m tests.mutations
 
 settings: $(READY)
-	$(BIN)/python -m protosphere.experiments.settings_tables
+	$(BIN)/python -m protosphere.cli.settings_tables
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.alignment

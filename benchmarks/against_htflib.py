@@ -102,8 +102,8 @@ def ours(folder: Path, rounds: int, device: str, settings: str) -> list[tuple[fl
     """Processor and clock at the end of each round of ours, in this process."""
     import torch
 
-    from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
-    from protosphere.experiments.runtime.run_config import read_assignments
+    from protosphere.launch.grid import LocalGrid, run_in_process
+    from protosphere.launch.run_config import read_assignments
 
     torch.set_num_threads(1)
     marks: list[tuple[float, float]] = []

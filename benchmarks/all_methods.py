@@ -23,7 +23,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.common import own_home, percent, where
-from protosphere.federation.settings import RECEIVED, RULES
+from protosphere.core.settings import RECEIVED, RULES
 from protosphere.strategies import METHODS
 
 TASK = 'partition="dirichlet" alpha=0.1 rounds=20 models="tiny_cnn"'
@@ -74,8 +74,8 @@ def run_one(method: str, seed: int, settings: Sequence[str], clients: int, cells
     cell = cells / f"{method}-{seed}.json" if cells else None
     if cell and cell.exists():
         return dict(json.loads(cell.read_text()))
-    from protosphere.experiments.runtime.grid import run_in_process
-    from protosphere.experiments.runtime.run_config import plan
+    from protosphere.launch.grid import run_in_process
+    from protosphere.launch.run_config import plan
 
     marks: list[float] = []
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.common import ROOT, where
-from protosphere.experiments.compare.figures import VALIDATION, spread
-from protosphere.experiments.compare.paired import Difference, ahead, difference
-from protosphere.experiments.compare.plan import Comparison, read
-from protosphere.experiments.compare.sweep import best_of, swept
-from protosphere.experiments.compare.tables import accuracy
+from protosphere.comparison.figures import VALIDATION, spread
+from protosphere.comparison.paired import Difference, ahead, difference
+from protosphere.comparison.plan import Comparison, read
+from protosphere.comparison.sweep import best_of, swept
+from protosphere.comparison.tables import accuracy
 from protosphere.reports import canvas
 
 if TYPE_CHECKING:

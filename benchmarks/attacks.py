@@ -27,8 +27,8 @@ import numpy as np
 from flwr.app import Array, Message
 
 from benchmarks.common import own_home, percent, where
-from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
-from protosphere.experiments.runtime.run_config import plan
+from protosphere.launch.grid import LocalGrid, run_in_process
+from protosphere.launch.run_config import plan
 from protosphere.strategies import read_settings
 from protosphere.strategies.protosphere import SCALE
 

@@ -22,10 +22,10 @@ from torch.nn.functional import cross_entropy
 from benchmarks.common import own_home, where
 from protosphere.client_app.client import Client
 from protosphere.client_app.state import new_state
-from protosphere.client_app.trainer import batches
-from protosphere.experiments.runtime.grid import run_in_process
-from protosphere.experiments.runtime.run_config import plan
-from protosphere.federation.seeds import generator, limited_threads
+from protosphere.client_app.train import batches
+from protosphere.core.seeds import generator, limited_threads
+from protosphere.launch.grid import run_in_process
+from protosphere.launch.run_config import plan
 from protosphere.models.optim import EagerSGD
 from protosphere.prototypes.losses import prototype_pull
 

@@ -23,9 +23,9 @@ from torch import nn
 from benchmarks.common import where
 from protosphere.client_app.cohort import Cohorts
 from protosphere.client_app.state import lay_out, new_state
-from protosphere.client_app.trainer import Job, measured
+from protosphere.client_app.train import Job, measured
+from protosphere.core.seeds import limited_threads
 from protosphere.data.client_data import ClientData, InputTransform, Rows
-from protosphere.federation.seeds import limited_threads
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import read_settings
 

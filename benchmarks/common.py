@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @contextmanager
 def own_home(keep_cache: bool = True) -> Iterator[Path]:
     """Results and stores go to a temporary folder; decoded data stay in the user's cache."""
-    from protosphere.federation.settings import home
+    from protosphere.core.home import home
 
     before = os.environ.get("PROTOSPHERE_HOME")
     cache = home() / "cache"
@@ -40,7 +40,7 @@ def own_home(keep_cache: bool = True) -> Iterator[Path]:
 
 def preset(name: str) -> dict[str, Any]:
     """A preset's settings, flat."""
-    from protosphere.experiments.runtime.run_config import read_preset
+    from protosphere.launch.run_config import read_preset
 
     return read_preset(name)
 
@@ -64,8 +64,8 @@ def summary_of(
 ) -> dict[str, Any]:
     """Run in this process, without a word and in a folder of its own; the run's summary, and under `lines` those of its
     training rounds. `look` sees the results folder before it goes."""
-    from protosphere.experiments.runtime.grid import run_in_process
-    from protosphere.experiments.runtime.run_config import plan
+    from protosphere.launch.grid import run_in_process
+    from protosphere.launch.run_config import plan
 
     wanted = plan(settings, clients=clients)
     with own_home():

@@ -22,10 +22,10 @@ from typing import Any
 
 from benchmarks.common import ROOT, own_home, where
 from benchmarks.probe.clock import VARIABLE
-from protosphere.experiments.demo_data import write_sites
-from protosphere.experiments.runtime.deployment import CONNECTION, Deployment, Site
-from protosphere.experiments.runtime.grid import run_in_process
-from protosphere.experiments.runtime.launch import launch
+from protosphere.launch.demo_data import write_sites
+from protosphere.launch.deployment import CONNECTION, Deployment, Site
+from protosphere.launch.flower_run import launch
+from protosphere.launch.grid import run_in_process
 
 MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")
 PACKAGES = ("protosphere", "client_app", "data", "models", "server_app", "strategies")

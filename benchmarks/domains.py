@@ -82,9 +82,9 @@ def paint(folder: Path, target: Path) -> None:
     import torch
     from sklearn.manifold import TSNE
 
-    from protosphere.federation.wire.payloads import EVERYONE
-    from protosphere.runs.folder import RunFolder
-    from protosphere.strategies.rounds.checkpoint import unpack
+    from protosphere.record.folder import RunFolder
+    from protosphere.server_app.checkpoint import unpack
+    from protosphere.wire.payloads import EVERYONE
 
     tensors, _ = RunFolder(folder).load_checkpoint()
     downloads = {partition: each for partition, each in unpack(tensors)[1].items() if partition != EVERYONE}

@@ -33,9 +33,9 @@ def run_one(clients: int, points: int, rounds: int, from_disk: bool, engine: str
         points: of an arm.
     """
     from benchmarks.bare_loop import of_steps
-    from protosphere.experiments.runtime.cohorts import CohortGrid
-    from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
-    from protosphere.experiments.runtime.run_config import plan
+    from protosphere.launch.cohort_grid import CohortGrid
+    from protosphere.launch.grid import LocalGrid, run_in_process
+    from protosphere.launch.run_config import plan
 
     marks: list[float] = []
 

@@ -16,10 +16,10 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.common import own_home, where
-from protosphere.experiments.runtime.grid import run_in_process
-from protosphere.experiments.runtime.launch import launch
-from protosphere.experiments.runtime.run_config import plan
-from protosphere.runs.folder import RunFolder
+from protosphere.launch.flower_run import launch
+from protosphere.launch.grid import run_in_process
+from protosphere.launch.run_config import plan
+from protosphere.record.folder import RunFolder
 
 EMPTY = {
     "pyproject.toml": """

@@ -24,7 +24,7 @@ import torch
 from pyarrow import compute, parquet
 
 from benchmarks.common import percent, summary_of, where
-from protosphere.client_app.ledger import Asked, Ledger
+from protosphere.client_app.features.privacy_ledger import Asked, Ledger
 from protosphere.models.encoder import public_encoder
 from protosphere.prototypes.accounting import rho_of
 from protosphere.prototypes.discrete_gaussian import draw

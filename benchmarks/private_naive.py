@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, one_hot
 
 from benchmarks.common import where
-from protosphere.data.decoded import decoded
-from protosphere.federation.seeds import derive, generator
-from protosphere.federation.settings import home
+from protosphere.core.home import home
+from protosphere.core.seeds import derive, generator
+from protosphere.data.decoded_cache import decoded
 from protosphere.models import build
 from protosphere.models.encoder import public_encoder
 

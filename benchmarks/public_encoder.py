@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, interpolate
 
-from protosphere.data.decoded import decoded
-from protosphere.federation.seeds import derive, generator
-from protosphere.federation.settings import home
+from protosphere.core.home import home
+from protosphere.core.seeds import derive, generator
+from protosphere.data.decoded_cache import decoded
 from protosphere.models import build
 
 MODEL, WIDTH, SIZE, BATCH = "tiny_cnn", 64, 28, 32

@@ -10,7 +10,7 @@ Test accuracy at the round with the best validation mean, and at the end; mean a
 import argparse
 
 from benchmarks.common import percent, summary_of, where
-from protosphere.federation.settings import RULES
+from protosphere.core.settings import RULES
 
 METHODS = ("local", "fedproto", "protonorm", "frame")
 FIGURES = ("selected", "final")

@@ -23,7 +23,7 @@ from flwr.app import Array, Message
 
 from benchmarks.attacks import CLAIM, CLIENTS, ROWS, accuracy_of, shares_of_claim, write_scatter
 from benchmarks.common import where
-from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.launch.grid import LocalGrid
 
 METHODS = {"protosphere": ROWS["protosphere"], "fedcgs": ROWS["FedCGS"]}
 SHARES = (0.3, 0.5, 0.7, 1.0, 1.3)

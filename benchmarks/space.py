@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import own_home, percent, where
+from protosphere.core.settings import Scalar
 from protosphere.data.client_data import ClientData, Rows, client_data
-from protosphere.federation.data_spec import data_spec
-from protosphere.federation.settings import Scalar
+from protosphere.data.from_settings import data_spec
 from protosphere.models.encoder import Encoder, public_encoder
 from protosphere.prototypes.discriminant import covariance_of_sums, linear_discriminant
 from protosphere.strategies import read_settings

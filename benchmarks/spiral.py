@@ -20,8 +20,8 @@ from torch import Tensor
 
 from benchmarks.common import own_home, preset, where
 from protosphere.client_app.client import Client
-from protosphere.client_app.evaluation import features_of
-from protosphere.experiments.runtime.grid import run_in_process
+from protosphere.client_app.evaluate import features_of
+from protosphere.launch.grid import run_in_process
 from protosphere.strategies import known_settings
 from protosphere.strategies.frame import seeded_frame
 

@@ -18,14 +18,14 @@ from statistics import median
 import torch
 
 from benchmarks.common import where
-from protosphere.federation.settings import Settings
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import Identity, Parts
-from protosphere.federation.wire.weights import layout_lines
+from protosphere.core.settings import Settings
 from protosphere.prototypes.weights import Weights, flat
+from protosphere.record.uploads import Scratch, Waiting
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import ServerHalf
-from protosphere.strategies.rounds.waiting import Scratch, Waiting
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity, Parts
+from protosphere.wire.weights import layout_lines
 
 REPEATS = 5
 ROW = 1000  # values of a tensor's row

@@ -1,6 +1,6 @@
 """The ClientApp: one training loop, one evaluation, one store for all methods."""
 
-from protosphere.federation.startup import uncollected
+from protosphere.core.startup import uncollected
 
 if __name__ == "client_app":
     raise ImportError(

@@ -1,4 +1,4 @@
-"""The Flower ClientApp: decode, call, encode. No error leaves it but in the words of told.py."""
+"""The Flower ClientApp: decode, call, encode. No error leaves it but in the words of public_errors.py."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,19 +9,19 @@ from flwr.app import Context, Error, Message, MessageType
 from flwr.clientapp import ClientApp
 
 from protosphere.client_app.client import USER_ERRORS, Client
-from protosphere.client_app.diary import note
+from protosphere.client_app.message_log import note
+from protosphere.client_app.public_errors import KINDS, OPEN, over_ray, told, withheld
 from protosphere.client_app.run import run_of
-from protosphere.client_app.told import KINDS, OPEN, over_ray, told, withheld
-from protosphere.client_app.trainer import Job, Outcome, Stages, finished
-from protosphere.federation.homes import OTHER_HOME, OtherHomeError, refuse_other, stores
-from protosphere.federation.seeds import limited_threads
-from protosphere.federation.settings import SettingError
-from protosphere.federation.startup import end_at_once
-from protosphere.federation.wire.codec import CodecError
-from protosphere.federation.wire.messages import decode_instruction, decode_question, encode_identity, encode_report
-from protosphere.federation.wire.payloads import Identity, Instruction, Report
+from protosphere.client_app.train import Job, Outcome, Stages, finished
+from protosphere.core.errors import SettingError
+from protosphere.core.home import OTHER_HOME, OtherHomeError, refuse_other, stores
+from protosphere.core.seeds import limited_threads
+from protosphere.core.startup import end_at_once
 from protosphere.strategies import unpacked
-from protosphere.strategies.own_method import FAILED, MethodError, in_method
+from protosphere.strategies.user_method import FAILED, MethodError, in_method
+from protosphere.wire.checks import CodecError
+from protosphere.wire.messages import decode_instruction, decode_question, encode_identity, encode_report
+from protosphere.wire.payloads import Identity, Instruction, Report
 
 RAISED = 2  # Flower's code for a ClientApp that raised
 Answer = Callable[[Message, Context], Message]

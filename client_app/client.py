@@ -9,36 +9,36 @@ from typing import Any
 import torch
 from flwr.app import Context
 
-from protosphere.client_app.encoded import encoded_of
-from protosphere.client_app.evaluation import DivergenceError, evaluate, measure, predict
-from protosphere.client_app.ledger import LedgerError
-from protosphere.client_app.private import guard_of, private_spec, refuse_unprotected
+from protosphere.client_app.evaluate import DivergenceError, evaluate, measure, predict
+from protosphere.client_app.features.encoder import encoded_of
+from protosphere.client_app.features.privacy import guard_of, private_spec, refuse_unprotected
+from protosphere.client_app.features.privacy_ledger import LedgerError
+from protosphere.client_app.public_errors import over_ray, simulated, told
 from protosphere.client_app.run import run_of, told_in_full
 from protosphere.client_app.site import device_for, refuse_code, specs, text, whole_number
 from protosphere.client_app.state import describe, lay_out, new_state, size_of
 from protosphere.client_app.store import Stamp, Store, StoreError
-from protosphere.client_app.told import over_ray, simulated, told
-from protosphere.client_app.trainer import Job, Outcome, Stages, finished, mean_norm
-from protosphere.data import DataError
+from protosphere.client_app.train import Job, Outcome, Stages, finished, mean_norm
+from protosphere.core import plugins
+from protosphere.core.errors import DataError, ModelError, SettingError
+from protosphere.core.home import home, refuse_other, stores, token_digest
+from protosphere.core.paths import is_path, listed
+from protosphere.core.seeds import seed_process
+from protosphere.core.settings import RECEIVED, shown
 from protosphere.data.augment import refuse_unfit as fit_inputs
 from protosphere.data.client_data import client_data
-from protosphere.data.domains import listed
-from protosphere.data.recent import Recent
-from protosphere.data.shared_set import refuse_unfit, shared_rows
-from protosphere.data.sources import is_path
-from protosphere.federation.homes import refuse_other, stores, token_digest
-from protosphere.federation.seeds import seed_process
-from protosphere.federation.settings import RECEIVED, SettingError, home, shown
-from protosphere.federation.wire.codec import codec_of
-from protosphere.federation.wire.parts import Limits, as_sent
-from protosphere.federation.wire.payloads import SENT, Answers, Identity, Instruction, Parts, Payload, Report
-from protosphere.federation.wire.weights import layout_lines
-from protosphere.models import ModelError, model_for, plugins, reads_text, same_inputs, told_name
+from protosphere.data.lru_cache import Recent
+from protosphere.data.shared_test_set import refuse_unfit, shared_rows
+from protosphere.models import model_for, reads_text, same_inputs, told_name
 from protosphere.models.text import Tokens
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Layout
 from protosphere.strategies.contract import ClientState
-from protosphere.strategies.own_method import checked_payload
+from protosphere.strategies.user_method import checked_payload
+from protosphere.wire.codec import codec_of
+from protosphere.wire.parts import Limits, as_sent
+from protosphere.wire.payloads import SENT, Answers, Identity, Instruction, Parts, Payload, Report
+from protosphere.wire.weights import layout_lines
 
 USER_ERRORS = (DataError, LedgerError, ModelError, SettingError, StoreError)
 

@@ -1,6 +1,6 @@
 """Clients of one architecture trained together: each step is one call over stacked parameters, with a batch for each.
 
-What `protosphere.client_app.trainer.train` does for a client after the other, and the same numbers but for rounding.
+What `protosphere.client_app.train.train` does for a client after the other, and the same numbers but for rounding.
 Batches are never padded, since batch statistics and means over rows would change: a step stacks the clients whose batch
 has the same size, and who has no batch left is out of it. Whatever cannot be stacked is trained by `train`.
 """
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from protosphere.client_app.stack import READ, Member, Stack, named
-from protosphere.client_app.trainer import Job, Outcome, batches, measured
-from protosphere.client_app.views import UnstackableError
-from protosphere.federation.seeds import seed_process
-from protosphere.strategies.own_method import checked_phases
+from protosphere.client_app.cohort_steps import READ, Member, Stack, named
+from protosphere.client_app.cohort_views import UnstackableError
+from protosphere.client_app.train import Job, Outcome, batches, measured
+from protosphere.core.seeds import seed_process
+from protosphere.strategies.user_method import checked_phases
 
 HEAVY = "on a CPU that is faster for a model of its size"
 DRAWS = "its training draws random numbers, as dropout does, and each client has its own"

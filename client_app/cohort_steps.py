@@ -13,10 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.optim.sgd import sgd
 
-from protosphere.client_app.evaluation import DivergenceError, autocast
-from protosphere.client_app.trainer import Job, batches, optimiser_of, stop_if_not_finite, stop_if_spoilt
-from protosphere.client_app.trees import filled, structure, tensors_in
-from protosphere.client_app.views import (
+from protosphere.client_app.cohort_views import (
     PhaseInStack,
     StateInStack,
     UnstackableError,
@@ -24,12 +21,15 @@ from protosphere.client_app.views import (
     layers_named_again,
     plain_tensors,
 )
-from protosphere.federation.devices import exact
-from protosphere.federation.seeds import generator
+from protosphere.client_app.evaluate import DivergenceError, autocast
+from protosphere.client_app.tensor_trees import filled, structure, tensors_in
+from protosphere.client_app.train import Job, batches, optimiser_of, stop_if_not_finite, stop_if_spoilt
+from protosphere.core.devices import exact
+from protosphere.core.seeds import generator
 from protosphere.models.optim import EagerSGD, project
 from protosphere.models.optimiser_state import optimiser_tensors
 from protosphere.strategies.contract import Batch, ClientState, Objective, Phase
-from protosphere.strategies.own_method import checked_loss
+from protosphere.strategies.user_method import checked_loss
 
 # of a client's state, what a loss may read; the rest is left out of the stack, and so is what differs in shape
 READ = ("prototypes", "targets", "table", "received", "kept")

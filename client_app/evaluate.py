@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from protosphere.data import ToldError
+from protosphere.core.devices import exact
+from protosphere.core.errors import ToldError
+from protosphere.core.settings import RECEIVED
 from protosphere.data.client_data import ClientData, Rows, Transform
-from protosphere.federation.devices import exact
-from protosphere.federation.settings import RECEIVED
-from protosphere.federation.wire.confusion import width
-from protosphere.federation.wire.payloads import Evaluation
 from protosphere.prototypes.discriminant import discriminant_scores, pooled_covariance
 from protosphere.prototypes.nearest import nearest_scores
 from protosphere.prototypes.prototype_set import class_means
-from protosphere.runs.figures import MAJORITY
+from protosphere.record.figures import MAJORITY
 from protosphere.strategies.contract import ClientState, Objective
+from protosphere.wire.confusion import width
+from protosphere.wire.payloads import Evaluation
 
 # Rows at once that were fastest: on a CPU images of a convolution fit in its cache, so of small ones more, at least
 # IMAGES_AT_ONCE; a GPU wants many.

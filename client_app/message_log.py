@@ -16,10 +16,10 @@ from typing import Any
 
 from flwr.app import ArrayRecord, RecordDict
 
-from protosphere.client_app.told import simulated
-from protosphere.data.sealed import sealed
-from protosphere.federation.wire.payloads import Report
-from protosphere.federation.wire.sizes import record_bytes
+from protosphere.client_app.public_errors import simulated
+from protosphere.core.checksums import sealed
+from protosphere.wire.payloads import Report
+from protosphere.wire.sizes import record_bytes
 
 log = logging.getLogger("protosphere")
 

@@ -5,16 +5,13 @@ import logging
 import sys
 import traceback
 
-from protosphere.client_app.evaluation import DivergenceError
-from protosphere.client_app.ledger import LedgerError
+from protosphere.client_app.evaluate import DivergenceError
+from protosphere.client_app.features.privacy_ledger import LedgerError
 from protosphere.client_app.site import NodeConfig, has_own
 from protosphere.client_app.store import StoreError
-from protosphere.data import DataError, UnsizedError
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.checks import MessageError
-from protosphere.federation.wire.codec import CodecError
-from protosphere.models import ModelError
-from protosphere.strategies.own_method import MethodError
+from protosphere.core.errors import DataError, ModelError, SettingError, UnsizedError
+from protosphere.strategies.user_method import MethodError
+from protosphere.wire.checks import CodecError, MessageError
 
 log = logging.getLogger("protosphere")
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from flwr.app import Context
 
+from protosphere.client_app.public_errors import simulated
 from protosphere.client_app.site import text
-from protosphere.client_app.told import simulated
-from protosphere.federation.settings import SettingError
-from protosphere.models import ModelError, plugins
+from protosphere.core import plugins
+from protosphere.core.errors import ModelError, SettingError
 from protosphere.strategies import Run, read_settings, unpacked
 
 

@@ -6,14 +6,16 @@ from typing import Any
 
 import torch
 
+from protosphere.core import plugins
+from protosphere.core.devices import device_of
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Settings, device_name, shown
 from protosphere.data.assignment import DataSpec
 from protosphere.data.columns import Columns
-from protosphere.data.shared_set import SharedTestSpec
-from protosphere.federation.data_spec import data_spec, shared_test_spec
-from protosphere.federation.devices import device_of
-from protosphere.federation.own_code import own_code
-from protosphere.federation.settings import SettingError, Settings, device_name, shown
-from protosphere.models import plugins, told_name
+from protosphere.data.from_settings import data_spec, shared_test_spec
+from protosphere.data.shared_test_set import SharedTestSpec
+from protosphere.data.user_code import own_code
+from protosphere.models import told_name
 
 NodeConfig = Mapping[str, Any]
 COLUMNS = ("text-column", "label-column", "group-column")

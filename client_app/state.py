@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
+from protosphere.core.seeds import derive
 from protosphere.data.client_data import Transform
-from protosphere.federation.seeds import derive
-from protosphere.federation.wire.payloads import Payload, part_tensors
 from protosphere.models import build, seed_name
 from protosphere.models.split import channels_last
 from protosphere.strategies import Run
 from protosphere.strategies.contract import ClientState, Objective
+from protosphere.wire.payloads import Payload, part_tensors
 
 FORMAT = 1  # of client.json
 

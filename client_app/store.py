@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from protosphere.data import ToldError
-from protosphere.data.files import replacing
-from protosphere.data.sealed import DamagedError, read_sealed, sealed
-from protosphere.data.tensor_files import NAME, read_tensors, write_tensors
-from protosphere.federation.devices import exact_on
-from protosphere.federation.homes import token_digest
-from protosphere.federation.wire.payloads import Payload, from_tensors, to_tensors
+from protosphere.core.checksums import DamagedError, read_sealed, sealed
+from protosphere.core.devices import exact_on
+from protosphere.core.errors import ToldError
+from protosphere.core.files import replacing
+from protosphere.core.home import token_digest
+from protosphere.core.tensor_files import NAME, read_tensors, write_tensors
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import ClientState
+from protosphere.wire.payloads import Payload, from_tensors, to_tensors
 
 KEPT_GENERATIONS = 2
 MADE = "made"  # beside what was received: the round that made it

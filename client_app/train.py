@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from protosphere.client_app.evaluation import DivergenceError, autocast, measure, refuse_spoilt
+from protosphere.client_app.evaluate import DivergenceError, autocast, measure, refuse_spoilt
+from protosphere.core.devices import exact, exact_on
+from protosphere.core.seeds import generator
+from protosphere.core.settings import Settings
 from protosphere.data.augment import Augment, augmented
 from protosphere.data.client_data import ClientData
-from protosphere.federation.devices import exact, exact_on
-from protosphere.federation.seeds import generator
-from protosphere.federation.settings import Settings
-from protosphere.federation.wire.payloads import TrainingFigures
 from protosphere.models.optim import EagerSGD
 from protosphere.models.optimiser_state import optimiser_tensors, restore_optimiser
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState, Loss, Objective, Phase
-from protosphere.strategies.own_method import checked_loss, checked_phases
+from protosphere.strategies.user_method import checked_loss, checked_phases
+from protosphere.wire.payloads import TrainingFigures
 
 T = TypeVar("T")
 MADE_READY = 2**20  # values of a client's training rows: 4 MB
@@ -68,7 +68,7 @@ def train(
     """Train in place, then measure the local prototypes, or take those that training met.
 
     Args:
-        stream: names the client's random stream of this round (protosphere.federation.seeds).
+        stream: names the client's random stream of this round (protosphere.core.seeds).
 
     Raises:
         DivergenceError: the state is spoilt then and must not be kept.

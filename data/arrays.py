@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
+from protosphere.core.files import replacing
 from protosphere.data.columns import MOST_NAMES, Columns
-from protosphere.data.files import replacing
 
 SUFFIX = ".npz"
 AXES = ("NCHW", "NHWC", "NHW")

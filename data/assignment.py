@@ -8,21 +8,20 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 
-from protosphere.data import DataError
-from protosphere.data.assigned import Assignment as Assignment
-from protosphere.data.assigned import read_assignment, write_assignment
+from protosphere.core.errors import DataError
+from protosphere.core.paths import is_path, is_several
+from protosphere.data.assignment_file import Assignment, read_assignment, write_assignment
 from protosphere.data.columns import USUAL, Columns
-from protosphere.data.content import occurs_once
-from protosphere.data.decoded import Decoded, Recipe, decode
-from protosphere.data.domains import is_several, kept_all, open_all
+from protosphere.data.custom_partition import COLUMN, Code, column_clients, column_rows, dealt_by_code, unit_values
+from protosphere.data.decoded_cache import Decoded, Recipe, decode
+from protosphere.data.domains import kept_all, open_all
 from protosphere.data.folders import Listed
 from protosphere.data.groups import Units, shared_group, units_of
 from protosphere.data.mixed import MIXED, cells_of, mixed_rows
-from protosphere.data.own_deal import COLUMN, Code, column_clients, column_rows, dealt_by_code, unit_values
+from protosphere.data.partition_table import TABLE, table_digest, table_rows
 from protosphere.data.partitions import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
+from protosphere.data.row_hashes import occurs_once
 from protosphere.data.secret_split import secret_split
-from protosphere.data.sources import is_path
-from protosphere.data.table import TABLE, table_digest, table_rows
 from protosphere.data.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
 
 SPLITS = ("pooled", "official")

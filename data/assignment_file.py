@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protosphere.data.files import replacing
+from protosphere.core.files import replacing
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 
 Augment = Literal["none", "flip", "crop", "flip-crop"]
 PADDING = 8  # a side of a crop is padded by its length over this: 4 of 32 pixels

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.assignment import DataSpec, assignment, kept_assignment, open_data
-from protosphere.data.decoded import Decoded
+from protosphere.data.decoded_cache import Decoded
+from protosphere.data.lru_cache import Recent
 from protosphere.data.partitions import class_counts
-from protosphere.data.recent import Recent
 from protosphere.data.tabular import Column, columns_of, numeric
 from protosphere.data.texts import Texts
 from protosphere.data.way_shot import WAY_SHOT

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 
 if TYPE_CHECKING:
     import datasets

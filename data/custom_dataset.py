@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.arrays import Arrays, arranged
-from protosphere.data.own_deal import Code
+from protosphere.data.custom_partition import Code
 
 
 def read_code(code: Code, class_names: tuple[str, ...] = ()) -> Arrays:

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 
 COLUMN = "column"
 

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from protosphere.data import DataError, UnsizedError
+from protosphere.core.checksums import KIND, opened, sealed
+from protosphere.core.errors import DataError, UnsizedError
 from protosphere.data.arrays import Arrays, read_arrays
 from protosphere.data.columns import USUAL, Columns, column_values
+from protosphere.data.custom_dataset import read_code
+from protosphere.data.custom_partition import Code
 from protosphere.data.folders import SCHEMA, Folder, Listed, refuse_unlisted
 from protosphere.data.images import decode_images, in_bytes, resized
-from protosphere.data.own_deal import Code
-from protosphere.data.own_rows import read_code
-from protosphere.data.sealed import KIND, opened, sealed
 from protosphere.data.sources import Source, load_source, locate
 from protosphere.data.tabular import Column, columns_of, is_numbers, read_table
 from protosphere.data.texts import CONTENT, Texts, write_texts
@@ -66,7 +66,7 @@ class Recipe:
     """What decides one decoded data set; names and meaning are those of the settings.
 
     `listed`: of what local folder a classes.txt is asked (refuse_unlisted). `alone`: whether each row of a local folder
-    is judged by itself (alone.py). `code`: somebody's own, which `dataset` names (own_rows.py).
+    is judged by itself (independent_rows.py). `code`: somebody's own, which `dataset` names (custom_dataset.py).
     """
 
     dataset: str

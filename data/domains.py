@@ -15,15 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-from protosphere.data import DataError
-from protosphere.data.decoded import Decoded, Recipe, cache_key, decode, kept, read_kept, write_about
+from protosphere.core.errors import DataError
+from protosphere.core.paths import is_every, is_path, is_several, items_of, listed
+from protosphere.data.decoded_cache import Decoded, Recipe, cache_key, decode, kept, read_kept, write_about
 from protosphere.data.folders import TEST_SPLITS, Folder, listed_classes, seen
 from protosphere.data.images import in_bytes, resized
-from protosphere.data.sources import is_path, locate
+from protosphere.data.sources import locate
 from protosphere.data.texts import Texts
 
 CLASSES = ("same", "union")
-_EVERY = "*"
 _BLOCK = 1000
 # no child of `protosphere`, whose lines a run shows
 _log = logging.getLogger("data.domains")
@@ -37,33 +37,10 @@ class Domain:
     dataset: str
 
 
-def listed(dataset: str) -> tuple[str, ...]:
-    """The data sets that a `dataset` setting lists, as written: one, or the items between commas.
-
-    A path that exists is one data set, whatever commas it has; so is `<folder>/*` of such a folder.
-
-    Raises:
-        DataError: an item is empty.
-    """
-    items = _items(dataset)
-    if len(items) > 1 and "" in items:
-        raise DataError(
-            f"dataset is {dataset!r}, a list with an empty item: take out the comma that is too many.",
-            told="the setting dataset lists an empty item",
-        )
-    return items
-
-
-def is_several(dataset: str) -> bool:
-    """Whether a `dataset` setting is a list or `<folder>/*`."""
-    items = _items(dataset)
-    return len(items) > 1 or _is_every(items[0])
-
-
 def short_name(dataset: str) -> str:
     """A `dataset` setting in a word: the last part of a path or hub id, of several joined by `+`; of `<folder>/*` the
     folder's."""
-    names = [Path(item).parent.name if _is_every(item) else Path(item).name for item in _items(dataset) if item]
+    names = [Path(item).parent.name if is_every(item) else Path(item).name for item in items_of(dataset) if item]
     return "+".join(names)
 
 
@@ -79,7 +56,7 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
     if len(items) == 1:
         domains = [Domain(path.name, str(path)) for path in _subfolders(items[0])]
     else:
-        every = next(filter(_is_every, items), None)
+        every = next(filter(is_every, items), None)
         if every is not None:
             raise DataError(
                 f"dataset lists {every!r} among others, but * stands alone: list its subfolders instead.",
@@ -173,19 +150,6 @@ def interleaved(counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     rows = np.concatenate([np.arange(size) for size in sizes])
     order = np.lexsort((tables, (2 * rows + 1) / (2 * sizes[tables])))
     return tables[order], rows[order]
-
-
-def _items(dataset: str) -> tuple[str, ...]:
-    if "," not in dataset:
-        return (dataset,)
-    root = os.path.dirname(dataset) if _is_every(dataset) else dataset
-    if is_path(dataset) and os.path.exists(os.path.expanduser(root)):
-        return (dataset,)
-    return tuple(item.strip() for item in dataset.split(","))
-
-
-def _is_every(item: str) -> bool:
-    return is_path(item) and Path(item).name == _EVERY
 
 
 def _absolute(path: str) -> Path:

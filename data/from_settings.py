@@ -1,10 +1,11 @@
 """The settings that decide who holds which rows, for the data floor: clients and `protosphere run` ask alike."""
 
+from protosphere.core.home import home
+from protosphere.core.settings import Settings
 from protosphere.data.assignment import DataSpec
 from protosphere.data.columns import Columns
-from protosphere.data.shared_set import SharedTestSpec
-from protosphere.federation.own_code import own_code
-from protosphere.federation.settings import Settings, home
+from protosphere.data.shared_test_set import SharedTestSpec
+from protosphere.data.user_code import own_code
 
 
 def data_spec(settings: Settings, clients: int, code: bool = True) -> DataSpec:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from protosphere.data import DataError
-from protosphere.data.alone import TOO_DEEP
-from protosphere.data.files import LARGEST_ROW, refuse_irregular
+from protosphere.core.errors import DataError
+from protosphere.core.files import LARGEST_ROW, refuse_irregular
+from protosphere.data.independent_rows import TOO_DEEP
 from protosphere.data.sources import Source
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protosphere.data.files import LARGEST_ROW, refuse_irregular
+from protosphere.core.files import LARGEST_ROW, refuse_irregular
 
 if TYPE_CHECKING:
     import datasets

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.way_shot import FEWEST_WAYS, check_draws, check_ways, draw_wanted, hand_out, refuse_too_few
 
 MIXED = "mixed"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from protosphere.data import DataError
-from protosphere.data.files import LARGEST_ROW, refuse_irregular
+from protosphere.core.errors import DataError
+from protosphere.core.files import LARGEST_ROW, refuse_irregular
 
 TABLE = "table"
 CLIENT = "client"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 
 PARTITIONS = ("iid", "dirichlet", "pathological")
 # flwr-datasets draws a Dirichlet partition 11 times before it gives up: 91 partitioners are 1001 draws.

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from protosphere.data.content import content_hashes
-from protosphere.data.decoded import Decoded
+from protosphere.data.decoded_cache import Decoded
 from protosphere.data.groups import Units
+from protosphere.data.row_hashes import content_hashes
 
 
 def secret_split(

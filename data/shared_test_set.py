@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
+from protosphere.core.paths import is_path
 from protosphere.data.assignment import DataSpec, assignment, open_data
 from protosphere.data.client_data import Encode, Rows, rows_of
 from protosphere.data.columns import Columns
-from protosphere.data.content import content_hashes, fingerprint
-from protosphere.data.decoded import Decoded
-from protosphere.data.sources import is_path
+from protosphere.data.decoded_cache import Decoded
+from protosphere.data.row_hashes import content_hashes, fingerprint
 from protosphere.data.texts import Texts
 
 

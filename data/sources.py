@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protosphere.data import DataError
-from protosphere.data.alone import usable
+from protosphere.core.errors import DataError
+from protosphere.core.files import LARGEST_ROW, refuse_irregular
+from protosphere.core.paths import is_path
 from protosphere.data.columns import (
     USUAL,
     Columns,
@@ -26,15 +27,15 @@ from protosphere.data.columns import (
     refuse_many,
     roles,
 )
-from protosphere.data.files import LARGEST_ROW, refuse_irregular
 from protosphere.data.folders import TEST_SPLITS, Folder, read_folder
+from protosphere.data.independent_rows import usable
 from protosphere.data.spiral import NUM_CLASSES, spiral
 from protosphere.data.text_files import batches, column_types
 
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["BUILT_IN", "HUB", "Columns", "Source", "is_path", "load_source", "locate"]
+__all__ = ["BUILT_IN", "HUB", "Columns", "Source", "load_source", "locate"]
 
 BUILT_IN = ("digits", "spiral")
 # Short names for the papers' data sets: hub id and, where the hub has several, the configuration.
@@ -68,11 +69,6 @@ class Source:
     class_names: tuple[str, ...]
     kind: str
     scale: float
-
-
-def is_path(dataset: str) -> bool:
-    """Whether a `dataset` setting names a local folder: it starts with `/`, `./`, `../` or `~`."""
-    return dataset.startswith(("/", "./", "../", "~"))
 
 
 def locate(dataset: str) -> str | Folder:
@@ -120,7 +116,7 @@ def load_source(
         cache_dir: where `datasets` keeps what it downloads and unpacks.
         columns: the names of the columns, where they are not the usual ones.
         spiral_noise, spiral_points, seed: of the spiral (spiral.py).
-        alone: whether each row of a folder is judged by itself (alone.py).
+        alone: whether each row of a folder is judged by itself (independent_rows.py).
 
     Arrays (arrays.py) are no such table: `decoded` reads them.
 

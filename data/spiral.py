@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 
 NUM_CLASSES = 6
 INNER_RADIUS, OUTER_RADIUS = 1.0, 10.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.text_files import batches, column_types, json_rows
 
 if TYPE_CHECKING:

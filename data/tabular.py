@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from protosphere.data import DataError
-from protosphere.data.alone import usable
+from protosphere.core.errors import DataError
+from protosphere.core.files import replacing
 from protosphere.data.arrays import Arrays
-from protosphere.data.cells import MISSING, as_numbers, as_words, is_number
+from protosphere.data.cell_values import MISSING, as_numbers, as_words, is_number
 from protosphere.data.columns import (
     LABEL_COLUMNS,
     TEXT_COLUMNS,
@@ -32,9 +32,9 @@ from protosphere.data.columns import (
     refuse_absent,
     refuse_many,
 )
-from protosphere.data.files import replacing
 from protosphere.data.folders import SCHEMA, Folder
-from protosphere.data.tables import read_columns, types_of
+from protosphere.data.independent_rows import usable
+from protosphere.data.table_files import read_columns, types_of
 
 if TYPE_CHECKING:
     import pyarrow

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow

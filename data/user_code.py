@@ -3,8 +3,8 @@
 import hashlib
 from dataclasses import dataclass
 
-from protosphere.data import DataError
-from protosphere.models import ModelError, plugins
+from protosphere.core import plugins
+from protosphere.core.errors import DataError, ModelError
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 
 WAY_SHOT = "way-shot"
 FEWEST_WAYS = 2  # of one class alone every answer is right

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from protosphere.experiments.demo_data import write_sites
-from protosphere.experiments.runtime.connection import FlowerError
-from protosphere.experiments.runtime.deployment import CONNECTION, Deployment, Site
-from protosphere.experiments.runtime.guardian import guarded
-from protosphere.experiments.runtime.processes import Family, Interrupted, interruptible
-from protosphere.federation.settings import home
+from protosphere.core.home import home
+from protosphere.launch.connection import FlowerError
+from protosphere.launch.demo_data import write_sites
+from protosphere.launch.deployment import CONNECTION, Deployment, Site
+from protosphere.launch.guardian import guarded
+from protosphere.launch.processes import Family, Interrupted, interruptible
 
 MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")
 SETTINGS = 'rounds=5 dataset="digits-of-three-sites" start-timeout=120.0 round-timeout=120.0'

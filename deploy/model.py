@@ -2,7 +2,8 @@
 
 import sys
 
-from protosphere.models import ModelError, check_model
+from protosphere.core.errors import ModelError
+from protosphere.models import check_model
 
 if __name__ == "__main__":
     try:

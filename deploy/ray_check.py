@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from protosphere.experiments.runtime.cluster import cluster_at
-from protosphere.experiments.runtime.connection import find_executable
-from protosphere.experiments.runtime.guardian import guarded
-from protosphere.experiments.runtime.processes import Family, Interrupted, interruptible
-from protosphere.experiments.runtime.superlink import free_port
+from protosphere.launch.connection import find_executable
+from protosphere.launch.guardian import guarded
+from protosphere.launch.processes import Family, Interrupted, interruptible
+from protosphere.launch.ray_cluster import cluster_at
+from protosphere.launch.superlink import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 # counts steps of training by the node that takes them: a byte each, in a file a process
@@ -113,7 +113,7 @@ class Check:
         return family
 
     def _alive(self) -> int:
-        from protosphere.federation.settings import SettingError
+        from protosphere.core.errors import SettingError
 
         try:
             return len(cluster_at(self.address).nodes)

@@ -10,9 +10,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from protosphere.models import plugins
+from protosphere.core import plugins
+from protosphere.core.errors import ModelError, words_of
 from protosphere.models.small import FLAT, SMALL
-from protosphere.models.split import ModelError, SplitModel, check_activation, keep_layout, probe, split, words_of
+from protosphere.models.split import SplitModel, check_activation, keep_layout, probe, split
 from protosphere.models.text import encoder_name, reads_text, same_inputs, seed_name, text_backbone, told_name
 
 if __name__ == "models":

@@ -23,11 +23,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from protosphere.models import plugins
+from protosphere.core import plugins
+from protosphere.core.errors import ModelError, words_of
 from protosphere.models.handcrafted import handcrafted
 from protosphere.models.hub_vision import HubVision
 from protosphere.models.seeded import drawn
-from protosphere.models.split import ModelError, probe, words_of
+from protosphere.models.split import probe
 from protosphere.models.text import encoder_name, reads_text, seed_name, text_backbone
 
 RANDOM, HANDCRAFTED = "random", "handcrafted"

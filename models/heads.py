@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from protosphere.core.errors import ModelError
 from protosphere.models.seeded import drawn
-from protosphere.models.split import ModelError, SplitModel
+from protosphere.models.split import SplitModel
 from protosphere.prototypes.prototype_set import PrototypeSet
 
 # Features shorter than this are divided by it instead of their norm: no NaN, and no float16 underflow.

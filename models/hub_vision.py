@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from protosphere.models.split import ModelError
+from protosphere.core.errors import ModelError
 from protosphere.models.text import EncoderName, encoder_name, loading, nearest, pretrained
 
 

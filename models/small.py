@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from protosphere.models.split import ModelError
+from protosphere.core.errors import ModelError
 
 Backbone = Callable[[tuple[int, ...]], nn.Module]
 

@@ -7,27 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from protosphere.core.errors import ModelError
+
 log = logging.getLogger("protosphere")
 ACTIVATIONS = ("linear", "relu")
 KEPT = "keeps_layout"  # attribute of an extractor
-
-
-def words_of(error: Exception) -> str:
-    """What it says, to stand within a sentence."""
-    return " ".join(str(error).split()).rstrip(".!")
-
-
-class ModelError(ValueError):
-    """A model that cannot be had as asked; the message says why and what to do.
-
-    Attributes:
-        told: what may be told of it outside the machine: words of this program with numbers, never a path or anything
-            of a local file. "": nothing.
-    """
-
-    def __init__(self, sentence: str, told: str = ""):
-        super().__init__(sentence)
-        self.told = told
 
 
 class SplitModel(nn.Module):

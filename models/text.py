@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from protosphere.models.plugins import placeless
-from protosphere.models.split import ModelError, words_of
+from protosphere.core.errors import ModelError, words_of
+from protosphere.core.plugins import placeless
 
 PREFIX = "hf:"
 PADDING = -1  # no token's id, so that no tokenizer need have a padding token

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError, SettingError
+from protosphere.core.home import home
 from protosphere.data.arrays import write_arrays
-from protosphere.federation.settings import SettingError, home
 from protosphere.names import Value
 
 KEYS = ("x", "y", "x_test", "y_test")

@@ -12,11 +12,11 @@ import pyarrow as pa
 import torch
 
 from protosphere.arrays import WORDS, array
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.client_data import InputTransform
 from protosphere.data.tabular import Column
+from protosphere.serving.input_rows import encoded
 from protosphere.serving.predict import WITH_PROBABILITIES, Trained, inputs_of, open_trained
-from protosphere.serving.rows import encoded
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Inputs: TypeAlias = Array | torch.Tensor | pd.DataFrame | Sequence[str | os.PathLike[str]]

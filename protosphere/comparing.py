@@ -15,20 +15,21 @@ from rich.console import Console
 
 from protosphere.arrays import data_of, is_arrays
 from protosphere.cli.compare_bar import Bar
-from protosphere.experiments.compare.cells import cells
-from protosphere.experiments.compare.engine import run_cells
-from protosphere.experiments.compare.figures import every_difference, every_figure, results, spread
-from protosphere.experiments.compare.folder import ComparisonFolder
-from protosphere.experiments.compare.machine import share
-from protosphere.experiments.compare.plan import from_table
-from protosphere.experiments.compare.report import REPORT, write_all
-from protosphere.experiments.compare.reuse import reuse as take_finished
-from protosphere.experiments.compare.sweep import swept, tuned
-from protosphere.federation.settings import SettingError, shown
+from protosphere.comparison.engine import run_cells
+from protosphere.comparison.figures import every_difference, every_figure, results, spread
+from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.plan import from_table
+from protosphere.comparison.report import REPORT, write_all
+from protosphere.comparison.resources import share
+from protosphere.comparison.reuse import reuse as take_finished
+from protosphere.comparison.sweep import swept, tuned
+from protosphere.comparison.trials import cells
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import shown
 from protosphere.names import Value, plain, setting, settings_of
+from protosphere.record.locations import results_root
+from protosphere.record.round import RunError
 from protosphere.results import Report, Run
-from protosphere.runs.places import results_root
-from protosphere.runs.round import RunError
 
 Entry = str | Mapping[str, Value]
 USUAL_DATA = ("digits",)

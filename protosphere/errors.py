@@ -1,11 +1,9 @@
 """What can go wrong, each a sentence for a person: what, where, the likely cause, the remedy."""
 
 from protosphere.client_app.store import StoreError
-from protosphere.data import DataError
-from protosphere.federation.roster import RosterError
-from protosphere.federation.settings import SettingError
-from protosphere.models import ModelError
-from protosphere.runs.round import RunError
+from protosphere.core.errors import DataError, ModelError, SettingError
+from protosphere.record.round import RunError
+from protosphere.server_app.roster import RosterError
 
 # All of them, for `except protosphere.Error`: they share no class but Python's own.
 Error = (SettingError, DataError, ModelError, RosterError, RunError, StoreError)

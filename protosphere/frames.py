@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from protosphere.runs.figures import MAJORITY, MEANS, SPLITS
+from protosphere.record.figures import MAJORITY, MEANS, SPLITS
 
 Figures = dict[str, Any]
 UNKNOWN = float("nan")  # of what was not measured: no comparison with it is true

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from protosphere.federation.settings import Scalar, SettingError, shown
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Scalar, shown
 
 Value = Scalar | os.PathLike[str] | Sequence[str]
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from protosphere.cli.display import Display
-from protosphere.federation.words import duration
+from protosphere.core.text import duration
 from protosphere.reports.page import element
 
 WARNING = "warning: "

@@ -12,15 +12,16 @@ import pandas as pd
 
 from protosphere import frames
 from protosphere.clients import Array, Client
-from protosphere.federation.homes import stores
-from protosphere.federation.settings import SettingError, shown
+from protosphere.core.errors import SettingError
+from protosphere.core.home import stores
+from protosphere.core.settings import shown
+from protosphere.record import history
+from protosphere.record.folder import RunFolder
+from protosphere.record.locations import find_run, results_root
 from protosphere.reports import canvas
 from protosphere.reports.pictures import draw_accuracy
 from protosphere.reports.report import write_report
 from protosphere.reports.results import Results, read_results
-from protosphere.runs import history
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.places import find_run, results_root
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

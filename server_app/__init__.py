@@ -1,6 +1,6 @@
 """The ServerApp."""
 
-from protosphere.federation.startup import uncollected
+from protosphere.core.startup import uncollected
 
 if __name__ == "server_app":
     raise ImportError(

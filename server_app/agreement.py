@@ -8,12 +8,12 @@ from fractions import Fraction
 from itertools import islice
 from typing import TypeVar
 
-from protosphere.federation.settings import Settings
-from protosphere.federation.wire.codec import REMEDY, Codec, codec_of, encoder_in
-from protosphere.federation.wire.payloads import Identity
-from protosphere.federation.wire.specs import Exchange
-from protosphere.federation.wire.weights import read_layouts
-from protosphere.federation.words import LONGEST_NAME, one_line, quoted
+from protosphere.core.settings import Settings
+from protosphere.core.text import LONGEST_NAME, one_line, quoted
+from protosphere.wire.codec import REMEDY, Codec, codec_of, encoder_in
+from protosphere.wire.payloads import Identity
+from protosphere.wire.specs import Exchange
+from protosphere.wire.weights import read_layouts
 
 MOST_NAMED = 20  # partitions or clients of one sentence
 LONGEST_PROBLEM = 600  # characters of what keeps a client from taking part: with paths, and the remedy

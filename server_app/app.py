@@ -9,17 +9,18 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from protosphere.federation.roster import RosterError
-from protosphere.federation.settings import SettingError, refuse_relative_paths
-from protosphere.federation.startup import end_at_once
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import refuse_relative_paths
+from protosphere.core.startup import end_at_once
+from protosphere.record.live_metrics import live, refuse_missing
+from protosphere.record.round import RunError
+from protosphere.record.status import status
 from protosphere.reports.report import leave_report
-from protosphere.runs.live import live, refuse_missing
-from protosphere.runs.round import RunError
-from protosphere.runs.status import status
-from protosphere.strategies import open_folder, read_settings, refuse_foreign
-from protosphere.strategies.own_method import failing_as
-from protosphere.strategies.rounds.flower import PrototypeStrategy
-from protosphere.strategies.rounds.stopping import OnRound
+from protosphere.server_app.features.stopping import OnRound
+from protosphere.server_app.roster import RosterError
+from protosphere.server_app.rounds import PrototypeStrategy, open_folder
+from protosphere.strategies import read_settings, refuse_foreign
+from protosphere.strategies.user_method import failing_as
 
 USER_ERRORS = (SettingError, RosterError, RunError)
 # what marks our lines in Flower's stream, and among them why a run failed

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from protosphere.federation.wire.payloads import EVERYONE, Payload, from_tensors, to_tensors
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.runs.lines import companions, summarise
-from protosphere.runs.snapshot import snapshot
+from protosphere.record.metrics_lines import companions, summarise
+from protosphere.record.snapshot import snapshot
+from protosphere.server_app.features.download_once import Holding
+from protosphere.server_app.features.outliers import Outliers
 from protosphere.strategies.contract import State
-from protosphere.strategies.rounds.holding import Holding
-from protosphere.strategies.rounds.outliers import Outliers
+from protosphere.wire.payloads import EVERYONE, Payload, from_tensors, to_tensors
 
 if TYPE_CHECKING:
-    from protosphere.strategies.rounds.flower import PrototypeStrategy
+    from protosphere.server_app.rounds import PrototypeStrategy
 MEANS = -2  # the key of the means of releases, which lie beside the downloads
 
 

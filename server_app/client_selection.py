@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import torch
 
-from protosphere.federation.seeds import generator
-from protosphere.federation.settings import Settings
-from protosphere.federation.wire.payloads import Identity
+from protosphere.core.seeds import generator
+from protosphere.core.settings import Settings
+from protosphere.wire.payloads import Identity
 
 
 def sampled(settings: Settings, identities: Mapping[int, Identity], server_round: int) -> list[int]:

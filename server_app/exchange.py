@@ -13,23 +13,24 @@ import torch
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from protosphere.data.shared_set import SharedLabels
-from protosphere.federation.homes import OTHER_HOME, remedy
-from protosphere.federation.wire.codec import Codec, CodecError
-from protosphere.federation.wire.confusion import decode_counts
-from protosphere.federation.wire.messages import MessageError, decode_report, encode_instruction
-from protosphere.federation.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
-from protosphere.federation.wire.payloads import SENT, ClassVectors, Identity, Instruction, Payload, class_vectors
-from protosphere.federation.wire.replies import in_turn, is_simulated, pulled
-from protosphere.federation.wire.sizes import measured, together
-from protosphere.federation.wire.specs import Spec
-from protosphere.federation.wire.weights import read_layouts
-from protosphere.federation.words import class_word, one_line, quoted
+from protosphere.core.home import OTHER_HOME, remedy
+from protosphere.core.text import class_word, one_line, quoted
+from protosphere.data.shared_test_set import SharedLabels
 from protosphere.prototypes.weights import Length
-from protosphere.runs.confusion import Confusions
-from protosphere.runs.round import Bytes, Reply, RunError
+from protosphere.record.confusion import Confusions
+from protosphere.record.round import Bytes, Reply, RunError
 from protosphere.strategies.contract import Outcome, ServerHalf, State
-from protosphere.strategies.own_method import FAILED, checked_outcome
+from protosphere.strategies.user_method import FAILED, checked_outcome
+from protosphere.wire.checks import CodecError
+from protosphere.wire.codec import Codec
+from protosphere.wire.confusion import decode_counts
+from protosphere.wire.messages import MessageError, decode_report, encode_instruction
+from protosphere.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
+from protosphere.wire.payloads import SENT, ClassVectors, Identity, Instruction, Payload, class_vectors
+from protosphere.wire.replies import in_turn, is_simulated, pulled
+from protosphere.wire.sizes import measured, together
+from protosphere.wire.specs import Spec
+from protosphere.wire.weights import read_layouts
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
 APART = ("ensemble", "confusion")  # records that are counted by themselves
@@ -62,7 +63,7 @@ def exchange(
     training took, and `patience` seconds at least, counted anew from each arrival: so the figures do not depend
     on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead). Where
     nobody trains they get `timeout`. A train reply that comes while others are waited for still counts. Where clients
-    answer in turn (`protosphere.federation.wire.replies.in_turn`) no time counts.
+    answer in turn (`protosphere.wire.replies.in_turn`) no time counts.
     Each reply is checked when it comes (`checked_reply`, with `checks`).
 
     Raises:

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from protosphere.federation.settings import Settings
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import Identity
-from protosphere.federation.words import LONGEST_NAME, class_words, one_class, one_line, quoted
-from protosphere.runs.lines import LEGEND, companions
+from protosphere.core.settings import Settings
+from protosphere.core.text import LONGEST_NAME, class_words, one_class, one_line, quoted
+from protosphere.record.metrics_lines import LEGEND, companions
 from protosphere.strategies import Run
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity
 
 MOST_CLIENTS = 50  # that have a line of their own
 MOST_ALONE = 5  # items that few clients name

@@ -14,23 +14,23 @@ from typing import Any
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from protosphere.federation.agreement import (
+from protosphere.core.home import OTHER_HOME, remedy
+from protosphere.core.settings import Settings, shown
+from protosphere.core.text import class_word, one_line, quoted
+from protosphere.server_app.agreement import (
     LONGEST_PROBLEM,
     Agreement,
+    RosterError,
     Terms,
     agree,
     all_left_out,
     nobody_for,
     refuse_few_left,
 )
-from protosphere.federation.agreement import RosterError as RosterError
-from protosphere.federation.homes import OTHER_HOME, remedy
-from protosphere.federation.settings import Settings, shown
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import MessageError, decode_identity
-from protosphere.federation.wire.payloads import Identity
-from protosphere.federation.wire.replies import in_turn, is_simulated, pulled
-from protosphere.federation.words import class_word, one_line, quoted
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import MessageError, decode_identity
+from protosphere.wire.payloads import Identity
+from protosphere.wire.replies import in_turn, is_simulated, pulled
 
 log = logging.getLogger("protosphere")
 
@@ -78,8 +78,8 @@ class Roster:
 
     def gather(self, grid: Grid) -> None:
         """Wait for as many clients as the run has, then leave out who does not fit
-        (`protosphere.federation.agreement.agree`). Where clients answer in turn
-        (`protosphere.federation.wire.replies.in_turn`) who was asked in time is heard, however long the others take.
+        (`protosphere.server_app.agreement.agree`). Where clients answer in turn
+        (`protosphere.wire.replies.in_turn`) who was asked in time is heard, however long the others take.
 
         A node whose answer fits no partition takes the place of one that does not answer: it holds the start up until
         `start-timeout`, and no longer.

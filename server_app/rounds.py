@@ -15,34 +15,24 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from protosphere.data.shared_set import SharedLabels
+from protosphere.core import plugins
+from protosphere.core.errors import SettingError
+from protosphere.core.seeds import limited_threads
+from protosphere.core.settings import Scalar
+from protosphere.data.shared_test_set import SharedLabels
 from protosphere.data.way_shot import WAY_SHOT
-from protosphere.federation.agreement import Terms
-from protosphere.federation.claims import Believed
-from protosphere.federation.roster import Roster, RosterError, refuse_changes, refuse_too_few
-from protosphere.federation.seeds import limited_threads
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import encode_question
-from protosphere.federation.wire.parts import Limits
-from protosphere.federation.wire.payloads import SENT, Instruction, Payload, class_vectors, mean_norm
-from protosphere.federation.wire.replies import over_ray
-from protosphere.models import plugins
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.runs import figures
-from protosphere.runs.confusion import Confusions
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.lines import add_evaluation, console_line, evaluations, final_line, times, training_line
-from protosphere.runs.round import Bytes, Reply, RunError
-from protosphere.runs.snapshot import separation_of
-from protosphere.strategies import Run
-from protosphere.strategies.contract import ServerHalf, State
-from protosphere.strategies.own_method import checked_outcome, failing_as
-from protosphere.strategies.release import encoder_means, joined, with_classes
-from protosphere.strategies.rounds.changes import Changes
-from protosphere.strategies.rounds.checkpoint import leave_summary, restore, save
-from protosphere.strategies.rounds.ensemble import score, shared_test_set
-from protosphere.strategies.rounds.exchange import (
+from protosphere.record import figures
+from protosphere.record.confusion import Confusions
+from protosphere.record.folder import RunFolder
+from protosphere.record.metrics_lines import add_evaluation, console_line, evaluations, final_line, times, training_line
+from protosphere.record.round import Bytes, Reply, RunError
+from protosphere.record.snapshot import separation_of
+from protosphere.record.uploads import Scratch, Waiting
+from protosphere.server_app.agreement import Terms
+from protosphere.server_app.checkpoint import leave_summary, restore, save
+from protosphere.server_app.client_selection import sampled
+from protosphere.server_app.exchange import (
     LATE,
     MEND,
     aggregated,
@@ -52,13 +42,12 @@ from protosphere.strategies.rounds.exchange import (
     refuse_failing_method,
     size_of,
 )
-from protosphere.strategies.rounds.holding import Holding
-from protosphere.strategies.rounds.opening import opening_lines
-from protosphere.strategies.rounds.outliers import Outliers, vectors_of
-from protosphere.strategies.rounds.sampling import sampled
-from protosphere.strategies.rounds.stopping import OnRound, Stopping, refuse_unmeasured
-from protosphere.strategies.rounds.waiting import Scratch, Waiting
-from protosphere.strategies.rounds.watch import (
+from protosphere.server_app.features.changes import Changes
+from protosphere.server_app.features.download_once import Holding
+from protosphere.server_app.features.ensemble import score, shared_test_set
+from protosphere.server_app.features.outliers import Outliers, vectors_of
+from protosphere.server_app.features.stopping import OnRound, Stopping, refuse_unmeasured
+from protosphere.server_app.features.watch import (
     collapse,
     is_infinite,
     refuse_more_failures,
@@ -66,7 +55,19 @@ from protosphere.strategies.rounds.watch import (
     refuse_other_rounds,
     warn_of_problems,
 )
+from protosphere.server_app.opening import opening_lines
+from protosphere.server_app.roster import Roster, RosterError, refuse_changes, refuse_too_few
+from protosphere.strategies import Run, as_of_today, known_settings, read_settings, unpacked
+from protosphere.strategies.contract import ServerHalf, State
+from protosphere.strategies.release import encoder_means, joined, with_classes
+from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.strategies.weights import OtherWeightsError
+from protosphere.wire.claims import Believed
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import encode_question
+from protosphere.wire.parts import Limits
+from protosphere.wire.payloads import SENT, Instruction, Payload, class_vectors, mean_norm
+from protosphere.wire.replies import over_ray
 
 log = logging.getLogger("protosphere")
 
@@ -440,3 +441,29 @@ class PrototypeStrategy(Strategy):
             beginning = checked_outcome(self.half.begin(), self.half.begin, SENT)
             self.state, self.downloads = beginning.state, beginning.downloads
         self.folder.write_roster(self.roster.as_json())
+
+
+def strategy(run_config: Mapping[str, Scalar], folder: RunFolder | None = None) -> PrototypeStrategy:
+    """A method as Flower knows methods: a `flwr.serverapp.strategy.Strategy`, for `start(grid)` in any ServerApp.
+
+    Args:
+        run_config: the run's settings by name; `strategy` names the method.
+        folder: where the run is kept; a new one under `results-dir`, or the one to resume, unless it is given.
+
+    Raises:
+        SettingError: one sentence on the first setting that cannot be used.
+    """
+    run = read_settings(run_config)
+    return PrototypeStrategy(run, folder or open_folder(run, run_config))
+
+
+def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> RunFolder:
+    """A new folder for a run, or the one that it is to go on in.
+
+    Raises:
+        SettingError: it cannot be made, or holds a run of other settings.
+    """
+    asked = known_settings(run.settings.strategy) | unpacked(run_config)
+    if run.settings.resume:
+        return RunFolder.resume(run.settings, asked, as_of_today)
+    return RunFolder.create(run.settings, asked)

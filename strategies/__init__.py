@@ -5,10 +5,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from protosphere.federation.settings import Scalar, SettingError, Settings, check, nearest, refuse_unknown, shown
-from protosphere.models import ModelError, plugins
+from protosphere.core import plugins
+from protosphere.core.errors import ModelError, SettingError
+from protosphere.core.settings import Scalar, Settings, check, nearest, refuse_unknown, shown
 from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, Options
 from protosphere.strategies.release import RULE, check_public_encoder, refuse_unreleasable, under_release
 
@@ -16,10 +17,6 @@ if __name__ == "strategies":
     raise ImportError(
         "this is protosphere.strategies: import it by that name; a strategies/ of your own needs an __init__.py"
     )
-
-if TYPE_CHECKING:
-    from protosphere.runs.folder import RunFolder
-    from protosphere.strategies.rounds.flower import PrototypeStrategy
 
 METHODS = {
     "protosphere": "protosphere.strategies.protosphere",
@@ -186,37 +183,6 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
             "it with true, or choose an aggregation without them."
         )
     return run
-
-
-def strategy(run_config: Mapping[str, Scalar], folder: "RunFolder | None" = None) -> "PrototypeStrategy":
-    """A method as Flower knows methods: a `flwr.serverapp.strategy.Strategy`, for `start(grid)` in any ServerApp.
-
-    Args:
-        run_config: the run's settings by name; `strategy` names the method.
-        folder: where the run is kept; a new one under `results-dir`, or the one to resume, unless it is given.
-
-    Raises:
-        SettingError: one sentence on the first setting that cannot be used.
-    """
-    # a client, which loads its method in every message, needs none of this
-    from protosphere.strategies.rounds.flower import PrototypeStrategy
-
-    run = read_settings(run_config)
-    return PrototypeStrategy(run, folder or open_folder(run, run_config))
-
-
-def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> "RunFolder":
-    """A new folder for a run, or the one that it is to go on in.
-
-    Raises:
-        SettingError: it cannot be made, or holds a run of other settings.
-    """
-    from protosphere.runs.folder import RunFolder
-
-    asked = known_settings(run.settings.strategy) | unpacked(run_config)
-    if run.settings.resume:
-        return RunFolder.resume(run.settings, asked, as_of_today)
-    return RunFolder.create(run.settings, asked)
 
 
 def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.federation.settings import RECEIVED
+from protosphere.core.settings import RECEIVED
 from protosphere.models.companion import Mixture
 from protosphere.models.optim import EagerSGD
 from protosphere.models.split import SplitModel

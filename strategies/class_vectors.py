@@ -12,11 +12,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from protosphere.federation.seeds import generator
-from protosphere.federation.wire.payloads import Identity, Parts, Payload, class_vectors
+from protosphere.core.seeds import generator
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import PROTOTYPES, Exchange, Outcome, Spec, State
 from protosphere.strategies.weights import WEIGHT, AveragedWeights, Sums, both_ways
+from protosphere.wire.payloads import Identity, Parts, Payload, class_vectors
 
 VECTORS = "vectors"  # of the state, (K, d) float64
 CLASS_SUMS, CLASS_WEIGHTS = "class-sums", "class-weights"  # of a total: (K, d) and (K,)

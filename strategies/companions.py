@@ -11,8 +11,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from protosphere.federation.settings import RULES, SettingError
-from protosphere.models import ModelError, SplitModel, build, model_names, told_name
+from protosphere.core.errors import ModelError, SettingError
+from protosphere.core.settings import RULES
+from protosphere.models import SplitModel, build, model_names, told_name
 from protosphere.strategies.contract import ServerHalf, method_settings
 from protosphere.strategies.weights import COMPANION, AveragedWeights, SharedObjective
 

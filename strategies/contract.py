@@ -1,6 +1,6 @@
 """A method is two halves in one file: a ServerHalf and an Objective (client).
 
-The server half makes the next round's downloads of a round's uploads; strategies/rounds runs the rounds around it. The
+The server half makes the next round's downloads of a round's uploads; server_app runs the rounds around it. The
 Objective tells the one training loop what is special about the method. Its defaults are plain local training with the
 prototypes of section 0 of the methods page: a method overrides what its paper changes.
 """
@@ -14,16 +14,8 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor, nn
 from torch.nn.functional import softmax
 
-from protosphere.federation.settings import RULES, STRICT, Settings
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import EVERYONE as EVERYONE
-from protosphere.federation.wire.payloads import Identity, Payload, class_vectors, mean_norm
-from protosphere.federation.wire.specs import MIXTURES as MIXTURES
-from protosphere.federation.wire.specs import NOTHING as NOTHING
-from protosphere.federation.wire.specs import PROTOTYPES as PROTOTYPES
-from protosphere.federation.wire.specs import Exchange as Exchange
-from protosphere.federation.wire.specs import Spec as Spec
-from protosphere.federation.words import class_word
+from protosphere.core.settings import RULES, STRICT, Settings
+from protosphere.core.text import class_word
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import prototype_pull
 from protosphere.prototypes.prototype_set import PrototypeSet
@@ -32,6 +24,14 @@ from protosphere.strategies.state import Batch as Batch
 from protosphere.strategies.state import ClientState as ClientState
 from protosphere.strategies.state import Loss as Loss
 from protosphere.strategies.state import Phase as Phase
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import EVERYONE as EVERYONE
+from protosphere.wire.payloads import Identity, Payload, class_vectors, mean_norm
+from protosphere.wire.specs import MIXTURES as MIXTURES
+from protosphere.wire.specs import NOTHING as NOTHING
+from protosphere.wire.specs import PROTOTYPES as PROTOTYPES
+from protosphere.wire.specs import Exchange as Exchange
+from protosphere.wire.specs import Spec as Spec
 
 # A method's settings: a frozen dataclass, checked like the shared ones, with the prefix of its setting names.
 method_settings = pydantic_dataclass(frozen=True, kw_only=True, config=STRICT)

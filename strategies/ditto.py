@@ -17,8 +17,7 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.federation.settings import Count
-from protosphere.federation.wire.payloads import Payload
+from protosphere.core.settings import Count
 from protosphere.models.companion import WithCompanion
 from protosphere.models.split import SplitModel
 from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
@@ -32,6 +31,7 @@ from protosphere.strategies.weights import (
     distance,
     load,
 )
+from protosphere.wire.payloads import Payload
 
 GLOBAL = "global"
 

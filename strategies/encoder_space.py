@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.payloads import Payload, parts_of
+from protosphere.core.errors import SettingError
 from protosphere.prototypes.discriminant import linear_discriminant
 from protosphere.prototypes.weights import Layout, Weights
 from protosphere.strategies.contract import ServerHalf
 from protosphere.strategies.weights import refuse_other_layouts
+from protosphere.wire.payloads import Payload, parts_of
 
 DISCRIMINANT = "discriminant"
 WEIGHT, BIAS = "weight", "bias"  # of the discriminant

@@ -9,7 +9,7 @@ Buffers (the running statistics of batch norms) are averaged like weights unless
 
 from typing import Literal
 
-from protosphere.federation.settings import RECEIVED
+from protosphere.core.settings import RECEIVED
 from protosphere.strategies.contract import Method, method_settings
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
 

@@ -13,7 +13,7 @@ from math import prod
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from protosphere.federation.settings import RECEIVED
+from protosphere.core.settings import RECEIVED
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies.contract import Method
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model

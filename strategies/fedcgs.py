@@ -27,8 +27,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.payloads import Parts, Payload, parts_of
+from protosphere.core.errors import SettingError
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.discriminant import SHRINKAGE, covariance_of_sums
 from protosphere.prototypes.prototype_set import PrototypeSet
@@ -70,6 +69,7 @@ from protosphere.strategies.statistics import (
     rounding,
     usual_samples,
 )
+from protosphere.wire.payloads import Parts, Payload, parts_of
 
 MOMENT = "moment"
 MEANS = Spec("prototypes", counts=True)

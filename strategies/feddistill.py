@@ -18,8 +18,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
-from protosphere.federation.settings import RULES
-from protosphere.federation.wire.payloads import Parts, Payload
+from protosphere.core.settings import RULES
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet, class_means
 from protosphere.prototypes.weights import Weights
@@ -38,6 +37,7 @@ from protosphere.strategies.contract import (
     State,
     method_settings,
 )
+from protosphere.wire.payloads import Parts, Payload
 
 TAUGHT, VECTORS, PRESENT = "taught", "targets", "present"  # kept of a message: target_y, and whether there is one
 

@@ -21,9 +21,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from protosphere.federation.seeds import generator
-from protosphere.federation.settings import RECEIVED, RULES, NotNegative
-from protosphere.federation.wire.payloads import Identity, Parts, Payload
+from protosphere.core.seeds import generator
+from protosphere.core.settings import RECEIVED, RULES, NotNegative
 from protosphere.prototypes.losses import class_pull
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.class_vectors import (
@@ -34,6 +33,7 @@ from protosphere.strategies.class_vectors import (
 )
 from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import EXTRACTOR, HEAD, WholeObjective
+from protosphere.wire.payloads import Identity, Parts, Payload
 
 
 @method_settings

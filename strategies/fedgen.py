@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax, softmax
 
-from protosphere.federation.settings import RECEIVED, AtLeastOne, NotNegative, Positive, Settings
+from protosphere.core.settings import RECEIVED, AtLeastOne, NotNegative, Positive, Settings
 from protosphere.models.generator import Generator
 from protosphere.prototypes.losses import diversity
 from protosphere.strategies.contract import (

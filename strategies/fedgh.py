@@ -14,9 +14,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.federation.seeds import generator
-from protosphere.federation.settings import RECEIVED, AtLeastOne
-from protosphere.federation.wire.payloads import Parts, Payload
+from protosphere.core.seeds import generator
+from protosphere.core.settings import RECEIVED, AtLeastOne
 from protosphere.models.seeded import drawn
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
@@ -41,6 +40,7 @@ from protosphere.strategies.weights import (
     refuse_other_layouts,
     shared_seed,
 )
+from protosphere.wire.payloads import Parts, Payload
 
 RATE, BATCH = 0.01, 32
 

@@ -21,12 +21,7 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from protosphere.federation.seeds import derive
-from protosphere.federation.wire.checks import MessageError
-from protosphere.federation.wire.low_rank import LowRank, factored
-from protosphere.federation.wire.parts import as_arrived
-from protosphere.federation.wire.payloads import Parts, Payload, parts_of
-from protosphere.federation.wire.weights import check_tensors
+from protosphere.core.seeds import derive
 from protosphere.models.companion import WithCompanion
 from protosphere.models.seeded import drawn
 from protosphere.models.split import SplitModel
@@ -53,6 +48,11 @@ from protosphere.strategies.contract import (
     method_settings,
 )
 from protosphere.strategies.weights import COMPANION, load
+from protosphere.wire.checks import MessageError
+from protosphere.wire.low_rank import LowRank, factored
+from protosphere.wire.parts import as_arrived
+from protosphere.wire.payloads import Parts, Payload, parts_of
+from protosphere.wire.weights import check_tensors
 
 UPDATE = "companion-update"
 WHOLE = Spec("weights", COMPANION, waits=True, dtype="float32")

@@ -18,8 +18,8 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.federation.seeds import derive
-from protosphere.federation.settings import RECEIVED
+from protosphere.core.seeds import derive
+from protosphere.core.settings import RECEIVED
 from protosphere.models.companion import Joined
 from protosphere.models.split import SplitModel
 from protosphere.strategies.companions import CompanionObjective, CompanionSettings, MeanOfCompanions

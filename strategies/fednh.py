@@ -16,9 +16,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from protosphere.federation.seeds import derive, generator
-from protosphere.federation.settings import RECEIVED, RULES, Positive, SettingError
-from protosphere.federation.wire.payloads import Identity, Parts, Payload, class_vectors
+from protosphere.core.errors import SettingError
+from protosphere.core.seeds import derive, generator
+from protosphere.core.settings import RECEIVED, RULES, Positive
 from protosphere.models.heads import SHORTEST, CosineClassifier
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.alignment import align
@@ -26,6 +26,7 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.class_vectors import AveragedWithClassVectors, orthonormal, with_class_vectors
 from protosphere.strategies.contract import ClientState, Method, method_settings
 from protosphere.strategies.weights import EXTRACTOR, SCALE, SharedObjective, Sums
+from protosphere.wire.payloads import Identity, Parts, Payload, class_vectors
 
 
 @method_settings

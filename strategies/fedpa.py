@@ -23,8 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from protosphere.federation.settings import RECEIVED, RULES, AtLeastOne, Positive, Settings
-from protosphere.federation.wire.payloads import Identity, Parts, Payload
+from protosphere.core.settings import RECEIVED, RULES, AtLeastOne, Positive, Settings
 from protosphere.models.generator import Generator
 from protosphere.prototypes.losses import diversity, prototype_pull
 from protosphere.prototypes.prototype_set import PrototypeSet
@@ -48,6 +47,7 @@ from protosphere.strategies.contract import (
 )
 from protosphere.strategies.generator import DECAY, Drawn, GeneratorObjective, GeneratorServer
 from protosphere.strategies.weights import EXTRACTOR, GENERATOR, HEAD, Sums
+from protosphere.wire.payloads import Identity, Parts, Payload
 
 ALPHA, BETA, APART = 25.0, 5.0, 0.15  # of the generated features, of the prototypes; least beta, and the server's
 

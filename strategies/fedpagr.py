@@ -22,8 +22,8 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from protosphere.federation.seeds import generator
-from protosphere.federation.settings import NotNegative, Positive, Share
+from protosphere.core.seeds import generator
+from protosphere.core.settings import NotNegative, Positive, Share
 from protosphere.prototypes.losses import entropy_spread, prototype_contrast
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.refinement import class_sums, mean_directions, refine

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from protosphere.federation.settings import RECEIVED
+from protosphere.core.settings import RECEIVED
 from protosphere.strategies.contract import Method, method_settings
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, SharedObjective, base_of, both_ways
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from torch.nn.functional import cross_entropy
 
-from protosphere.federation.settings import Positive, Share
+from protosphere.core.settings import Positive, Share
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.losses import prototype_contrast
 from protosphere.prototypes.prototype_set import PrototypeSet

@@ -12,8 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from protosphere.federation.settings import RECEIVED
-from protosphere.federation.wire.payloads import Payload
+from protosphere.core.settings import RECEIVED
 from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import (
     SHARED_RULES,
@@ -23,6 +22,7 @@ from protosphere.strategies.weights import (
     distance,
     whole_model,
 )
+from protosphere.wire.payloads import Payload
 
 
 @method_settings

@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from protosphere.federation.settings import RECEIVED
+from protosphere.core.settings import RECEIVED
 from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import PREFIX, SHARED_RULES, AveragedWeights, SharedObjective, base_of, both_ways
 

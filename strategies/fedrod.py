@@ -18,12 +18,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.federation.settings import RECEIVED
-from protosphere.federation.wire.payloads import Parts, Payload
+from protosphere.core.settings import RECEIVED
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
+from protosphere.wire.payloads import Parts, Payload
 
 PRIOR = "log-counts"  # what is kept for a round's training
 GENERIC = "generic"

@@ -16,13 +16,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from protosphere.federation.seeds import derive, generator
-from protosphere.federation.settings import AtLeastOne, NotNegative, Positive, Share
+from protosphere.core.seeds import derive, generator
+from protosphere.core.settings import AtLeastOne, NotNegative, Positive, Share
 from protosphere.models.optimiser_state import optimiser_tensors, restore_optimiser
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.trainable import TrainablePrototypes, adaptive_margin, collapsed_loss, train_prototypes
-from protosphere.runs.round import RunError
+from protosphere.record.round import RunError
 from protosphere.strategies.contract import (
     EVERYONE,
     Figure,

@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import Field
 from torch.nn.functional import softmax
 
-from protosphere.federation.settings import RECEIVED
+from protosphere.core.settings import RECEIVED
 from protosphere.prototypes.losses import missing_variance, uniformity
 from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model

@@ -18,12 +18,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from protosphere.federation.seeds import derive
-from protosphere.federation.settings import RECEIVED
-from protosphere.federation.wire.payloads import Parts, Payload
+from protosphere.core.seeds import derive
+from protosphere.core.settings import RECEIVED
 from protosphere.prototypes.weights import STATISTICS, Layout, Weights, flat, unflat
 from protosphere.strategies.contract import Method, Outcome, State, method_settings
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
+from protosphere.wire.payloads import Parts, Payload
 
 CENTRES, JOINED = "centres", "joined"  # of the state: (C, n) float64, and each client's centre or -1, (M,)
 

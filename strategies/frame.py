@@ -13,8 +13,8 @@ from functools import lru_cache
 
 import torch
 
-from protosphere.federation.seeds import derive, generator
-from protosphere.federation.settings import Positive
+from protosphere.core.seeds import derive, generator
+from protosphere.core.settings import Positive
 from protosphere.prototypes.alignment import align
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import NOTHING, ClientState, Method, PullObjective, ServerHalf, method_settings

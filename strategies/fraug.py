@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, log_softmax, mse_loss, softmax
 
-from protosphere.federation.settings import RECEIVED, NotNegative, Positive
+from protosphere.core.settings import RECEIVED, NotNegative, Positive
 from protosphere.models.generator import ClassTurns, FeatureGenerator, FeatureTransformation
 from protosphere.models.optim import EagerSGD
 from protosphere.models.seeded import drawn

@@ -16,16 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.federation.seeds import generator as stream
-from protosphere.federation.wire.checks import MessageError
-from protosphere.federation.wire.payloads import Identity, Parts, Payload
-from protosphere.federation.wire.weights import check_tensors
+from protosphere.core.seeds import generator as stream
 from protosphere.models.generator import Generator
 from protosphere.models.optimiser_state import optimiser_tensors, restore_optimiser
 from protosphere.models.seeded import drawn
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import Weights, taken
-from protosphere.runs.round import RunError
+from protosphere.record.round import RunError
 from protosphere.strategies.contract import ClientState, Outcome, State
 from protosphere.strategies.weights import (
     GENERATOR,
@@ -37,6 +34,9 @@ from protosphere.strategies.weights import (
     refuse_other_layouts,
     shared_seed,
 )
+from protosphere.wire.checks import MessageError
+from protosphere.wire.payloads import Identity, Parts, Payload
+from protosphere.wire.weights import check_tensors
 
 BATCH = 32  # of generated features, here and there
 DECAY = 0.98  # a round, of the server's rate and of the weights of a client's terms

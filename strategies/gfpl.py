@@ -28,10 +28,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.federation.seeds import derive
-from protosphere.federation.settings import AtLeastOne, Count, NotNegative, Positive, SettingError, Share
-from protosphere.federation.wire.payloads import Payload, from_tensors, to_tensors
-from protosphere.federation.wire.transforms import RoundedShares
+from protosphere.core.errors import SettingError
+from protosphere.core.seeds import derive
+from protosphere.core.settings import AtLeastOne, Count, NotNegative, Positive, Share
 from protosphere.models.heads import DualClassifierModel
 from protosphere.models.optim import EagerSGD
 from protosphere.models.split import SplitModel
@@ -59,6 +58,8 @@ from protosphere.strategies.contract import (
     State,
     method_settings,
 )
+from protosphere.wire.payloads import Payload, from_tensors, to_tensors
+from protosphere.wire.transforms import RoundedShares
 
 RETRAIN = "retrain"
 # Weights are shares of n_ij rows, which are not to leave: as coarse as this, n of them are 1/16 wrong together at most.

@@ -8,7 +8,7 @@ Departures. Weighted by n_i as in the paper (the authors' code takes the plain m
 trained: not built). The head is drawn alike for all architectures.
 """
 
-from protosphere.federation.settings import RECEIVED
+from protosphere.core.settings import RECEIVED
 from protosphere.strategies.contract import Method
 from protosphere.strategies.weights import HEAD, SHARED_RULES, AveragedWeights, SharedObjective, both_ways
 

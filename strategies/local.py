@@ -4,7 +4,7 @@ Each client trains its private model on its own rows with cross-entropy; its pro
 Nothing goes up or down but the figures that every method reports.
 """
 
-from protosphere.federation.settings import RULES
+from protosphere.core.settings import RULES
 from protosphere.strategies.contract import NOTHING, Method, Objective, ServerHalf
 
 

@@ -21,8 +21,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from protosphere.federation.seeds import derive
-from protosphere.federation.settings import AtLeastOne, NotNegative, Positive, SettingError
+from protosphere.core.errors import SettingError
+from protosphere.core.seeds import derive
+from protosphere.core.settings import AtLeastOne, NotNegative, Positive
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.alignment import Alignment, align
 from protosphere.prototypes.prototype_set import PrototypeSet

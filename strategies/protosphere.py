@@ -29,9 +29,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from protosphere.federation.devices import exact
-from protosphere.federation.settings import RULES, AtLeastOne, Count, Positive, Settings
-from protosphere.federation.wire.payloads import Parts, Payload, parts_of
+from protosphere.core.devices import exact
+from protosphere.core.settings import RULES, AtLeastOne, Count, Positive, Settings
 from protosphere.prototypes.discriminant import covariance_of_sums
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Layout, Weights
@@ -69,6 +68,7 @@ from protosphere.strategies.statistics import (
     impossible_scatter,
     usual_samples,
 )
+from protosphere.wire.payloads import Parts, Payload, parts_of
 
 SCATTER = "scatter"
 MEANS = Spec("prototypes")

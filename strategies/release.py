@@ -14,14 +14,14 @@ from dataclasses import replace
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from protosphere.federation.settings import SettingError, Settings
-from protosphere.federation.wire.payloads import Parts, Payload, class_vectors, kind_of, parts_of
-from protosphere.models import ModelError
+from protosphere.core.errors import ModelError, SettingError
+from protosphere.core.settings import Settings
 from protosphere.models.encoder import check_encoder
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies.contract import Exchange, Method, Options, Spec
+from protosphere.wire.payloads import Parts, Payload, class_vectors, kind_of, parts_of
 
 RULE, POOL = "encoder", "pool"
 MEANS = Spec("prototypes", "encoder-means")

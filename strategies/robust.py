@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from protosphere.federation.wire.payloads import Parts
 from protosphere.prototypes.aggregation import geometric_median, trimmed_mean, values_cut
 from protosphere.prototypes.weights import STATISTICS, Weights
-from protosphere.strategies.rounds.waiting import Waiting
+from protosphere.record.uploads import Waiting
+from protosphere.wire.payloads import Parts
 
 
 def robust_mean(uploads: Mapping[int, Parts], members: Sequence[int], part: str, how: str, trim: float) -> Tensor:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from protosphere.federation.wire.payloads import Payload
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.wire.payloads import Payload
 
 
 @dataclass

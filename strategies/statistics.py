@@ -20,11 +20,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from protosphere.federation.wire.payloads import EVERYONE, Identity, Payload
 from protosphere.prototypes.agreement import FEW, Disagreement, disagreement
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.runs.round import RunError
+from protosphere.record.round import RunError
 from protosphere.strategies.contract import State
+from protosphere.wire.payloads import EVERYONE, Identity, Payload
 
 Outliers = Literal["leave-out", "keep"]
 HEAVIEST = 5.0

@@ -26,9 +26,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.payloads import Identity
-from protosphere.federation.wire.transforms import SignificantBits
+from protosphere.core.errors import SettingError
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import (
@@ -48,6 +46,8 @@ from protosphere.strategies.contract import (
     method_settings,
 )
 from protosphere.strategies.fedtgp import FedTGP, FedTGPSettings
+from protosphere.wire.payloads import Identity
+from protosphere.wire.transforms import SignificantBits
 
 WITHHELD_ROWS = 1e6  # of a client that does not tell: norms of its sums are measured in so many
 UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from protosphere.federation.settings import SettingError, shown
-from protosphere.models import plugins
+from protosphere.core import plugins
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import shown
 from protosphere.models.text import reads_text
 from protosphere.strategies import unpacked
 

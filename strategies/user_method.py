@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from protosphere.models import plugins
+from protosphere.core import plugins
 from protosphere.strategies.contract import Loss, Method, Objective, Outcome, Phase
 
 FAILED = 101  # beyond Flower's own error codes: what a client answers whose method fails

@@ -20,12 +20,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from protosphere.federation.seeds import derive
-from protosphere.federation.settings import RECEIVED, RULES, SettingError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import Identity, Parts, Payload
-from protosphere.federation.wire.weights import layout_lines, read_layouts
-from protosphere.federation.words import LONGEST_NAME, one_line, quoted
+from protosphere.core.errors import SettingError
+from protosphere.core.seeds import derive
+from protosphere.core.settings import RECEIVED, RULES
+from protosphere.core.text import LONGEST_NAME, one_line, quoted
 from protosphere.models import model_names
 from protosphere.models.seeded import drawn
 from protosphere.models.split import SplitModel
@@ -43,6 +41,9 @@ from protosphere.strategies.contract import (
     method_settings,
 )
 from protosphere.strategies.robust import robust_mean
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity, Parts, Payload
+from protosphere.wire.weights import layout_lines, read_layouts
 
 EXTRACTOR, BACKBONE, HEAD = "extractor", "backbone", "head"
 COMPANION, SCALE, GENERATOR = "companion", "scale", "generator"

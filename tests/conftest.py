@@ -12,9 +12,9 @@ import torch
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from protosphere.experiments.runtime import grid as local_grid
+from protosphere.launch import grid as local_grid
 from protosphere.server_app import app
-from protosphere.strategies.rounds.flower import PrototypeStrategy
+from protosphere.server_app.rounds import PrototypeStrategy
 
 # Small and quick: 400 of the digits, narrow features, models without convolutions unless a test asks for others.
 QUICK = {"rounds": 2, "max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu"}

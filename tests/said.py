@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from protosphere.runs.origin import machine
+from protosphere.record.provenance import machine
 
 ATEN = torch.ops.aten
 # scalars, shapes that depend on values, and solvers that look whether they could

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import answers, site_costs
 from benchmarks.answers import Answer, page, picture
-from protosphere.experiments.compare.paired import difference
+from protosphere.comparison.paired import difference
 
 HEAD = ["row", "method", "strategy", "seed", "status", "metric: headline", "metric: classifier final"]
 HEAD += ["payload_bytes", "rounds"]

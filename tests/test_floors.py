@@ -16,15 +16,16 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     ("protosphere",),
     ("cli",),
-    ("experiments",),
+    ("comparison",),
+    ("launch",),
     ("serving",),
     ("server_app", "client_app"),
     ("reports",),
     ("strategies",),
-    ("runs",),
-    ("federation",),
+    ("record",),
+    ("wire",),
     ("models", "data"),
-    ("prototypes",),
+    ("prototypes", "core"),
 )
 FLOOR = {room: height for height, rooms in enumerate(reversed(FLOORS)) for room in rooms}
 # where the brief of the product wants them; all others lie in protosphere/
@@ -33,7 +34,7 @@ INSIDE = FLOOR.keys() - AT_THE_ROOT - {"protosphere"}
 OUTSIDE_OF_PROTOTYPES = {"torch", "numpy", "scipy", "threadpoolctl"} | sys.stdlib_module_names
 OLD_FLOWER = ("flwr.server", "flwr.client")
 PRIVATE_FLOWER = "flwr.supercore"
-KEEPER_OF_THE_PRIVATE_IMPORT = "protosphere/experiments/runtime/grid.py"
+KEEPER_OF_THE_PRIVATE_IMPORT = "protosphere/launch/grid.py"
 FLOWER_RANGE = "flwr[simulation]>=1.39,<1.40"
 
 
@@ -168,6 +169,12 @@ def test_the_house_keeps_its_rules():
     assert violations(ROOT) == []
 
 
+def test_the_picture_of_the_house_is_drawn_from_its_imports():
+    from tests.architecture import PICTURE, imported_rooms, picture
+
+    assert PICTURE.read_text() == picture(imported_rooms(ROOT)), "draw it anew: python -m tests.architecture"
+
+
 def test_no_method_is_named_in_the_client():
     assert method_names_in_client(ROOT, METHODS) == []
 
@@ -191,43 +198,39 @@ def test_the_private_import_belongs_to_this_range_of_flower():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert [name for name in project["dependencies"] if name.startswith("flwr[")] == [FLOWER_RANGE]
     text = (ROOT / KEEPER_OF_THE_PRIVATE_IMPORT).read_text()
-    used = [
-        each
-        for each in imports(ast.parse(text), "protosphere.experiments.runtime")
-        if within(each.module, PRIVATE_FLOWER)
-    ]
+    used = [each for each in imports(ast.parse(text), "protosphere.launch") if within(each.module, PRIVATE_FLOWER)]
     assert [(each.module, each.names) for each in used] == [("flwr.supercore.task_identity", ("TaskIdentity",))]
 
 
 # --- the walker itself, on houses built to fall -------------------------------------------------------------
 
 BAD = [
-    ("protosphere/federation/x.py", "from protosphere.strategies import METHODS", "federation imports strategies"),
+    ("protosphere/core/x.py", "from protosphere.strategies import METHODS", "core imports strategies"),
     ("data/x.py", "import protosphere.models.split as split", "data imports models"),
     ("client_app/x.py", "from strategies import METHODS", "a room without the one name: strategies"),
     ("protosphere/cli/x.py", "import protosphere", "cli imports protosphere"),
     ("client_app/x.py", "from protosphere import server_app", "client_app imports server_app"),
     (
-        "protosphere/federation/deep/x.py",
+        "protosphere/core/deep/x.py",
         "def f():\n    if True:\n        from protosphere.cli import main",
-        "federation imports cli",
+        "core imports cli",
     ),
     (
-        "protosphere/federation/x.py",
+        "protosphere/core/x.py",
         "import importlib\nimportlib.import_module('protosphere.strategies.local')",
-        "federation imports strategies",
+        "core imports strategies",
     ),
-    ("protosphere/federation/x.py", "from protosphere.prototypes.sphere import _helper", "private name of prototypes"),
+    ("protosphere/wire/x.py", "from protosphere.prototypes.sphere import _helper", "private name of prototypes"),
     (
-        "protosphere/federation/x.py",
+        "protosphere/wire/x.py",
         "import protosphere.prototypes.sphere\nprotosphere.prototypes.sphere._helper()",
         "prototypes.sphere._helper",
     ),
-    ("protosphere/federation/x.py", "from protosphere.prototypes.sphere import Thing\nThing._made()", "Thing._made"),
+    ("protosphere/wire/x.py", "from protosphere.prototypes.sphere import Thing\nThing._made()", "Thing._made"),
     ("protosphere/prototypes/x.py", "import flwr", "prototypes imports flwr"),
     ("strategies/x.py", "from flwr.server.strategy import FedAvg", "deprecated Flower"),
     ("client_app/x.py", "import flwr.client", "deprecated Flower"),
-    ("protosphere/federation/x.py", "from flwr.supercore.task_identity import TaskIdentity", "private Flower"),
+    ("protosphere/core/x.py", "from flwr.supercore.task_identity import TaskIdentity", "private Flower"),
 ]
 
 
@@ -251,7 +254,7 @@ def test_the_walker_sees(tmp_path, place, text, said):
     [
         (
             "strategies/x.py",
-            "import protosphere.federation.seeds\nfrom protosphere.prototypes import sphere\nsphere.public()",
+            "import protosphere.core.seeds\nfrom protosphere.prototypes import sphere\nsphere.public()",
         ),
         (
             "strategies/x.py",
@@ -260,10 +263,10 @@ def test_the_walker_sees(tmp_path, place, text, said):
         ),
         ("strategies/x.py", "from . import base\nfrom .base import Thing"),
         (
-            "protosphere/experiments/x.py",
+            "protosphere/comparison/x.py",
             "import protosphere.server_app.app\nimport protosphere.client_app.app\nfrom protosphere import data",
         ),
-        ("protosphere/experiments/runtime/grid.py", "from flwr.supercore.task_identity import TaskIdentity"),
+        ("protosphere/launch/grid.py", "from flwr.supercore.task_identity import TaskIdentity"),
         (
             "protosphere/prototypes/x.py",
             "from __future__ import annotations\nimport math, numpy as np\nfrom scipy import linalg",
@@ -279,12 +282,10 @@ def test_the_walker_lets_pass(tmp_path, place, text):
 def test_the_walker_resolves_relative_imports(tmp_path):
     # `from ...` out of a room reaches the next one
     found = violations(
-        build(
-            tmp_path, "protosphere/federation/deep/x.py", "from ...strategies import base\nfrom ..seeds import derive"
-        )
+        build(tmp_path, "protosphere/core/deep/x.py", "from ...strategies import base\nfrom ..seeds import derive")
     )
     assert len(found) == 1
-    assert "federation imports strategies" in found[0]
+    assert "core imports strategies" in found[0]
 
 
 @pytest.mark.parametrize(

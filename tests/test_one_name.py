@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from protosphere.federation.settings import SettingError
+from protosphere.core.errors import SettingError
 from protosphere.strategies import load_method
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,9 +98,9 @@ def test_a_wheel_holds_one_name(pythons):
     tops = {path.name for path in own.iterdir()} - {"zz_others.pth"}
     assert {name for name in tops if not name.endswith(".dist-info")} == {"protosphere"}
     below = {path.parent.name for path in (own / "protosphere").glob("*/__init__.py")}
-    assert below >= {*AT_THE_ROOT, "cli", "federation", "runs"}
+    assert below >= {*AT_THE_ROOT, "cli", "core", "record"}
     assert not below & {"tests", "benchmarks", "deploy"}
-    assert (own / "protosphere" / "experiments" / "presets" / "spiral.toml").is_file()
+    assert (own / "protosphere" / "presets" / "spiral.toml").is_file()
 
 
 @pytest.mark.parametrize("name", AT_THE_ROOT)

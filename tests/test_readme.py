@@ -8,7 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from protosphere.experiments.settings_tables import all_settings, with_defaults, with_rows
+from protosphere.cli.settings_tables import all_settings, with_defaults, with_rows
 from protosphere.strategies import METHODS, known_settings
 
 ROOT = Path(__file__).resolve().parents[1]

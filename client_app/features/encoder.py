@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from protosphere.client_app.site import NodeConfig, text
+from protosphere.core.devices import exact_on
+from protosphere.core.errors import ModelError, SettingError
+from protosphere.core.settings import shown
 from protosphere.data.client_data import ClientData, Rows, TokenTransform
-from protosphere.federation.devices import exact_on
-from protosphere.federation.settings import SettingError, shown
-from protosphere.federation.wire.payloads import Evaluation, Payload
-from protosphere.models import ModelError
 from protosphere.models.encoder import Encoder, has_place, public_encoder
 from protosphere.models.text import Tokens, reads_text
 from protosphere.strategies import Run
 from protosphere.strategies.contract import ClientState, Objective
 from protosphere.strategies.encoder_space import directions
 from protosphere.strategies.release import POOL, RULE
+from protosphere.wire.payloads import Evaluation, Payload
 
 ROWS_AT_ONCE = 256
 ENCODER = "encoder"  # in client.json

@@ -13,23 +13,24 @@ from typing import Any
 
 from torch import Tensor
 
-from protosphere.client_app.diary import append
-from protosphere.client_app.encoded import Encoded
-from protosphere.client_app.ledger import Asked, Ledger, Limit
+from protosphere.client_app.features.encoder import Encoded
+from protosphere.client_app.features.privacy_ledger import Asked, Ledger, Limit
+from protosphere.client_app.message_log import append
 from protosphere.client_app.site import NodeConfig, text
 from protosphere.client_app.store import Store
-from protosphere.client_app.trainer import Stages
+from protosphere.client_app.train import Stages
+from protosphere.core.errors import SettingError
+from protosphere.core.home import OtherHomeError, home
+from protosphere.core.settings import Settings
 from protosphere.data.assignment import DataSpec
 from protosphere.data.client_data import ClientData
-from protosphere.federation.homes import OtherHomeError
-from protosphere.federation.settings import SettingError, Settings, home
-from protosphere.federation.wire.payloads import Identity, Instruction, Payload, Report
 from protosphere.prototypes.accounting import rho_of
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import Shape, class_sums, finished
 from protosphere.strategies import Run
 from protosphere.strategies.contract import Objective
 from protosphere.strategies.release import encoder_scores, parted
+from protosphere.wire.payloads import Identity, Instruction, Payload, Report
 
 log = logging.getLogger("protosphere")
 

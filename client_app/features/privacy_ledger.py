@@ -28,10 +28,10 @@ from filelock import FileLock
 from safetensors import SafetensorError
 from torch import Tensor
 
-from protosphere.data import ToldError
-from protosphere.data.files import LARGEST_RECORD, read_whole, replacing, sync
-from protosphere.data.sealed import read_sealed, sealed
-from protosphere.data.tensor_files import NAME, read_tensors, write_tensors
+from protosphere.core.checksums import read_sealed, sealed
+from protosphere.core.errors import ToldError
+from protosphere.core.files import LARGEST_RECORD, read_whole, replacing, sync
+from protosphere.core.tensor_files import NAME, read_tensors, write_tensors
 from protosphere.prototypes.accounting import epsilon_of
 from protosphere.prototypes.discrete_gaussian import draw
 from protosphere.prototypes.release import Shape, noisy

@@ -11,10 +11,10 @@ from protosphere.cli import complete
 from protosphere.cli.options import Trust, end
 
 if TYPE_CHECKING:
-    from protosphere.experiments.compare.cells import Cell
-    from protosphere.experiments.compare.folder import ComparisonFolder
-    from protosphere.experiments.compare.machine import Share
-    from protosphere.experiments.compare.plan import Comparison
+    from protosphere.comparison.folder import ComparisonFolder
+    from protosphere.comparison.plan import Comparison
+    from protosphere.comparison.resources import Share
+    from protosphere.comparison.trials import Cell
 
 FAILED = 1
 BAD_INPUT = 2
@@ -177,11 +177,9 @@ def compare(
     by --resume. Exits 0 when every cell was completed, 1 when some failed, 2 when nothing could start, and 128 + n on
     signal n.
     """
-    from protosphere.data import DataError
-    from protosphere.experiments.compare.machine import cluster_share, share
-    from protosphere.experiments.runtime.cluster import cluster_at
-    from protosphere.federation.settings import SettingError
-    from protosphere.models import ModelError
+    from protosphere.comparison.resources import cluster_share, share
+    from protosphere.core.errors import DataError, ModelError, SettingError
+    from protosphere.launch.ray_cluster import cluster_at
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
     narrowing |= {"baseline": baseline}
@@ -209,7 +207,7 @@ def compare(
             cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
             machine = share(cells, jobs=jobs, cpus_per_client=cpus, gpus_per_client=gpus, in_process=not flower)
         if folder is None:
-            from protosphere.experiments.compare.folder import ComparisonFolder
+            from protosphere.comparison.folder import ComparisonFolder
 
             folder = ComparisonFolder.create(comparison, cells, results, jobs)
         with folder.held():
@@ -235,12 +233,12 @@ def _resolved(
     data: Sequence[str],
     scale: float,
 ) -> "tuple[Comparison, list[Cell]]":
-    from protosphere.experiments.compare.cells import cells
-    from protosphere.experiments.compare.choice import chosen, listed, named
-    from protosphere.experiments.compare.plan import load
-    from protosphere.experiments.compare.sweep import swept
-    from protosphere.experiments.runtime.run_config import RunConfig, read_assignments
-    from protosphere.federation.settings import SettingError
+    from protosphere.comparison.plan import load
+    from protosphere.comparison.selection import chosen, listed, named
+    from protosphere.comparison.sweep import swept
+    from protosphere.comparison.trials import cells
+    from protosphere.core.errors import SettingError
+    from protosphere.launch.run_config import RunConfig, read_assignments
 
     comparison = load(file, preset, listed(narrowing["methods"]))
     comparison = chosen(comparison, **narrowing, target=target, own_data=not file and not preset)
@@ -260,8 +258,8 @@ def _resolved(
 
 
 def _resumed(name: str, results: str, refused: bool, trust: bool) -> "tuple[Comparison, list[Cell], ComparisonFolder]":
-    from protosphere.experiments.compare.folder import ComparisonFolder
-    from protosphere.federation.settings import SettingError
+    from protosphere.comparison.folder import ComparisonFolder
+    from protosphere.core.errors import SettingError
 
     if refused:
         raise SettingError(
@@ -278,9 +276,9 @@ def _run(
     from rich.console import Console
 
     from protosphere.cli.compare_bar import Bar
-    from protosphere.experiments.compare.cells import scaled_words
-    from protosphere.experiments.compare.engine import run_cells
-    from protosphere.experiments.runtime.processes import Interrupted
+    from protosphere.comparison.engine import run_cells
+    from protosphere.comparison.trials import scaled_words
+    from protosphere.launch.processes import Interrupted
 
     typer.echo(f"results: {folder.path}")
     for words in scaled_words(cells):
@@ -304,7 +302,7 @@ def _run(
 
 
 def _reuse(folder: "ComparisonFolder", cells: "Sequence[Cell]") -> None:
-    from protosphere.experiments.compare.reuse import reuse
+    from protosphere.comparison.reuse import reuse
 
     found = reuse(folder, cells)
     for cell in cells:
@@ -314,8 +312,8 @@ def _reuse(folder: "ComparisonFolder", cells: "Sequence[Cell]") -> None:
 
 def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]") -> None:
     from protosphere.cli.tables import console
-    from protosphere.experiments.compare import tables
-    from protosphere.experiments.compare.report import write_all
+    from protosphere.comparison import tables
+    from protosphere.comparison.report import write_all
 
     written = write_all(folder, comparison, cells)
     terminal = console()

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from protosphere.experiments.compare.engine import Progress as State
-from protosphere.federation.words import duration
+from protosphere.comparison.engine import Progress as State
+from protosphere.core.text import duration
 
 MOST_SHOWN = 3
 

@@ -31,7 +31,7 @@ def settings(incomplete: str) -> Iterator[str]:
 
 def runs(incomplete: str) -> Iterator[str]:
     """Runs and comparisons of the results folder."""
-    from protosphere.runs.places import results_root
+    from protosphere.record.locations import results_root
 
     root = results_root("")
     names = {path.parent.name for file in ("settings.json", "comparison.json") for path in root.glob(f"*/{file}")}
@@ -39,6 +39,6 @@ def runs(incomplete: str) -> Iterator[str]:
 
 
 def _presets(command: str, incomplete: str) -> Iterator[tuple[str, str]]:
-    from protosphere.experiments.listing import presets as there
+    from protosphere.cli.listing import presets as there
 
     yield from ((name, words) for of, name, words in there() if of == command and name.startswith(incomplete))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from protosphere.experiments.data_view import DataView
+    from protosphere.launch.partition_preview import DataView
 
 BAD_INPUT = 2
 MOST_CLIENTS = 30  # that a terminal shows
@@ -69,13 +69,11 @@ def data(
 
     Exits 0, or 2 when the data or the settings are of no use.
     """
-    from protosphere.data import DataError
-    from protosphere.data.table import write_table
+    from protosphere.core.errors import DataError, ModelError, SettingError
+    from protosphere.data.partition_table import write_table
     from protosphere.data.tabular import write_schema
-    from protosphere.experiments.data_view import refuse_ending, view, write_picture
-    from protosphere.experiments.runtime.run_config import plan
-    from protosphere.federation.settings import SettingError
-    from protosphere.models import ModelError
+    from protosphere.launch.partition_preview import refuse_ending, view, write_picture
+    from protosphere.launch.run_config import plan
 
     try:
         if picture is not None:
@@ -106,7 +104,7 @@ def data(
 def _print(shown: "DataView") -> None:
     from rich.console import Console
 
-    from protosphere.federation.words import one_class
+    from protosphere.core.text import one_class
 
     console = Console(highlight=False, soft_wrap=True)
     for line in (*_about(shown), ""):

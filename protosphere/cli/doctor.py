@@ -39,9 +39,9 @@ def doctor() -> None:
 
 
 def _looked() -> Iterator[tuple[bool, str, str]]:
-    from protosphere.experiments.runtime.connection import FlowerError, find_executable
-    from protosphere.federation.settings import home
-    from protosphere.federation.words import own_version
+    from protosphere.core.home import home
+    from protosphere.core.text import own_version
+    from protosphere.launch.connection import FlowerError, find_executable
 
     yield True, "protosphere", own_version()
     yield True, "system", f"{platform.platform()}, {os.cpu_count()} cores"

@@ -5,13 +5,13 @@ from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
 
-from protosphere.experiments.settings_tables import PAGE, ROOT, ROW, all_settings
+from protosphere.cli.settings_tables import PAGE, ROOT, ROW, all_settings
 from protosphere.models import FAMILIES
 from protosphere.models.small import SMALL
 from protosphere.strategies import METHODS, load_method
 from protosphere.strategies.contract import Options
 
-PRESETS = Path(__file__).parent / "presets"
+PRESETS = Path(__file__).parents[1] / "presets"
 
 
 def methods() -> Iterator[tuple[str, str, str, str, str]]:

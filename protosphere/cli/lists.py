@@ -18,7 +18,7 @@ def methods(search: Search = "") -> None:
 
     Exits 0.
     """
-    from protosphere.experiments.listing import methods as rows
+    from protosphere.cli.listing import methods as rows
 
     _print(("strategy", "what it is", "up", "down", "architectures"), rows(), search)
 
@@ -28,7 +28,7 @@ def models(search: Search = "") -> None:
 
     Exits 0.
     """
-    from protosphere.experiments.listing import models as rows
+    from protosphere.cli.listing import models as rows
 
     _print(("family", "models"), rows(), search)
 
@@ -38,7 +38,7 @@ def presets(search: Search = "") -> None:
 
     Exits 0.
     """
-    from protosphere.experiments.listing import presets as rows
+    from protosphere.cli.listing import presets as rows
 
     _print(("for", "--preset", "what it is"), rows(), search)
 
@@ -48,7 +48,7 @@ def settings(search: Search = "") -> None:
 
     Exits 0; 1 where no setting has the word.
     """
-    from protosphere.experiments.listing import settings as rows
+    from protosphere.cli.listing import settings as rows
 
     _print(("setting", "default", "allowed", "meaning"), rows(), search)
 

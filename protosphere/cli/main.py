@@ -18,7 +18,7 @@ from protosphere.cli.privacy import privacy
 from protosphere.cli.report import report
 from protosphere.cli.run import run
 from protosphere.cli.runs import app as runs
-from protosphere.federation.startup import end_at_once
+from protosphere.core.startup import end_at_once
 
 app = typer.Typer(
     cls=Group,

@@ -30,7 +30,7 @@ def measure(
 
     Exits 1 where some inputs could not be read: they are told, and left out of every figure.
     """
-    from protosphere.serving.labelled import confusion
+    from protosphere.serving.labelled_data import confusion
 
     counts = confusion(judged, len(trained.class_names))
     if csv is not None:
@@ -69,8 +69,8 @@ def tell_unknown(answers: "Sequence[Answer]") -> None:
 
 def write_answers(path: Path, judged: "Sequence[tuple[int | None, Answer]]", names: Sequence[str]) -> None:
     """A row an input: its name, its class where that is known, the prediction and its probability."""
-    from protosphere.data.files import replacing
-    from protosphere.reports.numbers import as_csv
+    from protosphere.core.files import replacing
+    from protosphere.reports.csv_files import as_csv
 
     rows: list[list[object]] = [["input", "label", "prediction", "probability"]]
     for label, answer in judged:

@@ -58,11 +58,11 @@ def predict(
     """
     from protosphere.cli.measure import measure, tell_problems, tell_unknown, write_answers
     from protosphere.client_app.client import USER_ERRORS
-    from protosphere.federation.settings import SettingError
-    from protosphere.serving.labelled import holds_labels, judge, read_labelled
+    from protosphere.core.errors import SettingError
+    from protosphere.serving.input_rows import answers_to, holds_rows, read_rows
+    from protosphere.serving.labelled_data import holds_labels, judge, read_labelled
     from protosphere.serving.predict import open_trained
     from protosphere.serving.predict import predict as answers_of
-    from protosphere.serving.rows import answers_to, holds_rows, read_rows
 
     try:
         trained = open_trained(state, device, encoder, trust)

@@ -25,8 +25,8 @@ def privacy(
 
     Exits 0, or 2 when the ledger cannot be read or written.
     """
-    from protosphere.client_app.ledger import RENEWED, Ledger, LedgerError
-    from protosphere.federation.settings import home
+    from protosphere.client_app.features.privacy_ledger import RENEWED, Ledger, LedgerError
+    from protosphere.core.home import home
     from protosphere.prototypes.accounting import epsilon_of
 
     ledger = Ledger((Path(state).expanduser() if state else home()) / "privacy")

@@ -59,9 +59,9 @@ def report(
     if state:
         _own_figures(Path(state).expanduser())
         return
-    from protosphere.federation.settings import SettingError
+    from protosphere.core.errors import SettingError
+    from protosphere.record.locations import find_run, results_root
     from protosphere.reports.report import write_report
-    from protosphere.runs.places import find_run, results_root
 
     try:
         if folder == "latest":
@@ -77,7 +77,7 @@ def report(
 
 
 def _own_page(folder: Path, target: Path) -> None:
-    from protosphere.federation.settings import SettingError
+    from protosphere.core.errors import SettingError
     from protosphere.reports.site import write_site
 
     try:
@@ -90,7 +90,7 @@ def _own_page(folder: Path, target: Path) -> None:
 
 def _own_figures(folder: Path) -> None:
     """A line a round: test accuracy by rule, what the client trained on, and what went wrong."""
-    from protosphere.data.sealed import read_sealed_lines
+    from protosphere.core.checksums import read_sealed_lines
 
     file = folder / "figures.jsonl"
     if (folder / "client.json").is_file() and not file.exists():

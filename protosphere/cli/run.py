@@ -13,10 +13,10 @@ import typer
 from protosphere.cli import complete
 from protosphere.cli.display import Display
 from protosphere.cli.options import Preset, Trust, end
-from protosphere.federation.startup import uncollected
+from protosphere.core.startup import uncollected
 
 if TYPE_CHECKING:
-    from protosphere.experiments.runtime.run_config import Plan
+    from protosphere.launch.run_config import Plan
 
 
 class Engine(StrEnum):
@@ -136,7 +136,7 @@ def run(
     _refuse_idle_engine(in_process, workers, engine, cohort_size, cuda_graphs)
     if outcome is not None:
         _clear(outcome)
-    from protosphere.experiments.runtime.processes import Interrupted, interruptible
+    from protosphere.launch.processes import Interrupted, interruptible
 
     cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
     with Display() as display:
@@ -207,13 +207,11 @@ def _planned(
     resources: tuple[int, float],
 ) -> "Plan | _Ending":
     with uncollected():
-        from protosphere.data import DataError
-        from protosphere.experiments.runtime.cluster import cluster_at
-        from protosphere.experiments.runtime.launch import check_resources
-        from protosphere.experiments.runtime.run_config import plan
-        from protosphere.federation.devices import device_of
-        from protosphere.federation.settings import SettingError
-        from protosphere.models import ModelError
+        from protosphere.core.devices import device_of
+        from protosphere.core.errors import DataError, ModelError, SettingError
+        from protosphere.launch.flower_run import check_resources
+        from protosphere.launch.ray_cluster import cluster_at
+        from protosphere.launch.run_config import plan
 
     try:
         if ray:
@@ -241,7 +239,7 @@ def _planned(
 def _run_flower(
     wanted: "Plan", cpus: int, gpus: float, verbose: bool, connection: str, ray: str, display: Display
 ) -> _Ending:
-    from protosphere.experiments.runtime.launch import RunInterrupted, launch
+    from protosphere.launch.flower_run import RunInterrupted, launch
 
     if connection:
         number = f"{wanted.clients} clients" if wanted.clients else "as many clients as its nodes say"
@@ -279,10 +277,10 @@ def _run_flower(
 def _run_here(
     wanted: "Plan", workers: int, together: tuple[int | None, bool] | None, verbose: bool, display: Display
 ) -> _Ending:
-    from protosphere.experiments.runtime.afterwards import stopped
-    from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
-    from protosphere.experiments.runtime.launch import KeptLines
-    from protosphere.experiments.runtime.processes import Interrupted, interruptible
+    from protosphere.launch.flower_run import KeptLines
+    from protosphere.launch.grid import LocalGrid, run_in_process
+    from protosphere.launch.processes import Interrupted, interruptible
+    from protosphere.launch.unfinished_run import stopped
     from protosphere.server_app.app import USER_ERRORS
 
     display.stage("starting the clients")
@@ -294,7 +292,7 @@ def _run_here(
 
     grid_of: Callable[..., LocalGrid] = LocalGrid
     if together is not None:
-        from protosphere.experiments.runtime.cohorts import SIZE, CohortGrid
+        from protosphere.launch.cohort_grid import SIZE, CohortGrid
 
         grid_of = partial(CohortGrid, size=together[0] or SIZE, graphs=together[1])
     try:
@@ -319,8 +317,8 @@ def _run_here(
 
 def _afterwords(ending: _Ending, options: Mapping[str, object], elsewhere: str) -> list[str]:
     """Where the report of what there is lies, what goes on with the run, and its log."""
-    from protosphere.experiments.runtime.afterwards import left_of
-    from protosphere.experiments.runtime.processes import interruptible
+    from protosphere.launch.processes import interruptible
+    from protosphere.launch.unfinished_run import left_of
 
     given = [
         word for name, value in options.items() if value for word in ([name] if value is True else [name, str(value)])
@@ -343,7 +341,7 @@ def _clear(outcome: Path) -> None:
 
 
 def _leave(outcome: Path, ending: _Ending) -> None:
-    from protosphere.data.files import replacing
+    from protosphere.core.files import replacing
 
     folder = str(ending.folder) if ending.folder and ending.folder.is_dir() else None
     told = {"code": ending.code, "folder": folder, "reason": ending.words}

@@ -33,12 +33,12 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     from rich.table import Table
 
     from protosphere.cli.tables import console
+    from protosphere.comparison.stored_runs import kept
+    from protosphere.core.plugins import stem
+    from protosphere.core.text import without_middle
     from protosphere.data.domains import short_name
-    from protosphere.experiments.kept import kept
-    from protosphere.federation.words import without_middle
-    from protosphere.models.plugins import stem
-    from protosphere.runs.lines import readable_size
-    from protosphere.runs.places import results_root
+    from protosphere.record.locations import results_root
+    from protosphere.record.metrics_lines import readable_size
 
     found = kept(results)
     if not found:
@@ -96,9 +96,9 @@ def compare(
     from rich.table import Table
 
     from protosphere.cli.tables import console
-    from protosphere.experiments.kept import find
-    from protosphere.experiments.side_by_side import differing_settings, figures, gain
-    from protosphere.federation.settings import SettingError
+    from protosphere.comparison.runs import differing_settings, figures, gain
+    from protosphere.comparison.stored_runs import find
+    from protosphere.core.errors import SettingError
     from protosphere.reports.results import read_results
 
     try:
@@ -148,9 +148,9 @@ def delete(
 
     Exits 0; 1 where nobody said yes; 2 where a name is no run, or one is being written: then nothing is deleted.
     """
-    from protosphere.experiments.kept import delete as away
-    from protosphere.experiments.kept import find
-    from protosphere.federation.settings import SettingError
+    from protosphere.comparison.stored_runs import delete as away
+    from protosphere.comparison.stored_runs import find
+    from protosphere.core.errors import SettingError
 
     try:
         folders = [find(name, _in(context, results)) for name in names]

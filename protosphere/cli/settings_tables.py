@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from protosphere.federation.settings import Settings
+from protosphere.core.settings import Settings
 from protosphere.strategies import METHODS, load_method
 
 ROOT = Path(__file__).resolve().parents[2]

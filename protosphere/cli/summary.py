@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from protosphere.cli.tables import console
-from protosphere.runs.lines import capped_words, readable_size
+from protosphere.record.metrics_lines import capped_words, readable_size
 
 # client-best-unweighted, which few presets ask for, would make the table wider than a terminal
 FIGURES = ("selected", "best", "client-best", "last-5", "final")

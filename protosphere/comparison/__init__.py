@@ -1,1 +1,1 @@
-"""Methods compared: cells of a table, run, kept in a folder, worked out and shown."""
+"""Methods compared: trials of a table, run, kept in a folder, summed up and shown."""

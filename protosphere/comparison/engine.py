@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from protosphere.experiments.compare.cells import Cell
-from protosphere.experiments.compare.folder import ComparisonFolder
-from protosphere.experiments.compare.jobs import Finished, Job, Processes, Running
-from protosphere.experiments.compare.machine import Share
-from protosphere.experiments.compare.tasks import Tasks, tasks
-from protosphere.experiments.runtime.guardian import guarded
-from protosphere.experiments.runtime.processes import Family, interruptible
+from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.jobs import Finished, Job, Processes, Running
+from protosphere.comparison.ray_tasks import Tasks, tasks
+from protosphere.comparison.resources import Share
+from protosphere.comparison.trials import Cell
+from protosphere.launch.guardian import guarded
+from protosphere.launch.processes import Family, interruptible
 
 LOOK = 0.2  # seconds
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from protosphere.experiments.compare.cells import Cell
-from protosphere.experiments.compare.folder import ComparisonFolder
-from protosphere.experiments.compare.paired import Difference, difference
-from protosphere.experiments.compare.plan import ENSEMBLE, Comparison, Metric
-from protosphere.reports import numbers
-from protosphere.runs.figures import MAJORITY
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.lines import up_to_date
+from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.paired import Difference, difference
+from protosphere.comparison.plan import ENSEMBLE, Comparison, Metric
+from protosphere.comparison.trials import Cell
+from protosphere.record.figures import MAJORITY
+from protosphere.record.folder import RunFolder
+from protosphere.record.metrics_lines import up_to_date
+from protosphere.reports import csv_files
 
 # of a rule in summary.json; a round's number is no figure
 NO_FIGURES = ("selected_round",)
@@ -219,7 +219,7 @@ def differences_csv(comparison: Comparison, found: Sequence[Result]) -> str:
         told = (each.seeds, each.mean, each.low, each.high, each.needed) if each else (0, *[None] * 4)
         words = [row, metric, method, comparison.beside]
         lines.append([*words, *told])
-    return numbers.as_csv(lines)
+    return csv_files.as_csv(lines)
 
 
 def every_difference(
@@ -234,7 +234,7 @@ def every_difference(
 
 def as_csv(comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result], folder: Path) -> str:
     """`every_figure` as a file."""
-    return numbers.as_csv(every_figure(comparison, cells, found, folder))
+    return csv_files.as_csv(every_figure(comparison, cells, found, folder))
 
 
 def every_figure(

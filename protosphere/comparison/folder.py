@@ -13,15 +13,16 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from protosphere.data.files import LARGEST_RECORD, read_whole, replacing
-from protosphere.data.sealed import DamagedError, read_sealed, sealed
-from protosphere.experiments.compare.cells import PLACES, Cell
-from protosphere.experiments.compare.plan import Comparison, Entry, Metric, Printed
-from protosphere.federation.homes import discard_stores
-from protosphere.federation.settings import ENDS, MAY_DIFFER_ON_RESUME, SettingError, is_run_name, plain_name, shown
-from protosphere.federation.words import own_version
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.places import own_folder, results_root
+from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
+from protosphere.comparison.trials import PLACES, Cell
+from protosphere.core.checksums import DamagedError, read_sealed, sealed
+from protosphere.core.errors import SettingError
+from protosphere.core.files import LARGEST_RECORD, read_whole, replacing
+from protosphere.core.home import discard_stores
+from protosphere.core.settings import ENDS, MAY_DIFFER_ON_RESUME, is_run_name, plain_name, shown
+from protosphere.core.text import own_version
+from protosphere.record.folder import RunFolder
+from protosphere.record.locations import own_folder, results_root
 from protosphere.strategies import as_of_today, known_settings
 from protosphere.strategies.trust import named, refuse_untrusted
 

@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from protosphere.experiments.compare.cells import Cell, not_default, toml
-from protosphere.experiments.compare.folder import ComparisonFolder
-from protosphere.experiments.compare.machine import Share
-from protosphere.experiments.runtime.guardian import ROOT
-from protosphere.experiments.runtime.processes import Family
-from protosphere.runs.folder import RunFolder
+from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.resources import Share
+from protosphere.comparison.trials import Cell, not_default, toml
+from protosphere.launch.guardian import ROOT
+from protosphere.launch.processes import Family
+from protosphere.record.folder import RunFolder
 
 OUTPUT = "output.log"
 OUTCOME = "outcome.json"

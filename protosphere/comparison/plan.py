@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import RULES, nearest, refuse_unknown, shown
 from protosphere.data.domains import short_name
-from protosphere.experiments.runtime.run_config import RunConfig, preset_names, refuse_model
-from protosphere.federation.settings import RULES, SettingError, nearest, refuse_unknown, shown
-from protosphere.runs import figures
+from protosphere.launch.run_config import RunConfig, preset_names, refuse_model
+from protosphere.record import figures
 from protosphere.strategies import METHODS, known_settings, load_method
 
 PRESETS = Path(__file__).parents[1] / "presets" / "compare"

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protosphere.experiments.compare.cells import Cell
-from protosphere.experiments.compare.folder import FILE, ComparisonFolder
-from protosphere.experiments.compare.jobs import OUTPUT, PATIENCE, Job
-from protosphere.experiments.compare.machine import Share
-from protosphere.experiments.runtime.cluster import join
-from protosphere.experiments.runtime.grid import run_in_process
-from protosphere.experiments.runtime.launch import KeptLines
-from protosphere.experiments.runtime.processes import import_path
-from protosphere.federation.homes import discard_stores
-from protosphere.runs.folder import RunFolder
+from protosphere.comparison.folder import FILE, ComparisonFolder
+from protosphere.comparison.jobs import OUTPUT, PATIENCE, Job
+from protosphere.comparison.resources import Share
+from protosphere.comparison.trials import Cell
+from protosphere.core.home import discard_stores
+from protosphere.launch.flower_run import KeptLines
+from protosphere.launch.grid import run_in_process
+from protosphere.launch.processes import import_path
+from protosphere.launch.ray_cluster import join
+from protosphere.record.folder import RunFolder
 from protosphere.server_app.app import USER_ERRORS
 
 

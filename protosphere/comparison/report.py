@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from protosphere.experiments.compare.cells import Cell, not_default, scaled_words
-from protosphere.experiments.compare.figures import Result, Spread, as_csv, by_method, differences_csv, results, spread
-from protosphere.experiments.compare.folder import ComparisonFolder
-from protosphere.experiments.compare.plan import Comparison
-from protosphere.experiments.compare.sweep import tuned
-from protosphere.experiments.compare.tables import Grid, floor, grids, latex, markdown
-from protosphere.federation.words import own_version
+from protosphere.comparison.figures import Result, Spread, as_csv, by_method, differences_csv, results, spread
+from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.plan import Comparison
+from protosphere.comparison.sweep import tuned
+from protosphere.comparison.tables import Grid, floor, grids, latex, markdown
+from protosphere.comparison.trials import Cell, not_default, scaled_words
+from protosphere.core.text import own_version
+from protosphere.record.locations import own_folder
 from protosphere.reports import canvas
-from protosphere.reports.numbers import as_csv as numbers_csv
+from protosphere.reports.csv_files import as_csv as numbers_csv
 from protosphere.reports.page import (
     Html,
     details,
@@ -29,7 +30,6 @@ from protosphere.reports.page import (
     write,
 )
 from protosphere.reports.pictures import plain_numbers
-from protosphere.runs.places import own_folder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

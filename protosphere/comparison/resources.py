@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protosphere.experiments.compare.cells import Cell
-from protosphere.experiments.runtime.cluster import Cluster
-from protosphere.experiments.runtime.launch import check_resources
-from protosphere.federation.settings import SettingError
+from protosphere.comparison.trials import Cell
+from protosphere.core.errors import SettingError
+from protosphere.launch.flower_run import check_resources
+from protosphere.launch.ray_cluster import Cluster
 
 GPUS = "CUDA_VISIBLE_DEVICES"
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from protosphere.experiments.compare.cells import Cell
-from protosphere.experiments.compare.folder import INDIFFERENT, ComparisonFolder
-from protosphere.federation.settings import SettingError
-from protosphere.models import plugins
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.origin import versions
+from protosphere.comparison.folder import INDIFFERENT, ComparisonFolder
+from protosphere.comparison.trials import Cell
+from protosphere.core import plugins
+from protosphere.core.errors import SettingError
+from protosphere.record.folder import RunFolder
+from protosphere.record.provenance import versions
 
 # of the run alone: with its token the comparison could take its clients' models away
 NOT_COPIED = ("token", "checkpoint.safetensors", ".lock", "status.json")

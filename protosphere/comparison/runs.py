@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protosphere.experiments.compare.plan import OF_A_ROW
-from protosphere.federation.settings import ENDS, MAY_DIFFER_ON_RESUME, SettingError
+from protosphere.comparison.plan import OF_A_ROW
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import ENDS, MAY_DIFFER_ON_RESUME
+from protosphere.record.metrics_lines import readable_size
 from protosphere.reports.results import Line, Results
-from protosphere.runs.lines import readable_size
 
 RESAMPLES = 10_000
 # runs that differ in none of these have the same clients with the same rows

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError, SettingError
+from protosphere.core.home import home
 from protosphere.data.assignment import assignment, open_data
-from protosphere.data.table import TABLE
-from protosphere.experiments.runtime.run_config import DEFAULT_CLIENTS, RunConfig
-from protosphere.federation.data_spec import data_spec
-from protosphere.federation.settings import SettingError, home
+from protosphere.data.from_settings import data_spec
+from protosphere.data.partition_table import TABLE
+from protosphere.launch.run_config import DEFAULT_CLIENTS, RunConfig
 from protosphere.models import model_names
 from protosphere.strategies import read_settings
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from protosphere.data.domains import short_name
-from protosphere.experiments.compare.folder import INDIFFERENT
-from protosphere.experiments.compare.plan import (
+from protosphere.comparison.folder import INDIFFERENT
+from protosphere.comparison.plan import (
     Comparison,
     Entry,
     entry_of,
@@ -19,8 +18,10 @@ from protosphere.experiments.compare.plan import (
     seeds_of,
     target_of,
 )
-from protosphere.experiments.data_view import OF_PARTITION
-from protosphere.federation.settings import Scalar, SettingError, nearest, shown
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Scalar, nearest, shown
+from protosphere.data.domains import short_name
+from protosphere.launch.partition_preview import OF_PARTITION
 from protosphere.strategies import METHODS
 
 # what a row's label may say of its partition; how few rows a client may get is no part of its name

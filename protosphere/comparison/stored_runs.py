@@ -12,13 +12,14 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from protosphere.data.files import LARGEST_RECORD, read_whole
-from protosphere.experiments.compare.folder import FILE as COMPARISON
-from protosphere.federation.homes import discard_stores, stores
-from protosphere.federation.settings import SettingError, is_run_name, nearest, shown
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.lines import is_up_to_date, up_to_date
-from protosphere.runs.places import results_root
+from protosphere.comparison.folder import FILE as COMPARISON
+from protosphere.core.errors import SettingError
+from protosphere.core.files import LARGEST_RECORD, read_whole
+from protosphere.core.home import discard_stores, stores
+from protosphere.core.settings import is_run_name, nearest, shown
+from protosphere.record.folder import RunFolder
+from protosphere.record.locations import results_root
+from protosphere.record.metrics_lines import is_up_to_date, up_to_date
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
 
-from protosphere.experiments.compare.cells import settings_of
-from protosphere.experiments.compare.figures import Result, Spread, by_method, spread
-from protosphere.experiments.compare.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, refuse_twice
-from protosphere.federation.settings import Scalar, SettingError, nearest, shown
+from protosphere.comparison.figures import Result, Spread, by_method, spread
+from protosphere.comparison.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, refuse_twice
+from protosphere.comparison.trials import settings_of
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Scalar, nearest, shown
 from protosphere.strategies import load_method, settings_read
 
 

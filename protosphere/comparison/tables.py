@@ -8,21 +8,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from protosphere.experiments.compare.budget import differ, left_over
-from protosphere.experiments.compare.figures import (
-    DIGITS,
-    Result,
-    Spread,
-    by_method,
-    by_seed,
-    differences,
-    percent,
-    spread,
-)
-from protosphere.experiments.compare.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
-from protosphere.experiments.compare.plan import Comparison
-from protosphere.experiments.compare.sweep import Choice
-from protosphere.runs.lines import readable_size
+from protosphere.comparison.budget import differ, left_over
+from protosphere.comparison.figures import DIGITS, Result, Spread, by_method, by_seed, differences, percent, spread
+from protosphere.comparison.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
+from protosphere.comparison.plan import Comparison
+from protosphere.comparison.sweep import Choice
+from protosphere.record.metrics_lines import readable_size
 
 FLOOR = "majority class"
 PAPER = "paper"

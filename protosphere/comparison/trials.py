@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from protosphere.data import DataError
+from protosphere.comparison.budget import equal_epochs
+from protosphere.comparison.plan import Comparison, Entry, Row
+from protosphere.comparison.scale import Scaled, checked_scale, said, scaled
+from protosphere.core import plugins
+from protosphere.core.errors import DataError, ModelError, SettingError
+from protosphere.core.home import home
+from protosphere.core.paths import is_path, listed
+from protosphere.core.settings import Scalar, nearest, plain_name, refuse_unknown, shown
 from protosphere.data.assignment import open_data
-from protosphere.data.domains import listed, short_name
-from protosphere.data.sources import HUB, is_path
-from protosphere.experiments.compare.budget import equal_epochs
-from protosphere.experiments.compare.plan import Comparison, Entry, Row
-from protosphere.experiments.compare.scale import Scaled, checked_scale, said, scaled
-from protosphere.experiments.runtime.preflight import without_retries
-from protosphere.experiments.runtime.run_config import DEFAULT_CLIENTS, RunConfig, laid_over, plan, read_preset
-from protosphere.federation.data_spec import data_spec
-from protosphere.federation.settings import Scalar, SettingError, home, nearest, plain_name, refuse_unknown, shown
-from protosphere.models import ModelError, plugins
+from protosphere.data.domains import short_name
+from protosphere.data.from_settings import data_spec
+from protosphere.data.sources import HUB
+from protosphere.launch.preflight import without_retries
+from protosphere.launch.run_config import DEFAULT_CLIENTS, RunConfig, laid_over, plan, read_preset
 from protosphere.strategies import known_settings, load_method, read_settings
 
 # a cell's run says these itself

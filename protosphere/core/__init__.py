@@ -1,1 +1,2 @@
-"""What both ends of a run agree on: settings, payloads and messages, the roster, the record, seeds."""
+"""What everything else stands on: settings, errors, files, plug-ins, seeds, devices, text for people. It imports
+nothing of ours."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from protosphere.data.files import LARGEST_RECORD, read_whole
+from protosphere.core.files import LARGEST_RECORD, read_whole
 
 log = logging.getLogger("protosphere")
 

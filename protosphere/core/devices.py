@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from protosphere.federation.settings import SettingError
+from protosphere.core.errors import SettingError
 
 NAMES = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}  # of accelerators, for people
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 
 LARGEST = 2**36  # bytes of a table or an archive of arrays, 64 GiB; all of it is read
 LARGEST_ROW = 2**30  # bytes of a file that is one row, an image or a text

@@ -7,13 +7,13 @@ unnoticed, or go on from an older state.
 
 import hashlib
 import json
+import os
 import shutil
 import socket
 from contextlib import suppress
 from pathlib import Path
 
-from protosphere.data.files import replacing
-from protosphere.federation.settings import home
+from protosphere.core.files import replacing
 
 OTHER_HOME = 100  # beyond Flower's own error codes: what a client answers whose home is another
 MARK = "token"
@@ -21,6 +21,11 @@ MARK = "token"
 
 class OtherHomeError(Exception):
     """This process's home is not the run's; one sentence for a person, without the remedy."""
+
+
+def home() -> Path:
+    """The folder for results, client stores and the data cache: PROTOSPHERE_HOME or ~/.protosphere."""
+    return Path(os.environ.get("PROTOSPHERE_HOME") or Path.home() / ".protosphere").expanduser()
 
 
 def token_digest(token: str) -> str:

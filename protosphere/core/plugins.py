@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
-from protosphere.models.split import ModelError, words_of
+from protosphere.core.errors import ModelError, words_of
+from protosphere.core.home import home
 
 RAN = "own-code"  # a folder of the home: an empty file for each content that was run, by its digest
 MISSING = "a file that it names is not to be had here, or cannot be loaded"
@@ -125,11 +126,6 @@ def _remember(name: str) -> None:
             if not place.exists():
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.touch()
-
-
-def home() -> Path:
-    """The folder for results, client stores and the data cache: PROTOSPHERE_HOME or ~/.protosphere."""
-    return Path(os.environ.get("PROTOSPHERE_HOME") or Path.home() / ".protosphere").expanduser()
 
 
 def _ran() -> Path:

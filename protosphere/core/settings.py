@@ -11,11 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from protosphere.data import DataError, ToldError
-from protosphere.data.domains import listed
-from protosphere.data.sources import is_path
-from protosphere.models import plugins
-from protosphere.models.plugins import home as home
+from protosphere.core import plugins
+from protosphere.core.errors import DataError, SettingError
+from protosphere.core.paths import is_path, listed
 
 # A bool is no int and 1 is no bool; an int may stand for a float. Unknown names never pass.
 STRICT = ConfigDict(
@@ -86,10 +84,6 @@ NotEmpty = Annotated[str, AfterValidator(_not_empty)]
 
 RULES = ("local-prototypes", "global-prototypes", "classifier", "discriminant")
 RECEIVED = "received"  # the rule of methods that share weights: the classifier of what has just come
-
-
-class SettingError(ToldError):
-    """A setting, or an entry of a node config, that cannot be used; the message is one sentence for a person."""
 
 
 class Settings(BaseModel):

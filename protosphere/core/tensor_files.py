@@ -17,8 +17,8 @@ from safetensors.numpy import save as bytes_of_arrays
 from safetensors.torch import load, save
 from torch import Tensor
 
-from protosphere.data.files import LARGEST, read_whole
-from protosphere.data.sealed import DIGEST, DamagedError, tell_of_no_digest
+from protosphere.core.checksums import DIGEST, DamagedError, tell_of_no_digest
+from protosphere.core.files import LARGEST, read_whole
 
 FORM, FORM_NUMBER = "protosphere", "1"  # in every file that has a digest, but for those of the first version with one
 NAME = "file"  # the name without its ending under which a file was written

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from protosphere.experiments.runtime.connection import FlowerError
+from protosphere.launch.connection import FlowerError
 
 # what Flower takes, and what tells it what to leave out
 KINDS = (".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")

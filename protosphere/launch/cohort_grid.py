@@ -8,7 +8,7 @@ from flwr.app import Message, MessageType
 
 from protosphere.client_app.app import train_together
 from protosphere.client_app.cohort import Cohorts
-from protosphere.experiments.runtime.grid import LocalGrid, NodeConfig
+from protosphere.launch.grid import LocalGrid, NodeConfig
 from protosphere.models import model_for
 
 MOST_WORK = 30e6  # of a batch on a CPU: `benchmarks.cohort` finds the loop ahead above that

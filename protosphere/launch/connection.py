@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from protosphere.experiments.runtime.processes import Family, import_path
-from protosphere.experiments.runtime.reachable import connections, flower_home, obstacle, renewal
-from protosphere.federation.settings import Scalar, nearest
+from protosphere.core.settings import Scalar, nearest
+from protosphere.launch.processes import Family, import_path
+from protosphere.launch.reachability import connections, flower_home, obstacle, renewal
 
 STARTED = re.compile(r"Successfully started run (\d+)")
 QUIET = 120.0  # seconds without a line of the stream until we ask whether the run is over

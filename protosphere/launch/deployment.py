@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protosphere.experiments.runtime.connection import FlowerError, find_executable, quiet, refusal
-from protosphere.experiments.runtime.processes import Family
-from protosphere.experiments.runtime.superlink import free_port
+from protosphere.launch.connection import FlowerError, find_executable, quiet, refusal
+from protosphere.launch.processes import Family
+from protosphere.launch.superlink import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 CONNECTION = "deployment"

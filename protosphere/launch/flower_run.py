@@ -14,14 +14,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from protosphere.experiments.runtime.afterwards import stopped
-from protosphere.experiments.runtime.connection import Connection, FlowerError
-from protosphere.experiments.runtime.guardian import guarded
-from protosphere.experiments.runtime.processes import Interrupted, interruptible
-from protosphere.experiments.runtime.source import bare
-from protosphere.experiments.runtime.superlink import SuperLink
-from protosphere.federation.settings import Scalar, SettingError
-from protosphere.runs.places import folder_of, results_root
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Scalar
+from protosphere.launch.app_bundle import bare
+from protosphere.launch.connection import Connection, FlowerError
+from protosphere.launch.guardian import guarded
+from protosphere.launch.processes import Interrupted, interruptible
+from protosphere.launch.superlink import SuperLink
+from protosphere.launch.unfinished_run import stopped
+from protosphere.record.locations import folder_of, results_root
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS
 from protosphere.strategies import packed
 

@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from protosphere.core.errors import SettingError
+from protosphere.core.home import home
+from protosphere.core.settings import Settings
 from protosphere.data.assignment import Assignment, assignment, open_data
-from protosphere.data.decoded import Decoded
+from protosphere.data.decoded_cache import Decoded
+from protosphere.data.from_settings import data_spec
 from protosphere.data.partitions import class_counts
 from protosphere.data.tabular import Column, missing_rows
 from protosphere.data.texts import Texts
-from protosphere.experiments.runtime.preflight import without_retries
-from protosphere.experiments.runtime.run_config import Plan
-from protosphere.federation.data_spec import data_spec
-from protosphere.federation.settings import SettingError, Settings, home
-from protosphere.reports.holdings import Holdings
+from protosphere.launch.preflight import without_retries
+from protosphere.launch.run_config import Plan
+from protosphere.reports.label_distribution import Holdings
 from protosphere.reports.maps import partition_map, partition_png
 from protosphere.strategies import read_settings
 

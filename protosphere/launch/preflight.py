@@ -7,24 +7,28 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
+from protosphere.core import plugins
+from protosphere.core.devices import device_of
+from protosphere.core.errors import SettingError
+from protosphere.core.home import home
+from protosphere.core.paths import is_path, listed
+from protosphere.core.settings import Settings
 from protosphere.data.assignment import assignment, open_data
 from protosphere.data.augment import refuse_unfit
 from protosphere.data.client_data import refuse_other_inputs
-from protosphere.data.decoded import Decoded
-from protosphere.data.domains import listed, locate_all
-from protosphere.data.sources import BUILT_IN, is_path
+from protosphere.data.decoded_cache import Decoded
+from protosphere.data.domains import locate_all
+from protosphere.data.from_settings import data_spec
+from protosphere.data.sources import BUILT_IN
 from protosphere.data.texts import Texts
-from protosphere.federation.data_spec import data_spec
-from protosphere.federation.devices import device_of
-from protosphere.federation.settings import SettingError, Settings, home
-from protosphere.models import build, check_model, model_names, plugins, reads_text
+from protosphere.models import build, check_model, model_names, reads_text
 from protosphere.models.text import Tokens
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.live import refuse_missing
-from protosphere.runs.places import results_root
+from protosphere.record.folder import RunFolder
+from protosphere.record.live_metrics import refuse_missing
+from protosphere.record.locations import results_root
+from protosphere.server_app.features.ensemble import shared_test_set
 from protosphere.strategies import Run
-from protosphere.strategies.own_method import failing_as
-from protosphere.strategies.rounds.ensemble import shared_test_set
+from protosphere.strategies.user_method import failing_as
 
 
 def check(run: Run, clients: int, folder: Path | None = None, here: bool = True) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from protosphere.experiments.runtime.processes import import_path
-from protosphere.federation.settings import SettingError
+from protosphere.core.errors import SettingError
+from protosphere.launch.processes import import_path
 
 KNOCK = 5.0  # seconds until a port that says nothing counts as closed
 PATIENCE = 60.0  # seconds for Ray to join, which may take as long to see that it cannot
@@ -84,7 +84,7 @@ def cluster_at(address: str) -> Cluster:
             f"--ray is {address}, but nothing answers there ({getattr(error, 'strerror', None) or error}); start a "
             f"cluster with `ray start --head --port {port}`, or give the address of one."
         ) from None
-    command = [sys.executable, "-m", "protosphere.experiments.runtime.cluster", address]
+    command = [sys.executable, "-m", "protosphere.launch.ray_cluster", address]
     environment = os.environ | {"PYTHONPATH": import_path()}
     try:
         joined = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)

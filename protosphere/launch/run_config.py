@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protosphere.data.domains import listed
-from protosphere.data.sources import is_path
-from protosphere.data.table import TABLE
-from protosphere.experiments.runtime.preflight import check, refuse_fewer_rounds
-from protosphere.federation.settings import Scalar, SettingError, nearest, refuse_relative_paths, refuse_unknown, shown
-from protosphere.models import model_names, plugins
+from protosphere.core import plugins
+from protosphere.core.errors import SettingError
+from protosphere.core.paths import is_path, listed
+from protosphere.core.settings import Scalar, nearest, refuse_relative_paths, refuse_unknown, shown
+from protosphere.data.partition_table import TABLE
+from protosphere.launch.preflight import check, refuse_fewer_rounds
+from protosphere.models import model_names
 from protosphere.models.encoder import AT
 from protosphere.models.text import PREFIX
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.places import find_run
+from protosphere.record.folder import RunFolder
+from protosphere.record.locations import find_run
 from protosphere.strategies import as_of_today, known_settings, load_method, read_settings, refuse_foreign
 from protosphere.strategies.trust import named, refuse_untrusted
 

@@ -9,8 +9,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from protosphere.experiments.runtime.connection import STOP_PATIENCE, Connection, FlowerError, find_executable, quiet
-from protosphere.federation.settings import home
+from protosphere.core.home import home
+from protosphere.launch.connection import STOP_PATIENCE, Connection, FlowerError, find_executable, quiet
 
 CONNECTION = "sim"
 LOG = "superlink.log"

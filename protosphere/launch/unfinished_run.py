@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from protosphere.federation.settings import SettingError
+from protosphere.core.errors import SettingError
+from protosphere.record.folder import RunFolder
 from protosphere.reports.report import leave_report
-from protosphere.runs.folder import RunFolder
 
 
 def stopped(name: str, folder: Path | None) -> str:

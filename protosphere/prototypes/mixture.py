@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from protosphere.prototypes.class_tiles import ClassTiles, class_tiles
 from protosphere.prototypes.fusion import bhattacharyya, fuse
 from protosphere.prototypes.mixture_set import MixtureSet
-from protosphere.prototypes.tiles import ClassTiles, class_tiles
 
 __all__ = ["MixtureFit", "bhattacharyya", "fit_class_mixtures", "fuse", "sample"]
 

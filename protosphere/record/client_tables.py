@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from protosphere.data.files import LARGEST_RECORD, read_whole
-from protosphere.federation.settings import SettingError
+from protosphere.core.errors import SettingError
+from protosphere.core.files import LARGEST_RECORD, read_whole
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile

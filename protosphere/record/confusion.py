@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protosphere.runs.columns import MANY
+from protosphere.record.client_tables import MANY
 
 OTHER = -1
 Counts = NDArray[np.int64]

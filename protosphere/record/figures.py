@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from protosphere.federation.claims import most_believed, over_claimed
-from protosphere.federation.wire.payloads import Evaluation, TrainingFigures
+from protosphere.wire.claims import most_believed, over_claimed
+from protosphere.wire.payloads import Evaluation, TrainingFigures
 
 MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
 SPLITS = ("test", "validation", "all-classes")

@@ -15,15 +15,16 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
+from protosphere.core import plugins
+from protosphere.core.checksums import DamagedError, read_sealed, read_sealed_lines, sealed
+from protosphere.core.errors import SettingError
+from protosphere.core.files import LARGEST_RECORD, read_whole, replacing
+from protosphere.core.home import MARK, mark, stores
+from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_name, plain_name, shown
+from protosphere.core.tensor_files import read_tensors, write_tensors
 from protosphere.data.domains import short_name
-from protosphere.data.files import LARGEST_RECORD, read_whole, replacing
-from protosphere.data.sealed import DamagedError, read_sealed, read_sealed_lines, sealed
-from protosphere.data.tensor_files import read_tensors, write_tensors
-from protosphere.federation.homes import MARK, mark, stores
-from protosphere.federation.settings import MAY_DIFFER_ON_RESUME, SettingError, Settings, is_run_name, plain_name, shown
-from protosphere.models import plugins
-from protosphere.runs import columns, history, origin
-from protosphere.runs.places import find_run, own_folder, results_root
+from protosphere.record import client_tables, history, provenance
+from protosphere.record.locations import find_run, own_folder, results_root
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
 LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than a file's can be
@@ -33,7 +34,8 @@ class RunFolder:
     """`<time>-<strategy>-<dataset>/` in the results folder.
 
     Holds settings.json, origin.json, roster.json, status.json, metrics.jsonl, checkpoint.safetensors,
-    prototypes.safetensors and summary.json; where there are many clients `clients/`, see protosphere/runs/columns.py.
+    prototypes.safetensors and summary.json; where there are many clients `clients/`, see
+    protosphere/record/client_tables.py.
     """
 
     def __init__(self, path: Path):
@@ -231,7 +233,7 @@ class RunFolder:
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
         """Who took part, and what each discloses; and what was started."""
         self._write_json("roster.json", roster)
-        origin.note(self.path)
+        provenance.note(self.path)
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """How far the run is, for whoever looks on; nothing goes on from it, so it has no digest."""
@@ -253,14 +255,14 @@ class RunFolder:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl and see it to the disk."""
-        short, rows = columns.parted(line)
+        short, rows = client_tables.parted(line)
         if rows:
-            name = f"{columns.FOLDER}/round-{line['round']:06d}.parquet"
-            short[columns.NAMED] = name
+            name = f"{client_tables.FOLDER}/round-{line['round']:06d}.parquet"
+            short[client_tables.NAMED] = name
             with _writing_to(self.path):
-                own_folder(self.path, columns.FOLDER).mkdir(exist_ok=True)
+                own_folder(self.path, client_tables.FOLDER).mkdir(exist_ok=True)
                 with replacing(self.path / name) as temporary:
-                    short[columns.DIGEST] = columns.write(temporary, line["round"], rows)
+                    short[client_tables.DIGEST] = client_tables.write(temporary, line["round"], rows)
         text = json.dumps(sealed(short), allow_nan=False) + "\n"
         with _writing_to(self.path), (self.path / "metrics.jsonl").open("a") as file:
             file.write(text)
@@ -295,21 +297,21 @@ class RunFolder:
 
     def _whole(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         # what is no line at all is its reader's to refuse
-        named = isinstance(line, dict) and columns.NAMED in line
-        return columns.whole(line, self._beside(line)) if named else line
+        named = isinstance(line, dict) and client_tables.NAMED in line
+        return client_tables.whole(line, self._beside(line)) if named else line
 
     def _beside(self, line: Mapping[str, Any]) -> Path:
         """The file that a line names, which lies in `clients/`: no path or link leads out of it."""
-        path = self.path / str(line[columns.NAMED])
+        path = self.path / str(line[client_tables.NAMED])
         try:
-            inside = path.resolve().parent == self.path.resolve() / columns.FOLDER
+            inside = path.resolve().parent == self.path.resolve() / client_tables.FOLDER
         except (OSError, RuntimeError, ValueError):
             # links in a circle, or what no path can hold
             inside = False
         if not inside:
             raise SettingError(
-                f"a line of {self.path / 'metrics.jsonl'} names {shown(line[columns.NAMED])}, which is no file of "
-                f"{self.path / columns.FOLDER}; bring the run back from a copy."
+                f"a line of {self.path / 'metrics.jsonl'} names {shown(line[client_tables.NAMED])}, which is no file "
+                f"of {self.path / client_tables.FOLDER}; bring the run back from a copy."
             )
         return path
 
@@ -335,8 +337,8 @@ class RunFolder:
                 f"{self.path / 'metrics.jsonl'} no longer holds a line for each of the {last_round} finished rounds; "
                 "bring it back, or start a new run."
             )
-        beside = own_folder(self.path, columns.FOLDER)
-        named = {self._beside(line) for line in kept if columns.NAMED in line}
+        beside = own_folder(self.path, client_tables.FOLDER)
+        named = {self._beside(line) for line in kept if client_tables.NAMED in line}
         if missing := sorted(path for path in named if not path.is_file()):
             raise SettingError(
                 f"{missing[0]} is gone, which a line of metrics.jsonl names; bring it back, or start anew."

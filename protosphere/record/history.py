@@ -9,9 +9,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from protosphere.data.files import replacing
-from protosphere.data.tensor_files import NAME, read_tensors, write_tensors
-from protosphere.runs.places import own_folder
+from protosphere.core.files import replacing
+from protosphere.core.tensor_files import NAME, read_tensors, write_tensors
+from protosphere.record.locations import own_folder
 
 FOLDER = "prototypes"
 MOST_ROUNDS = 50

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from protosphere.federation.settings import SettingError, Settings, shown
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.sinks import SINKS, Beginning, Sink
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Settings, shown
+from protosphere.record.folder import RunFolder
+from protosphere.record.sinks import SINKS, Beginning, Sink
 
 PATIENCE = 60.0  # seconds at the end for what a sink has not taken yet
 NAMES = {"tensorboard": "TensorBoard", "wandb": "Weights & Biases", "mlflow": "MLflow"}

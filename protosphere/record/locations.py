@@ -5,8 +5,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from protosphere.data.files import LARGEST_RECORD, read_whole
-from protosphere.federation.settings import SettingError, home, shown
+from protosphere.core.errors import SettingError
+from protosphere.core.files import LARGEST_RECORD, read_whole
+from protosphere.core.home import home
+from protosphere.core.settings import shown
 
 
 def results_root(results_dir: str) -> Path:

@@ -7,14 +7,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from protosphere.federation.claims import over_claimed
-from protosphere.federation.settings import Settings
-from protosphere.federation.wire.payloads import Evaluation, Identity
-from protosphere.runs import figures
-from protosphere.runs.confusion import per_class
-from protosphere.runs.folder import FORMAT
-from protosphere.runs.origin import versions
-from protosphere.runs.round import Bytes, Reply
+from protosphere.core.settings import Settings
+from protosphere.record import figures
+from protosphere.record.confusion import per_class
+from protosphere.record.folder import FORMAT
+from protosphere.record.provenance import versions
+from protosphere.record.round import Bytes, Reply
+from protosphere.wire.claims import over_claimed
+from protosphere.wire.payloads import Evaluation, Identity
 
 Line = dict[str, Any]
 

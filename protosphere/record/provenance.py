@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from protosphere.data.files import replacing
-from protosphere.data.sealed import read_sealed, sealed
-from protosphere.federation.words import own_version
+from protosphere.core.checksums import read_sealed, sealed
+from protosphere.core.files import replacing
+from protosphere.core.text import own_version
 
 FILE = "origin.json"
 PACKAGES = ("flwr", "torch", "numpy", "safetensors")

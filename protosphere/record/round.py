@@ -5,8 +5,8 @@ from dataclasses import astuple, dataclass, field
 
 from torch import Tensor
 
-from protosphere.federation.wire.payloads import ClassVectors, Report
 from protosphere.prototypes.weights import Length
+from protosphere.wire.payloads import ClassVectors, Report
 
 
 class RunError(RuntimeError):

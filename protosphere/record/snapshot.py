@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protosphere.federation.wire.payloads import EVERYONE, ClassVectors, Payload, class_vectors
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.separation import separation
+from protosphere.wire.payloads import EVERYONE, ClassVectors, Payload, class_vectors
 
 MOST_VALUES = 2**22  # of all clients' vectors together, 17 MB; the global ones and a row's two numbers come to that
 MOST_PRODUCTS = 2**30  # K K d: a second or two a round

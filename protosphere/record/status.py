@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from protosphere.federation.settings import SettingError, Settings
-from protosphere.runs.folder import RunFolder
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Settings
+from protosphere.record.folder import RunFolder
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from protosphere.federation.wire.payloads import Payload, from_tensors, to_tensors
-from protosphere.runs.places import own_folder
+from protosphere.record.locations import own_folder
+from protosphere.wire.payloads import Payload, from_tensors, to_tensors
 
 NAME = "uploads"  # of the folder in the run's
 MOST_VALUES = 2**24  # of all uploads that are held beside each other at once

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from protosphere.federation.words import cut_apart
+from protosphere.core.text import cut_apart
+from protosphere.record.confusion import OTHER, by_class, together
 from protosphere.reports import canvas, page
 from protosphere.reports.maps import MOST_NAMED
 from protosphere.reports.page import Html
 from protosphere.reports.pictures import Picture
 from protosphere.reports.results import Results
-from protosphere.runs.confusion import OTHER, by_class, together
 
 if TYPE_CHECKING:
     from matplotlib.image import AxesImage

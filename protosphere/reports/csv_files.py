@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from protosphere.federation.words import one_line
+from protosphere.core.text import one_line
 
 FORMULA = ("=", "+", "-", "@")  # what a spreadsheet computes where a cell begins with it
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from protosphere.federation.words import cut_apart
+from protosphere.core.text import cut_apart
 from protosphere.reports import canvas
 from protosphere.reports.canvas import COLOURS, SOFT
 from protosphere.reports.pictures import Picture, dots, plain_numbers, whole_rounds

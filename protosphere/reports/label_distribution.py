@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
+from protosphere.core.files import LARGEST_RECORD, read_whole
+from protosphere.core.home import home
 from protosphere.data.client_data import cached_partition_labels
-from protosphere.data.files import LARGEST_RECORD, read_whole
-from protosphere.federation.data_spec import data_spec
-from protosphere.federation.settings import home
+from protosphere.data.from_settings import data_spec
 from protosphere.reports import page
 from protosphere.reports.results import Results
 

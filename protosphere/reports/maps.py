@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from protosphere.federation.words import cut_apart
+from protosphere.core.text import cut_apart
 from protosphere.reports import canvas
 from protosphere.reports.canvas import COLOURS, GRID, INK, MARKERS
-from protosphere.reports.holdings import Holdings
+from protosphere.reports.label_distribution import Holdings
 from protosphere.reports.pictures import Picture, dots, plain_numbers, whole_rounds
 from protosphere.reports.results import Results
 

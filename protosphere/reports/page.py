@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from protosphere.data.files import replacing
-from protosphere.federation.words import one_line
+from protosphere.core.files import replacing
+from protosphere.core.text import one_line
 
 MOST_CHOICES = 50
 MISSING = "–"  # in place of a value that there is not

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from protosphere.federation.words import cut_apart
+from protosphere.core.text import cut_apart
+from protosphere.record.figures import MAJORITY
+from protosphere.record.metrics_lines import readable_size
 from protosphere.reports import canvas
 from protosphere.reports.canvas import COLOURS, INK, SOFT
 from protosphere.reports.results import Results
-from protosphere.runs.figures import MAJORITY
-from protosphere.runs.lines import readable_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

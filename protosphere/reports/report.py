@@ -10,18 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from protosphere.core.errors import SettingError
+from protosphere.core.plugins import stem
+from protosphere.core.seeds import limited_threads
+from protosphere.core.settings import shown
+from protosphere.core.text import class_words, cut_apart, duration, one_class, one_line
 from protosphere.data.domains import short_name
-from protosphere.federation.seeds import limited_threads
-from protosphere.federation.settings import SettingError, shown
-from protosphere.federation.words import class_words, cut_apart, duration, one_class, one_line
-from protosphere.models.plugins import stem
+from protosphere.record.figures import FIGURES
+from protosphere.record.folder import RunFolder
+from protosphere.record.locations import own_folder
+from protosphere.record.metrics_lines import capped_words, readable_size
+from protosphere.record.provenance import origins
 from protosphere.reports import page
 from protosphere.reports.confusions import class_table, confusion_matrices
+from protosphere.reports.csv_files import as_csv
 from protosphere.reports.curves import clients_over_rounds, loss_over_rounds
-from protosphere.reports.holdings import Holdings, holdings
+from protosphere.reports.label_distribution import Holdings, holdings
 from protosphere.reports.maps import MOST_NAMED, angles, heat_map, prototype_map, separation_over_rounds
-from protosphere.reports.motion import motion, slider
-from protosphere.reports.numbers import as_csv
 from protosphere.reports.page import Html, paragraph, section
 from protosphere.reports.pictures import (
     Picture,
@@ -31,11 +36,7 @@ from protosphere.reports.pictures import (
     time_by_part,
 )
 from protosphere.reports.results import Results, read_results
-from protosphere.runs.figures import FIGURES
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.lines import capped_words, readable_size
-from protosphere.runs.origin import origins
-from protosphere.runs.places import own_folder
+from protosphere.reports.trajectories import motion, slider
 from protosphere.strategies import known_settings
 
 log = logging.getLogger("protosphere")

@@ -6,12 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from protosphere.data.sealed import DamagedError, read_sealed
-from protosphere.federation.settings import SettingError, Settings, check, shown
-from protosphere.runs.columns import Beside
-from protosphere.runs.figures import MAJORITY
-from protosphere.runs.folder import FORMAT, RunFolder
-from protosphere.runs.lines import companions, summarise, up_to_date
+from protosphere.core.checksums import DamagedError, read_sealed
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Settings, check, shown
+from protosphere.record.client_tables import Beside
+from protosphere.record.figures import MAJORITY
+from protosphere.record.folder import FORMAT, RunFolder
+from protosphere.record.metrics_lines import companions, summarise, up_to_date
 from protosphere.strategies import Run, load_method, read_settings, unpacked
 from protosphere.strategies.contract import Options
 from protosphere.strategies.trust import untrusted

@@ -9,14 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from protosphere.data.sealed import DamagedError, read_sealed, read_sealed_lines
-from protosphere.federation.settings import SettingError, shown
-from protosphere.federation.words import class_words, one_line
+from protosphere.core.checksums import DamagedError, read_sealed, read_sealed_lines
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import shown
+from protosphere.core.text import class_words, one_line
+from protosphere.record.metrics_lines import readable_size
 from protosphere.reports import canvas, page
 from protosphere.reports.canvas import COLOURS
 from protosphere.reports.page import Html, paragraph, section
 from protosphere.reports.pictures import dots, whole_rounds
-from protosphere.runs.lines import readable_size
 
 MESSAGES, FIGURES, ABOUT = "messages.jsonl", "figures.jsonl", "client.json"
 OF_A_LINE = {"round": int, "sent": dict, "received": dict}

@@ -5,14 +5,14 @@ from html import escape
 
 import numpy as np
 
-from protosphere.federation.words import cut_apart, one_line
+from protosphere.core.text import cut_apart, one_line
+from protosphere.record.history import kept
 from protosphere.reports import canvas, page
 from protosphere.reports.canvas import COLOURS, MARKERS
 from protosphere.reports.maps import MOST_IN_LEGEND, MOST_NAMED, in_plane
 from protosphere.reports.page import Html
 from protosphere.reports.pictures import Picture
 from protosphere.reports.results import Results
-from protosphere.runs.history import kept
 
 MOST_CLASSES = 100
 WIDTH, HEIGHT, EDGE = 560, 420, 34  # of a map, in pixels

@@ -8,16 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protosphere.client_app.encoded import ENCODER, loaded
+from protosphere.client_app.features.encoder import ENCODER, loaded
 from protosphere.client_app.store import Store
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.payloads import Payload
-from protosphere.models import ModelError
+from protosphere.core.errors import ModelError, SettingError
 from protosphere.models.encoder import Encoder
 from protosphere.models.text import Tokens, reads_text
 from protosphere.strategies import Run
 from protosphere.strategies.contract import Objective
 from protosphere.strategies.release import encoder_scores
+from protosphere.wire.payloads import Payload
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from protosphere.data.cells import MISSING
+from protosphere.core.errors import SettingError
+from protosphere.core.files import replacing
+from protosphere.data.cell_values import MISSING
 from protosphere.data.client_data import InputTransform
-from protosphere.data.files import replacing
 from protosphere.data.tabular import NUMBER, Column
-from protosphere.federation.settings import SettingError
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.serving.predict import PIXEL, Trained
 from protosphere.strategies.encoder_space import directions

@@ -10,19 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protosphere.client_app.evaluation import ROWS_AT_ONCE
-from protosphere.data import DataError
+from protosphere.client_app.evaluate import ROWS_AT_ONCE
+from protosphere.core.errors import DataError, SettingError
+from protosphere.core.files import refuse_irregular
+from protosphere.core.paths import is_several
+from protosphere.core.settings import shown
+from protosphere.core.text import class_words
 from protosphere.data.arrays import SUFFIX, finite_rows, read_inputs
 from protosphere.data.client_data import InputTransform
 from protosphere.data.columns import LABEL_COLUMNS
-from protosphere.data.domains import is_several
-from protosphere.data.files import refuse_irregular
 from protosphere.data.folders import TABLE_SUFFIXES
 from protosphere.data.images import resized
-from protosphere.data.tables import read_columns, types_of
+from protosphere.data.table_files import read_columns, types_of
 from protosphere.data.tabular import CATEGORY, NOTHING, Column, cell_word, features_of
-from protosphere.federation.settings import SettingError, shown
-from protosphere.federation.words import class_words
 from protosphere.serving.predict import PIXEL, Answer, Trained, judged, reads_images
 
 if TYPE_CHECKING:

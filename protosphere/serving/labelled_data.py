@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protosphere.client_app.evaluation import ROWS_AT_ONCE
+from protosphere.client_app.evaluate import ROWS_AT_ONCE
+from protosphere.core.errors import SettingError
+from protosphere.core.files import refuse_irregular
+from protosphere.core.settings import shown
+from protosphere.core.text import class_words
 from protosphere.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
-from protosphere.data.files import refuse_irregular
 from protosphere.data.folders import IMAGE_SUFFIXES, seen
 from protosphere.data.text_files import json_rows
-from protosphere.federation.settings import SettingError, shown
-from protosphere.federation.words import class_words
 from protosphere.serving.predict import Answer, Trained, answers_of, refuse_unfit
 
 TABLES = (".csv", ".parquet", ".jsonl")

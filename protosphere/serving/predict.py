@@ -13,18 +13,18 @@ import torch
 from PIL import Image
 from torch import Tensor, softmax
 
-from protosphere.client_app.evaluation import ROWS_AT_ONCE, features_of, received_scores, rule_scores
+from protosphere.client_app.evaluate import ROWS_AT_ONCE, features_of, received_scores, rule_scores
 from protosphere.client_app.state import FORMAT, lay_out, new_state
 from protosphere.client_app.store import Store, StoreError
-from protosphere.data import DataError
+from protosphere.core.devices import device_of, exact_on
+from protosphere.core.errors import DataError, SettingError
+from protosphere.core.files import LARGEST_ROW, refuse_irregular
+from protosphere.core.seeds import limited_threads
+from protosphere.core.settings import RECEIVED, device_name
 from protosphere.data.client_data import InputTransform, Rows, TokenTransform, Transform
-from protosphere.data.files import LARGEST_ROW, refuse_irregular
 from protosphere.data.images import resized
-from protosphere.federation.devices import device_of, exact_on
-from protosphere.federation.seeds import limited_threads
-from protosphere.federation.settings import RECEIVED, SettingError, device_name
 from protosphere.models.text import Tokens
-from protosphere.serving.judge import Judge, encoder_of, judge_of
+from protosphere.serving.encoder_rule import Judge, encoder_of, judge_of
 from protosphere.strategies import read_settings, unpacked
 from protosphere.strategies.contract import ClientState, Objective
 from protosphere.strategies.encoder_space import directions

@@ -6,9 +6,9 @@ from dataclasses import replace
 from statistics import median
 from typing import Literal
 
-from protosphere.federation.wire.payloads import Identity, Part, Parts, Payload, class_vectors
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
+from protosphere.wire.payloads import Identity, Part, Parts, Payload, class_vectors
 
 ClientWeights = Literal["samples", "equal"]
 

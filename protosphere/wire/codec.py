@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from protosphere.federation.settings import SettingError, Settings
-from protosphere.federation.wire.checks import CodecError as CodecError
-from protosphere.federation.wire.checks import MessageError, plain
-from protosphere.federation.wire.specs import Exchange, Spec
-from protosphere.federation.wire.transforms import Masks, MixtureFormat, NumberFormat, Transform
-from protosphere.federation.wire.weights import WeightFormat
-from protosphere.federation.words import one_line, quoted
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Settings
+from protosphere.core.text import one_line, quoted
 from protosphere.prototypes.weights import Layout
+from protosphere.wire.checks import MessageError, plain
+from protosphere.wire.specs import Exchange, Spec
+from protosphere.wire.transforms import Masks, MixtureFormat, NumberFormat, Transform
+from protosphere.wire.weights import WeightFormat
 
 REMEDY = (
     "both ends need the same method and settings of it, classes, feature-dim, sparsity-dim, wire-dtype and seed, and "

@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import MetricRecord
 from numpy.typing import NDArray
 
-from protosphere.federation.wire.checks import MessageError, are_counts, check_keys
+from protosphere.wire.checks import MessageError, are_counts, check_keys
 
 MOST_CLASSES = 100  # above it a client tells (right, wrong) of each class alone
 RECORD = "confusion"

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protosphere.federation.wire.checks import MessageError
-from protosphere.federation.wire.transforms import Fields, Transform
 from protosphere.prototypes.weights import Layout, Weights
+from protosphere.wire.checks import MessageError
+from protosphere.wire.transforms import Fields, Transform
 
 RANKS = "ranks"
 LEFT, RIGHT = "/left", "/right"  # after a tensor's name: its A and B

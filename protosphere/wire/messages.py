@@ -21,9 +21,10 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from protosphere.federation.settings import is_run_name
-from protosphere.federation.wire import confusion
-from protosphere.federation.wire.checks import (
+from protosphere.core.settings import is_run_name
+from protosphere.core.text import LONGEST_NAME, one_line
+from protosphere.wire import confusion
+from protosphere.wire.checks import (
     LARGEST_FIGURE,
     MessageError,
     are_counts,
@@ -34,13 +35,11 @@ from protosphere.federation.wire.checks import (
     config_values,
     plain,
 )
-from protosphere.federation.wire.checks import RECORDS as RECORDS
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.parts import Limits, decode_payload, encode_answers, encode_payload
-from protosphere.federation.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures, parts_of
-from protosphere.federation.wire.specs import Spec
-from protosphere.federation.wire.weights import read_layouts
-from protosphere.federation.words import LONGEST_NAME, one_line
+from protosphere.wire.codec import Codec
+from protosphere.wire.parts import Limits, decode_payload, encode_answers, encode_payload
+from protosphere.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures, parts_of
+from protosphere.wire.specs import Spec
+from protosphere.wire.weights import read_layouts
 
 MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
 PLAIN_NAME = re.compile(r"[\w-]{1,40}")

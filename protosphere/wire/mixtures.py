@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from protosphere.federation.wire.checks import MessageError, check_norms
-from protosphere.federation.wire.transforms import Fields
 from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.wire.checks import MessageError, check_norms
+from protosphere.wire.transforms import Fields
 
 MIXTURE_VALUES = ("means", "variances", "weights")
 POSITIVE = {"variances": "a variance", "weights": "a weight"}

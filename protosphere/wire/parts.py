@@ -12,19 +12,18 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
-from protosphere.data.shared_set import SharedLabels
-from protosphere.federation.wire.checks import MessageError, check_norms
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.low_rank import RANKS, LowRank, factors_of
-from protosphere.federation.wire.mixtures import MIXTURE_VALUES, check_mixture_arrays, checked_mixtures
-from protosphere.federation.wire.payloads import Answers, Part, Parts, Payload, kind_of, part_tensors, parts_of
-from protosphere.federation.wire.specs import PROTOTYPES, Spec
-from protosphere.federation.wire.transforms import STORED as STORED
-from protosphere.federation.wire.transforms import Fields, received, sent
-from protosphere.federation.wire.weights import check_tensors
+from protosphere.data.shared_test_set import SharedLabels
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Layout, Weights
+from protosphere.wire.checks import MessageError, check_norms
+from protosphere.wire.codec import Codec
+from protosphere.wire.low_rank import RANKS, LowRank, factors_of
+from protosphere.wire.mixtures import MIXTURE_VALUES, check_mixture_arrays, checked_mixtures
+from protosphere.wire.payloads import Answers, Part, Parts, Payload, kind_of, part_tensors, parts_of
+from protosphere.wire.specs import PROTOTYPES, Spec
+from protosphere.wire.transforms import STORED, Fields, received, sent
+from protosphere.wire.weights import check_tensors
 
 Vectors = TypeVar("Vectors", PrototypeSet, MixtureSet)
 BESIDE = (

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from protosphere.federation.wire.transforms import Transform
+from protosphere.wire.transforms import Transform
 
 KINDS = ("prototypes", "mixtures", "weights")
 

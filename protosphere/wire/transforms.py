@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protosphere.federation.wire.checks import CodecError, MessageError
 from protosphere.prototypes.masks import class_masks, compress, expand
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.quantisation import QuantisationError, dequantise, quantise, to_significant_bits
+from protosphere.wire.checks import CodecError, MessageError
 
 # NumPy has no bfloat16: its bits travel as whole numbers
 STORED = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}

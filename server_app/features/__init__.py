@@ -1,1 +1,1 @@
-"""The rounds of a run on the server: who is asked, what is sent, what is believed of the replies."""
+"""What a run can have beside its rounds: each a file."""

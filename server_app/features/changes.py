@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protosphere.federation.wire.payloads import Payload, parts_of
-from protosphere.federation.wire.specs import Exchange
 from protosphere.prototypes.weights import STATISTICS, Length, Weights
-from protosphere.runs.round import Reply
-from protosphere.strategies.rounds.outliers import AWAY_COSINE, FEW
-from protosphere.strategies.rounds.waiting import Scratch, Waiting
+from protosphere.record.round import Reply
+from protosphere.record.uploads import Scratch, Waiting
+from protosphere.server_app.features.outliers import AWAY_COSINE, FEW
+from protosphere.wire.payloads import Payload, parts_of
+from protosphere.wire.specs import Exchange
 
 # Changes of so little of the usual norm of a tensor, or of its whole part, are never too large: a site with a hundred
 # times the samples of others takes as many steps, and where others hardly change, or begin at 0, rounding is many times

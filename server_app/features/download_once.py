@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from protosphere.runs.round import Reply
+from protosphere.record.round import Reply
 
 
 class Holding:

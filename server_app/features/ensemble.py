@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protosphere.data import DataError
-from protosphere.data.shared_set import SharedLabels, shared_labels
-from protosphere.federation.data_spec import shared_test_spec
-from protosphere.federation.settings import SettingError, Settings
+from protosphere.core.errors import DataError, SettingError
+from protosphere.core.settings import Settings
+from protosphere.data.from_settings import shared_test_spec
+from protosphere.data.shared_test_set import SharedLabels, shared_labels
 
 
 def shared_test_set(settings: Settings, clients: int, num_classes: int) -> SharedLabels | None:

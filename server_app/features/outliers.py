@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protosphere.federation.wire.payloads import ClassVectors, class_vectors
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.runs.round import Reply
+from protosphere.record.round import Reply
+from protosphere.wire.payloads import ClassVectors, class_vectors
 
 REMEMBERED = 5  # rounds
 FEW = 3  # below so many uploads, or holders of a class, nobody can say which of them is the odd one

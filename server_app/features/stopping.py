@@ -6,8 +6,9 @@ It then ends like one that was asked for so many rounds: its models are evaluate
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from protosphere.federation.settings import SettingError, Settings
-from protosphere.federation.wire.payloads import Identity
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Settings
+from protosphere.wire.payloads import Identity
 
 OnRound = Callable[[Mapping[str, Any]], object]  # told a line of metrics.jsonl; False ends the run
 PATIENCE, ASKED = "stop-patience", "on-round"

@@ -4,12 +4,12 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.payloads import Payload, part_tensors, parts_of
+from protosphere.core.errors import SettingError
 from protosphere.prototypes.weights import Weights
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.round import Reply, RunError
+from protosphere.record.folder import RunFolder
+from protosphere.record.round import Reply, RunError
 from protosphere.strategies import Run
+from protosphere.wire.payloads import Payload, part_tensors, parts_of
 
 log = logging.getLogger("protosphere")
 

@@ -19,9 +19,9 @@ from torch import nn
 
 import protosphere
 from protosphere.cli.summary import print_summary
+from protosphere.core.home import home as home_of
 from protosphere.data.client_data import client_data
-from protosphere.federation.data_spec import data_spec
-from protosphere.federation.settings import home as home_of
+from protosphere.data.from_settings import data_spec
 from protosphere.names import settings_of
 from protosphere.strategies import read_settings
 

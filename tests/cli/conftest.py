@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app
-from protosphere.experiments.runtime import launch as launching
-from protosphere.experiments.runtime.launch import Outcome
+from protosphere.launch import flower_run as launching
+from protosphere.launch.flower_run import Outcome
 
 ROOT = Path(launching.__file__).resolve().parents[3]
 QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'

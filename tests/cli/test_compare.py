@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from protosphere.cli.compare import PRESETS
 from protosphere.cli.compare_bar import Bar
 from protosphere.cli.main import app
-from protosphere.experiments.compare import engine as running
-from protosphere.experiments.compare.cells import Cell
-from protosphere.experiments.compare.engine import Finished, Progress, Running
-from protosphere.experiments.compare.plan import comparison_names
-from protosphere.experiments.runtime.processes import Interrupted
+from protosphere.comparison import engine as running
+from protosphere.comparison.engine import Finished, Progress, Running
+from protosphere.comparison.plan import comparison_names
+from protosphere.comparison.trials import Cell
+from protosphere.launch.processes import Interrupted
 from tests.pictures import paint
 
 QUICK = 'rounds=1 max-samples=200 feature-dim=12 models="tiny_perceptron" device="cpu" clients=2'
@@ -283,7 +283,7 @@ def test_a_signal_leaves_what_is_finished(invoke, ran):
     assert result.stderr == f"stopped by SIGTERM; finished cells are kept, and --resume {folder} runs the others.\n"
 
 
-# what is wrong with a comparison is in tests/experiments/compare
+# what is wrong with a comparison is in tests/comparison
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -8,11 +8,10 @@ from flwr.common.constant import FLEETAPI_GRPC_RERE_PORT
 from flwr.supercore.constant import SUPERLINK_UVICORN_DEFAULT_PORT, SUPERNODE_UVICORN_DEFAULT_PORT
 from typer.testing import CliRunner
 
-from protosphere.cli import doctor
+from protosphere.cli import doctor, listing
 from protosphere.cli.main import app
-from protosphere.experiments import listing
-from protosphere.experiments.runtime.run_config import read_preset
-from protosphere.federation.settings import Settings
+from protosphere.core.settings import Settings
+from protosphere.launch.run_config import read_preset
 from protosphere.strategies import METHODS, known_settings
 
 

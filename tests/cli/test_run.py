@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.experiments.runtime import grid as local_grid
-from protosphere.experiments.runtime.cohorts import CohortGrid
-from protosphere.experiments.runtime.launch import Outcome, RunInterrupted
-from protosphere.federation.settings import SettingError
-from protosphere.runs.round import RunError
+from protosphere.core.errors import SettingError
+from protosphere.launch import grid as local_grid
+from protosphere.launch.cohort_grid import CohortGrid
+from protosphere.launch.flower_run import Outcome, RunInterrupted
+from protosphere.record.round import RunError
 from protosphere.strategies import known_settings
 from tests.cli.conftest import QUICK, SUMMARY
 
@@ -268,7 +268,7 @@ def test_an_error_of_ours_shows_where_it_is(here, invoke, monkeypatch):
 
     monkeypatch.setattr(local_grid, "run_in_process", wrong)
     assert isinstance(here().exception, ValueError)
-    monkeypatch.setattr("protosphere.experiments.runtime.run_config.read_assignments", wrong)
+    monkeypatch.setattr("protosphere.launch.run_config.read_assignments", wrong)
     assert isinstance(invoke("-c", "rounds=1").exception, ValueError)
 
 

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 SIMPLEX = 'strategy="protonorm" protonorm.alignment="simplex"'
 
 
-# what a plan refuses is in tests/experiments/runtime/test_run_config.py
+# what a plan refuses is in tests/launch/test_run_config.py
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

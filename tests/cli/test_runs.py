@@ -10,11 +10,11 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app
-from protosphere.experiments.kept import kept
-from protosphere.experiments.side_by_side import Gain, figures, gain
-from protosphere.federation.homes import stores
+from protosphere.comparison.runs import Gain, figures, gain
+from protosphere.comparison.stored_runs import kept
+from protosphere.core.home import stores
+from protosphere.record.folder import RunFolder
 from protosphere.reports.results import read_results
-from protosphere.runs.folder import RunFolder
 
 QUICK = {"rounds": 2, "max-samples": 300, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}
 

@@ -5,11 +5,11 @@ from torch import nn
 from torchvision.ops import StochasticDepth
 
 from protosphere.client_app.cohort import Cohorts
-from protosphere.client_app.evaluation import DivergenceError
+from protosphere.client_app.evaluate import DivergenceError
 from protosphere.client_app.state import lay_out, new_state
-from protosphere.client_app.trainer import Job
+from protosphere.client_app.train import Job
+from protosphere.core.seeds import seed_process
 from protosphere.data.client_data import ClientData, InputTransform, Rows
-from protosphere.federation.seeds import seed_process
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import read_settings
 

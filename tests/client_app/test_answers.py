@@ -10,13 +10,13 @@ from PIL import Image
 from torch.nn.functional import normalize
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app.evaluation import predict
-from protosphere.data import DataError
+from protosphere.client_app.evaluate import predict
+from protosphere.core.errors import DataError
 from protosphere.data.client_data import DataSpec
-from protosphere.data.shared_set import SharedTestSpec, shared_labels, shared_rows
-from protosphere.federation.wire.payloads import Instruction
+from protosphere.data.shared_test_set import SharedTestSpec, shared_labels, shared_rows
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import METHODS
+from protosphere.wire.payloads import Instruction
 from tests.strategies.needs import ASKED
 
 CPU = torch.device("cpu")

@@ -8,14 +8,14 @@ from threadpoolctl import threadpool_info
 from protosphere.client_app import client as client_module
 from protosphere.client_app.app import app
 from protosphere.client_app.client import Client
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import decode_identity, decode_report, encode_instruction
-from protosphere.federation.wire.payloads import Instruction
+from protosphere.launch.grid import LocalGrid
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import known_settings
 from protosphere.strategies.contract import PullObjective
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import decode_identity, decode_report, encode_instruction
+from protosphere.wire.payloads import Instruction
 
 CODEC = Codec(10, 8)
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}

@@ -8,15 +8,16 @@ import torch
 from safetensors.torch import load_file
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app import told, trainer
+from protosphere.client_app import public_errors
+from protosphere.client_app import train as trainer
 from protosphere.client_app.state import size_of
 from protosphere.client_app.store import StoreError
-from protosphere.client_app.trainer import DivergenceError
-from protosphere.data.tensor_files import read_tensors, write_tensors
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.payloads import Instruction
+from protosphere.client_app.train import DivergenceError
+from protosphere.core.errors import SettingError
+from protosphere.core.tensor_files import read_tensors, write_tensors
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.serving.predict import open_trained
+from protosphere.wire.payloads import Instruction
 
 CPU = torch.device("cpu")
 
@@ -245,7 +246,7 @@ def test_no_text_model_stands_beside_one_of_numbers_and_none_of_another_tokenize
 
 
 def test_a_run_makes_no_site_load_a_file_as_its_companion(client, monkeypatch):
-    monkeypatch.setattr(told, "_here", False)
+    monkeypatch.setattr(public_errors, "_here", False)
     settings = {"strategy": "fml", "models": "/canary/net.py"}
     with pytest.raises(SettingError, match="the run's companion is a file") as refused:
         client(0, settings, model="tiny_perceptron")

@@ -13,11 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from protosphere.client_app.client import Client
 from protosphere.client_app.cohort import DRAWS as RANDOM
 from protosphere.client_app.cohort import HEAVY, Cohorts, member_of, work_of
-from protosphere.client_app.evaluation import DivergenceError
-from protosphere.client_app.trees import filled, tensors_in
-from protosphere.experiments.runtime.cohorts import CohortGrid
-from protosphere.federation.seeds import seed_process
-from protosphere.federation.settings import SettingError
+from protosphere.client_app.evaluate import DivergenceError
+from protosphere.client_app.tensor_trees import filled, tensors_in
+from protosphere.core.errors import SettingError
+from protosphere.core.seeds import seed_process
+from protosphere.launch.cohort_grid import CohortGrid
 from protosphere.models import FAMILIES
 from protosphere.models.small import SMALL
 from protosphere.strategies import METHODS

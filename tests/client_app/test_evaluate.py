@@ -6,10 +6,10 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from protosphere.client_app.evaluation import ROWS_AT_ONCE, DivergenceError, evaluate, features_of, measure
+from protosphere.client_app.evaluate import ROWS_AT_ONCE, DivergenceError, evaluate, features_of, measure
 from protosphere.data.client_data import InputTransform, Rows
-from protosphere.federation.wire import confusion
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.wire import confusion
 
 
 def seen(rows):

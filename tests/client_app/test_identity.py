@@ -9,12 +9,11 @@ from PIL import Image
 
 from protosphere.client_app import client as client_module
 from protosphere.client_app.store import Store, token_digest
+from protosphere.core.errors import ModelError, SettingError
 from protosphere.data.client_data import Rows
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import Instruction
-from protosphere.models import ModelError
 from protosphere.strategies import read_settings
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Instruction
 from tests.pictures import paint
 
 

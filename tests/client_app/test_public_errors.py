@@ -10,16 +10,15 @@ import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app import told as told_module
+from protosphere.client_app import public_errors as told_module
 from protosphere.client_app.app import app
-from protosphere.client_app.told import KINDS, simulated, told
-from protosphere.data import DataError, ToldError
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import encode_instruction
-from protosphere.federation.wire.payloads import Instruction
-from protosphere.models import ModelError
+from protosphere.client_app.public_errors import KINDS, simulated, told
+from protosphere.core.errors import DataError, ModelError, ToldError
+from protosphere.launch.grid import LocalGrid
 from protosphere.strategies import known_settings
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import encode_instruction
+from protosphere.wire.payloads import Instruction
 from tests.client_app.broken_sites import AGE, BROKEN_SITES, HERE, TEXTS, WELL, Case, named, own
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,9 +123,10 @@ NOT_HERE = {
     "client_app/client.py:_measure_late": "a model that is spoilt, but not for the rows that were looked at",
     "client_app/store.py:_names": "a folder of another user's; test_store.py has it",
     "client_app/store.py:load_held": "what was sent once and is lost; test_protosphere.py has it",
-    "client_app/encoded.py:encoded_of": "of the run's encoder; test_private.py has it",
+    "client_app/features/encoder.py:encoded_of": "of the run's encoder; test_private.py has it",
     **dict.fromkeys(
-        ("client_app/ledger.py:_unreadable", "client_app/ledger.py:_unwritable"), "test_ledger.py has all of them"
+        ("client_app/features/privacy_ledger.py:_unreadable", "client_app/features/privacy_ledger.py:_unwritable"),
+        "test_ledger.py has all of them",
     ),
     **dict.fromkeys(
         (f"models/encoder.py:{name}" for name in ("__init__", "_centre", "_load", "_maker", "check_encoder")),
@@ -134,16 +134,16 @@ NOT_HERE = {
     ),
     "models/encoder.py:public_encoder": "the same",
     **dict.fromkeys((f"models/hub_vision.py:{name}" for name in ("__init__", "_size")), "the same"),
-    "data/decoded.py:_read": "damaged pages of numbers; tests/data/test_files.py has them",
+    "data/decoded_cache.py:_read": "damaged pages of numbers; tests/core/test_files.py has them",
     "data/columns.py:refuse_many": "a site's tables have a list of classes",
-    "data/decoded.py:decode": "of an entry of the cache that a simulation on the site's own machine has made",
-    "data/own_deal.py:_wrong": "real sites deal nothing",
-    "data/decoded.py:kept": "a disk that loses what was written",
-    "data/table.py:_counts": "of a run's own partition table, which no site with data of its own reads",
-    "data/table.py:_read": "the same",
-    "data/table.py:table_rows": "the same",
+    "data/decoded_cache.py:decode": "of an entry of the cache that a simulation on the site's own machine has made",
+    "data/custom_partition.py:_wrong": "real sites deal nothing",
+    "data/decoded_cache.py:kept": "a disk that loses what was written",
+    "data/partition_table.py:_counts": "of a run's own partition table, which no site with data of its own reads",
+    "data/partition_table.py:_read": "the same",
+    "data/partition_table.py:table_rows": "the same",
     "data/text_files.py:_broken_csv": "whatever else Arrow may say of a CSV file",
-    "models/plugins.py:_content": "of a file that the site itself names; test_adding_a_method.py has it",
+    "protosphere/core/plugins.py:_content": "of a file that the site itself names; test_adding_a_method.py has it",
     "models/text.py:text_backbone": "the data floor refuses images before",
     "models/text.py:loading": "transformers is installed here",
 }

@@ -7,16 +7,16 @@ from flwr.app import Context, Message, MessageType, RecordDict
 
 from protosphere.client_app import app as app_module
 from protosphere.client_app import client as client_module
-from protosphere.client_app import told
+from protosphere.client_app import public_errors
 from protosphere.client_app.store import Store, StoreError
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.homes import OTHER_HOME, mark
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import encode_instruction, encode_question
-from protosphere.federation.wire.payloads import Instruction
-from protosphere.runs.folder import RunFolder
+from protosphere.core.errors import SettingError
+from protosphere.core.home import OTHER_HOME, mark
+from protosphere.launch.grid import LocalGrid
+from protosphere.record.folder import RunFolder
 from protosphere.strategies import known_settings
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import encode_instruction, encode_question
+from protosphere.wire.payloads import Instruction
 from tests.client_app.conftest import QUICK
 
 
@@ -131,6 +131,6 @@ def test_over_ray_an_empty_query_asks_for_no_home(answer):
 def test_ray_has_the_clients_unless_this_process_itself_has(monkeypatch, here, initialised, over):
     """A comparison's task runs in a worker of Ray's, with the clients in its own process."""
     ray = pytest.importorskip("ray")
-    monkeypatch.setattr(told, "_here", here)
+    monkeypatch.setattr(public_errors, "_here", here)
     monkeypatch.setattr(ray, "is_initialized", lambda: initialised)
-    assert told.over_ray() is over
+    assert public_errors.over_ray() is over

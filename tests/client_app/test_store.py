@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from protosphere.client_app import store as store_module
-from protosphere.client_app.evaluation import measure
+from protosphere.client_app.evaluate import measure
 from protosphere.client_app.store import Store, StoreError
-from protosphere.client_app.trainer import train
+from protosphere.client_app.train import train
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import ClientState
 

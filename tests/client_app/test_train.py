@@ -7,17 +7,17 @@ import pytest
 import torch
 from torch import nn
 
-from protosphere.client_app import trainer
-from protosphere.client_app.evaluation import evaluate
+from protosphere.client_app import train as trainer
+from protosphere.client_app.evaluate import evaluate
 from protosphere.client_app.store import Store
-from protosphere.client_app.trainer import DivergenceError, batches, stop_if_spoilt, train
+from protosphere.client_app.train import DivergenceError, batches, stop_if_spoilt, train
+from protosphere.core.seeds import generator
 from protosphere.data.client_data import InputTransform, Rows
-from protosphere.federation.seeds import generator
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import decode_report, encode_report
-from protosphere.federation.wire.payloads import Report
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Loss, Objective, Phase
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import decode_report, encode_report
+from protosphere.wire.payloads import Report
 
 STREAM = ("seed", "client", 0, "round", 1)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from protosphere.data.domains import listed
-from protosphere.data.sources import HUB, is_path
-from protosphere.experiments.runtime import run_config
+from protosphere.core.paths import is_path, listed
+from protosphere.data.sources import HUB
+from protosphere.launch import run_config
 from protosphere.models import model_names, reads_text
 from protosphere.models.text import encoder_name
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from protosphere.experiments.compare.budget import differ, epochs_of, equal_epochs, left_over
-from protosphere.experiments.compare.cells import cells
-from protosphere.experiments.compare.plan import from_table
-from protosphere.experiments.compare.sweep import swept
-from protosphere.federation.settings import SettingError
+from protosphere.comparison.budget import differ, epochs_of, equal_epochs, left_over
+from protosphere.comparison.plan import from_table
+from protosphere.comparison.sweep import swept
+from protosphere.comparison.trials import cells
+from protosphere.core.errors import SettingError
 from protosphere.models import build
 from protosphere.strategies import METHODS, known_settings
 from protosphere.strategies.contract import ClientState

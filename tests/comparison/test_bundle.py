@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-from protosphere.experiments.runtime.connection import FlowerError
-from protosphere.experiments.runtime.source import bare
+from protosphere.launch.app_bundle import bare
+from protosphere.launch.connection import FlowerError
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = """

@@ -10,22 +10,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from protosphere.experiments.compare.cells import Cell
-from protosphere.experiments.compare.figures import (
-    Spread,
-    as_csv,
-    curve_of,
-    differences_csv,
-    result,
-    results,
-    spread,
-    value_of,
-)
-from protosphere.experiments.compare.folder import ComparisonFolder
-from protosphere.experiments.compare.plan import Comparison, Entry, Metric, Printed
-from protosphere.experiments.compare.report import curves, write_all
-from protosphere.experiments.compare.tables import Grid, Shown, console, grids, latex, markdown
-from protosphere.federation.settings import SettingError
+from protosphere.comparison.figures import Spread, as_csv, curve_of, differences_csv, result, results, spread, value_of
+from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
+from protosphere.comparison.report import curves, write_all
+from protosphere.comparison.tables import Grid, Shown, console, grids, latex, markdown
+from protosphere.comparison.trials import Cell
+from protosphere.core.errors import SettingError
 from protosphere.strategies import known_settings
 
 RULES = ("local-prototypes", "classifier")

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from protosphere.experiments.compare.cells import cells
-from protosphere.experiments.compare.folder import FORMAT, ComparisonFolder
-from protosphere.experiments.compare.plan import Comparison, Entry, Metric, Printed
-from protosphere.federation.homes import token_digest
-from protosphere.federation.settings import SettingError
+from protosphere.comparison.folder import FORMAT, ComparisonFolder
+from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
+from protosphere.comparison.trials import cells
+from protosphere.core.errors import SettingError
+from protosphere.core.home import token_digest
 
 LOCAL = Entry("Local", {"strategy": "local"})
 MADE = Comparison(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from protosphere.experiments.compare.paired import MOST_SEEDS, Difference, ahead, difference
+from protosphere.comparison.paired import MOST_SEEDS, Difference, ahead, difference
 
 
 def over_seeds(values):

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from protosphere.comparison.plan import OF_A_ROW, Metric, Row, comparison_names, load, parse_metric, read
+from protosphere.comparison.selection import chosen
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Settings
 from protosphere.data.assignment import DataSpec
-from protosphere.experiments.compare.choice import chosen
-from protosphere.experiments.compare.plan import OF_A_ROW, Metric, Row, comparison_names, load, parse_metric, read
-from protosphere.federation.settings import SettingError, Settings
 
 FILE = """
 title = "A table"

@@ -1,7 +1,7 @@
 """The papers' tables as presets: no setting and no printed figure of any changes unless somebody means it.
 
 `presets.json` was held against the papers and their protocols, cell by cell; `python -m
-tests.experiments.compare.test_presets` renews it, and the diff shows what changed.
+tests.comparison.test_presets` renews it, and the diff shows what changed.
 """
 
 import json
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.experiments.compare.cells import not_default, settings_of
-from protosphere.experiments.compare.plan import comparison_names, load
-from protosphere.experiments.runtime.run_config import preset_names, read_preset
+from protosphere.comparison.plan import comparison_names, load
+from protosphere.comparison.trials import not_default, settings_of
+from protosphere.launch.run_config import preset_names, read_preset
 from protosphere.strategies import known_settings, load_method, read_settings, refuse_foreign
 
 KEPT = Path(__file__).with_name("presets.json")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from protosphere.experiments.compare.cells import cells
-from protosphere.experiments.compare.folder import FILE, ComparisonFolder
-from protosphere.experiments.compare.plan import Comparison, Entry
-from protosphere.experiments.compare.tasks import Task, _digest, perform
+from protosphere.comparison.folder import FILE, ComparisonFolder
+from protosphere.comparison.plan import Comparison, Entry
+from protosphere.comparison.ray_tasks import Task, _digest, perform
+from protosphere.comparison.trials import cells
 
 QUICK = {"rounds": 1, "max-samples": 200, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}
 LOCAL = Entry("Local", {"strategy": "local"})

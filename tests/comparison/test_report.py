@@ -2,8 +2,8 @@
 
 import pytest
 
-from protosphere.experiments.compare.figures import Spread
-from protosphere.experiments.compare.report import Curve, fill
+from protosphere.comparison.figures import Spread
+from protosphere.comparison.report import Curve, fill
 from protosphere.reports import canvas
 
 ACCURACIES = [Spread(0.5, None, 1), Spread(0.6, None, 1), Spread(0.7, None, 1)]

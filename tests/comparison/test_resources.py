@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from protosphere.experiments.compare.cells import Cell
-from protosphere.experiments.compare.engine import Finished, Progress, Running
-from protosphere.experiments.compare.machine import cluster_share, share
-from protosphere.experiments.runtime.cluster import Cluster, Node
-from protosphere.federation.settings import SettingError
+from protosphere.comparison.engine import Finished, Progress, Running
+from protosphere.comparison.resources import cluster_share, share
+from protosphere.comparison.trials import Cell
+from protosphere.core.errors import SettingError
+from protosphere.launch.ray_cluster import Cluster, Node
 from protosphere.strategies import known_settings
 
 

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from protosphere.experiments.compare.cells import cells
-from protosphere.experiments.compare.folder import ComparisonFolder
-from protosphere.experiments.compare.plan import Comparison, Entry
-from protosphere.experiments.compare.report import write_all
-from protosphere.experiments.compare.reuse import reuse
-from protosphere.federation.homes import stores
-from protosphere.runs.folder import RunFolder
+from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.plan import Comparison, Entry
+from protosphere.comparison.report import write_all
+from protosphere.comparison.reuse import reuse
+from protosphere.comparison.trials import cells
+from protosphere.core.home import stores
+from protosphere.record.folder import RunFolder
 
 SETTINGS = {"max-samples": 200, "models": "tiny_perceptron", "feature-dim": 12, "rounds": 1, "clients": 2}
 MADE = Comparison(

@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from protosphere.experiments.compare.cells import Cell, cells
-from protosphere.experiments.compare.choice import chosen
-from protosphere.experiments.compare.figures import results, validation_of
-from protosphere.experiments.compare.folder import ComparisonFolder
-from protosphere.experiments.compare.plan import Comparison, Entry, Metric, load
-from protosphere.experiments.compare.report import write_all
-from protosphere.experiments.compare.sweep import swept, tuned
-from protosphere.federation.settings import SettingError
+from protosphere.comparison.figures import results, validation_of
+from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.plan import Comparison, Entry, Metric, load
+from protosphere.comparison.report import write_all
+from protosphere.comparison.selection import chosen
+from protosphere.comparison.sweep import swept, tuned
+from protosphere.comparison.trials import Cell, cells
+from protosphere.core.errors import SettingError
 from protosphere.strategies import known_settings
-from tests.experiments.compare.test_figures import line, write_run
+from tests.comparison.test_figures import line, write_run
 
 # test accuracy is best where validation accuracy is worst: whoever looked at the test rows would choose the other
 VALIDATION = {"3": (0.5, 0.6), "10": (0.9, 0.7), "30": (0.7, 0.7)}

@@ -7,12 +7,12 @@ import shutil
 import numpy as np
 import pytest
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
+from protosphere.core.home import home as home_folder
 from protosphere.data.assignment import assignment, open_data
-from protosphere.experiments.runtime.run_config import plan
-from protosphere.federation.data_spec import data_spec
-from protosphere.federation.settings import home as home_folder
-from protosphere.runs.folder import RunFolder
+from protosphere.data.from_settings import data_spec
+from protosphere.launch.run_config import plan
+from protosphere.record.folder import RunFolder
 from protosphere.strategies import read_settings
 from tests.models.encoders import SPECIAL, save_encoder, save_tokenizer
 

@@ -2,14 +2,15 @@
 
 import pytest
 
+from protosphere.comparison import trials as compare_cells
+from protosphere.comparison.plan import Comparison, Entry
+from protosphere.comparison.scale import said, scaled
+from protosphere.comparison.trials import cells, not_default, scaled_words, settings_of, toml
+from protosphere.core.errors import SettingError
+from protosphere.core.home import home
 from protosphere.data.assignment import assignment, open_data
-from protosphere.experiments.compare import cells as compare_cells
-from protosphere.experiments.compare.cells import cells, not_default, scaled_words, settings_of, toml
-from protosphere.experiments.compare.plan import Comparison, Entry
-from protosphere.experiments.compare.scale import said, scaled
-from protosphere.experiments.runtime.run_config import read_toml
-from protosphere.federation.data_spec import data_spec
-from protosphere.federation.settings import SettingError, home
+from protosphere.data.from_settings import data_spec
+from protosphere.launch.run_config import read_toml
 from protosphere.strategies import known_settings, read_settings
 from tests.pictures import paint
 

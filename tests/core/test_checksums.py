@@ -6,12 +6,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from protosphere.data import sealed as module
-from protosphere.data.sealed import DamagedError, opened, sealed
-from protosphere.data.tensor_files import read_tensors
-from protosphere.federation.settings import SettingError
+from protosphere.core import checksums as module
+from protosphere.core.checksums import DamagedError, opened, sealed
+from protosphere.core.errors import SettingError
+from protosphere.core.tensor_files import read_tensors
+from protosphere.record.folder import RunFolder
 from protosphere.reports.results import read_results
-from protosphere.runs.folder import RunFolder
 from protosphere.strategies import known_settings
 
 CONTENT = {"round": 3, "bytes": {"up": 12}, "share": 0.1, "name": "é", "2": None, "rows": [1, 2]}

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from protosphere.federation.devices import device_of
-from protosphere.federation.settings import SettingError
+from protosphere.core.devices import device_of
+from protosphere.core.errors import SettingError
 
 
 @pytest.mark.parametrize(

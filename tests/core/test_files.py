@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from protosphere.data import DataError
-from protosphere.data import files as data_files
-from protosphere.data.decoded import decoded
-from protosphere.data.files import replacing
+from protosphere.core import files as data_files
+from protosphere.core.errors import DataError
+from protosphere.core.files import replacing
+from protosphere.data.decoded_cache import decoded
 from protosphere.data.folders import read_folder
-from protosphere.data.table import table_rows
-from protosphere.serving.labelled import _in_table
+from protosphere.data.partition_table import table_rows
+from protosphere.serving.labelled_data import _in_table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -87,7 +87,7 @@ def test_nor_by_a_path_in_a_table_or_as_a_partition_table(tmp_path):
     # in a process of its own, which else would take all memory
     words = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))\n"
-        "from pathlib import Path; from protosphere.data.decoded import decoded; "
+        "from pathlib import Path; from protosphere.data.decoded_cache import decoded; "
         "from protosphere.data import DataError\n"
         "try: decoded(sys.argv[1], Path(sys.argv[2]))\n"
         "except DataError as error: print(error)\n"

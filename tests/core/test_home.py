@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from protosphere.federation.homes import OtherHomeError, mark, refuse_other, stores
+from protosphere.core.home import OtherHomeError, mark, refuse_other, stores
 
 RUN, TOKEN = "20260101-000000-fedproto-digits", "0123456789abcdef"
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from protosphere.federation.seeds import derive, generator, limited_threads, seed_process
-from protosphere.federation.wire.codec import Codec
+from protosphere.core.seeds import derive, generator, limited_threads, seed_process
+from protosphere.wire.codec import Codec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,7 +40,7 @@ def test_other_names_other_seeds():
 def test_another_process_gets_the_same_seeds_and_codec_whatever_its_hash_seed():
     codec = "Codec(8, 12, 5, 'int8', 7)"
     code = (
-        "from protosphere.federation.seeds import derive; from protosphere.federation.wire.codec import Codec;"
+        "from protosphere.core.seeds import derive; from protosphere.wire.codec import Codec;"
         f"print(derive(0, 'round', 1, 'sample')); print({codec}.fingerprint)"
     )
     other = os.environ | {"PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}

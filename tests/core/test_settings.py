@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.federation.settings import (
+from protosphere.core.errors import SettingError
+from protosphere.core.home import home
+from protosphere.core.settings import (
     MAY_DIFFER_ON_RESUME,
-    SettingError,
     Settings,
     check,
-    home,
     is_run_name,
     plain_name,
     refuse_relative_paths,

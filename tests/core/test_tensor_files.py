@@ -8,10 +8,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from protosphere.data import sealed
-from protosphere.data.files import replacing
-from protosphere.data.sealed import DamagedError
-from protosphere.data.tensor_files import FORM, FORM_NUMBER, NAME, read_tensors, write_tensors
+from protosphere.core import checksums
+from protosphere.core.checksums import DamagedError
+from protosphere.core.files import replacing
+from protosphere.core.tensor_files import FORM, FORM_NUMBER, NAME, read_tensors, write_tensors
 
 TENSORS = {
     "weights": torch.randn(7, 3, generator=torch.Generator().manual_seed(1)),
@@ -70,7 +70,7 @@ def test_a_lost_tail_is_noticed_whether_it_is_short_or_zero(tmp_path, kept):
 
 
 def test_files_of_earlier_versions_are_read_with_one_notice(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(sealed, "_undigested", [])
+    monkeypatch.setattr(checksums, "_undigested", [])
     path = tmp_path / "a.safetensors"
     for each in (path, tmp_path / "b.safetensors"):
         save_file({"labels": TENSORS["labels"]}, each, metadata=WORDS)
@@ -129,7 +129,7 @@ def test_the_same_tensors_with_others_words_are_damaged(tmp_path):
 def test_a_file_and_its_name_are_on_the_disk_before_it_counts(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(
-        "protosphere.data.files.sync", lambda path: calls.append((path.name, (tmp_path / "a").exists()))
+        "protosphere.core.files.sync", lambda path: calls.append((path.name, (tmp_path / "a").exists()))
     )
     with replacing(tmp_path / "a") as temporary:
         temporary.write_text("whole")
@@ -146,7 +146,7 @@ def test_what_is_not_on_the_disk_does_not_take_the_place_of_what_was(tmp_path, m
     def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("protosphere.data.files.sync", full)
+    monkeypatch.setattr("protosphere.core.files.sync", full)
     with pytest.raises(OSError, match="No space left"), replacing(place / "a") as temporary:
         temporary.write_text("new")
     assert [path.name for path in place.iterdir()] == ["a"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protosphere.federation.words import class_word, class_words, cut_apart, one_class
+from protosphere.core.text import class_word, class_words, cut_apart, one_class
 
 NAMES = ("cat", "dog", "frog", "a name that is far too long for one line")
 

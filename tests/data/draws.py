@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 
 # seeds are fixed, so a test that passes once passes always; the level is far below any that chance would miss
 LEVEL = 1e-3

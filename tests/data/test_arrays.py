@@ -5,10 +5,10 @@ import io
 import numpy as np
 import pytest
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.arrays import arranged, read_arrays, read_inputs, write_arrays
 from protosphere.data.columns import USUAL, Columns
-from protosphere.data.decoded import Recipe, decode, decoded
+from protosphere.data.decoded_cache import Recipe, decode, decoded
 from protosphere.data.folders import read_folder
 
 RNG = np.random.default_rng(5)

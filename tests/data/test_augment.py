@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.assignment import DataSpec
 from protosphere.data.augment import augmented, refuse_unfit
 from protosphere.data.client_data import InputTransform, by_channels, client_data

@@ -9,9 +9,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data import client_data as module
-from protosphere.data.assigned import read_assignment
+from protosphere.data.assignment_file import read_assignment
 from protosphere.data.client_data import (
     DataSpec,
     InputTransform,

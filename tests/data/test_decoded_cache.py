@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protosphere.data import DataError
-from protosphere.data import decoded as decoded_module
-from protosphere.data.decoded import decoded
+from protosphere.core.errors import DataError
+from protosphere.data import decoded_cache as decoded_module
+from protosphere.data.decoded_cache import decoded
 
 ROOT = Path(__file__).resolve().parents[2]
 ASK = """
 import logging, sys
 from pathlib import Path
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
-from protosphere.data.decoded import decoded
+from protosphere.data.decoded_cache import decoded
 data = decoded(sys.argv[1], Path(sys.argv[2]))
 print("rows", len(data.labels), int(data.inputs.sum()))
 """

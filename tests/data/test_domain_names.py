@@ -2,8 +2,9 @@
 
 import pytest
 
-from protosphere.data.decoded import Recipe, decoded
-from protosphere.data.domains import domains_of, listed, locate_all, open_all, short_name
+from protosphere.core.paths import listed
+from protosphere.data.decoded_cache import Recipe, decoded
+from protosphere.data.domains import domains_of, locate_all, open_all, short_name
 from tests.data.draws import refusal
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from protosphere.data.assignment import DataSpec, open_data
 from protosphere.data.client_data import client_data
 from protosphere.data.columns import Columns
-from protosphere.data.decoded import Recipe, decoded
+from protosphere.data.decoded_cache import Recipe, decoded
 from protosphere.data.domains import interleaved, locate_all, open_all
 from protosphere.data.sources import load_source
 from tests.data.draws import refusal

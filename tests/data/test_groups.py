@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.assignment import DataSpec, assignment
-from protosphere.data.decoded import Decoded
+from protosphere.data.decoded_cache import Decoded
 from protosphere.data.groups import units_of
 
 

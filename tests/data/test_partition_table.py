@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.assignment import DataSpec, assignment, open_data
+from protosphere.data.partition_table import table_rows, write_table
 from protosphere.data.partitions import class_counts
-from protosphere.data.table import table_rows, write_table
 from tests.data.draws import disjoint
 
 NAMES = ("cat", "dog", "frog, green")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.partitions import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
 from tests.data.draws import alike, disjoint
 

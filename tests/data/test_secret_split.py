@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from protosphere.data.assignment import DataSpec, assignment
-from protosphere.data.decoded import Decoded
+from protosphere.data.decoded_cache import Decoded
 from protosphere.data.groups import units_of
 from protosphere.data.secret_split import secret_split
 

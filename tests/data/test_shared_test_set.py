@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data import assignment as assignment_module
 from protosphere.data.assignment import DataSpec, assignment, open_data
-from protosphere.data.decoded import Decoded
-from protosphere.data.shared_set import SharedTestSpec, refuse_unfit, shared_labels, shared_rows
+from protosphere.data.decoded_cache import Decoded
+from protosphere.data.shared_test_set import SharedTestSpec, refuse_unfit, shared_labels, shared_rows
 from tests.data.draws import alike
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from protosphere.data import DataError
-from protosphere.data.decoded import decoded
+from protosphere.core.errors import DataError
+from protosphere.data.decoded_cache import decoded
 from protosphere.data.sources import HUB, load_source, locate
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.spiral import spiral
 
 

@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 import torch
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError, ModelError
 from protosphere.data.assignment import DataSpec
 from protosphere.data.client_data import InputTransform, client_data
 from protosphere.data.columns import Columns
-from protosphere.data.decoded import Recipe, decode, decoded
+from protosphere.data.decoded_cache import Recipe, decode, decoded
 from protosphere.data.tabular import Column, missing_rows, numeric, read_schema, write_schema
-from protosphere.models import ModelError, build
+from protosphere.models import build
 
 N = 40
 RNG = np.random.default_rng(7)

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.columns import MOST_NAMES, Columns
-from protosphere.data.decoded import decoded
+from protosphere.data.decoded_cache import decoded
 from protosphere.data.sources import load_source, locate
 from protosphere.data.text_files import column_types
 from protosphere.data.texts import Texts

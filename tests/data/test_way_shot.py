@@ -6,9 +6,9 @@ import itertools
 import numpy as np
 import pytest
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.assignment import DataSpec, assignment
-from protosphere.data.decoded import Decoded
+from protosphere.data.decoded_cache import Decoded
 from protosphere.data.partitions import class_counts
 from protosphere.data.way_shot import way_shot_rows
 from tests.data.draws import alike, assert_distributed, disjoint

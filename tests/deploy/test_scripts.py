@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.data import DataError
+from protosphere.core.errors import DataError
 from protosphere.data.folders import read_folder
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.launch.grid import LocalGrid
 
 # a feature-dim that is no other number of these runs; K of the digits
 DIM, CLASSES = 23, 10

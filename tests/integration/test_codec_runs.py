@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from protosphere.client_app import client as client_module
-from protosphere.experiments.runtime.grid import LocalGrid
+from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.masks import class_masks
-from protosphere.runs.folder import RunFolder
+from protosphere.record.folder import RunFolder
 
 DIM, CLASSES = 24, 10
 SPARSE = {"strategy": "protonorm", "sparsity-dim": 6, "wire-dtype": "int8", "feature-dim": DIM}

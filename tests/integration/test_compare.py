@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.experiments.compare.cells import cells
-from protosphere.experiments.compare.engine import run_cells
-from protosphere.experiments.compare.folder import ComparisonFolder
-from protosphere.experiments.compare.machine import Share
-from protosphere.experiments.compare.plan import Comparison, Entry
+from protosphere.comparison.engine import run_cells
+from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.plan import Comparison, Entry
+from protosphere.comparison.resources import Share
+from protosphere.comparison.trials import cells
 from tests.integration.watched import alive, descendants
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 
 from protosphere.cli.main import app
 from protosphere.data.tabular import Column, write_schema
-from protosphere.experiments.demo_data import write_sites
-from protosphere.experiments.runtime.deployment import CONNECTION, Deployment, Site
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.experiments.runtime.guardian import guarded
-from protosphere.experiments.runtime.superlink import free_port
+from protosphere.launch.demo_data import write_sites
+from protosphere.launch.deployment import CONNECTION, Deployment, Site
+from protosphere.launch.grid import LocalGrid
+from protosphere.launch.guardian import guarded
+from protosphere.launch.superlink import free_port
 from tests.integration.watched import PATIENCE, Watched
 
 pytestmark = pytest.mark.integration

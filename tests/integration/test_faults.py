@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from protosphere.experiments.runtime import grid as local_grid
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.runs.folder import RunFolder
-from protosphere.strategies.rounds import exchange as exchange_module
+from protosphere.launch import grid as local_grid
+from protosphere.launch.grid import LocalGrid
+from protosphere.record.folder import RunFolder
+from protosphere.server_app import exchange as exchange_module
 from tests.soak.faults import app as faulty
 from tests.soak.faults import plan as kinds
 from tests.soak.faults.driver import deployed, wait_until

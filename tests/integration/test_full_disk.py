@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from protosphere.client_app import client as client_module
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.settings import SettingError
-from protosphere.runs.folder import RunFolder
+from protosphere.core.errors import SettingError
+from protosphere.launch.grid import LocalGrid
+from protosphere.record.folder import RunFolder
 
 LIMIT = 40_000  # bytes of a file: enough for a line, a checkpoint, a report; not for a client's model
 SETTINGS = {"strategy": "protonorm", "models": "tiny_cnn", "feature-dim": 64}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protosphere.experiments.runtime.grid import run_in_process
+from protosphere.launch.grid import run_in_process
 
 WAY_SHOT = {"partition": "way-shot", "split": "official", "max-samples": 0, "validation-share": 0.0}
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app import trainer
+from protosphere.client_app import train as trainer
+from protosphere.core.settings import RULES
 from protosphere.data.client_data import Rows
-from protosphere.federation.settings import RULES
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.round import RunError
+from protosphere.record.folder import RunFolder
+from protosphere.record.round import RunError
+from protosphere.server_app import rounds as flower
 from protosphere.strategies import load_method
-from protosphere.strategies.rounds import flower
 
 # Methods of the sphere start with all features close together and are slower to tell classes apart, and GFPL and PFPL
 # predict with their classifiers, which are slower than nearest prototypes, too. Seen: 0.80 to 0.93 after these rounds,

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from protosphere.experiments.runtime.processes import processes
+from protosphere.launch.processes import processes
 
 PATIENCE = 300  # seconds, then a run is stuck
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.experiments.runtime import connection as module
-from protosphere.experiments.runtime.connection import Connection, FlowerError
+from protosphere.launch import connection as module
+from protosphere.launch.connection import Connection, FlowerError
 
 STAND_IN = """#!/bin/sh
 echo "$@" >> {told}

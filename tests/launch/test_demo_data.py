@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 
 from protosphere.data.assignment import DataSpec
 from protosphere.data.client_data import client_data
-from protosphere.experiments.demo_data import write_sites
+from protosphere.launch.demo_data import write_sites
 
 
 @pytest.fixture(scope="module")

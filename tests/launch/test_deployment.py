@@ -2,9 +2,9 @@
 
 import pytest
 
-from protosphere.experiments.runtime import deployment as module
-from protosphere.experiments.runtime.connection import FlowerError
-from protosphere.experiments.runtime.deployment import Deployment, Site
+from protosphere.launch import deployment as module
+from protosphere.launch.connection import FlowerError
+from protosphere.launch.deployment import Deployment, Site
 
 
 def test_a_command_that_never_ends_is_a_sentence(tmp_path, monkeypatch):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.experiments.runtime import launch as module
-from protosphere.experiments.runtime.connection import Connection, FlowerError
-from protosphere.experiments.runtime.launch import RunInterrupted, _Listener, launch
-from protosphere.experiments.runtime.processes import Interrupted
-from protosphere.experiments.runtime.superlink import SuperLink
+from protosphere.launch import flower_run as module
+from protosphere.launch.connection import Connection, FlowerError
+from protosphere.launch.flower_run import RunInterrupted, _Listener, launch
+from protosphere.launch.processes import Interrupted
+from protosphere.launch.superlink import SuperLink
 from tests.integration.watched import Watched
 
 ROOT = Path(module.__file__).resolve().parents[3]
@@ -92,7 +92,7 @@ def toy(tmp_path):
 LAUNCHED = """
 import json, sys
 from pathlib import Path
-from protosphere.experiments.runtime.launch import launch
+from protosphere.launch.flower_run import launch
 app, results = sys.argv[1:]
 opened = []
 outcome = launch(

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from flwr.app import Message, MessageType, RecordDict
 
-from protosphere.experiments.runtime.grid import RAISED, UNAVAILABLE, LocalGrid, run_in_process
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import decode_report, encode_instruction
-from protosphere.federation.wire.payloads import Instruction
-from protosphere.runs.round import RunError
+from protosphere.core.errors import SettingError
+from protosphere.launch.grid import RAISED, UNAVAILABLE, LocalGrid, run_in_process
+from protosphere.record.round import RunError
 from protosphere.strategies import known_settings
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import decode_report, encode_instruction
+from protosphere.wire.payloads import Instruction
 
 CODEC = Codec(10, 8)  # the digits, in features as wide as `grids` sets them
 

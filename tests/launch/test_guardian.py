@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.experiments.runtime import guardian, processes
-from protosphere.experiments.runtime.guardian import guarded
-from protosphere.experiments.runtime.processes import Family
+from protosphere.launch import guardian, processes
+from protosphere.launch.guardian import guarded
+from protosphere.launch.processes import Family
 
 ROOT = Path(guardian.__file__).resolve().parents[2]
 # A front door: starts a tree of four sessions, two leaders of which ignore SIGTERM, says all ids, and goes on.
 FRONT = """
 import sys, time
 from pathlib import Path
-from protosphere.experiments.runtime.guardian import guarded
-from protosphere.experiments.runtime.processes import Family
+from protosphere.launch.guardian import guarded
+from protosphere.launch.processes import Family
 child = '''
 import signal, subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
@@ -45,8 +45,8 @@ with guarded(Path(sys.argv[1])) as tell:
 AT_ONCE = """
 import os, signal, sys
 from pathlib import Path
-from protosphere.experiments.runtime.guardian import guarded
-from protosphere.experiments.runtime.processes import Family
+from protosphere.launch.guardian import guarded
+from protosphere.launch.processes import Family
 with guarded(Path(sys.argv[1])) as tell:
     child = Family(tell).start([sys.executable, "-c", "import time; time.sleep(600)"])
     print(child.pid, flush=True)
@@ -71,11 +71,7 @@ def guardians(scratch):
     """The guardian of that folder, found by its command line."""
     listing = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,args="], capture_output=True, text=True, check=True).stdout
     lines = [line.split(maxsplit=1) for line in listing.splitlines()]
-    return {
-        int(pid)
-        for pid, line in lines
-        if "protosphere.experiments.runtime.guardian" in line and line.endswith(f" {scratch}")
-    }
+    return {int(pid) for pid, line in lines if "protosphere.launch.guardian" in line and line.endswith(f" {scratch}")}
 
 
 def gone(pids, patience=30.0):

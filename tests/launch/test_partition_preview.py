@@ -10,12 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
+from protosphere.core.errors import SettingError
+from protosphere.core.home import home as home_folder
 from protosphere.data.client_data import client_data
-from protosphere.experiments.data_view import view, write_picture
-from protosphere.experiments.runtime.run_config import plan
-from protosphere.federation.data_spec import data_spec
-from protosphere.federation.settings import SettingError
-from protosphere.federation.settings import home as home_folder
+from protosphere.data.from_settings import data_spec
+from protosphere.launch.partition_preview import view, write_picture
+from protosphere.launch.run_config import plan
 from protosphere.strategies import read_settings
 
 

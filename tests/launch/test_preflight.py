@@ -15,11 +15,9 @@ from typer.testing import CliRunner
 import protosphere
 from protosphere.cli.main import app
 from protosphere.client_app.client import Client
-from protosphere.data import DataError
-from protosphere.experiments.runtime import preflight
-from protosphere.experiments.runtime.preflight import check, refuse_unwritable
-from protosphere.federation.settings import SettingError
-from protosphere.models import ModelError
+from protosphere.core.errors import DataError, ModelError, SettingError
+from protosphere.launch import preflight
+from protosphere.launch.preflight import check, refuse_unwritable
 from protosphere.strategies import read_settings
 from tests.pictures import paint
 
@@ -30,9 +28,9 @@ def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):
     settings = {"dataset": "spiral", "spiral-points": 40, "models": "tiny_perceptron", "min-samples": 2, "seed": 8}
     check(read_settings(settings), 3)
     # a simulation's clients: a site's own would want its classes listed
-    monkeypatch.setattr("protosphere.client_app.told._here", True)
+    monkeypatch.setattr("protosphere.client_app.public_errors._here", True)
     # were anything of the specification another, there would be something to work out
-    for name in ("protosphere.data.decoded._decode", "protosphere.data.assignment._assign"):
+    for name in ("protosphere.data.decoded_cache._decode", "protosphere.data.assignment._assign"):
         monkeypatch.setattr(name, lambda *_: pytest.fail("not in the cache"))
     client = Client(Context(1, 1, {"partition-id": 2, "num-partitions": 3}, RecordDict(), settings))
     assert len(client.data.train) > 0

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from protosphere.experiments.runtime import processes
-from protosphere.experiments.runtime.processes import Family, Interrupted, interruptible
+from protosphere.launch import processes
+from protosphere.launch.processes import Family, Interrupted, interruptible
 
 # a child in a session of its own, whose child goes on after its parent's death, as Ray's daemons do
 TREE = """

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app
-from protosphere.experiments.runtime.reachable import obstacle, renewal
+from protosphere.launch.reachability import obstacle, renewal
 
 
 @contextmanager

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protosphere.data import DataError
-from protosphere.experiments.runtime import run_config
-from protosphere.experiments.runtime.run_config import plan, preset_names, read_assignments, read_toml
-from protosphere.federation.settings import SettingError
-from protosphere.models import ModelError
-from protosphere.runs.folder import RunFolder
-from protosphere.strategies import known_settings, load_method, open_folder, read_settings
+from protosphere.core.errors import DataError, ModelError, SettingError
+from protosphere.launch import run_config
+from protosphere.launch.run_config import plan, preset_names, read_assignments, read_toml
+from protosphere.record.folder import RunFolder
+from protosphere.server_app.rounds import open_folder
+from protosphere.strategies import known_settings, load_method, read_settings
 from tests.pictures import paint
 
 AUTHORS_TABLE = "protonorm-cifar10-dirichlet-0.1.csv"

@@ -8,9 +8,9 @@ import tomllib
 import pytest
 from flwr.common.config import flatten_dict
 
-from protosphere.experiments.runtime import superlink
-from protosphere.experiments.runtime.connection import FlowerError, as_toml, find_executable
-from protosphere.experiments.runtime.superlink import SuperLink
+from protosphere.launch import superlink
+from protosphere.launch.connection import FlowerError, as_toml, find_executable
+from protosphere.launch.superlink import SuperLink
 
 
 def test_settings_come_back_from_toml_as_they_were():

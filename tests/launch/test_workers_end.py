@@ -6,12 +6,12 @@ import sys
 import time
 from pathlib import Path
 
-from protosphere.experiments.runtime import grid as local_grid
+from protosphere.launch import grid as local_grid
 from tests.integration.watched import alive, descendants
 
 ROOT = Path(local_grid.__file__).resolve().parents[3]
 RUN = """
-from protosphere.experiments.runtime.grid import run_in_process
+from protosphere.launch.grid import run_in_process
 if __name__ == "__main__":
     settings = {"rounds": 1000, "max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron"}
     run_in_process(settings, clients=4, workers=2, show=lambda line: print(line, flush=True))

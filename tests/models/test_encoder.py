@@ -8,9 +8,9 @@ import torchvision
 from safetensors.torch import save_file
 from torch import nn
 
+from protosphere.core.errors import ModelError
+from protosphere.core.plugins import load
 from protosphere.models.encoder import Encoder, check_encoder, has_place, public_encoder
-from protosphere.models.plugins import load
-from protosphere.models.split import ModelError
 
 IMAGE, FLAT, D = (3, 12, 12), (7,), 5
 OWN = """

@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy.fft import dctn
 
+from protosphere.core.errors import ModelError
 from protosphere.models.encoder import public_encoder
 from protosphere.models.handcrafted import CELLS, COLOUR, DIRECTIONS, SIDE, Gradients
-from protosphere.models.split import ModelError
 
 D = 24
 

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, normalize
 
 from protosphere import models
+from protosphere.core.errors import ModelError
 from protosphere.models.heads import ConsensusModel, DualClassifierModel
-from protosphere.models.split import ModelError, SplitModel
+from protosphere.models.split import SplitModel
 from protosphere.prototypes.etf import simplex_etf
 from protosphere.prototypes.prototype_set import PrototypeSet
 

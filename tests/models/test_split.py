@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from protosphere.models.split import ModelError, SplitModel, channels_last, probe, split
+from protosphere.core.errors import ModelError
+from protosphere.models.split import SplitModel, channels_last, probe, split
 
 
 def test_forward_is_the_classifier_after_the_features() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from protosphere import models
-from protosphere.models.split import ModelError
+from protosphere.core.errors import ModelError
 from protosphere.models.text import EncoderName, TextEncoder, Tokens, encoder_name, text_backbone
 from tests.models.encoders import (
     KINDS,

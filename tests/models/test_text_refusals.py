@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from protosphere import models
-from protosphere.models.split import ModelError
+from protosphere.core.errors import ModelError
 from protosphere.models.text import Tokens
 from tests.models.encoders import (
     KINDS,

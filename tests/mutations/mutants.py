@@ -15,8 +15,8 @@ class Mutant(NamedTuple):
 P, S, R, W, C = (
     "tests/prototypes/",
     "tests/strategies/",
-    "strategies/rounds/",
-    "protosphere/federation/wire/",
+    "server_app/",
+    "protosphere/wire/",
     "client_app/",
 )
 ON = S + "test_devices.py -k "
@@ -60,7 +60,7 @@ MUTANTS = {
         "protosphere/prototypes/nearest.py",
         "torch.where(present, -distances, -torch.inf)",
         "torch.where(present, distances, -torch.inf)",
-        P + "test_discriminant.py tests/client_app/test_evaluation.py",
+        P + "test_discriminant.py tests/client_app/test_evaluate.py",
     ),
     "a repulsion that attracts": Mutant(
         "protosphere/prototypes/sphere.py",
@@ -184,10 +184,10 @@ MUTANTS = {
         S + "test_own_models.py -k apfl",
     ),
     "bounds that a cohort forgets": Mutant(
-        C + "stack.py", "            project(moved, bounds)\n", "", "tests/client_app/test_cohort.py -k bounds"
+        C + "cohort_steps.py", "            project(moved, bounds)\n", "", "tests/client_app/test_cohort.py -k bounds"
     ),
     "a phase that starts anew but for cohorts": Mutant(
-        C + "stack.py",
+        C + "cohort_steps.py",
         'if settings.optimizer_state != "persistent" or phase.fresh:',
         'if settings.optimizer_state != "persistent":',
         "tests/client_app/test_cohort.py -k gfpl",
@@ -203,25 +203,25 @@ MUTANTS = {
         W + "transforms.py",
         'expand(fields["vectors"], self.rows[fields["labels"]])',
         'expand(fields["vectors"], self.rows[fields["labels"] * 0])',
-        "tests/federation/wire/test_codec.py",
+        "tests/wire/test_codec.py",
     ),
     "a codec of others is read": Mutant(
         W + "codec.py",
         "if difference := self.difference(fingerprint):",
         "if False:",
-        "tests/federation/wire/test_messages.py",
+        "tests/wire/test_messages.py",
     ),
     "no norm is too long": Mutant(
         W + "checks.py",
         "if len(norms) and float(norms.max()) > max_norm:",
         "if False:",
-        "tests/federation/wire/test_uploads.py",
+        "tests/wire/test_uploads.py",
     ),
     "labels in any order": Mutant(
         W + "parts.py",
         "if (steps < 0).any() or (most == 1 and (steps == 0).any()):",
         "if False:",
-        "tests/federation/wire/test_uploads.py",
+        "tests/wire/test_uploads.py",
     ),
     "weights that are not finite": Mutant(
         W + "weights.py",
@@ -269,13 +269,13 @@ MUTANTS = {
         S + "test_protosphere.py -k scatter",
     ),
     "every node has a vote": Mutant(
-        "protosphere/federation/agreement.py",
+        "server_app/agreement.py",
         "Fraction(1, nodes[identity.partition])",
         "Fraction(1)",
-        "tests/federation/test_roster.py -k vote",
+        "tests/server_app/test_roster.py -k vote",
     ),
     "a claim is believed": Mutant(
-        "protosphere/federation/claims.py",
+        "protosphere/wire/claims.py",
         "if claim > most}",
         "if claim > most * 1e9}",
         S + "rounds/test_outliers.py -k claimed",
@@ -293,13 +293,16 @@ MUTANTS = {
         "tests/client_app/test_run_token.py",
     ),
     "the home of another run will do": Mutant(
-        "protosphere/federation/homes.py",
+        "protosphere/core/home.py",
         "if found != token_digest(token):",
         "if not found:",
-        "tests/federation/test_homes.py",
+        "tests/core/test_home.py",
     ),
     "a path in an error": Mutant(
-        C + "told.py", "if simulated() and not has_own(node):", "if True:", "tests/client_app/test_told.py"
+        C + "public_errors.py",
+        "if simulated() and not has_own(node):",
+        "if True:",
+        "tests/client_app/test_public_errors.py",
     ),
     # --- rounds, stores, resume
     "a stale store goes unnoticed": Mutant(
@@ -315,7 +318,10 @@ MUTANTS = {
         S + "rounds/test_resume.py -k constants",
     ),
     "sampling that forgets the round": Mutant(
-        R + "sampling.py", '"round", server_round, "sample"', '"round", 0, "sample"', S + "rounds/test_flower.py"
+        R + "client_selection.py",
+        '"round", server_round, "sample"',
+        '"round", 0, "sample"',
+        S + "rounds/test_flower.py",
     ),
     "failures are not counted": Mutant(
         R + "flower.py", "else self.failed_in_a_row + 1", "else 0", S + "rounds/test_failures.py -k row"
@@ -330,32 +336,32 @@ MUTANTS = {
         R + "flower.py", "self.stopping.recall(self.folder.lines())", "pass", S + "rounds/test_stopping.py"
     ),
     "prototypes of the round before": Mutant(
-        C + "trainer.py",
+        C + "train.py",
         "objective.settings, round_number):\n        measure(objective, state, data)\n",
         "objective.settings, round_number):\n        pass\n",
-        "tests/client_app/test_trainer.py",
+        "tests/client_app/test_train.py",
     ),
     "prototypes of an earlier model": Mutant(
-        C + "trainer.py",
+        C + "train.py",
         "        state.prototypes = state.covariance = state.features = None\n        refuse_spoilt(",
         "        refuse_spoilt(",
         "tests/strategies/test_contract.py::test_who_is_evaluated_rarely_trains_sends_and_scores_the_same[local]",
     ),
     # --- devices that this machine lacks
     "indices that stay on the host": Mutant(
-        C + "trainer.py",
+        C + "train.py",
         "torch.randperm(rows, generator=order).to(device)",
         "torch.randperm(rows, generator=order)",
         ON + "cuda-fedproto",
     ),
     "a draw there by the host's generator": Mutant(
-        C + "trainer.py",
+        C + "train.py",
         "torch.randperm(rows, generator=order).to(device)",
         "torch.randperm(rows, generator=order, device=device)",
         ON + "cuda-fedproto",
     ),
     "a loss that is read in every batch": Mutant(
-        C + "trainer.py", "sums.get(name, 0.0) + part.detach()", "sums.get(name, 0.0) + part.item()", ON + "cuda-local"
+        C + "train.py", "sums.get(name, 0.0) + part.detach()", "sums.get(name, 0.0) + part.item()", ON + "cuda-local"
     ),
     "targets that stay on the host": Mutant(
         C + "state.py", "targets.to(device=device)", "targets", ON + "cuda-fedproto"
@@ -367,7 +373,7 @@ MUTANTS = {
         ON + "cuda-fedgen",
     ),
     "float64 where there is none": Mutant(
-        C + "evaluation.py", "    features = exact(features_of(", "    features = (features_of(", ON + "mps-fedproto"
+        C + "evaluate.py", "    features = exact(features_of(", "    features = (features_of(", ON + "mps-fedproto"
     ),
     # --- statistics in a public encoder's space
     "classes' distances in a covariance within them": Mutant(
@@ -401,7 +407,7 @@ MUTANTS = {
         S + "test_fedcgs.py -k nobody",
     ),
     "another encoder than the run's": Mutant(
-        "protosphere/serving/judge.py",
+        "protosphere/serving/encoder_rule.py",
         "if self.fingerprint not in",
         "if False and self.fingerprint not in",
         "tests/serving/test_predict.py -k encoder_needs",
@@ -414,10 +420,10 @@ MUTANTS = {
         "tests/reports/test_confusions.py",
     ),
     "values a round of mixed formats": Mutant(
-        "protosphere/experiments/compare/tables.py",
+        "protosphere/comparison/tables.py",
         'if not runs or any(_format(each) != "float32" for each in runs)',
         'if not runs or all(_format(each) != "float32" for each in runs)',
-        "tests/experiments/compare/test_figures.py -k values_a_round",
+        "tests/comparison/test_figures.py -k values_a_round",
     ),
     "one matrix for two models of one file": Mutant(
         "protosphere/reports/confusions.py",
@@ -454,40 +460,46 @@ MUTANTS = {
         P + "test_discrete_gaussian.py",
     ),
     "noise before it is paid": Mutant(
-        C + "ledger.py",
+        C + "privacy_ledger.py",
         "            exact = sums()\n",
         "            exact = noisy(sums(), asked.variance, draw)\n",
-        "tests/client_app/test_ledger.py -k killed",
+        "tests/client_app/features/test_privacy_ledger.py -k killed",
     ),
     "each run pays anew": Mutant(
-        C + "ledger.py", "content = [dict(self.facts),", "content = [self.run,", "tests/client_app/test_ledger.py"
+        C + "privacy_ledger.py",
+        "content = [dict(self.facts),",
+        "content = [self.run,",
+        "tests/client_app/features/test_privacy_ledger.py",
     ),
     "a limit of single releases": Mutant(
-        C + "ledger.py",
+        C + "privacy_ledger.py",
         "epsilon_of(spent + asked.rho, delta)",
         "epsilon_of(asked.rho, delta)",
-        "tests/client_app/test_ledger.py",
+        "tests/client_app/features/test_privacy_ledger.py",
     ),
     "figures of training under privacy": Mutant(
-        C + "private.py",
+        C + "privacy.py",
         "if not self.measured or report is None:",
         "if report is None:",
-        "tests/client_app/test_private.py -k same_bytes",
+        "tests/client_app/features/test_privacy.py -k same_bytes",
     ),
     "seconds under privacy": Mutant(
-        C + "app.py", "seconds if open_about_it else 0.0", "seconds", "tests/client_app/test_private.py -k same_bytes"
+        C + "app.py",
+        "seconds if open_about_it else 0.0",
+        "seconds",
+        "tests/client_app/features/test_privacy.py -k same_bytes",
     ),
     "rows in the identity under privacy": Mutant(
-        C + "private.py",
+        C + "privacy.py",
         "class_counts=(), rows=(), ",
         "class_counts=(), ",
-        "tests/client_app/test_private.py -k same_bytes",
+        "tests/client_app/features/test_privacy.py -k same_bytes",
     ),
     "an error that tells of rows": Mutant(
-        C + "private.py",
+        C + "privacy.py",
         "error)\n        return self._reply(instruction, report, means, self._payload(",
         "error)\n            raise\n        return self._reply(instruction, report, means, self._payload(",
-        "tests/client_app/test_private.py -k goes_wrong",
+        "tests/client_app/features/test_privacy.py -k goes_wrong",
     ),
     "a split that other rows move": Mutant(
         "data/secret_split.py",

@@ -5,8 +5,7 @@ import statistics
 
 import pytest
 
-from protosphere.federation.wire.payloads import Evaluation, TrainingFigures
-from protosphere.runs.figures import (
+from protosphere.record.figures import (
     FIGURES_OF_RULE,
     ensemble_headline,
     gradient_steps,
@@ -15,6 +14,7 @@ from protosphere.runs.figures import (
     over_clients,
     over_trainings,
 )
+from protosphere.wire.payloads import Evaluation, TrainingFigures
 
 RULES = ("classifier", "local-prototypes")
 BELIEVED = 1e9  # whatever a client claims

@@ -11,11 +11,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from protosphere.federation.settings import SettingError, Settings, check, is_run_name
-from protosphere.runs import columns
-from protosphere.runs import folder as record
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.places import find_run, results_root
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Settings, check, is_run_name
+from protosphere.record import client_tables
+from protosphere.record import folder as record
+from protosphere.record.folder import RunFolder
+from protosphere.record.locations import find_run, results_root
 
 CONFIG = {"strategy": "fedproto", "dataset": "digits", "rounds": 20, "alpha": 0.1, "device": "auto", "resume": ""}
 NOON = 1_767_268_800.75  # 2026-01-01 12:00:00 UTC, and a bit
@@ -379,10 +380,12 @@ def test_a_link_in_the_place_of_clients_leads_to_no_files_of_its_readers(results
     folder = finished(2)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    (folder.path / columns.FOLDER).symlink_to(tmp_path / "mine")
+    (folder.path / client_tables.FOLDER).symlink_to(tmp_path / "mine")
     before = contents_of_files(folder)
-    assert f"{folder.path / columns.FOLDER} is a link to elsewhere; take it away" in refused(folder.truncate, last)
-    line = {"round": 3, "clients": {str(client): {"x": 1.0} for client in range(columns.MANY)}}
+    assert f"{folder.path / client_tables.FOLDER} is a link to elsewhere; take it away" in refused(
+        folder.truncate, last
+    )
+    line = {"round": 3, "clients": {str(client): {"x": 1.0} for client in range(client_tables.MANY)}}
     assert "is a link to elsewhere" in refused(folder.append, line)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
     assert contents_of_files(folder) == before
@@ -394,17 +397,17 @@ def contents_of_files(folder):
 
 def test_a_line_names_no_file_outside_the_folder_of_figures_by_client(results, tmp_path):
     folder = finished(1)
-    table = columns.parted({"round": 1, "clients": {"0": {"x": 1.0}}}, many=1)[1]
-    columns.write(tmp_path / "other.parquet", 1, table)
-    (folder.path / columns.FOLDER).mkdir()
-    columns.write(folder.path / columns.FOLDER / "own.parquet", 1, table)
-    columns.write(folder.path / "beside.parquet", 1, table)
-    (folder.path / columns.FOLDER / "link.parquet").symlink_to(tmp_path / "other.parquet")
-    (folder.path / columns.FOLDER / "circle.parquet").symlink_to("circle.parquet")
+    table = client_tables.parted({"round": 1, "clients": {"0": {"x": 1.0}}}, many=1)[1]
+    client_tables.write(tmp_path / "other.parquet", 1, table)
+    (folder.path / client_tables.FOLDER).mkdir()
+    client_tables.write(folder.path / client_tables.FOLDER / "own.parquet", 1, table)
+    client_tables.write(folder.path / "beside.parquet", 1, table)
+    (folder.path / client_tables.FOLDER / "link.parquet").symlink_to(tmp_path / "other.parquet")
+    (folder.path / client_tables.FOLDER / "circle.parquet").symlink_to("circle.parquet")
 
     def named(name):
         line = folder.path / "metrics.jsonl"
-        line.write_text(json.dumps({"round": 1, columns.NAMED: name}) + "\n")
+        line.write_text(json.dumps({"round": 1, client_tables.NAMED: name}) + "\n")
 
     for name in (
         *(str(tmp_path / "other.parquet"), "clients/../../../../other.parquet", "beside.parquet"),
@@ -414,7 +417,7 @@ def test_a_line_names_no_file_outside_the_folder_of_figures_by_client(results, t
         for read in (folder.lines, lambda: folder.truncate(1)):
             said = refused(read)
             assert "a line of" in said, said
-            assert f"which is no file of {folder.path / columns.FOLDER}" in said
+            assert f"which is no file of {folder.path / client_tables.FOLDER}" in said
     named("clients/own.parquet")
     assert folder.lines()[0]["clients"] == {"0": {"x": 1.0}}
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from protosphere.federation.settings import SettingError
-from protosphere.runs.history import FOLDER, MOST_ROUNDS, MOST_VALUES, keep, kept, step_of
+from protosphere.core.errors import SettingError
+from protosphere.record.history import FOLDER, MOST_ROUNDS, MOST_VALUES, keep, kept, step_of
 
 
 def of_round(number, k=3, d=4):

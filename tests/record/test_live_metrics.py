@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.experiments.runtime.run_config import plan
-from protosphere.federation.settings import SettingError, Settings, check, shown
-from protosphere.runs import live as module
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.live import Figures, figures_of, live, refuse_missing
-from protosphere.runs.sinks import SINKS
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Settings, check, shown
+from protosphere.launch.run_config import plan
+from protosphere.record import live_metrics as module
+from protosphere.record.folder import RunFolder
+from protosphere.record.live_metrics import Figures, figures_of, live, refuse_missing
+from protosphere.record.sinks import SINKS
 from protosphere.strategies import known_settings
 
 LINE = {

@@ -5,12 +5,20 @@ import json
 
 import pytest
 
-from protosphere.federation.wire.payloads import Evaluation, Report, TrainingFigures
-from protosphere.runs.figures import MAJORITY
-from protosphere.runs.lines import add_evaluation, console_line, final_line, summarise, times, training_line, up_to_date
-from protosphere.runs.round import Bytes, Reply
+from protosphere.record.figures import MAJORITY
+from protosphere.record.metrics_lines import (
+    add_evaluation,
+    console_line,
+    final_line,
+    summarise,
+    times,
+    training_line,
+    up_to_date,
+)
+from protosphere.record.round import Bytes, Reply
+from protosphere.server_app.exchange import LATE
 from protosphere.strategies import read_settings
-from protosphere.strategies.rounds.exchange import LATE
+from protosphere.wire.payloads import Evaluation, Report, TrainingFigures
 
 
 def evaluation(right, validation=1):

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from protosphere.runs.origin import FILE, command_of, commit_of, note, origins, versions
+from protosphere.record.provenance import FILE, command_of, commit_of, note, origins, versions
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.lines import summarise
+from protosphere.record.folder import RunFolder
+from protosphere.record.metrics_lines import summarise
 from protosphere.strategies import known_settings, read_settings
 
 RULES = ("local-prototypes", "classifier", "majority-class")

@@ -8,14 +8,14 @@ from typer.testing import CliRunner
 
 import protosphere
 from protosphere.cli.main import app
-from protosphere.federation.settings import SettingError
-from protosphere.federation.words import one_line
+from protosphere.core.errors import SettingError
+from protosphere.core.text import one_line
+from protosphere.record.folder import FORMAT, RunFolder
+from protosphere.record.round import RunError
 from protosphere.reports import report as report_module
-from protosphere.reports.holdings import holdings
+from protosphere.reports.label_distribution import holdings
 from protosphere.reports.report import leave_report, write_report
 from protosphere.reports.results import read_results
-from protosphere.runs.folder import FORMAT, RunFolder
-from protosphere.runs.round import RunError
 from protosphere.server_app import app as app_module
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import CONFUSION, EVERY, outline, pictures
@@ -132,7 +132,7 @@ def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, repor
     def fail(*arguments):
         raise RunError("no more of this.")
 
-    monkeypatch.setattr("protosphere.strategies.rounds.flower.PrototypeStrategy._final_evaluation", fail)
+    monkeypatch.setattr("protosphere.server_app.rounds.PrototypeStrategy._final_evaluation", fail)
     with pytest.raises(RunError, match="no more"):
         run({"rounds": 1})
     (folder,) = set((home / "results").iterdir()) - {folder}

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import cosine_similarity
 
+from protosphere.record.figures import MEANS
+from protosphere.record.folder import RunFolder
+from protosphere.record.history import keep
 from protosphere.reports import report as report_module
-from protosphere.reports.numbers import as_csv
+from protosphere.reports.csv_files import as_csv
 from protosphere.reports.report import write_report
-from protosphere.runs.figures import MEANS
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.history import keep
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import CONFUSION, EVERY, EVIL, outline, pictures
 

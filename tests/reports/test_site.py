@@ -8,14 +8,14 @@ from flwr.app import Context, Message, MessageType, RecordDict
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app as command
-from protosphere.client_app import told
+from protosphere.client_app import public_errors
 from protosphere.client_app.app import app
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import encode_instruction
-from protosphere.federation.wire.payloads import Instruction
-from protosphere.federation.wire.sizes import wire_bytes
+from protosphere.launch.grid import LocalGrid
 from protosphere.strategies import known_settings
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import encode_instruction
+from protosphere.wire.payloads import Instruction
+from protosphere.wire.sizes import wire_bytes
 from tests.reports.pages import EVIL, Outline
 
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}
@@ -28,7 +28,7 @@ def site(home, monkeypatch):
 
     def start(settings=None, **node):
         LocalGrid({}, [])
-        monkeypatch.setattr(told, "_here", False)
+        monkeypatch.setattr(public_errors, "_here", False)
         node = {"partition-id": 1, "num-partitions": 4} | node
         replies = []
         for number, kind in ((1, MessageType.TRAIN), (2, MessageType.TRAIN), (3, MessageType.EVALUATE)):

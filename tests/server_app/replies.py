@@ -5,11 +5,11 @@ from functools import partial
 
 import torch
 
-from protosphere.federation.wire import messages
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.parts import Limits
-from protosphere.federation.wire.payloads import Evaluation, Report, TrainingFigures
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.wire import messages
+from protosphere.wire.codec import Codec
+from protosphere.wire.parts import Limits
+from protosphere.wire.payloads import Evaluation, Report, TrainingFigures
 
 CODEC = Codec(num_classes=4, dim=3)
 LIMITS = Limits(CODEC, max_norm=1e6)

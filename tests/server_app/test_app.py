@@ -7,12 +7,12 @@ import sys
 import pytest
 from flwr.app import Context, RecordDict
 
-from protosphere.experiments.runtime.grid import SERVER, LocalGrid
-from protosphere.federation.roster import RosterError
-from protosphere.federation.settings import SettingError
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.places import find_run
+from protosphere.core.errors import SettingError
+from protosphere.launch.grid import SERVER, LocalGrid
+from protosphere.record.folder import RunFolder
+from protosphere.record.locations import find_run
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS, app, said
+from protosphere.server_app.roster import RosterError
 from protosphere.strategies import known_settings
 
 log = logging.getLogger("protosphere")
@@ -43,7 +43,7 @@ def test_a_run_says_where_its_results_are_first_and_last(home, capsys):
     assert json.loads((folder / "settings.json").read_text()).keys() == known_settings().keys() | {"digest"}
 
 
-# what is wrong with a setting is in tests/federation/test_settings.py
+# what is wrong with a setting is in tests/core/test_settings.py
 MISTAKES = [
     ({"strategy": "fedprotto"}, "fedproto"),
     ({"no-such-setting": 3}, "`no-such-setting`"),

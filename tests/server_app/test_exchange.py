@@ -3,11 +3,11 @@
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from protosphere.federation.homes import OTHER_HOME
-from protosphere.federation.wire.sizes import wire_bytes
-from protosphere.runs.round import Bytes, RunError
-from protosphere.strategies.rounds.exchange import LATE, POLL, UNSENT, exchange
-from tests.strategies.rounds.replies import (
+from protosphere.core.home import OTHER_HOME
+from protosphere.record.round import Bytes, RunError
+from protosphere.server_app.exchange import LATE, POLL, UNSENT, exchange
+from protosphere.wire.sizes import wire_bytes
+from tests.server_app.replies import (
     LIMITS,
     ROUND,
     encode_report,

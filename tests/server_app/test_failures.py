@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from flwr.app import Array, Error
 
-from protosphere.federation.roster import RosterError
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import encode_report
-from protosphere.runs.round import RunError
+from protosphere.core.errors import SettingError
+from protosphere.record.round import RunError
+from protosphere.server_app.exchange import LATE
+from protosphere.server_app.roster import RosterError
 from protosphere.strategies import load_method
 from protosphere.strategies.contract import EVERYONE
-from protosphere.strategies.rounds.exchange import LATE
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import encode_report
 
 
 def lines_of(strategy):

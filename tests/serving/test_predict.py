@@ -11,12 +11,11 @@ from flwr.app import Context, RecordDict
 from PIL import Image
 
 from protosphere.client_app.client import Client
-from protosphere.client_app.encoded import loaded
+from protosphere.client_app.features.encoder import loaded
 from protosphere.client_app.store import StoreError
-from protosphere.data.decoded import decoded
-from protosphere.federation.settings import SettingError
-from protosphere.models import ModelError
-from protosphere.runs.folder import RunFolder
+from protosphere.core.errors import ModelError, SettingError
+from protosphere.data.decoded_cache import decoded
+from protosphere.record.folder import RunFolder
 from protosphere.serving.predict import open_trained, predict
 from protosphere.strategies import METHODS, load_method
 from tests.strategies.needs import ASKED

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from protosphere.runs.folder import RunFolder
+from protosphere.record.folder import RunFolder
 from tests.soak.faults import plan as kinds
 from tests.soak.faults.driver import Federation, Run, deployed, kill, wait_until
 from tests.soak.faults.files import finished, refuse_broken

@@ -11,17 +11,17 @@ from flwr.app import Error, Message, RecordDict
 from flwr.app.metadata import Metadata
 from flwr.serverapp import Grid
 
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.wire.codec import Codec, codec_of
-from protosphere.federation.wire.messages import decode_instruction, encode_identity, encode_report
-from protosphere.federation.wire.parts import Limits
-from protosphere.federation.wire.payloads import Evaluation, Identity, Report, TrainingFigures
-from protosphere.federation.wire.specs import Spec
+from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.runs.folder import RunFolder
+from protosphere.record.folder import RunFolder
+from protosphere.server_app import exchange as exchange_module
+from protosphere.server_app.rounds import PrototypeStrategy
 from protosphere.strategies import known_settings, read_settings
-from protosphere.strategies.rounds import exchange as exchange_module
-from protosphere.strategies.rounds.flower import PrototypeStrategy
+from protosphere.wire.codec import Codec, codec_of
+from protosphere.wire.messages import decode_instruction, encode_identity, encode_report
+from protosphere.wire.parts import Limits
+from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigures
+from protosphere.wire.specs import Spec
 
 CLASSES, DIM = 4, 3
 CODEC = Codec(CLASSES, DIM)

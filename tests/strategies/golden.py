@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from protosphere.experiments.runtime.grid import run_in_process
+from protosphere.launch.grid import run_in_process
 from protosphere.server_app import app
 from protosphere.strategies import METHODS, known_settings, load_method
 from tests.device import PLACE, PRECISION

@@ -2,8 +2,8 @@
 
 import torch
 
-from protosphere.federation.wire.payloads import to_tensors
 from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.wire.payloads import to_tensors
 
 
 def same(one, other):

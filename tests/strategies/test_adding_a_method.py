@@ -18,20 +18,21 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app
-from protosphere.client_app import told
+from protosphere.client_app import public_errors
 from protosphere.client_app.client import Client
 from protosphere.client_app.run import run_of
-from protosphere.experiments.runtime.cohorts import CohortGrid
-from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
-from protosphere.experiments.runtime.run_config import plan
-from protosphere.federation.agreement import Terms, agree
-from protosphere.federation.roster import RosterError
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import codec_of
-from protosphere.federation.wire.payloads import Identity
-from protosphere.models import ModelError, build, plugins
+from protosphere.core import plugins
+from protosphere.core.errors import ModelError, SettingError
+from protosphere.launch.cohort_grid import CohortGrid
+from protosphere.launch.grid import LocalGrid, run_in_process
+from protosphere.launch.run_config import plan
+from protosphere.models import build
+from protosphere.server_app.agreement import Terms, agree
+from protosphere.server_app.roster import RosterError
 from protosphere.strategies import known_settings, packed, read_settings, unpacked
 from protosphere.strategies.contract import Batch, ClientState
+from protosphere.wire.codec import codec_of
+from protosphere.wire.payloads import Identity
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = {"rounds": 2, "models": "tiny_perceptron", "max-samples": 400, "device": "cpu"}
@@ -183,7 +184,7 @@ def site(strategy: str, **node: str) -> Context:
 def test_a_site_runs_its_own_file_by_the_run_s_name_and_tells_nothing_of_it(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(told, "_here", False)
+    monkeypatch.setattr(public_errors, "_here", False)
     (project / "two.py").write_text(
         printed("adding-a-method.md") + "\n\nOTHER = Method(server=ServerHalf, objective=Objective)\n"
     )
@@ -196,11 +197,11 @@ def test_a_site_runs_its_own_file_by_the_run_s_name_and_tells_nothing_of_it(
     node = site("/server/two.py", **{"strategy-file": str(project / "secret" / "gone.py")})
     with pytest.raises(SettingError) as raised:
         run_of(node)
-    assert "secret" not in told.told(raised.value, node.node_config)
+    assert "secret" not in public_errors.told(raised.value, node.node_config)
 
 
 def test_no_run_names_a_model_s_file_at_a_site(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(told, "_here", False)
+    monkeypatch.setattr(public_errors, "_here", False)
     (project / "dropped.py").write_text("raise AssertionError('it ran')\n")
     context = site("local")
     context.run_config["models"] = str(project / "dropped.py")

@@ -6,7 +6,7 @@ Written out here once more: values of matrices and of class vectors have the num
 
 import pytest
 
-from protosphere.runs.folder import RunFolder
+from protosphere.record.folder import RunFolder
 from protosphere.strategies import METHODS
 from tests.strategies.needs import ASKED
 from tests.strategies.watched import CLASSES, CLIENTS, start

@@ -9,13 +9,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
 from protosphere.client_app.state import lay_out
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import Identity, Parts
+from protosphere.core.errors import SettingError
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState, Phase
 from protosphere.strategies.fednh import FedNHSettings, start
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity, Parts
 from tests.strategies.kin import halves_of, lines_of_layouts
 
 K, D = 3, 5

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import Identity, Parts
+from protosphere.core.errors import SettingError
+from protosphere.launch.grid import LocalGrid
 from protosphere.models import build
 from protosphere.prototypes.weights import Weights
 from protosphere.reports.report import write_report
 from protosphere.strategies.contract import Batch, ClientState
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity, Parts
 from tests.strategies.kin import SMALL, halves_of, lines_of_layouts
 
 K, D = 3, 4

@@ -14,17 +14,17 @@ from flwr.app import Array, ArrayRecord
 from safetensors.torch import load_file
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app import trainer
-from protosphere.experiments.compare.budget import epochs_of
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.wire.low_rank import products
-from protosphere.federation.wire.payloads import Parts, parts_of
+from protosphere.client_app import train as trainer
+from protosphere.comparison.budget import epochs_of
+from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
-from protosphere.runs.folder import RunFolder
+from protosphere.record.folder import RunFolder
+from protosphere.server_app.rounds import PrototypeStrategy
 from protosphere.strategies import METHODS, known_settings, load_method, read_settings, settings_read
-from protosphere.strategies.rounds.flower import PrototypeStrategy
+from protosphere.wire.low_rank import products
+from protosphere.wire.payloads import Parts, parts_of
 from tests.strategies.needs import ASKED
 from tests.strategies.sets import same
 from tests.strategies.watched import CLASSES, CLIENTS, DIM, Seen, Warm, start, watched, without_time

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import Identity, Parts
 from protosphere.models.split import split
 from protosphere.prototypes.losses import missing_variance, uniformity
 from protosphere.strategies.contract import ClientState
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity, Parts
 from tests.strategies.kin import D, K, batch, evaluations, halves_of, lines_of_layouts, network, objective_of
 
 

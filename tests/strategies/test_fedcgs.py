@@ -9,16 +9,16 @@ from sklearn.covariance import empirical_covariance, shrunk_covariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import Identity, Parts
-from protosphere.federation.wire.weights import layout_lines
+from protosphere.core.errors import SettingError
 from protosphere.prototypes.discriminant import covariance_of_sums, linear_discriminant
 from protosphere.prototypes.release import B, contributions
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.fedcgs import layouts
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity, Parts
+from protosphere.wire.weights import layout_lines
 from tests.strategies.needs import ASKED
 
 K, D, N = 4, 5, 400

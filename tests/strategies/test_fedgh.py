@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch import nn
 
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import Identity
-from protosphere.federation.wire.weights import layout_lines
+from protosphere.core.errors import SettingError
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.weights import head_layout
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity
+from protosphere.wire.weights import layout_lines
 from tests.strategies.sets import same_state
 
 K, D = 4, 3

@@ -7,16 +7,16 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.low_rank import factored
-from protosphere.federation.wire.parts import as_arrived
-from protosphere.federation.wire.payloads import Identity, Parts, parts_of
+from protosphere.launch.grid import LocalGrid
 from protosphere.models import build
 from protosphere.prototypes.weights import Weights
-from protosphere.runs.folder import RunFolder
+from protosphere.record.folder import RunFolder
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState
 from protosphere.strategies.fedkd import CHANGE, WHOLE, FedKD, FedKDObjective, base_of, moved
+from protosphere.wire.codec import Codec
+from protosphere.wire.low_rank import factored
+from protosphere.wire.parts import as_arrived
+from protosphere.wire.payloads import Identity, Parts, parts_of
 from tests.strategies.kin import halves_of as both_halves
 from tests.strategies.kin import lines_of_layouts
 from tests.strategies.sets import same_state

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from protosphere.federation.wire.parts import Limits, decode_payload, encode_payload
 from protosphere.models import build
 from protosphere.prototypes.masks import class_masks
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.refinement import class_sums, mean_directions, refine
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase, as_state
+from protosphere.wire.parts import Limits, decode_payload, encode_payload
 
 K, D = 5, 8
 FEDPAGR = {"strategy": "fedpagr"}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from protosphere.federation.settings import SettingError
+from protosphere.core.errors import SettingError
 from protosphere.models import build
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase

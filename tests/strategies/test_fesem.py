@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import Identity, to_tensors
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies.contract import ClientState
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity, to_tensors
 from tests.strategies.kin import halves_of, lines_of_layouts
 from tests.strategies.sets import same
 

@@ -14,13 +14,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import Result, Strategy
 
 from protosphere import strategies
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import Codec
+from protosphere.core.errors import SettingError
+from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.masks import class_masks
-from protosphere.runs.lines import LEGEND
+from protosphere.record.metrics_lines import LEGEND
 from protosphere.strategies import METHODS, known_settings, load_method, read_settings
 from protosphere.strategies.contract import ServerHalf
+from protosphere.wire.codec import Codec
 from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,15 +9,15 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import Identity
-from protosphere.federation.wire.weights import layout_lines
+from protosphere.core.errors import SettingError
 from protosphere.models.generator import ClassTurns, FeatureGenerator
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import kernel_mmd
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.generator import of_generator
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity
+from protosphere.wire.weights import layout_lines
 from tests.strategies.kin import halves_of as both_halves
 
 K, D, T = 3, 4, 10

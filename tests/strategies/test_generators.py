@@ -9,22 +9,22 @@ import pytest
 import torch
 from torch import nn
 
-from protosphere.federation.seeds import generator as stream
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import Identity, Parts
-from protosphere.federation.wire.weights import layout_lines
+from protosphere.core.errors import SettingError
+from protosphere.core.seeds import generator as stream
 from protosphere.models.generator import Generator
 from protosphere.models.seeded import drawn
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import diversity
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
-from protosphere.runs.round import RunError
+from protosphere.record.round import RunError
+from protosphere.record.uploads import Scratch, Waiting
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.generator import of_generator
-from protosphere.strategies.rounds.waiting import Scratch, Waiting
 from protosphere.strategies.weights import shared_seed
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity, Parts
+from protosphere.wire.weights import layout_lines
 from tests.strategies.kin import halves_of as both_halves
 from tests.strategies.kin import lines_of_layouts
 from tests.strategies.sets import same_state

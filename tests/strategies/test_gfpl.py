@@ -8,14 +8,14 @@ from flwr.app import Context, RecordDict
 from torch.nn.functional import cross_entropy
 
 from protosphere.client_app import client as client_module
-from protosphere.federation.wire.parts import as_sent
-from protosphere.federation.wire.payloads import Instruction
 from protosphere.models import build
 from protosphere.models.heads import DualClassifierModel
 from protosphere.prototypes.mixture import sample
 from protosphere.strategies import gfpl, read_settings
 from protosphere.strategies.contract import Batch, ClientState, Phase
 from protosphere.strategies.gfpl import GFPLObjective, GFPLSettings
+from protosphere.wire.parts import as_sent
+from protosphere.wire.payloads import Instruction
 from tests.strategies.sets import mixtures, same
 
 K, D = 4, 6

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from protosphere.federation.settings import SettingError
+from protosphere.core.errors import SettingError
 from protosphere.models import build
 from protosphere.prototypes.fusion import fuse
 from protosphere.strategies import read_settings

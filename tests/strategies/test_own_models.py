@@ -9,12 +9,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from protosphere.client_app.client import Client
-from protosphere.client_app.evaluation import evaluate, measure
+from protosphere.client_app.evaluate import evaluate, measure
 from protosphere.data.client_data import InputTransform
-from protosphere.federation.wire.payloads import Parts
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.fedrod import _log_counts
+from protosphere.wire.payloads import Parts
 from tests.client_app.stacked import job_of
 from tests.strategies.kin import SMALL, D, K, batch, evaluations, network, objective_of, received_of
 

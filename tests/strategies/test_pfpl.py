@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from protosphere.federation.wire.payloads import Evaluation
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.personalisation import personalise
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE
+from protosphere.wire.payloads import Evaluation
 from tests.strategies.sets import same
 
 K, D = 6, 4

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from protosphere.federation.seeds import derive
-from protosphere.federation.settings import SettingError
+from protosphere.core.errors import SettingError
+from protosphere.core.seeds import derive
 from protosphere.prototypes.alignment import align, riesz_energy
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE, ClientState

@@ -9,20 +9,20 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.payloads import Identity, Parts, Report, parts_of
-from protosphere.federation.wire.weights import layout_lines
+from protosphere.core.errors import SettingError
+from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.round import Reply, RunError
+from protosphere.record.folder import RunFolder
+from protosphere.record.round import Reply, RunError
+from protosphere.server_app.features.download_once import Holding
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.protosphere import spoken_for
-from protosphere.strategies.rounds.holding import Holding
 from protosphere.strategies.statistics import HEAVIEST, Pooled, bounded_by, semidefinite
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity, Parts, Report, parts_of
+from protosphere.wire.weights import layout_lines
 from tests.strategies.watched import start
 
 K, D, N = 4, 5, 480

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.federation.settings import ELSEWHERE, RECEIVED, RULES, SettingError, Settings, shown
-from protosphere.federation.wire.specs import KINDS
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import ELSEWHERE, RECEIVED, RULES, Settings, shown
 from protosphere.strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign, settings_read
 from protosphere.strategies.contract import Objective, ServerHalf
 from protosphere.strategies.fedproto import FedProtoSettings
+from protosphere.wire.specs import KINDS
 from tests.strategies.kin import SMALL
 from tests.strategies.needs import ASKED
 

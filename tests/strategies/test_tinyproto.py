@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.parts import Limits, as_sent, decode_payload, encode_payload
-from protosphere.federation.wire.payloads import Identity
+from protosphere.core.errors import SettingError
+from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import tinyproto
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.tinyproto import mean_class_count
+from protosphere.wire.parts import Limits, as_sent, decode_payload, encode_payload
+from protosphere.wire.payloads import Identity
 from tests.strategies.sets import same_state
 
 K, D = 5, 9

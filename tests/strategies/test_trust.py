@@ -12,16 +12,17 @@ from typer.testing import CliRunner
 
 import protosphere
 from protosphere.cli.main import app
-from protosphere.experiments.compare.folder import ComparisonFolder
-from protosphere.experiments.runtime.grid import run_in_process
-from protosphere.experiments.runtime.run_config import plan
-from protosphere.federation.homes import stores
-from protosphere.federation.own_code import own_code
-from protosphere.federation.settings import SettingError
-from protosphere.models import ModelError, plugins
-from protosphere.runs.folder import RunFolder
+from protosphere.comparison.folder import ComparisonFolder
+from protosphere.core import plugins
+from protosphere.core.errors import ModelError, SettingError
+from protosphere.core.home import stores
+from protosphere.data.user_code import own_code
+from protosphere.launch.grid import run_in_process
+from protosphere.launch.run_config import plan
+from protosphere.record.folder import RunFolder
+from protosphere.server_app.rounds import open_folder
 from protosphere.serving.predict import open_trained
-from protosphere.strategies import as_of_today, known_settings, open_folder, read_settings
+from protosphere.strategies import as_of_today, known_settings, read_settings
 from protosphere.strategies.trust import named, untrusted
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import outline

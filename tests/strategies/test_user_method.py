@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from flwr.app import Message, MessageType
 
-from protosphere.client_app import told
-from protosphere.experiments.runtime.cohorts import CohortGrid
-from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
-from protosphere.federation.wire.codec import codec_of
-from protosphere.federation.wire.messages import encode_instruction
-from protosphere.federation.wire.payloads import Instruction
-from protosphere.runs.round import Reply, RunError
+from protosphere.client_app import public_errors
+from protosphere.launch.cohort_grid import CohortGrid
+from protosphere.launch.grid import LocalGrid, run_in_process
+from protosphere.record.round import Reply, RunError
+from protosphere.server_app.exchange import refuse_failing_method
 from protosphere.strategies import known_settings, read_settings
-from protosphere.strategies.own_method import FAILED
-from protosphere.strategies.rounds.exchange import refuse_failing_method
+from protosphere.strategies.user_method import FAILED
+from protosphere.wire.codec import codec_of
+from protosphere.wire.messages import encode_instruction
+from protosphere.wire.payloads import Instruction
 from tests.strategies.test_adding_a_method import QUICK, whole
 
 
@@ -107,7 +107,7 @@ def test_a_site_tells_of_its_failed_method_the_file_s_name_and_the_line_alone(
     settings = known_settings() | QUICK | {"strategy": "/server/wrong.py"}
     node = {"partition-id": 0, "num-partitions": 2, "strategy-file": str(project / "wrong.py")}
     grid = LocalGrid(settings, [node])
-    monkeypatch.setattr(told, "_here", False)
+    monkeypatch.setattr(public_errors, "_here", False)
     run = read_settings(settings | {"strategy": node["strategy-file"]})
     codec = codec_of(run.settings, 10, run.settings.feature_dim, run.exchange)
     asked = encode_instruction(Instruction("a-run", 1, False, token="secret"), codec)

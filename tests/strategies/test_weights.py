@@ -10,21 +10,21 @@ from flwr.app import Array, ArrayRecord
 from scipy.stats import trim_mean
 from torch import nn
 
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.checks import MessageError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.parts import Limits, decode_payload, encode_payload
-from protosphere.federation.wire.payloads import Identity, Parts, to_tensors
-from protosphere.federation.wire.specs import Spec
-from protosphere.federation.wire.weights import layout_lines, read_layouts
+from protosphere.core.errors import SettingError
+from protosphere.launch.grid import LocalGrid
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import STATISTICS, flat, unflat
-from protosphere.runs.folder import RunFolder
+from protosphere.record import uploads as waiting
+from protosphere.record.folder import RunFolder
+from protosphere.record.uploads import Scratch, Waiting
 from protosphere.strategies import read_settings, refuse_foreign
 from protosphere.strategies.contract import ClientState
-from protosphere.strategies.rounds import waiting
-from protosphere.strategies.rounds.waiting import Scratch, Waiting
+from protosphere.wire.checks import MessageError
+from protosphere.wire.codec import Codec
+from protosphere.wire.parts import Limits, decode_payload, encode_payload
+from protosphere.wire.payloads import Identity, Parts, to_tensors
+from protosphere.wire.specs import Spec
+from protosphere.wire.weights import layout_lines, read_layouts
 from tests.strategies.kin import halves_of, lines_of_layouts
 
 K, D = 3, 4

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 import pytest
 
 from protosphere.client_app.client import Client
-from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
-from protosphere.federation.wire.parts import as_sent
+from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.runs.folder import RunFolder
+from protosphere.record.folder import RunFolder
+from protosphere.server_app.rounds import PrototypeStrategy
 from protosphere.strategies import read_settings
-from protosphere.strategies.rounds.flower import PrototypeStrategy
+from protosphere.wire.parts import as_sent
 from tests.device import PLACE
 
 CLASSES, DIM, CLIENTS = 6, 7, 3  # of the spiral

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protosphere.federation.wire.messages import MessageError
+from protosphere.wire.messages import MessageError
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 
-from protosphere.data.shared_set import SharedLabels
-from protosphere.federation.wire import messages
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.parts import decode_answers, encode_answers, payload_bytes
-from protosphere.federation.wire.payloads import Answers, Evaluation, Report
-from protosphere.federation.wire.sizes import wire_bytes
+from protosphere.data.shared_test_set import SharedLabels
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.wire import messages
+from protosphere.wire.codec import Codec
+from protosphere.wire.parts import decode_answers, encode_answers, payload_bytes
+from protosphere.wire.payloads import Answers, Evaluation, Report
+from protosphere.wire.sizes import wire_bytes
 
 CODEC = Codec(3, 2)
 encode_report = partial(messages.encode_report, codec=CODEC)

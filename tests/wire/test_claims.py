@@ -8,13 +8,13 @@ import pytest
 import torch
 from flwr.app import Array
 
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.claims import Believed, most_believed, over_claimed
-from protosphere.federation.wire.payloads import Identity, Parts
+from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
-from protosphere.runs.folder import RunFolder
+from protosphere.record.folder import RunFolder
+from protosphere.wire.claims import Believed, most_believed, over_claimed
+from protosphere.wire.payloads import Identity, Parts
 
 CLAIM = 2**31 - 1
 LIAR = 1

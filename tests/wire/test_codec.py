@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from protosphere.federation.settings import Settings, check
-from protosphere.federation.wire.codec import Codec, CodecError, codec_of
-from protosphere.federation.wire.parts import Limits, decode_payload, encode_payload
-from protosphere.federation.wire.specs import Exchange, Spec
-from protosphere.federation.wire.transforms import SignificantBits
+from protosphere.core.settings import Settings, check
 from protosphere.prototypes.masks import class_masks
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.wire.checks import CodecError
+from protosphere.wire.codec import Codec, codec_of
+from protosphere.wire.parts import Limits, decode_payload, encode_payload
+from protosphere.wire.specs import Exchange, Spec
+from protosphere.wire.transforms import SignificantBits
 
 K = 8
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from flwr.app import MetricRecord
 
-from protosphere.federation.wire.checks import MessageError
-from protosphere.federation.wire.confusion import decode_counts, encode_counts, is_asked, width
+from protosphere.wire.checks import MessageError
+from protosphere.wire.confusion import decode_counts, encode_counts, is_asked, width
 
 GOOD = (3, 1, 0, 0, 2, 0, 1, 0, 5)
 

@@ -5,14 +5,14 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from protosphere.federation.wire.checks import MessageError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.low_rank import LowRank, factored, products
-from protosphere.federation.wire.messages import decode_instruction, encode_instruction
-from protosphere.federation.wire.parts import Limits, as_arrived, decode_payload, encode_payload, payload_bytes
-from protosphere.federation.wire.payloads import Instruction, Parts
-from protosphere.federation.wire.specs import Exchange, Spec
 from protosphere.prototypes.weights import Weights
+from protosphere.wire.checks import MessageError
+from protosphere.wire.codec import Codec
+from protosphere.wire.low_rank import LowRank, factored, products
+from protosphere.wire.messages import decode_instruction, encode_instruction
+from protosphere.wire.parts import Limits, as_arrived, decode_payload, encode_payload, payload_bytes
+from protosphere.wire.payloads import Instruction, Parts
+from protosphere.wire.specs import Exchange, Spec
 
 SPEC = Spec("weights", "w", change=True, transforms=(LowRank(),))
 # by names that sort apart from their factors': "a.b" lies between "a" and "a/left"

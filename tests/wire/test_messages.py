@@ -9,15 +9,15 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from protosphere.federation.wire import messages
-from protosphere.federation.wire import parts as arrays
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import decode_identity, decode_instruction, decode_question, encode_question
-from protosphere.federation.wire.parts import Limits, decode_payload
-from protosphere.federation.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
-from protosphere.federation.wire.sizes import wire_bytes
-from protosphere.federation.wire.specs import Spec
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.wire import messages
+from protosphere.wire import parts as arrays
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import decode_identity, decode_instruction, decode_question, encode_question
+from protosphere.wire.parts import Limits, decode_payload
+from protosphere.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
+from protosphere.wire.sizes import wire_bytes
+from protosphere.wire.specs import Spec
 from tests.strategies.sets import same
 
 K, D = 6, 4

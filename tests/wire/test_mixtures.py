@@ -8,14 +8,14 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import decode_instruction, encode_instruction, encode_report
-from protosphere.federation.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
-from protosphere.federation.wire.payloads import Instruction, Report, from_tensors, kind_of, to_tensors
-from protosphere.federation.wire.specs import Spec
 from protosphere.prototypes.fusion import fuse
 from protosphere.prototypes.mixture import fit_class_mixtures
 from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import decode_instruction, encode_instruction, encode_report
+from protosphere.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
+from protosphere.wire.payloads import Instruction, Report, from_tensors, kind_of, to_tensors
+from protosphere.wire.specs import Spec
 from tests.strategies.sets import same
 
 K, D, N = 6, 4, 3

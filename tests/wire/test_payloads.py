@@ -3,12 +3,8 @@
 import pytest
 import torch
 
-from protosphere.federation.wire.payloads import (
-    from_tensors,
-    kind_of,
-    to_tensors,
-)
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.wire.payloads import from_tensors, kind_of, to_tensors
 
 LABELS = torch.tensor([1, 4])
 VECTORS = torch.tensor([[0.5, -1.0, 3.0], [2.0, 0.0, 1e-30]])

@@ -10,12 +10,12 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from protosphere.federation.wire import messages
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import MessageError, decode_identity, encode_identity
-from protosphere.federation.wire.payloads import Evaluation, Identity, Report, TrainingFigures
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.runs.figures import of_client, over_clients, over_trainings
+from protosphere.record.figures import of_client, over_clients, over_trainings
+from protosphere.wire import messages
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import MessageError, decode_identity, encode_identity
+from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigures
 
 TRAINING = TrainingFigures(20, 8, {"cross-entropy": 1.5, "loss": 1.75}, 0.5, 3.0, 2.0, 1.25)
 EVALUATION = Evaluation((5, 2), {"classifier": (3, 1), "majority-class": (0, 2)}, 0.125)

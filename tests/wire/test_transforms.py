@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from protosphere.federation.wire.checks import MessageError
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.parts import Limits, as_sent, decode_payload, encode_payload
-from protosphere.federation.wire.specs import PROTOTYPES, Exchange, Spec
-from protosphere.federation.wire.transforms import Masks, NumberFormat, RoundedShares, SignificantBits, Transform
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.quantisation import to_significant_bits
+from protosphere.wire.checks import MessageError
+from protosphere.wire.codec import Codec
+from protosphere.wire.parts import Limits, as_sent, decode_payload, encode_payload
+from protosphere.wire.specs import PROTOTYPES, Exchange, Spec
+from protosphere.wire.transforms import Masks, NumberFormat, RoundedShares, SignificantBits, Transform
 
 K, D = 4, 6
 VECTORS = PrototypeSet(torch.arange(K), torch.randn(K, D, generator=torch.Generator().manual_seed(0)))

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from protosphere.federation.wire.codec import Codec
-from protosphere.federation.wire.messages import MessageError
-from protosphere.federation.wire.parts import STORED, Limits, decode_payload, payload_bytes
-from protosphere.federation.wire.specs import Spec
+from protosphere.wire.codec import Codec
+from protosphere.wire.messages import MessageError
+from protosphere.wire.parts import STORED, Limits, decode_payload, payload_bytes
+from protosphere.wire.specs import Spec
 
 K, D = 6, 4
 LIMITS = Limits(Codec(K, D), max_norm=100.0)

@@ -11,15 +11,17 @@ import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app import private, told, trainer
-from protosphere.client_app.ledger import Ledger
+from protosphere.client_app import public_errors
+from protosphere.client_app import train as trainer
+from protosphere.client_app.features import privacy
+from protosphere.client_app.features.privacy_ledger import Ledger
 from protosphere.client_app.store import Store
-from protosphere.experiments.runtime.grid import LocalGrid, run_in_process
-from protosphere.federation.roster import RosterError
-from protosphere.federation.settings import SettingError
+from protosphere.core.errors import SettingError
+from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.prototypes.accounting import epsilon_of
 from protosphere.prototypes.release import HALF, B, Shape, class_sums
-from protosphere.runs.folder import RunFolder
+from protosphere.record.folder import RunFolder
+from protosphere.server_app.roster import RosterError
 from protosphere.strategies import METHODS, load_method, read_settings
 from protosphere.strategies.contract import NOTHING
 from tests.client_app.sites import folder, images_of, picture, put, table
@@ -138,7 +140,7 @@ FAULTS = {
     "the state is lost": (Store, "newest_before", client_module.StoreError("round 2")),
     "evaluation fails": (client_module, "evaluate", ValueError("row 3")),
     "features are not finite": (client_module, "measure", trainer.DivergenceError("row 3")),
-    "the disk is full": (private.Guard, "_note", OSError(28, "full")),
+    "the disk is full": (privacy.Guard, "_note", OSError(28, "full")),
 }
 
 
@@ -174,10 +176,10 @@ def test_no_method_sends_without_a_release_but_those_that_send_nothing():
 
 def test_a_release_is_of_the_training_rows_and_sent_in_every_round_and_run(monkeypatch, tmp_path):
     drawn = iter(range(10**6))
-    monkeypatch.setattr("protosphere.client_app.ledger.draw", lambda variance: 0 if next(drawn) else 1)
+    monkeypatch.setattr("protosphere.client_app.features.privacy_ledger.draw", lambda variance: 0 if next(drawn) else 1)
     sites = [site(tmp_path / name, *FULL) for name in ("one", "other")]
     _, first = run(sites, {"strategy": "fedproto"})
-    ledger = private.site_ledger()
+    ledger = privacy.site_ledger()
     assert len(ledger.entries()) == 2  # of two clients of one home
     uploads = [each["payload"] for kind, each in first if kind == "train"]
     assert uploads[0] == uploads[1] == uploads[2]
@@ -244,7 +246,7 @@ def test_figures_stay_with_the_client_and_hold_the_rule_encoder(monkeypatch, tmp
     folder_of_run, _ = run(sites, {"strategy": "fedproto"})
     lines = RunFolder(folder_of_run).lines()
     assert all("evaluation" not in line and not line["clients"] and not line["problems"] for line in lines)
-    kept = private.home() / "clients" / folder_of_run.name / "0" / private.FIGURES
+    kept = privacy.home() / "clients" / folder_of_run.name / "0" / privacy.FIGURES
     figures = [json.loads(line) for line in kept.read_text().splitlines()]
     assert [line["round"] for line in figures] == [1, 2, 3, 4]
     assert {"classifier", "local-prototypes"} <= figures[0]["correct"].keys()
@@ -295,11 +297,11 @@ def test_a_run_is_refused_before_anything_is_released(tmp_path, less, more, sett
     sites = [site(tmp_path / name, *FULL) | less | more for name in ("one", "other")]
     with pytest.raises((RosterError, SettingError), match=word):
         run(sites, {"strategy": "fedproto"} | settings)
-    assert private.site_ledger().entries() == []
+    assert privacy.site_ledger().entries() == []
 
 
 def test_a_site_without_a_limit_releases_nothing_of_what_a_run_deals_either(monkeypatch, tmp_path):
-    monkeypatch.setattr(told, "_here", False)
+    monkeypatch.setattr(public_errors, "_here", False)
     put(tmp_path / "scans", *FULL, CLASSES)
     dealt = {"strategy": "fedproto", "dataset": str(tmp_path / "scans"), "min-samples": 1}
     with pytest.raises(SettingError, match="states no limit"):
@@ -325,7 +327,7 @@ def test_a_run_without_a_size_of_images_learns_none_of_a_site_s(tmp_path):
 def test_a_site_that_requires_privacy_takes_part_in_what_releases_nothing(tmp_path):
     sites = [site(tmp_path / name, *FULL) | {"privacy": "required"} for name in ("one", "other")]
     run(sites, {"strategy": "frame", "privacy-encoder": ""})
-    assert private.site_ledger().entries() == []
+    assert privacy.site_ledger().entries() == []
 
 
 def test_other_weights_of_the_encoder_are_found_before_round_1(monkeypatch, tmp_path):
@@ -347,7 +349,7 @@ def test_what_a_server_asks_for_beside_the_release_it_does_not_get(monkeypatch, 
     """An answer for the ensemble, an evaluation, a state that is long gone."""
     monkeypatch.setattr(Ledger, "release", constant)
     client = one_client(site(tmp_path / "one", *FULL), {"strategy": "fedproto"})
-    plain = private.Instruction("a-run", 1, evaluate=False, token="t")
+    plain = privacy.Instruction("a-run", 1, evaluate=False, token="t")
     expected = client.train(plain)
     asked = [
         replace(plain, evaluate=True, ensemble=True),
@@ -357,7 +359,7 @@ def test_what_a_server_asks_for_beside_the_release_it_does_not_get(monkeypatch, 
     ]
     for instruction in asked:
         assert same(client.train(instruction), replace(expected, round=instruction.round))
-        assert client.evaluate(instruction) == private.Report(0, instruction.round)
+        assert client.evaluate(instruction) == privacy.Report(0, instruction.round)
 
 
 def same(one, other):

@@ -5,17 +5,17 @@ import pytest
 import torch
 from flwr.app import Array
 
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.payloads import Parts
+from protosphere.core.errors import SettingError
+from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.weights import Weights
-from protosphere.runs.round import Reply
+from protosphere.record import uploads as waiting
+from protosphere.record.round import Reply
+from protosphere.record.uploads import Scratch
+from protosphere.server_app.features import changes as changes_module
+from protosphere.server_app.features.changes import Changes
 from protosphere.strategies.contract import Exchange, Spec
-from protosphere.strategies.rounds import changes as changes_module
-from protosphere.strategies.rounds import waiting
-from protosphere.strategies.rounds.changes import Changes
-from protosphere.strategies.rounds.waiting import Scratch
 from protosphere.strategies.weights import both_ways
+from protosphere.wire.payloads import Parts
 
 CLIENTS = 6
 LIAR = 4

@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
+from protosphere.core.errors import SettingError
 from protosphere.data.client_data import DataSpec
-from protosphere.data.shared_set import SharedTestSpec, shared_labels
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.messages import encode_report
-from protosphere.federation.wire.payloads import Answers
-from protosphere.federation.wire.sizes import wire_bytes
+from protosphere.data.shared_test_set import SharedTestSpec, shared_labels
+from protosphere.wire.messages import encode_report
+from protosphere.wire.payloads import Answers
+from protosphere.wire.sizes import wire_bytes
 
 CLASSES, ROWS = 4, 11
 APART = {"ensemble_wire_up", "ensemble_wire_down"}

@@ -10,13 +10,13 @@ from flwr.app import Error
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from protosphere.experiments.runtime.grid import LocalGrid
-from protosphere.federation.wire.payloads import Report
+from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.runs.folder import RunFolder
-from protosphere.runs.round import Reply, RunError
+from protosphere.record.folder import RunFolder
+from protosphere.record.round import Reply, RunError
+from protosphere.server_app.features.outliers import Outliers
 from protosphere.strategies import METHODS, read_settings
-from protosphere.strategies.rounds.outliers import Outliers
+from protosphere.wire.payloads import Report
 from tests.strategies.needs import ASKED
 
 LIAR = 1

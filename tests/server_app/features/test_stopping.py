@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from protosphere.federation.settings import SettingError
-from protosphere.federation.wire.payloads import Evaluation
+from protosphere.core.errors import SettingError
+from protosphere.wire.payloads import Evaluation
 
 ROWS = 20  # of validation, of one client
 

@@ -1,6 +1,6 @@
 """A ClientApp whose train replies fail by plan: the real one's handlers, and what goes wrong around them.
 
-Query and evaluation are the real ones. What an upload may be spoilt by is in tests/federation/wire/test_uploads.py.
+Query and evaluation are the real ones. What an upload may be spoilt by is in tests/wire/test_uploads.py.
 """
 
 import os
@@ -13,9 +13,9 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from protosphere.client_app import trainer
+from protosphere.client_app import train as trainer
 from protosphere.client_app.app import app as honest
-from protosphere.federation.settings import home
+from protosphere.core.home import home
 from tests.soak.faults import plan as kinds
 from tests.soak.faults.journal import Journal, generations
 from tests.soak.faults.plan import Plan, from_environment

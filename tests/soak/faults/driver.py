@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from protosphere.experiments.runtime.deployment import CONNECTION, Deployment, Site
-from protosphere.experiments.runtime.guardian import guarded
-from protosphere.experiments.runtime.processes import Family
+from protosphere.launch.deployment import CONNECTION, Deployment, Site
+from protosphere.launch.guardian import guarded
+from protosphere.launch.processes import Family
 from tests.soak.faults.journal import Journal, generations
 from tests.soak.faults.plan import Plan
 

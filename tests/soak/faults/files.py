@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from protosphere.runs.folder import RunFolder
+from protosphere.record.folder import RunFolder
 
 
 def refuse_broken(folders: Iterable[Path]) -> int:

@@ -5,11 +5,11 @@ from functools import partial
 from pathlib import Path
 
 from protosphere.cli.main import app
-from protosphere.experiments.runtime import connection, launch
+from protosphere.launch import connection, flower_run
 
 if __name__ == "__main__":
     folder = Path(sys.argv.pop(1))
     # a SuperLink that was killed does not come back to the run
     connection.STATUS_PATIENCE = 10.0
-    launch.launch = partial(launch.launch, app=folder)
+    flower_run.launch = partial(flower_run.launch, app=folder)
     app()

@@ -1,0 +1,51 @@
+"""How a `dataset` setting is written: a name, a local path, a list of these, or all subfolders of a folder."""
+
+import os
+from pathlib import Path
+
+from protosphere.core.errors import DataError
+
+EVERY = "*"
+
+
+def is_path(dataset: str) -> bool:
+    """Whether a `dataset` setting names a local folder: it starts with `/`, `./`, `../` or `~`."""
+    return dataset.startswith(("/", "./", "../", "~"))
+
+
+def listed(dataset: str) -> tuple[str, ...]:
+    """The data sets that a `dataset` setting lists, as written: one, or the items between commas.
+
+    A path that exists is one data set, whatever commas it has; so is `<folder>/*` of such a folder.
+
+    Raises:
+        DataError: an item is empty.
+    """
+    items = items_of(dataset)
+    if len(items) > 1 and "" in items:
+        raise DataError(
+            f"dataset is {dataset!r}, a list with an empty item: take out the comma that is too many.",
+            told="the setting dataset lists an empty item",
+        )
+    return items
+
+
+def is_several(dataset: str) -> bool:
+    """Whether a `dataset` setting is a list or `<folder>/*`."""
+    items = items_of(dataset)
+    return len(items) > 1 or is_every(items[0])
+
+
+def items_of(dataset: str) -> tuple[str, ...]:
+    """The items of a `dataset` setting, as `listed` has them, empty ones included."""
+    if "," not in dataset:
+        return (dataset,)
+    root = os.path.dirname(dataset) if is_every(dataset) else dataset
+    if is_path(dataset) and os.path.exists(os.path.expanduser(root)):
+        return (dataset,)
+    return tuple(item.strip() for item in dataset.split(","))
+
+
+def is_every(item: str) -> bool:
+    """Whether an item is `<folder>/*`."""
+    return is_path(item) and Path(item).name == EVERY
