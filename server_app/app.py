@@ -16,9 +16,8 @@ from protosphere.record.live_metrics import live, refuse_missing
 from protosphere.record.round import RunError
 from protosphere.record.status import status
 from protosphere.reports.report import leave_report
-from protosphere.server_app.features.stopping import OnRound
 from protosphere.server_app.roster import RosterError
-from protosphere.server_app.rounds import PrototypeStrategy, open_folder
+from protosphere.server_app.rounds import OnRound, PrototypeStrategy, open_folder
 from protosphere.strategies import read_settings, refuse_foreign
 from protosphere.strategies.user_method import failing_as
 

@@ -5,27 +5,24 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.text import class_word, one_line, quoted
-from protosphere.data.shared_test_set import SharedLabels
-from protosphere.prototypes.weights import Length
-from protosphere.record.confusion import Confusions
 from protosphere.record.round import Bytes, Reply, RunError
+from protosphere.record.uploads import Scratch
+from protosphere.server_app.feature import Feature
 from protosphere.strategies.contract import Outcome, ServerHalf, State
 from protosphere.strategies.user_method import FAILED, checked_outcome
 from protosphere.wire.checks import CodecError
 from protosphere.wire.codec import Codec
-from protosphere.wire.confusion import decode_counts
 from protosphere.wire.messages import MessageError, decode_report, encode_instruction
-from protosphere.wire.parts import Limits, decode_answers, decode_payload, payload_bytes
+from protosphere.wire.parts import Limits, decode_payload, payload_bytes
 from protosphere.wire.payloads import SENT, ClassVectors, Identity, Instruction, Payload, class_vectors
 from protosphere.wire.replies import in_turn, is_simulated, pulled
 from protosphere.wire.sizes import measured, together
@@ -33,28 +30,49 @@ from protosphere.wire.specs import Spec
 from protosphere.wire.weights import read_layouts
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
-APART = ("ensemble", "confusion")  # records that are counted by themselves
 LATE = "no reply in time"
 UNSENT = "Flower took no message for its node: the SuperNode has left"
 LONGEST_PROBLEM = 400  # characters
 LONGEST_WORDS = 350  # of these a client's own
 LONGEST_REFUSAL = 1000  # of these the words are our own worker's, and hold paths
 MEND = "Mend the method, and start a new run."
-Keep = Callable[[int, Payload], Mapping[tuple[str, str], Length]]
 ACTOR_DIED = 0  # Flower's code when a simulation worker is gone; elsewhere any client may send it
+
+
+@dataclass(frozen=True)
+class ReplyContext:
+    """What the replies of a round are held against.
+
+    Attributes:
+        limits: what an upload must keep to.
+        identities: partition -> who it said it is; none for replies that nothing is known about.
+        units: partition -> what the norms of its upload are measured in, 1 where it is missing.
+        rules: the inference rules that clients report; None where every name is legal.
+        contradiction: the method's own check: what in a client's upload cannot be, "" where it may be true.
+        features: what may be answered beside.
+        scratch: where uploads wait until the round has closed; None where they are held in memory.
+    """
+
+    round_number: int
+    limits: Limits
+    identities: Mapping[int, Identity] = field(default_factory=dict)
+    units: Mapping[int, float] = field(default_factory=dict)
+    rules: Collection[str] | None = None
+    contradiction: Callable[[int, Payload], str] = lambda partition, payload: ""
+    features: Sequence[Feature] = ()
+    scratch: Scratch | None = None
 
 
 def exchange(
     grid: Grid,
     messages: Sequence[Message],
     partitions: Sequence[int],
+    context: ReplyContext,
     *,
-    round_number: int,
     min_replies: int,
     timeout: float,
     patience: float,
     not_waited_for: Iterable[int] = (),
-    **checks: Any,
 ) -> list[Reply]:
     """Send one message a client and collect the replies, in partition order.
 
@@ -64,7 +82,7 @@ def exchange(
     on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead). Where
     nobody trains they get `timeout`. A train reply that comes while others are waited for still counts. Where clients
     answer in turn (`protosphere.wire.replies.in_turn`) no time counts.
-    Each reply is checked when it comes (`checked_reply`, with `checks`).
+    Each reply is checked when it comes.
 
     Raises:
         RunError: when a simulation worker died or has another home than the run, or Flower refused the messages.
@@ -76,7 +94,8 @@ def exchange(
     ids: list[str | None] = list(grid.push_messages(messages))
     if len(ids) != len(asked):
         raise RunError(
-            f"Flower took {len(ids)} of the {len(asked)} messages of round {round_number}; its log above says why."
+            f"Flower took {len(ids)} of the {len(asked)} messages of round {context.round_number}; its log above says "
+            "why."
         )
     # in place of an id Flower gives None for a node that has left
     pending = {message_id: whom for message_id, whom in zip(ids, asked, strict=True) if message_id}
@@ -92,7 +111,7 @@ def exchange(
     pause = POLL[0]
     while pending:
         arrived = [
-            checked_reply(message, *pending.pop(message_id), simulated=simulated, round_number=round_number, **checks)
+            checked_reply(message, *pending.pop(message_id), context, simulated=simulated)
             for message_id, message in pulled(grid, pending)
             if message_id in pending
         ]
@@ -119,33 +138,34 @@ def exchange(
     return sorted(replies, key=lambda reply: reply.partition)
 
 
-def collected(replies: Iterable[Message], nodes: Mapping[int, int], trains: bool, **checks: Any) -> list[Reply]:
+def collected(replies: Iterable[Message], nodes: Mapping[int, int], trains: bool, context: ReplyContext) -> list[Reply]:
     """Replies that somebody else has collected, in partition order, checked like ours.
 
     Args:
         nodes: partition -> node id.
     """
     of_node = {node: partition for partition, node in nodes.items()}
-    checked = [
-        checked_reply(message, of_node[message.metadata.src_node_id], trains, simulated=False, **checks)
-        for message in replies
-    ]
+    checked = [checked_reply(message, of_node[message.metadata.src_node_id], trains, context) for message in replies]
     return sorted(checked, key=lambda reply: reply.partition)
 
 
-def size_of(records: RecordDict, for_ensemble: bool = False) -> Bytes:
+def size_of(records: RecordDict, names: tuple[str, ...], asked_by: str = "") -> Bytes:
     """Of a message, whichever way.
 
     Args:
-        for_ensemble: sent for the ensemble alone: it is no part of training's bytes, nor of evaluation's.
+        names: of the records of features, which are counted by themselves.
+        asked_by: the feature for which alone it is sent: it is no part of training's bytes, nor of evaluation's.
     """
-    found = measured(records)
-    whole, wire = together(found), together(found, without=APART)
-    if for_ensemble:
-        return Bytes(ensemble=whole)
-    evaluation = wire - together(found, without=("evaluation", *APART)) if "evaluation" in records else 0
-    ensemble = together(found, without=APART[1:]) - wire if "ensemble" in records else 0
-    return Bytes(payload_bytes(records), wire, evaluation, ensemble, confusion=whole - wire - ensemble)
+    sizes = measured(records)
+    if asked_by:
+        return Bytes(**{asked_by: together(sizes)})
+    wire = together(sizes, without=names)
+    evaluation = wire - together(sizes, without=("evaluation", *names)) if "evaluation" in records else 0
+    beside, before = {}, wire
+    for position, name in enumerate(names, 1):
+        counted = together(sizes, without=names[position:])
+        beside[name], before = counted - before, counted
+    return Bytes(payload_bytes(records), wire, evaluation, **beside)
 
 
 def encoded(instruction: Instruction, codec: Codec, specs: Sequence[Spec]) -> RecordDict:
@@ -177,35 +197,14 @@ def _written(round_number: int) -> Iterator[None]:
 
 
 def checked_reply(
-    message: Message | str,
-    partition: int,
-    trains: bool,
-    *,
-    simulated: bool,
-    round_number: int,
-    limits: Limits,
-    roster: Mapping[int, Identity] | None = None,
-    shared: SharedLabels | None = None,
-    confusions: Confusions | None = None,
-    units: Mapping[int, float] | None = None,
-    keep: Keep | None = None,
-    impossible: Callable[[int, Payload], str] = lambda partition, payload: "",
-    rules: Collection[str] | None = None,
+    message: Message | str, partition: int, trains: bool, context: ReplyContext, *, simulated: bool = False
 ) -> Reply:
     """A reply as a value. Whatever a client's bytes make fail is that client's failure, and nobody else's.
-
-    Args:
-        roster: what a reply says of its rows is held against it, if there is one: weights in means come from it.
-        shared: what the ensemble was to predict; without it no answers are legal.
-        confusions: takes what clients take for what, where they were asked; without it nothing of it is legal.
-        units: what the norms of a client's upload are measured in (1 where it has none).
-        keep: takes uploads that wait in files, and says how long their weights are.
-        impossible: says of an upload what in it cannot be, "" where it may be true.
-        rules: of prediction that clients report; without them every name is legal.
 
     Raises:
         RunError: a simulation worker died, has another home than the run, or says that its method failed.
     """
+    round_number = context.round_number
     if isinstance(message, str):
         return Reply(partition, trains, problem=message)
     if simulated and message.has_error() and message.error.code == ACTOR_DIED:
@@ -222,65 +221,32 @@ def checked_reply(
         words = _says(partition, message.error.reason or "", LONGEST_REFUSAL)
         raise RunError(f"round {round_number}: {words}. {MEND}")
     try:
-        asked = (limits, roster or {}, shared, confusions, units or {}, keep, impossible, rules)
-        return _reply(message, partition, trains, round_number, *asked)
+        reply = _decoded(message, partition, trains, context)
+        for check in CHECKS:
+            if reply.report is not None:
+                reply = check(reply, message, context)
+        # they quote what a client sent
+        problem, refused = one_line(reply.problem, LONGEST_PROBLEM), one_line(reply.refused, LONGEST_PROBLEM)
+        return _set_aside(replace(reply, problem=problem, refused=refused), context)
     # Flower leaves some of a record's parts unread until they are asked for
     except Exception as error:
         return Reply(partition, trains, problem=f"its reply cannot be used ({type(error).__name__})")
 
 
-def _reply(
-    message: Message,
-    partition: int,
-    trains: bool,
-    round_number: int,
-    limits: Limits,
-    roster: Mapping[int, Identity],
-    shared: SharedLabels | None,
-    confusions: Confusions | None,
-    units: Mapping[int, float],
-    keep: Keep | None,
-    impossible: Callable[[int, Payload], str],
-    rules: Collection[str] | None,
-) -> Reply:
-    own = replace(limits, max_norm=limits.max_norm * units.get(partition, 1.0))
-    if partition in roster:
-        own = replace(own, layouts=partial(read_layouts, roster[partition].layouts))
-    reply = _checked(message, partition, trains, round_number, own)
-    if reply.report is not None:
-        reply = _with_answers(reply, message.content.array_records.get("ensemble"), shared)
-    if reply.report is not None and partition in roster:
-        reply = _held_against(roster[partition], reply)
-    if rules is not None:
-        reply = _by_rules(reply, rules)
-    if reply.report is not None and "confusion" in message.content:
-        reply = _with_confusion(reply, message.content.metric_records["confusion"], confusions, roster.get(partition))
-    if reply.report is not None and reply.report.payload is not None:
-        words = impossible(partition, reply.report.payload)
-        if words:
-            report = replace(reply.report, payload=None)
-            reply = replace(reply, report=report, problem=f"upload dropped: {words}", dropped=True)
-    # they quote what a client sent
-    reply = replace(
-        reply, problem=one_line(reply.problem, LONGEST_PROBLEM), refused=one_line(reply.refused, LONGEST_PROBLEM)
-    )
-    if keep is None or reply.report is None or reply.report.payload is None:
-        return reply
-    payload = reply.report.payload
-    lengths = keep(partition, payload)
-    return replace(reply, report=replace(reply.report, payload=None), waits=lengths, vectors=class_vectors(payload))
-
-
-def _checked(message: Message, partition: int, trains: bool, round_number: int, limits: Limits) -> Reply:
+def _decoded(message: Message, partition: int, trains: bool, context: ReplyContext) -> Reply:
     if message.has_error():
         # Flower's own errors come in the same way, and nothing tells them from what a client made up
         problem = f"an error came back: {_quoted(partition, _last_line(message.error.reason or ''))}"
         return Reply(partition, trains, problem=problem, blames=message.error.code == FAILED)
     records = message.content
-    size = size_of(records)
+    size = size_of(records, tuple(feature.name for feature in context.features if feature.name))
+    unit, identity = context.units.get(partition, 1.0), context.identities.get(partition)
+    limits = replace(context.limits, max_norm=context.limits.max_norm * unit)
+    if identity is not None:
+        limits = replace(limits, layouts=partial(read_layouts, identity.layouts))
     try:
         report, upload = decode_report(records, limits.codec)
-        if (report.partition, report.round) != (partition, round_number):
+        if (report.partition, report.round) != (partition, context.round_number):
             raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
     except MessageError as error:
         # of what is no report nothing is an evaluation's
@@ -309,53 +275,17 @@ def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits) -> Re
     return replace(reply, report=replace(reply.report, payload=decode_payload(upload, limits)))
 
 
-def _with_answers(reply: Reply, answers: ArrayRecord | None, shared: SharedLabels | None) -> Reply:
-    """Answers that cannot be used are dropped by themselves."""
-    if answers is None:
-        return replace(reply, refused=_said(reply.partition, reply.report.remark) if reply.report else "")
-    if shared is None:
-        return replace(reply, refused="ensemble answer dropped: nobody asked for one")
-    try:
-        return replace(reply, probabilities=decode_answers(answers, shared))
-    except MessageError as error:
-        return replace(reply, refused=f"ensemble answer dropped: {error}")
+def _with_remark(reply: Reply, message: Message, context: ReplyContext) -> Reply:
+    """With what the client says went wrong beside training and evaluation."""
+    assert reply.report is not None
+    return replace(reply, refused=_said(reply.partition, reply.report.remark))
 
 
-def _with_confusion(
-    reply: Reply, record: MetricRecord, confusions: Confusions | None, identity: Identity | None
-) -> Reply:
-    """What cannot be used is dropped by itself."""
-    evaluation = reply.report.evaluation if reply.report else None
-    try:
-        if confusions is None or identity is None or evaluation is None:
-            raise MessageError("nobody asked for one, or there is no evaluation beside it")
-        if confusions.rule not in evaluation.correct:
-            raise MessageError(f"its evaluation has no rule {confusions.rule!r}")
-        right = evaluation.correct[confusions.rule][0]
-        found = decode_counts(record, len(identity.class_names), evaluation.rows[0], right)
-    except MessageError as error:
-        refused = "; ".join(filter(None, (reply.refused, f"confusion dropped: {error}")))
-        return replace(reply, refused=refused)
-    confusions.add(reply.partition, found)
-    return reply
-
-
-def _by_rules(reply: Reply, rules: Collection[str]) -> Reply:
-    """Drop an evaluation that has a rule of its own making: it would stand in every table beside the method's."""
-    evaluation = reply.report.evaluation if reply.report else None
-    strange = sorted(set(evaluation.correct) - set(rules)) if evaluation else []
-    if reply.report is None or not strange:
-        return reply
-    refused = f"evaluation dropped: it has the rule {strange[0]!r}, which the method does not name in its `rules`"
-    refused = "; ".join(filter(None, (reply.refused, refused)))
-    return replace(reply, report=replace(reply.report, evaluation=None), refused=refused)
-
-
-def _held_against(identity: Identity, reply: Reply) -> Reply:
+def _with_true_counts(reply: Reply, message: Message, context: ReplyContext) -> Reply:
     """Drop a reply that claims other rows than the client said it has: a forged number would weigh in every mean."""
-    report = reply.report
+    report, identity = reply.report, context.identities.get(reply.partition)
     assert report is not None
-    if identity.withheld:
+    if identity is None or identity.withheld:
         return reply
     train, validation, test, *all_classes = identity.rows
     evaluation, training = report.evaluation, report.training
@@ -368,18 +298,59 @@ def _held_against(identity: Identity, reply: Reply) -> Reply:
     elif payload is not None and payload.counts is not None and _rows_counted(payload) != train:
         claim = f"class counts that do not add up to its {train} training rows"
     elif payload is not None and not len(payload.labels):
-        problem = f"upload dropped: it holds no class, though the client has {train} training rows"
-        return replace(reply, report=replace(report, payload=None), problem=problem, dropped=True)
+        return reply.without_upload(f"upload dropped: it holds no class, though the client has {train} training rows")
     elif payload is not None and (foreign := set(payload.labels.tolist()) - set(identity.classes)):
         held = class_word(min(foreign), identity.class_names)
-        problem = f"upload dropped: it holds {held}, of which the client has no training row"
-        return replace(reply, report=replace(report, payload=None), problem=problem, dropped=True)
+        return reply.without_upload(f"upload dropped: it holds {held}, of which the client has no training row")
     else:
         return reply
+    dropped = reply.dropped or report.payload is not None
     report = replace(report, evaluation=None, training=None, payload=None)
-    dropped = reply.dropped or (reply.report is not None and reply.report.payload is not None)
-    problem = f"reply dropped: it claims {claim}"
-    return replace(reply, report=report, problem=problem, dropped=dropped, probabilities=None)
+    return replace(reply, report=report, problem=f"reply dropped: it claims {claim}", dropped=dropped, false=True)
+
+
+def _with_known_rules(reply: Reply, message: Message, context: ReplyContext) -> Reply:
+    """Drop an evaluation that has a rule of its own making: it would stand in every table beside the method's."""
+    evaluation = reply.report.evaluation if reply.report else None
+    if reply.report is None or evaluation is None or context.rules is None:
+        return reply
+    strange = sorted(set(evaluation.correct) - set(context.rules))
+    if not strange:
+        return reply
+    return replace(reply, report=replace(reply.report, evaluation=None)).refusing(
+        f"evaluation dropped: it has the rule {strange[0]!r}, which the method does not name in its `rules`"
+    )
+
+
+def _with_answers(reply: Reply, message: Message, context: ReplyContext) -> Reply:
+    """With what features asked beside."""
+    for feature in context.features:
+        reply = feature.check(reply, message.content, context.identities.get(reply.partition))
+    return reply
+
+
+def _without_contradiction(reply: Reply, message: Message, context: ReplyContext) -> Reply:
+    """Drop an upload of which the method says that no client's samples can have told it."""
+    if reply.report is None or reply.report.payload is None:
+        return reply
+    reason = context.contradiction(reply.partition, reply.report.payload)
+    return reply.without_upload(f"upload dropped: {reason}") if reason else reply
+
+
+CHECKS: tuple[Callable[[Reply, Message, ReplyContext], Reply], ...] = (
+    *(_with_remark, _with_true_counts, _with_known_rules, _with_answers, _without_contradiction),
+)
+
+
+def _set_aside(reply: Reply, context: ReplyContext) -> Reply:
+    """An upload that waits for the end of the round goes to its file."""
+    if context.scratch is None or reply.report is None or reply.report.payload is None:
+        return reply
+    payload = reply.report.payload
+    context.scratch.put(reply.partition, payload)
+    for feature in context.features:
+        feature.set_aside(reply.partition, payload)
+    return replace(reply, report=replace(reply.report, payload=None), waits=True)
 
 
 def _rows_counted(payload: ClassVectors) -> int:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from protosphere.core.settings import Settings
 from protosphere.core.text import LONGEST_NAME, class_words, one_class, one_line, quoted
 from protosphere.record.metrics_lines import LEGEND, companions
 from protosphere.strategies import Run
@@ -14,20 +13,6 @@ MOST_CLIENTS = 50  # that have a line of their own
 MOST_ALONE = 5  # items that few clients name
 LONGEST_MODEL = 60  # characters of the name that a client gives its model
 LONGEST_ITEM = 100  # characters of what a client says that it discloses, where few others do
-
-
-def _private_lines(settings: Settings) -> list[str]:
-    """What a guarantee does not cover, beside wherever its epsilon stands."""
-    if settings.privacy_measure:
-        return [
-            "warning: `privacy-measure` is true: figures of private rows leave in the clear, outside the guarantee of "
-            "`privacy`"
-        ]
-    return [
-        "  accuracy is kept by the clients: `protosphere report --state <client's folder>` prints it at a site",
-        "  not covered by `privacy`: how long a client takes, that it takes part, its model, class list and domain, "
-        "other code than this, and rows that the run deals instead of a site's own",
-    ]
 
 
 def _model(identity: Identity) -> str:
@@ -74,8 +59,7 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
             f"  beside each client's own model, which takes part in every figure: {one_line(second, 2 * LONGEST_MODEL)}"
         )
     lines += [f"  the server learns of each client: {', '.join(_disclosed(identities))}", f"  {LEGEND}"]
-    if run.private:
-        return [*lines, *_private_lines(settings)]
-    held = {partition: identity.classes for partition, identity in identities.items()}
-    alone = one_class(held, next(iter(identities.values())).class_names)
-    return [*lines, *([f"warning: {alone}"] if alone else [])]
+    classes = {partition: identity.classes for partition, identity in identities.items() if not identity.withheld}
+    if alone := one_class(classes, next(iter(identities.values())).class_names):
+        lines.append(f"warning: {alone}")
+    return lines

@@ -69,9 +69,7 @@ def picture(rooms: dict[str, set[str]]) -> str:
         x, y = places[room]
         for target in sorted(targets):
             end_x, end_y = places[target]
-            lines.append(
-                f'<path d="M{x:.0f} {y + BOX_HEIGHT:.0f} L{end_x:.0f} {end_y:.0f}" stroke="#8a94a6"/>'
-            )
+            lines.append(f'<path d="M{x:.0f} {y + BOX_HEIGHT:.0f} L{end_x:.0f} {end_y:.0f}" stroke="#8a94a6"/>')
     for room, (x, y) in places.items():
         lines += [
             f'<rect x="{x - BOX_WIDTH / 2:.0f}" y="{y:.0f}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5" '

@@ -26,7 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from protosphere.client_app.app import app as client_app
 from protosphere.client_app.public_errors import simulate
 from protosphere.server_app.app import run, said
-from protosphere.server_app.features.stopping import OnRound
+from protosphere.server_app.rounds import OnRound
 from protosphere.strategies import known_settings
 
 DIED, RAISED, UNAVAILABLE = 0, 2, 5  # Flower's error codes: the worker is gone; the ClientApp raised; no such node

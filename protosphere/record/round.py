@@ -1,12 +1,10 @@
 """What a round leaves of each client: its reply, and how many bytes crossed."""
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any
 
-from torch import Tensor
-
-from protosphere.prototypes.weights import Length
-from protosphere.wire.payloads import ClassVectors, Report
+from protosphere.wire.payloads import Report
 
 
 class RunError(RuntimeError):
@@ -40,10 +38,10 @@ class Reply:
         report: the decoded reply with its checked upload; None when the whole reply is unusable.
         problem: why the reply, or its upload, was dropped; empty when all is well.
         dropped: whether its upload was refused, or was missing where one was due.
-        probabilities: its checked answers for the ensemble, (n, K) float16.
-        refused: why those were dropped; that spoils nothing else of the reply.
-        waits: of an upload that waits in a file, the lengths of its weights: of those that come down again, by part and
-            tensor. vectors: its class vectors.
+        answers: feature -> its checked answer to what that asked beside.
+        refused: why something of it was dropped that spoils nothing else of the reply.
+        waits: whether its upload waits in a file.
+        false: whether it claims other samples than the client said it has; then nothing in it counts.
         blames: whether it says that its method, somebody's own, has failed.
     """
 
@@ -53,10 +51,10 @@ class Reply:
     problem: str = ""
     dropped: bool = False
     size: Bytes = field(default_factory=Bytes)
-    probabilities: Tensor | None = None
+    answers: Mapping[str, Any] = field(default_factory=dict)
     refused: str = ""
-    waits: Mapping[tuple[str, str], Length] | None = None
-    vectors: ClassVectors | None = None
+    waits: bool = False
+    false: bool = False
     blames: bool = False
 
     @property
@@ -68,3 +66,12 @@ class Reply:
     def valid(self) -> bool:
         """Whether it counts towards `min-replies`."""
         return self.report is not None and not self.problem
+
+    def without_upload(self, problem: str) -> "Reply":
+        """The same, its upload dropped for this reason."""
+        report = None if self.report is None else replace(self.report, payload=None)
+        return replace(self, report=report, waits=False, problem=problem, dropped=True)
+
+    def refusing(self, reason: str) -> "Reply":
+        """The same, with one reason more why something of it was dropped."""
+        return replace(self, refused="; ".join(filter(None, (self.refused, reason))))

@@ -1,1 +1,20 @@
-"""What a run can have beside its rounds: each a file."""
+"""What a run can have beside its rounds: each a file, and a line here. The rounds call them in this order."""
+
+from protosphere.server_app.feature import Feature
+from protosphere.server_app.features.collapse import Collapse
+from protosphere.server_app.features.confusion import Confusion
+from protosphere.server_app.features.download_once import DownloadOnce
+from protosphere.server_app.features.ensemble import Ensemble
+from protosphere.server_app.features.outliers import OutlierCheck
+from protosphere.server_app.features.privacy import Privacy
+from protosphere.server_app.features.stopping import Stopping
+
+FEATURES: dict[str, type[Feature]] = {
+    "collapse": Collapse,
+    "outliers": OutlierCheck,
+    "privacy": Privacy,
+    "download-once": DownloadOnce,
+    "ensemble": Ensemble,
+    "confusion": Confusion,
+    "early stopping": Stopping,
+}

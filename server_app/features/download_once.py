@@ -1,43 +1,62 @@
 """Who has which download: of a method that sends `once`, a client gets one again only when it is another, or lost."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
+from protosphere.record.folder import RunFolder
 from protosphere.record.round import Reply
+from protosphere.server_app.feature import Aggregation, Feature
+from protosphere.strategies import Run
+from protosphere.wire.payloads import Instruction
 
 
-class Holding:
+class DownloadOnce(Feature):
     """Of one run.
 
     Attributes:
         made: the round whose uploads made the downloads; 0 before any.
-        held: partition -> the round that made what it has.
+        received: partition -> the round that made what it has.
     """
 
-    def __init__(self, made: int = 0, held: Mapping[int, int] | None = None):
-        self.made = made
-        self.held = dict(held or {})
+    stored_as = "holding"
+
+    def __init__(self, run: Run, folder: RunFolder):
+        super().__init__(run, folder)
+        self.made = 0
+        self.received: dict[int, int] = {}
         self._offered: dict[int, int] = {}
 
-    def offer(self, partition: int, there: bool) -> tuple[int, bool]:
-        """Before a message: the round that made its download, 0 where there is none, and whether the client has it."""
-        made = self._offered[partition] = self.made if there else 0
-        return made, there and self.held.get(partition) == made
+    def instruct(self, partition: int, instruction: Instruction) -> Instruction:
+        """With the round that made the download, and without one that the client has."""
+        sends = self.run.exchange.once and instruction.payload is not None
+        made = self._offered[partition] = self.made if sends else 0
+        if sends and self.received.get(partition) == made:
+            return replace(instruction, payload=None, made=made)
+        return replace(instruction, made=made)
 
-    def hear(self, replies: Iterable[Reply]) -> None:
-        """After a round: who answered well has what was offered; who did not may have lost it, and gets it again."""
+    def review(self, replies: Sequence[Reply]) -> Sequence[str]:
+        """Who answered well has what was offered; who did not may have lost it, and gets it again."""
         for reply in replies:
             if reply.report is None or reply.problem:
-                self.held.pop(reply.partition, None)
+                self.received.pop(reply.partition, None)
             elif made := self._offered.get(reply.partition):
-                self.held[reply.partition] = made
+                self.received[reply.partition] = made
+        return ()
 
-    def as_json(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {"made": self.made, "held": {str(partition): made for partition, made in sorted(self.held.items())}}
+    def aggregated(self, aggregation: Aggregation) -> Sequence[str]:
+        """Downloads that are made anew are another."""
+        if aggregation.outcome.downloads:
+            self.made = aggregation.round
+        return ()
 
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> "Holding":
-        """The inverse; of nothing, all is sent anew."""
-        held = {int(partition): made for partition, made in stored.get("held", {}).items()}
-        return cls(int(stored.get("made", 0)), held)
+    def state(self) -> dict[str, Any]:
+        return {"made": self.made, "held": {str(partition): made for partition, made in sorted(self.received.items())}}
+
+    def load(self, stored: Any, tensors: Mapping[str, Tensor]) -> None:
+        """Of nothing, all is sent anew."""
+        stored = stored or {}
+        self.made = int(stored.get("made", 0))
+        self.received = {int(partition): made for partition, made in stored.get("held", {}).items()}

@@ -2,29 +2,106 @@
 no defence of its own against one client among many."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from protosphere.core.seeds import limited_threads
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.record.folder import RunFolder
 from protosphere.record.round import Reply
-from protosphere.wire.payloads import ClassVectors, class_vectors
+from protosphere.server_app.feature import Aggregation, Feature, Federation
+from protosphere.server_app.features.weight_changes import AWAY_COSINE, FEW, Changes
+from protosphere.strategies import Run
+from protosphere.wire.payloads import ClassVectors, Instruction, Payload, class_vectors, mean_norm
 
 REMEMBERED = 5  # rounds
-FEW = 3  # below so many uploads, or holders of a class, nobody can say which of them is the odd one
 AWAY_ROUNDS = 3  # in a row
-# With 0 for both, ProtoNorm's first rounds accuse two to six honest clients of ten, whose features have not turned
-# towards the new targets yet; with these none, of two seeds.
-AWAY_COSINE = -0.3
+# With 0 for this and for AWAY_COSINE, ProtoNorm's first rounds accuse two to six honest clients of ten, whose features
+# have not turned towards the new targets yet; with these none, of two seeds.
 AGREEMENT = 0.5  # length of the mean of the others' directions
 RISE = 3.0  # of the mean norm, from one round to the next
 # Of the usual length among clients of one model: honest ones have stayed below 2.2 with label distributions at
 # Dirichlet 0.05 to 1 and with numbers of samples as different as 1:100 (docs/results.md).
 LONG = 5.0
+
+
+class OutlierCheck(Feature):
+    """Drops uploads that are far beyond the others', and warns of clients that stand out."""
+
+    stored_as = "outliers"
+
+    def __init__(self, run: Run, folder: RunFolder):
+        super().__init__(run, folder)
+        self._outliers = Outliers()
+        self._changes: Changes
+        self._vectors: dict[int, ClassVectors] = {}  # of uploads that wait in files
+
+    def start(self, federation: Federation) -> None:
+        super().start(federation)
+        self._changes = Changes(self.run.exchange, federation.scratch)
+
+    def instruct(self, partition: int, instruction: Instruction) -> Instruction:
+        self._changes.sent[partition] = instruction.payload
+        return instruction
+
+    def set_aside(self, partition: int, payload: Payload) -> None:
+        self._changes.measure(partition, payload)
+        vectors = class_vectors(payload)
+        if vectors is not None:
+            self._vectors[partition] = vectors
+
+    def select(self, replies: Sequence[Reply]) -> Sequence[Reply]:
+        ratio, half = self.settings.max_norm_ratio, self.federation.half
+        vectors = self._vectors_of(replies)
+        replies = self._outliers.without_long(replies, vectors, self.federation.units, ratio, 2 * half.target_norm)
+        with limited_threads(self.settings.server_threads):
+            return self._changes.without_far(replies, half.group, ratio)
+
+    def review(self, replies: Sequence[Reply]) -> Sequence[str]:
+        return self._outliers.alone(replies)
+
+    def aggregated(self, aggregation: Aggregation) -> Sequence[str]:
+        half, identities = self.federation.half, self.federation.identities
+        with limited_threads(self.settings.server_threads):
+            against = self._changes.against_others(aggregation.replies, half.group)
+        vectors = self._vectors_of(aggregation.replies)
+        for partition, upload in aggregation.uploads.items():
+            upload_vectors = class_vectors(upload)
+            if upload_vectors is not None:
+                vectors[partition] = upload_vectors
+        self._vectors, self._changes.lengths = {}, {}
+        return self._outliers.warnings(
+            vectors,
+            against,
+            self._changes.times,
+            {partition: identity.model for partition, identity in identities.items()},
+            self.federation.units,
+            aggregation.norm,
+            half.scales[0] * (mean_norm(aggregation.targets) or 0.0),
+        )
+
+    def state(self) -> dict[str, Any]:
+        return self._outliers.as_json()
+
+    def load(self, stored: Any, tensors: Mapping[str, Tensor]) -> None:
+        self._outliers = Outliers() if stored is None else Outliers.from_json(stored)
+
+    def _vectors_of(self, replies: Sequence[Reply]) -> dict[int, ClassVectors]:
+        """The class vectors of each upload that has some, also of those that wait in files."""
+        found: dict[int, ClassVectors] = {}
+        for reply in replies:
+            payload = reply.report.payload if reply.report else None
+            vectors = class_vectors(payload) if payload is not None else None
+            if reply.waits:
+                vectors = self._vectors.get(reply.partition)
+            if vectors is not None:
+                found[reply.partition] = vectors
+        return found
 
 
 @dataclass
@@ -65,20 +142,23 @@ class Outliers:
         )
 
     def without_long(
-        self, replies: Sequence[Reply], units: Mapping[int, float], ratio: float, allowed: float
+        self,
+        replies: Sequence[Reply],
+        vectors: Mapping[int, ClassVectors],
+        units: Mapping[int, float],
+        ratio: float,
+        allowed: float,
     ) -> list[Reply]:
         """Drop the uploads with a vector longer than `ratio` times the median over all clients that have uploaded, of
         each the newest; where those are fewer than three nobody can say which is the odd one, and none is dropped.
 
         Args:
+            vectors: by partition, the class vectors of its upload.
             units: by partition, what its norms are measured in (1 where it is missing).
             allowed: a norm that is never too long: twice that of the targets, where the method itself sets it. A
                 client with many rows may follow them in the round in which most have hardly begun to.
         """
-        found = {
-            partition: _longest(vectors) / units.get(partition, 1.0)
-            for partition, vectors in vectors_of(replies).items()
-        }
+        found = {partition: _longest(upload) / units.get(partition, 1.0) for partition, upload in vectors.items()}
         # of every client the newest, dropped ones too: where all features grow, the measure grows with them
         self.lengths |= found
         usual = median(self.lengths.values()) if len(self.lengths) >= FEW else 0.0
@@ -129,18 +209,18 @@ class Outliers:
         away = {} if long else _away(vectors)
         return [*self._rising(lengths, norm, targets), *said, *self._pointing_away(away, against)]
 
-    def alone(self, replies: Sequence[Reply]) -> str:
-        """Where most uploads of a round cannot be used: who stood out in the round before, "" for nobody."""
+    def alone(self, replies: Sequence[Reply]) -> list[str]:
+        """Where most uploads of a round cannot be used: who stood out in the round before, if anybody did."""
         trained = [reply for reply in replies if reply.trains and (reply.valid or reply.dropped or reply.report)]
         unusable = [reply for reply in trained if not reply.valid]
         if self.farthest is None or self.farthest[1] <= RISE or 2 * len(unusable) <= len(trained):
-            return ""
+            return []
         partition, times = self.farthest
-        return (
+        return [
             f"{len(unusable)} of {len(trained)} clients' uploads cannot be used. In the last round that could, client "
             f"{partition} was {times:.3g} times as far from the others as is usual: they may follow what it sent. "
             "Look at its data and its software, and start again without it"
-        )
+        ]
 
     def _rising(self, lengths: Mapping[int, float], norm: float | None, targets: float) -> list[str]:
         if norm is None:
@@ -179,17 +259,6 @@ class Outliers:
         return said
 
 
-def vectors_of(replies: Sequence[Reply]) -> dict[int, ClassVectors]:
-    """The class vectors of each upload that has some, also of those that wait in files."""
-    found: dict[int, ClassVectors] = {}
-    for reply in replies:
-        payload = reply.report.payload if reply.report else None
-        vectors = reply.vectors if payload is None else class_vectors(payload)
-        if vectors is not None:
-            found[reply.partition] = vectors
-    return found
-
-
 def _times_usual(lengths: Mapping[int, float], models: Mapping[int, str]) -> dict[int, float]:
     """How many times as long as the median of the clients that say they have the same model, where these are three: by
     how much features differ that are made alike."""
@@ -219,13 +288,10 @@ def _longest(vectors: ClassVectors) -> float:
 
 
 def _dropped(reply: Reply, norm: float, usual: float, ratio: float) -> Reply:
-    assert reply.report is not None
-    problem = (
+    return reply.without_upload(
         f"upload dropped: its longest vector has norm {norm:.3g}, {norm / usual:.3g} times the usual {usual:.3g} of a "
         f"round's uploads (`max-norm-ratio` is {ratio:g})"
     )
-    report = replace(reply.report, payload=None)
-    return replace(reply, report=report, waits=None, vectors=None, problem=problem, dropped=True)
 
 
 def _away(vectors: Mapping[int, ClassVectors]) -> dict[int, float]:

@@ -15,7 +15,7 @@ from protosphere.core.settings import RULES
 from protosphere.data.client_data import Rows
 from protosphere.record.folder import RunFolder
 from protosphere.record.round import RunError
-from protosphere.server_app import rounds as flower
+from protosphere.server_app import rounds
 from protosphere.strategies import load_method
 
 # Methods of the sphere start with all features close together and are slower to tell classes apart, and GFPL and PFPL
@@ -92,7 +92,7 @@ def test_a_finished_run_may_grow(run, metrics):
 
 def test_a_line_that_the_checkpoint_does_not_know_is_written_again(run, metrics, cut):
     whole = run({"rounds": 3})
-    cut({"rounds": 3}, "save", lambda strategy: strategy.last_round == 2, of=flower)
+    cut({"rounds": 3}, "pack", lambda state, features: state.last_round == 2, of=rounds)
     (folder,) = set(whole.parent.iterdir()) - {whole}
     assert len(metrics(folder)) == 2
     assert run({"rounds": 3, "resume": "latest"}) == folder

@@ -5,7 +5,7 @@ from flwr.app import Error, Message, RecordDict
 
 from protosphere.core.home import OTHER_HOME
 from protosphere.record.round import Bytes, RunError
-from protosphere.server_app.exchange import LATE, POLL, UNSENT, exchange
+from protosphere.server_app.exchange import LATE, POLL, UNSENT, ReplyContext, exchange
 from protosphere.wire.sizes import wire_bytes
 from tests.server_app.replies import (
     LIMITS,
@@ -148,7 +148,7 @@ def test_messages_that_flower_refuses_end_the_run(scripted):
     grid.push_messages = lambda messages: []
     messages = [Message(RecordDict(), grid.nodes[p], "train") for p in (0, 1)]
     with pytest.raises(RunError, match="Flower took 0 of the 2 messages of round 5"):
-        exchange(grid, messages, [0, 1], round_number=5, limits=LIMITS, min_replies=0, timeout=9, patience=1)
+        exchange(grid, messages, [0, 1], ReplyContext(5, LIMITS), min_replies=0, timeout=9, patience=1)
 
 
 # --- sizes and order -----------------------------------------------------------------------------------------

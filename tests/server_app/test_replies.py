@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from protosphere.server_app.exchange import LONGEST_PROBLEM, exchange
+from protosphere.server_app.exchange import LONGEST_PROBLEM, ReplyContext, exchange
 from protosphere.wire import messages
 from protosphere.wire.codec import Codec
 from protosphere.wire.parts import Limits
@@ -173,7 +173,7 @@ def test_strange_and_repeated_replies_are_ignored(ask, clock, monkeypatch, scrip
 
     grid.pull_messages = twice
     messages = [Message(RecordDict(), grid.nodes[p], "train") for p in (0, 1)]
-    replies = exchange(grid, messages, [0, 1], round_number=5, limits=LIMITS, min_replies=0, timeout=9, patience=1)
+    replies = exchange(grid, messages, [0, 1], ReplyContext(5, LIMITS), min_replies=0, timeout=9, patience=1)
     assert [reply.partition for reply in replies] == [0, 1]
     assert all(reply.valid for reply in replies)
 

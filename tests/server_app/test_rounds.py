@@ -156,7 +156,7 @@ def test_the_order_of_replies_changes_no_bit(federation):
         group = federation(5, tamper=lambda p, r, kind, report: (delay(p, r), report))
         strategy = group.start({"rounds": 4, "strategy": "protonorm", "fraction-train": 0.6})
         said = [{name: value for name, value in line.items() if name != "time"} for line in lines_of(strategy)]
-        return said, pack(strategy.state, strategy.downloads)
+        return said, pack(strategy.state, strategy.features)[0]
 
     said, tensors = downloads(lambda p, r: 0.0)
     for delay in (lambda p, r: float(p), lambda p, r: float(10 - p), lambda p, r: float(7 * p * r % 5)):

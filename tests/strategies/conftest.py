@@ -249,9 +249,11 @@ def ask(scripted, clock):
         messages = [
             Message(RecordDict(), start.grid.nodes[p], "evaluate" if p in evaluate_only else "train") for p in answers
         ]
-        how_long = {"limits": limits, "min_replies": 0, "timeout": 600.0, "patience": 30.0}
+        waits = {"min_replies": 0, "timeout": 600.0, "patience": 30.0, "not_waited_for": ()}
+        waits |= {name: how.pop(name) for name in list(how) if name in waits}
+        context = exchange_module.ReplyContext(5, **({"limits": limits} | how))
         began = clock.now
-        replies = exchange_module.exchange(start.grid, messages, list(answers), round_number=5, **(how_long | how))
+        replies = exchange_module.exchange(start.grid, messages, list(answers), context, **waits)
         start.took = clock.now - began
         return replies
 

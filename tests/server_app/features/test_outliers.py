@@ -30,7 +30,9 @@ def reply(partition, norm, classes=(0, 1)):
 
 def kept(outliers, norms, units=None, ratio=20.0, allowed=0.0):
     """Who is left of clients whose longest vectors have these norms."""
-    replies = outliers.without_long([reply(p, norm) for p, norm in enumerate(norms)], units or {}, ratio, allowed)
+    replies = [reply(p, norm) for p, norm in enumerate(norms)]
+    vectors = {each.partition: each.report.payload for each in replies}
+    replies = outliers.without_long(replies, vectors, units or {}, ratio, allowed)
     assert all(
         each.dropped and each.report and "`max-norm-ratio`" in each.problem for each in replies if not each.valid
     )
@@ -113,16 +115,16 @@ def test_a_round_that_most_uploads_do_not_survive_asks_who_stood_out_before():
     outliers = Outliers()
     good = [Reply(p, True, Report(p, 1, None)) for p in range(4)]
     bad = [replace(each, problem="diverged") for each in good]
-    assert outliers.alone(bad) == ""  # nothing came before
+    assert outliers.alone(bad) == []  # nothing came before
     watched(outliers, {}, changes={0: 1.1, 1: 15.0, 2: 0.9})
-    assert outliers.alone(good[:2] + bad[2:]) == ""
-    words = outliers.alone(bad[:3] + good[3:])
+    assert outliers.alone(good[:2] + bad[2:]) == []
+    (words,) = outliers.alone(bad[:3] + good[3:])
     assert words.startswith("3 of 4 clients' uploads cannot be used.")
     assert "client 1 was 15 times as far from the others as is usual" in words
     # who was late says nothing of what was sent
-    assert outliers.alone([*good[:2], *(Reply(p, True, problem="no reply in time") for p in range(2, 6))]) == ""
+    assert outliers.alone([*good[:2], *(Reply(p, True, problem="no reply in time") for p in range(2, 6))]) == []
     watched(outliers, {}, changes={0: 1.1, 1: 2.0})
-    assert outliers.alone(bad) == ""
+    assert outliers.alone(bad) == []
 
 
 def changed(change, who=(LIAR,), from_round=1):

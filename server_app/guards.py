@@ -1,7 +1,6 @@
-"""What the server keeps an eye on: features that collapse, prototypes that are not finite, clients with problems."""
+"""When a run must not go on, and what is said of clients that did not answer as asked."""
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from protosphere.core.errors import SettingError
@@ -12,17 +11,6 @@ from protosphere.strategies import Run
 from protosphere.wire.payloads import Payload, part_tensors, parts_of
 
 log = logging.getLogger("protosphere")
-
-
-def collapse(norm: float | None, first: float | None) -> list[str]:
-    """A sentence when the mean norm has fallen below a third of the first round with uploads."""
-    if norm is None or first is None or norm >= first / 3:
-        return []
-    return [
-        f"the mean norm of the prototypes has fallen from {first:.3g} in the first round with uploads to "
-        f"{norm:.3g}: the features collapse; where the loss pulls them to prototypes, lower `prototype-weight` or "
-        "spread the targets out"
-    ]
 
 
 def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int, class_word: Callable[[int], str]) -> None:
@@ -47,11 +35,6 @@ def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int, class
                 f"round {server_round}: the {what} is not finite; start a new run with a lower `learning-rate` or a "
                 "smaller scale of the method."
             )
-
-
-def is_infinite(value: object) -> bool:
-    """Whether JSON could not hold the figure."""
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 def warn_of_problems(replies: Sequence[Reply], server_round: int) -> None:

@@ -11,8 +11,8 @@ from protosphere.prototypes.weights import Weights
 from protosphere.record import uploads as waiting
 from protosphere.record.round import Reply
 from protosphere.record.uploads import Scratch
-from protosphere.server_app.features import changes as changes_module
-from protosphere.server_app.features.changes import Changes
+from protosphere.server_app.features import weight_changes as changes_module
+from protosphere.server_app.features.weight_changes import Changes
 from protosphere.strategies.contract import Exchange, Spec
 from protosphere.strategies.weights import both_ways
 from protosphere.wire.payloads import Parts
@@ -46,10 +46,11 @@ def uploads(spoil=None, size=0.1):
 def judged(tmp_path, sent, ratio=20.0, exchange=None, start=START, group=lambda partition: 0):
     changes = Changes(exchange or both_ways("head"), Scratch(tmp_path))
     changes.sent = {partition: Parts({"head": Weights(start)}) if start else None for partition in sent}
-    waiting_replies = [
-        Reply(partition, True, waits=changes.keep(partition, Parts({"head": Weights(tensors)})))
-        for partition, tensors in sent.items()
-    ]
+    for partition, tensors in sent.items():
+        upload = Parts({"head": Weights(tensors)})
+        changes._scratch.put(partition, upload)
+        changes.measure(partition, upload)
+    waiting_replies = [Reply(partition, True, waits=True) for partition in sent]
     return changes, changes.without_far(waiting_replies, group, ratio)
 
 
@@ -67,7 +68,7 @@ def test_a_change_far_beyond_the_others_is_dropped_whatever_the_weights_length(t
     _, replies = judged(tmp_path, uploads(SPOILT.get(how)), start=start)
     assert [reply.partition for reply in replies if reply.dropped] == ([LIAR] if how else [])
     for reply in replies:
-        assert (reply.waits is None) == reply.dropped
+        assert reply.waits != reply.dropped
     if how:
         (words,) = [reply.problem for reply in replies if reply.problem]
         assert words.startswith("upload dropped: its tensor `")
@@ -78,8 +79,9 @@ def test_lengths_are_those_of_loops(tmp_path):
     sent = uploads()
     changes, replies = judged(tmp_path, sent)
     for reply in replies:
-        assert {name for _, name in reply.waits} == {"a.weight", "b.bias"}  # no running statistic
-        for (_, name), length in reply.waits.items():
+        lengths = changes.lengths[reply.partition]
+        assert {name for _, name in lengths} == {"a.weight", "b.bias"}  # no running statistic
+        for (_, name), length in lengths.items():
             assert length.norm == pytest.approx(float(sent[reply.partition][name].norm()), rel=1e-6)
             assert length.change == pytest.approx(float((sent[reply.partition][name] - START[name]).norm()), rel=1e-5)
     assert set(changes.times) == set(sent)
@@ -139,8 +141,8 @@ def test_of_two_nobody_is_the_odd_one(tmp_path, members):
 
 def test_weights_that_do_not_come_down_again_and_what_is_a_change_itself(tmp_path):
     once = Exchange((Spec("weights", "head", waits=True),), ())
-    _, replies = judged(tmp_path, uploads(SPOILT["reversed"]), exchange=once)
-    assert [reply.waits for reply in replies] == [{}] * CLIENTS  # sums, which their method judges
+    changes, _ = judged(tmp_path, uploads(SPOILT["reversed"]), exchange=once)
+    assert list(changes.lengths.values()) == [{}] * CLIENTS  # sums, which their method judges
     # as a whole: nobody knows how long the weights are that it changes
     change = Spec("weights", "head", waits=True, change=True)
     _, replies = judged(tmp_path, uploads(lambda name, t: 30 * t), exchange=Exchange((change,), (change,)))
@@ -158,7 +160,7 @@ def test_who_goes_against_the_others_is_found_in_pieces_of_any_size(tmp_path, mo
     against = changes.against_others(replies, lambda partition: 0)
     assert against == {partition: partition == LIAR for partition in range(CLIENTS)}
     # the figures behind it, by loops
-    members = {reply.partition: reply.waits for reply in replies}
+    members = {reply.partition: changes.lengths[reply.partition] for reply in replies}
     cosines, lengths = changes._beside_others(members)
     flat = {
         p: torch.cat([(t[name] - START[name]).reshape(-1).double() for name in ("a.weight", "b.bias")])

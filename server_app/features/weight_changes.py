@@ -7,7 +7,6 @@ change is the distance from the median of each value.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -17,7 +16,6 @@ from torch import Tensor
 from protosphere.prototypes.weights import STATISTICS, Length, Weights
 from protosphere.record.round import Reply
 from protosphere.record.uploads import Scratch, Waiting
-from protosphere.server_app.features.outliers import AWAY_COSINE, FEW
 from protosphere.wire.payloads import Payload, parts_of
 from protosphere.wire.specs import Exchange
 
@@ -30,6 +28,8 @@ SAMPLED = 64  # uploads whose median is the centre of round 1
 # weights are compared, not their changes.
 WHOLE = ("generator",)
 AGREEMENT = 0.25  # mean cosine of two of the others, from which their mean says where most go
+FEW = 3  # below so many uploads nobody can say which of them is the odd one
+AWAY_COSINE = -0.3  # below which a change goes against the others'
 Tensors = tuple[str, str]  # a part and a tensor of it
 Measured = Mapping[Tensors, Length]
 
@@ -39,6 +39,7 @@ class Changes:
 
     Attributes:
         sent: partition -> what the client was sent in this round, None for nothing.
+        lengths: partition -> of an upload that waits, the lengths of its weights that come down again.
         times: partition -> of the last round with three uploads in a group, how many times as far as usual the tensor
             has gone that has gone farthest.
     """
@@ -50,13 +51,13 @@ class Changes:
         self._are_changes = {spec.name for spec in waiting if spec.change or spec.name in WHOLE}
         self._scratch = scratch
         self.sent: dict[int, Payload | None] = {}
+        self.lengths: dict[int, Measured] = {}
         self.times: dict[int, float] = {}
 
-    def keep(self, partition: int, upload: Payload) -> Measured:
-        """Let an upload wait in its file; of the weights that come down again their lengths stay."""
-        self._scratch.put(partition, upload)
+    def measure(self, partition: int, upload: Payload) -> None:
+        """Take the lengths of an upload that goes to its file."""
         parts = parts_of(upload)
-        return {
+        self.lengths[partition] = {
             (part, name): length
             for part in self._parts
             if isinstance(weights := parts.get(part), Weights)
@@ -67,12 +68,10 @@ class Changes:
         """Drop the uploads with a tensor that has gone `ratio` times as far as its group's median, of three or more."""
         self.times = {}
         problems: dict[int, str] = {}
-        for members in _by_group(replies, group):
+        for members in self._by_group(replies, group):
             problems |= self._far(self._changes(members), ratio)
         return [
-            replace(reply, waits=None, vectors=None, problem=problems[reply.partition], dropped=True)
-            if reply.partition in problems
-            else reply
+            reply.without_upload(problems[reply.partition]) if reply.partition in problems else reply
             for reply in replies
         ]
 
@@ -80,7 +79,7 @@ class Changes:
         """Of clients whose changes can be held against three others' or more: whether they point clearly away from the
         mean direction of these, where these agree."""
         found: dict[int, bool] = {}
-        for members in _by_group(replies, group):
+        for members in self._by_group(replies, group):
             others = len(members) - 1
             if others < FEW or not _measured(members):
                 continue
@@ -90,6 +89,19 @@ class Changes:
             for place, partition in enumerate(members):
                 found[partition] = bool(cosines[place] < AWAY_COSINE and agreement[place] >= AGREEMENT)
         return found
+
+    def _by_group(self, replies: Sequence[Reply], group: Callable[[int], int]) -> Iterator[dict[int, Measured]]:
+        """Groups with three uploads or more, partition -> lengths."""
+        groups: dict[int, dict[int, Measured]] = {}
+        for reply in replies:
+            lengths = self.lengths.get(reply.partition) if reply.waits else None
+            if lengths:
+                groups.setdefault(group(reply.partition), {})[reply.partition] = lengths
+        for members in groups.values():
+            # of two that tell different parts of their model neither is the odd one
+            tensors = next(iter(members.values())).keys()
+            if len(members) >= FEW and all(lengths.keys() == tensors for lengths in members.values()):
+                yield members
 
     def _lengths(self, partition: int, part: str, weights: Weights) -> dict[str, Length]:
         if part in self._are_changes:
@@ -188,19 +200,6 @@ class Changes:
         square = sum(float(total @ total) for total in totals.values())
         others = (square - 2 * products + moved).clamp(min=torch.finfo(torch.float32).tiny).sqrt()
         return (products - moved) / others, others / (len(norms) - 1)
-
-
-def _by_group(replies: Sequence[Reply], group: Callable[[int], int]) -> Iterator[dict[int, Measured]]:
-    """Groups with three uploads or more, partition -> lengths."""
-    groups: dict[int, dict[int, Measured]] = {}
-    for reply in replies:
-        if reply.waits:
-            groups.setdefault(group(reply.partition), {})[reply.partition] = reply.waits
-    for members in groups.values():
-        # of two that tell different parts of their model neither is the odd one
-        alike = [each for each in members.values() if each.keys() == next(iter(members.values())).keys()]
-        if len(members) >= FEW and len(alike) == len(members):
-            yield members
 
 
 def _measured(members: Mapping[int, Measured]) -> bool:

@@ -1,0 +1,150 @@
+"""What a feature of a run is: something that the rounds can have or lack, in one file of features/.
+
+The rounds call each of its functions at its time, in the order of the registry (features/__init__.py), and know no
+feature by name. As it stands, a feature does nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import RecordDict
+from torch import Tensor
+
+from protosphere.record.folder import RunFolder
+from protosphere.record.round import Reply
+from protosphere.record.uploads import Scratch
+from protosphere.strategies import Run
+from protosphere.strategies.contract import Outcome, ServerHalf
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity, Instruction, Payload
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What is known when the clients are.
+
+    Attributes:
+        identities: partition -> who the client said it is. partitions: how many there are, of those left out, too.
+        units: partition -> what the norms of its upload are measured in.
+        half: the method's server half. scratch: where uploads of weights wait until the round has closed.
+    """
+
+    identities: Mapping[int, Identity]
+    partitions: int
+    codec: Codec
+    units: Mapping[int, float]
+    half: ServerHalf
+    scratch: Scratch
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """A round's uploads and what the method made of them.
+
+    Attributes:
+        uploads: partition -> upload, of those that are held in memory.
+        targets: the downloads of the round before, towards which the clients have trained.
+        norm: the mean norm of the prototypes; None where the method does not tell.
+    """
+
+    round: int
+    replies: Sequence[Reply]
+    uploads: Mapping[int, Payload]
+    targets: Mapping[int, Payload]
+    outcome: Outcome
+    norm: float | None
+
+
+class Feature:
+    """One feature of one run.
+
+    Attributes:
+        name: of the record in which clients answer it, and of its bytes; "" where they do not.
+        stored_as: under which name it stands in a checkpoint; "" where it remembers nothing.
+        stop_reason: why the run is to end before its last round; "" while it goes on.
+    """
+
+    name = ""
+    stored_as = ""
+    stop_reason = ""
+
+    def __init__(self, run: Run, folder: RunFolder):
+        self.run = run
+        self.settings = run.settings
+        self.folder = folder
+        self.federation: Federation
+
+    # --- the start ---
+
+    def start(self, federation: Federation) -> None:
+        """The clients are known.
+
+        Raises:
+            SettingError: it cannot work with these.
+        """
+        self.federation = federation
+
+    def recall(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """A run is resumed: the lines of its rounds so far."""
+
+    def opening(self) -> Sequence[str]:
+        """What to say before round 1."""
+        return ()
+
+    # --- a round, in this order ---
+
+    def last_evaluation(self, number: int) -> None:
+        """The messages that follow are those of the evaluation that ends the run."""
+
+    def asks_everyone(self, number: int) -> bool:
+        """Whether it asks all clients, also those whom this round asks nothing else."""
+        return False
+
+    def instruct(self, partition: int, instruction: Instruction) -> Instruction:
+        """A client's instruction, with what is asked beside."""
+        return instruction
+
+    def check(self, reply: Reply, records: RecordDict, identity: Identity | None) -> Reply:
+        """A client's reply, its report checked already, with the checked answer in `answers`. What cannot be used is
+        dropped by itself, with the reason in `refused`."""
+        return reply
+
+    def set_aside(self, partition: int, payload: Payload) -> None:
+        """An upload that has passed all checks, and goes to a file until the round has closed."""
+
+    def select(self, replies: Sequence[Reply]) -> Sequence[Reply]:
+        """The round has closed: the replies, without uploads that do not fit beside the others."""
+        return replies
+
+    def review(self, replies: Sequence[Reply]) -> Sequence[str]:
+        """The replies are final: warnings on them."""
+        return ()
+
+    def uploads(self, uploads: Mapping[int, Payload]) -> Mapping[int, Payload]:
+        """What the method is to aggregate."""
+        return uploads
+
+    def aggregated(self, aggregation: Aggregation) -> Sequence[str]:
+        """The method has made its downloads: warnings on them."""
+        return ()
+
+    def figures(self, of_round: int, replies: Sequence[Reply]) -> Mapping[str, Any]:
+        """What stands in the round's line, of the models that `of_round` left."""
+        return {}
+
+    def after_round(self, line: Mapping[str, Any]) -> None:
+        """The round is finished, and its checkpoint is written."""
+
+    # --- the checkpoint ---
+
+    def state(self) -> Any:
+        """What a resumed run must know, as JSON has it."""
+        return None
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The same, of tensors."""
+        return {}
+
+    def load(self, stored: Any, tensors: Mapping[str, Tensor]) -> None:
+        """Inverse of `state` and `tensors`; `stored` is None where the checkpoint is of a run without the feature."""

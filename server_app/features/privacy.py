@@ -1,0 +1,60 @@
+"""What the server does under `privacy = "release"`: it keeps the means of the releases, and sends them beside each
+download, for the rule `encoder` (strategies/release.py)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.record.folder import RunFolder
+from protosphere.server_app.feature import Feature
+from protosphere.strategies import Run
+from protosphere.strategies.release import encoder_means, joined, with_classes
+from protosphere.wire.payloads import Instruction, Payload, from_tensors, to_tensors
+
+
+class Privacy(Feature):
+    """Of a run under `privacy`; of others it changes nothing."""
+
+    stored_as = "encoder-means"
+
+    def __init__(self, run: Run, folder: RunFolder):
+        super().__init__(run, folder)
+        self._means: PrototypeSet | None = None
+
+    def opening(self) -> Sequence[str]:
+        """What a guarantee does not cover, beside wherever its epsilon stands."""
+        if not self.run.private:
+            return ()
+        if self.settings.privacy_measure:
+            return [
+                "warning: `privacy-measure` is true: figures of private rows leave in the clear, outside the guarantee "
+                "of `privacy`"
+            ]
+        return [
+            "  accuracy is kept by the clients: `protosphere report --state <client's folder>` prints it at a site",
+            "  not covered by `privacy`: how long a client takes, that it takes part, its model, class list and "
+            "domain, other code than this, and rows that the run deals instead of a site's own",
+        ]
+
+    def instruct(self, partition: int, instruction: Instruction) -> Instruction:
+        if not self.run.private:
+            return instruction
+        return replace(instruction, payload=joined(instruction.payload, self._means, self.federation.codec.dim))
+
+    def uploads(self, uploads: Mapping[int, Payload]) -> Mapping[int, Payload]:
+        if not self.run.private:
+            return uploads
+        released = with_classes(uploads)
+        self._means = encoder_means(released, self.settings.privacy_scale, self._means)
+        return released
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        return {} if self._means is None else to_tensors(self._means)
+
+    def load(self, stored: Any, tensors: Mapping[str, Tensor]) -> None:
+        means = from_tensors(tensors) if tensors else None
+        assert means is None or isinstance(means, PrototypeSet)
+        self._means = means

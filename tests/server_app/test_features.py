@@ -1,0 +1,59 @@
+"""Features hang on the rounds: each can be taken out of the registry, and the rounds name none of them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from protosphere.server_app.features import FEATURES
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ("rounds", "exchange", "feature", "checkpoint", "guards", "client_selection", "roster", "app")
+# of each feature, words by which code would name it
+WORDS = {
+    "collapse": ("collapse", "first_norm"),
+    "outliers": ("outlier", "norm_ratio"),
+    "privacy": ("privacy_scale", "encoder_means"),
+    "download-once": ("downloadonce", "download_once", "holding"),
+    "ensemble": ("ensemble", "probabilities"),
+    "confusion": ("confusion",),
+    "early stopping": ("stop_patience", "stopping"),
+}
+ALL = {"rounds": 2, "strategy": "fedproto", "ensemble-every": 1, "confusion": "always", "stop-patience": 5}
+PRIVATE = {"rounds": 2, "strategy": "fedproto", "privacy": "release", "privacy-encoder": "handcrafted"}
+ONCE = {"rounds": 2, "strategy": "protosphere"}
+LEAVES = {"ensemble": "ensemble", "confusion": "confusion"}  # what stands in a line because of the feature
+
+
+def lines_without_time(lines):
+    return [{name: value for name, value in line.items() if name not in ("time", "bytes")} for line in lines]
+
+
+@pytest.mark.parametrize("settings", [ALL, PRIVATE, ONCE], ids=["all", "private", "once"])
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_feature_that_is_taken_out_takes_nothing_else_with_it(run, metrics, monkeypatch, name, settings):
+    whole = lines_without_time(metrics(run(settings)))
+    monkeypatch.delitem(FEATURES, name)
+    lines = lines_without_time(metrics(run(settings)))
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    if settings is PRIVATE:
+        # noise is the operating system's: no two runs are alike, and clients refuse a message without the means
+        assert name == "privacy" or not any(line["problems"] for line in lines)
+        return
+    for line in whole:
+        line.pop(LEAVES.get(name, ""), None)
+    assert lines == whole
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_the_rounds_do_not_name_it(name):
+    for file in CORE:
+        tree = ast.parse((ROOT / "server_app" / f"{file}.py").read_text())
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+        assert not [used for used in names if any(word in used.lower() for word in WORDS[name])], (file, name)
+
+
+def test_every_feature_has_words_here():
+    assert WORDS.keys() == FEATURES.keys()
