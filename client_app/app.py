@@ -2,17 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 
 from flwr.app import Context, Error, Message, MessageType
 from flwr.clientapp import ClientApp
 
-from protosphere.client_app.client import USER_ERRORS, Client
+from protosphere.client_app.client import USER_ERRORS, Client, Preparation
 from protosphere.client_app.message_log import note
 from protosphere.client_app.public_errors import KINDS, OPEN, over_ray, told, withheld
 from protosphere.client_app.run import run_of
-from protosphere.client_app.train import Job, Outcome, Stages, finished
+from protosphere.client_app.train import Job, Outcome
 from protosphere.core.errors import SettingError
 from protosphere.core.home import OTHER_HOME, OtherHomeError, refuse_other, stores
 from protosphere.core.seeds import limited_threads
@@ -65,14 +65,33 @@ def query(message: Message, context: Context) -> Message:
 @_contained
 def train(message: Message, context: Context) -> Message:
     """Evaluate on arrival, train, upload."""
-    return _answer(message, context, Client.train)
+    (reply,) = train_together([(message, context)], lambda jobs: ((job, job.alone()) for job in jobs))
+    return reply
 
 
 @app.evaluate()
 @_contained
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate only."""
-    return _answer(message, context, Client.evaluate)
+    arrived = time.perf_counter()
+    client, instruction = _opened(message, context)
+    try:
+        with limited_threads(client.settings.threads):
+            report = client.evaluate(instruction)
+    except USER_ERRORS as error:
+        report = Report(client.partition, instruction.round, problem=_problem(error, context))
+    return _reply(message, context, client, report, time.perf_counter() - arrived)
+
+
+@dataclass(frozen=True)
+class Training:
+    """A client's message to train, worked off but for the training itself and what follows it."""
+
+    message: Message
+    context: Context
+    client: Client
+    preparation: Preparation
+    arrived: float
 
 
 def train_together(
@@ -84,45 +103,50 @@ def train_together(
         trained: trains clients in whatever order, each to be gone on with as soon as it is given.
     """
     with limited_threads(run_of(pairs[0][1]).settings.threads):
-        answers = [_stages(*pair) for pair in pairs]
-        replies: dict[int, Message] = {}
-        waiting: dict[int, int] = {}  # from jobs to places
-        jobs = []
-        for place, answer in enumerate(answers):
-            try:
-                jobs.append(next(answer))
-                waiting[id(jobs[-1])] = place
-            except StopIteration as end:
-                replies[place] = end.value
+        steps = [_prepare(*pair) for pair in pairs]
+        replies = {place: step for place, step in enumerate(steps) if isinstance(step, Message)}
+        places = {id(step.preparation.job): place for place, step in enumerate(steps) if isinstance(step, Training)}
+        jobs = [step.preparation.job for step in steps if isinstance(step, Training)]
         for job, outcome in trained(jobs):
-            place = waiting[id(job)]
-            replies[place] = finished(answers[place], outcome)
+            place = places[id(job)]
+            step = steps[place]
+            assert isinstance(step, Training)
+            replies[place] = _finish(step, outcome)
     return [replies[place] for place in range(len(pairs))]
 
 
-def _stages(message: Message, context: Context) -> Stages[Message]:
-    """One client's `train`, but for the training itself."""
+def _prepare(message: Message, context: Context) -> Training | Message:
+    """One client, ready to train; its reply where that already has failed."""
+    arrived = time.perf_counter()
     try:
-        began = time.perf_counter()
         client, instruction = _opened(message, context)
         try:
-            report = yield from client.training(instruction)
+            prepared = client.prepare(instruction)
         except USER_ERRORS as error:
-            report = Report(client.partition, instruction.round, problem=_problem(error, context))
-        return _reply(message, context, client, report, time.perf_counter() - began - client.waited)
+            prepared = Report(client.partition, instruction.round, problem=_problem(error, context))
+        if isinstance(prepared, Preparation):
+            return Training(message, context, client, prepared, arrived)
+        return _reply(message, context, client, prepared, time.perf_counter() - arrived)
+    except OtherHomeError:
+        raise
     except Exception as error:
         return _failed(error, message, context)
 
 
-def _answer(message: Message, context: Context, act: Callable[[Client, Instruction], Report]) -> Message:
-    began = time.perf_counter()
-    client, instruction = _opened(message, context)
+def _finish(training: Training, outcome: Outcome) -> Message:
+    """The reply of a client that has trained, or has failed to."""
+    message, context, client, preparation = training.message, training.context, training.client, training.preparation
+    waited = preparation.seconds_waited(outcome)
     try:
-        with limited_threads(client.settings.threads):
-            report = act(client, instruction)
-    except USER_ERRORS as error:
-        report = Report(client.partition, instruction.round, problem=_problem(error, context))
-    return _reply(message, context, client, report, time.perf_counter() - began)
+        try:
+            report = client.finish(preparation, outcome)
+        except USER_ERRORS as error:
+            report = Report(client.partition, preparation.instruction.round, problem=_problem(error, context))
+        return _reply(message, context, client, report, time.perf_counter() - training.arrived - waited)
+    except OtherHomeError:
+        raise
+    except Exception as error:
+        return _failed(error, message, context)
 
 
 def _opened(message: Message, context: Context) -> tuple[Client, Instruction]:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from protosphere.client_app.run import run_of, told_in_full
 from protosphere.client_app.site import device_for, refuse_code, specs, text, whole_number
 from protosphere.client_app.state import describe, lay_out, new_state, size_of
 from protosphere.client_app.store import Stamp, Store, StoreError
-from protosphere.client_app.train import Job, Outcome, Stages, finished, mean_norm
+from protosphere.client_app.train import Job, Outcome, mean_norm
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.home import home, refuse_other, stores, token_digest
@@ -49,18 +49,36 @@ _layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that 
 _states: Recent[tuple[Stamp, ClientState]] = Recent(lambda entry: size_of(entry[1]))
 
 
-class Client:
-    """The client that a Flower context stands for.
+@dataclass(frozen=True)
+class Preparation:
+    """A client that has evaluated what the last round left, and is ready to train.
 
     Attributes:
-        waited: seconds of its training in which other clients were trained.
+        instruction: with the download that it trains towards. report: the evaluation's, to which training adds.
+        began, ready: when the work on its training began, and when all was done but the training itself.
+        means: of a run under `privacy`, what came down beside the download.
+    """
+
+    job: Job
+    instruction: Instruction
+    report: Report
+    began: float
+    ready: float
+    means: PrototypeSet | None = None
+
+    def seconds_waited(self, outcome: Outcome) -> float:
+        """Of a step in common a client has its share alone: the rest of the time is others'."""
+        return 0.0 if isinstance(outcome, Exception) else time.perf_counter() - self.ready - outcome.seconds
+
+
+class Client:
+    """The client that a Flower context stands for.
 
     Raises:
         SettingError, DataError, ModelError: one sentence that says why it cannot take part.
     """
 
     def __init__(self, context: Context):
-        self.waited = 0.0
         node = self.node = context.node_config
         self.run = run_of(context)
         self.settings = self.run.settings
@@ -180,37 +198,37 @@ class Client:
 
     def evaluate(self, instruction: Instruction) -> Report:
         """Evaluate the model as the last round left it, with what was just received."""
-        return (
-            self._evaluated(instruction) if self.guard is None else self.guard.evaluated(self._evaluated, instruction)
-        )
+        return self._evaluate(instruction) if self.guard is None else self.guard.evaluate(self._evaluate, instruction)
 
-    def _evaluated(self, instruction: Instruction) -> Report:
+    def prepare(self, instruction: Instruction) -> Preparation | Report:
+        """Evaluate (when asked), and make ready for training; a report where that already has failed."""
+        return self._prepare(instruction) if self.guard is None else self.guard.prepare(self._prepare, instruction)
+
+    def finish(self, preparation: Preparation, outcome: Outcome) -> Report:
+        """Save what training left, and upload.
+
+        Args:
+            outcome: the figures of the training, or the error with which it ended.
+        """
+        if self.guard is None:
+            return self._finish(preparation, outcome)
+        return self.guard.finish(self._finish, preparation, outcome)
+
+    def train(self, instruction: Instruction) -> Report:
+        """All three: prepare, train, finish."""
+        preparation = self.prepare(instruction)
+        if isinstance(preparation, Report):
+            return preparation
+        return self.finish(preparation, preparation.job.alone())
+
+    def _evaluate(self, instruction: Instruction) -> Report:
         state, stamp = self._take(instruction, trains=False)
         instruction = self._whole(instruction)
         report = self._arrival(state, instruction)
         self._keep(instruction.run, stamp, state)
         return report
 
-    def train(self, instruction: Instruction) -> Report:
-        """Evaluate (when asked), train, measure, save, upload."""
-        stages = self.training(instruction)
-        try:
-            job = next(stages)
-        except StopIteration as end:
-            # under `privacy` what fails before it is answered like all else
-            answer: Report = end.value
-            return answer
-        try:
-            outcome: Outcome = job.alone()
-        except Exception as error:
-            outcome = error
-        return finished(stages, outcome)
-
-    def training(self, instruction: Instruction) -> Stages[Report]:
-        """`train` without the training itself, which is whoever's takes the job."""
-        return self._trained(instruction) if self.guard is None else self.guard.trained(self._trained, instruction)
-
-    def _trained(self, instruction: Instruction) -> Stages[Report]:
+    def _prepare(self, instruction: Instruction) -> Preparation | Report:
         state, _ = self._take(instruction, trains=True)
         instruction = self._whole(instruction)
         report = self._arrival(state, instruction)
@@ -221,23 +239,33 @@ class Client:
             self.objective.receive(state, self._received(instruction), instruction.round)
             # what was received may be the new targets
             self._lay_out(state, instruction)
-            asked = time.perf_counter()
-            figures = yield Job(self.objective, state, self.data, stream, instruction.round, self.model)
-            # of a step in common a client has its share alone
-            self.waited = time.perf_counter() - asked - figures.seconds
         except DivergenceError as error:
-            # the state in memory is spoilt; the store still holds the last good one
-            problem = f"client {self.partition} ({self._told_model()}) diverged in round {instruction.round}: "
-            return replace(report, problem=problem + told(error, self.node))
+            return self._diverged(report, error)
+        job = Job(self.objective, state, self.data, stream, instruction.round, self.model)
+        return Preparation(job, instruction, report, began, time.perf_counter())
+
+    def _finish(self, preparation: Preparation, outcome: Outcome) -> Report:
+        instruction, report, state = preparation.instruction, preparation.report, preparation.job.state
+        if isinstance(outcome, DivergenceError):
+            return self._diverged(report, outcome)
+        if isinstance(outcome, Exception):
+            raise outcome
+        waited = preparation.seconds_waited(outcome)
         stamp = self._store(instruction.run).save(instruction.round, state)
         state.encoded = None if self.encoded is None else self.encoded.training
         upload = checked_payload(self.objective.upload(state, instruction.round), self.objective.upload, SENT)
         self._keep(instruction.run, stamp, state)
+        figures = outcome
         if isinstance(upload, PrototypeSet):
             # of scaled prototypes the norm without the scale would give the scale away
             figures = replace(figures, prototype_norm=mean_norm(as_sent(upload, self.run.exchange.up)))
-        seconds = time.perf_counter() - began - self.waited
+        seconds = time.perf_counter() - preparation.began - waited
         return replace(report, payload=upload, training=replace(figures, seconds=seconds))
+
+    def _diverged(self, report: Report, error: DivergenceError) -> Report:
+        # the state in memory is spoilt; the store still holds the last good one
+        problem = f"client {self.partition} ({self._told_model()}) diverged in round {report.round}: "
+        return replace(report, problem=problem + told(error, self.node))
 
     def _whole(self, instruction: Instruction) -> Instruction:
         """With what came before, of a method whose server sends it once."""

@@ -63,7 +63,7 @@ class Cohorts:
             share = (time.perf_counter() - began) / len(members)
             for member in members:
                 seed_process(*member.job.stream, "process")
-                yield member.job, _outcome(member, share) if together else _alone(member.job)
+                yield member.job, _outcome(member, share) if together else member.job.alone()
 
     def _trained(self, key: object, members: list[Member]) -> bool:
         """Whether all were trained; else none was, and nothing of them is changed."""
@@ -138,13 +138,6 @@ def _outcome(member: Member, share: float) -> Outcome:
     except Exception as error:
         return error
     return replace(figures, seconds=share + time.perf_counter() - began)
-
-
-def _alone(job: Job) -> Outcome:
-    try:
-        return job.alone()
-    except Exception as error:
-        return error
 
 
 def _key(member: Member) -> object:

@@ -2,9 +2,8 @@
 
 import math
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,7 +22,6 @@ from protosphere.strategies.contract import Batch, ClientState, Loss, Objective,
 from protosphere.strategies.user_method import checked_loss, checked_phases
 from protosphere.wire.payloads import TrainingFigures
 
-T = TypeVar("T")
 MADE_READY = 2**20  # values of a client's training rows: 4 MB
 
 
@@ -38,24 +36,15 @@ class Job:
     round_number: int
     model: str
 
-    def alone(self) -> TrainingFigures:
-        """`train`."""
-        return train(self.objective, self.state, self.data, self.stream, self.round_number)
+    def alone(self) -> "Outcome":
+        """`train`, and an error as a value."""
+        try:
+            return train(self.objective, self.state, self.data, self.stream, self.round_number)
+        except Exception as error:
+            return error
 
 
-# What a client does around its training: it stops at the job and goes on with what came of it.
-Stages = Generator[Job, TrainingFigures, T]
-Outcome = TrainingFigures | Exception
-
-
-def finished(stages: Stages[T], outcome: Outcome) -> T:
-    """What becomes of a client that stopped at its job."""
-    try:
-        stages.throw(outcome) if isinstance(outcome, Exception) else stages.send(outcome)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    raise RuntimeError("a client trains once a message, but asked to train again")
+Outcome = TrainingFigures | Exception  # of a job
 
 
 def train(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from protosphere.client_app.features.privacy_ledger import Asked, Ledger, Limit
 from protosphere.client_app.message_log import append
 from protosphere.client_app.site import NodeConfig, text
 from protosphere.client_app.store import Store
-from protosphere.client_app.train import Stages
+from protosphere.client_app.train import Outcome
 from protosphere.core.errors import SettingError
 from protosphere.core.home import OtherHomeError, home
 from protosphere.core.settings import Settings
@@ -32,7 +32,11 @@ from protosphere.strategies.contract import Objective
 from protosphere.strategies.release import encoder_scores, parted
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report
 
+if TYPE_CHECKING:
+    from protosphere.client_app.client import Preparation
+
 log = logging.getLogger("protosphere")
+T = TypeVar("T")
 
 ENTRY = "privacy"  # of a node config
 REQUIRED = "required"
@@ -138,29 +142,42 @@ class Guard:
         everything = tuple(range(len(identity.class_names)))
         return replace(identity, classes=everything, class_counts=(), rows=(), discloses=tuple(said))
 
-    def trained(self, inner: Callable[[Instruction], Stages[Report]], instruction: Instruction) -> Stages[Report]:
-        """A round of training, of which the release leaves."""
+    def prepare(
+        self, inner: Callable[[Instruction], "Preparation | Report"], instruction: Instruction
+    ) -> "Preparation | Report":
+        """A round of training up to the training itself; where it has failed already, the reply."""
         plain, means = parted(instruction.payload)
-        report = None
-        try:
-            report = yield from inner(replace(instruction, payload=plain))
-        except OtherHomeError:
-            raise
-        except Exception as error:
-            self._note_error(instruction, error)
-        return self._reply(instruction, report, means, self._payload(instruction))
+        prepared = self._unless_failed(instruction, lambda: inner(replace(instruction, payload=plain)))
+        if prepared is None or isinstance(prepared, Report):
+            return self._reply(instruction, prepared, means, self._payload(instruction))
+        return replace(prepared, means=means)
 
-    def evaluated(self, inner: Callable[[Instruction], Report], instruction: Instruction) -> Report:
+    def finish(
+        self,
+        inner: Callable[["Preparation", Outcome], Report],
+        preparation: "Preparation",
+        outcome: Outcome,
+    ) -> Report:
+        """The rest of it, of which the release leaves."""
+        instruction = preparation.instruction
+        report = self._unless_failed(instruction, lambda: inner(preparation, outcome))
+        return self._reply(instruction, report, preparation.means, self._payload(instruction))
+
+    def evaluate(self, inner: Callable[[Instruction], Report], instruction: Instruction) -> Report:
         """An evaluation, of which nothing leaves."""
         plain, means = parted(instruction.payload)
-        report = None
+        report = self._unless_failed(instruction, lambda: inner(replace(instruction, payload=plain)))
+        return self._reply(instruction, report, means, None)
+
+    def _unless_failed(self, instruction: Instruction, step: Callable[[], T]) -> T | None:
+        """What a step gives; None where it has failed, which stays at the site."""
         try:
-            report = inner(replace(instruction, payload=plain))
+            return step()
         except OtherHomeError:
             raise
         except Exception as error:
             self._note_error(instruction, error)
-        return self._reply(instruction, report, means, None)
+            return None
 
     def _reply(
         self, instruction: Instruction, report: Report | None, means: PrototypeSet | None, payload: Payload | None

@@ -257,14 +257,14 @@ def test_a_run_by_cohorts_that_was_cut_goes_on_by_the_loop_and_back(run, metrics
 
 
 def test_a_client_that_fails_before_it_trains_costs_the_others_nothing(run, monkeypatch):
-    whole = Client.training
+    whole = Client.prepare
 
-    def training(self, instruction):
+    def prepare(self, instruction):
         if self.partition == 1 and instruction.round == 1:
             raise SettingError("it is not fit.")
         return whole(self, instruction)
 
-    monkeypatch.setattr(Client, "training", training)
+    monkeypatch.setattr(Client, "prepare", prepare)
     folder = run({"strategy": "fedproto"}, grid=CohortGrid)
     first, *_ = lines_of(folder)
     assert [line for line in run.said if 'client 1: it says: "it is not fit' in line]

@@ -117,7 +117,7 @@ def test_what_is_well_tells_nothing_either(ask, case):
 
 # --- nor can any error to come -----------------------------------------------------------------------------------
 
-FLOORS = ("data", "models", "client_app")
+FLOORS = ("data", "models", "client_app", "protosphere/core")
 NAMES = {"ToldError", "DataError", "ModelError", "SettingError", "StoreError", "DivergenceError", "LedgerError"}
 NOT_HERE = {
     "client_app/client.py:_measure_late": "a model that is spoilt, but not for the rows that were looked at",
