@@ -18,7 +18,7 @@ from protosphere.launch.connection import FlowerError, find_executable, quiet, r
 from protosphere.launch.processes import Family
 from protosphere.launch.superlink import free_port
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 CONNECTION = "deployment"
 START_PATIENCE = 60.0  # seconds, here and below
 STOP_PATIENCE = 10.0

@@ -26,7 +26,7 @@ from protosphere.record.locations import folder_of, results_root
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS
 from protosphere.strategies import packed
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 FINISHED = re.compile(rf"{re.escape(PREFIX)}round +\d+/\d+ \| ")  # a line of `console_line`
 EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")

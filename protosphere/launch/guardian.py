@@ -17,7 +17,7 @@ from protosphere.launch.processes import Family
 
 # without `site`, and by its path: it is to cost nothing
 START = "import sys; sys.path.insert(0, sys.argv[1]); from protosphere.launch.guardian import watch; watch(sys.argv[2])"
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 LOOK = 2.0  # seconds, here and below
 PATIENCE = 10.0
 

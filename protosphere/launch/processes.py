@@ -27,7 +27,7 @@ class Interrupted(KeyboardInterrupt):
 
 def import_path() -> str:
     """PYTHONPATH of processes of ours: they import the Protosphere that started them, wherever it was found."""
-    root = str(Path(__file__).resolve().parents[3])
+    root = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
 
 
