@@ -1,5 +1,5 @@
 """A whole federation on this machine: the scripts of `deploy/`, as real processes on loopback, over gRPC with TLS and
-node authentication. For the deployment demo, its tests and benchmarks."""
+node authentication. For the deployment demo and tests."""
 
 import json
 import os
