@@ -24,7 +24,7 @@ help:
 	@echo "make api-docs  write docs/api.md anew from the docstrings of the Python API"
 	@echo "make docs    the pages of docs/ as a site to open from disk: docs/_build/index.html"
 	@echo "make lint    ruff and mypy"
-	@echo "make bench   the figures of the pages, printed (half an hour)"
+	@echo "make bench   the tables of docs/performance.md, printed anew"
 
 # Flower's children find their programs through PATH as well
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -99,16 +99,10 @@ mutants: $(READY)
 settings: $(READY)
 	$(BIN)/python -m protosphere.cli.settings_tables
 
+# beside HtFLlib it is `python -m benchmarks.against_htflib --htflib DIR`, with a checkout of it
 bench: $(READY)
-	$(BIN)/python -m benchmarks.alignment
-	$(BIN)/python -m benchmarks.masks
-	$(BIN)/python -m benchmarks.refinement
-	$(BIN)/python -m benchmarks.personalisation
-	$(BIN)/python -m benchmarks.mixture
-	$(BIN)/python -m benchmarks.pull_step
-	$(BIN)/python -m benchmarks.overhead
-	$(BIN)/python -m benchmarks.spiral
-	$(BIN)/python -m benchmarks.rules_table
+	for figure in start bare-loop many-clients overhead; do $(BIN)/python -m benchmarks.costs $$figure || exit 1; done
+	$(BIN)/python -m benchmarks.cohort
 
 clean:
 	rm -rf $(VENV) docs/_build docs/jupyter_execute .pytest_cache .mypy_cache .ruff_cache

@@ -11,16 +11,17 @@ products of the layers' matrices and nothing else, ten clients at a time, which 
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from statistics import median
 
 import torch
 from torch import nn
 
-from benchmarks.common import where
+from benchmarks.common import described_parser, table_head, table_row, where
 from protosphere.client_app.cohort import Cohorts
 from protosphere.client_app.state import lay_out, new_state
 from protosphere.client_app.train import Job, measured
@@ -29,128 +30,108 @@ from protosphere.data.client_data import ClientData, InputTransform, Rows
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import read_settings
 
-CLASSES = 10
-Act = Callable[[list[Job]], None]
+CLASSES, DIM = 10, 64
 AT_ONCE = 10  # clients whose weights a cache of a megabyte or two holds
 
 
-def job_of(model: str, client: int, batches: int, size: int, side: int, device: torch.device) -> Job:
+def job_of(options: argparse.Namespace, model: str, client: int, batches: int) -> Job:
     """A client with so many batches, in its second round."""
-    shape = (1, side, side)
-    run = read_settings({"strategy": "fedproto", "models": model, "batch-size": size, "feature-dim": 64})
+    shape, device, rows = (1, options.side, options.side), options.device, batches * options.batch_size
+    run = read_settings({"strategy": "fedproto", "models": model, "batch-size": options.batch_size, "feature-dim": DIM})
     objective = run.method.objective(run.settings, run.options, CLASSES)
-    random, number = torch.Generator().manual_seed(client), batches * size
-    inputs = torch.randint(256, (number, *shape), dtype=torch.uint8, generator=random)
-    rows = Rows(inputs.to(device), torch.randint(CLASSES, (number,), generator=random).to(device))
-    transform = InputTransform(255.0, (0.5,), (0.5,), shape)
+    random = torch.Generator().manual_seed(client)
+    inputs = torch.randint(256, (rows, *shape), dtype=torch.uint8, generator=random)
+    samples = Rows(inputs.to(device), torch.randint(CLASSES, (rows,), generator=random).to(device))
     state = new_state(objective, model, shape, client, device)
-    targets = PrototypeSet(torch.arange(CLASSES), torch.randn(CLASSES, 64, generator=random))
+    targets = PrototypeSet(torch.arange(CLASSES), torch.randn(CLASSES, DIM, generator=random))
     lay_out(objective, state, targets, device)
-    data = ClientData(rows, rows, rows, tuple("0123456789"), transform)
+    transform = InputTransform(255.0, (0.5,), (0.5,), shape)
+    data = ClientData(samples, samples, samples, tuple("0123456789"), transform)
     return Job(objective, state, data, (0, "client", client, "round", 2), 2, model)
 
 
-def seconds(act: Callable[[], object], device: torch.device) -> float:
-    """Of a call: of the CPU, and on CUDA until the device is done."""
-    clock = time.perf_counter if device.type == "cuda" else time.process_time
-    began = clock()
-    act()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return clock() - began
-
-
-def one_by_one(jobs: list[Job]) -> None:
+def one_by_one(jobs: Sequence[Job]) -> None:
     """The loop."""
     for job in jobs:
         job.alone()
 
 
-def together(graphs: bool, jobs: list[Job]) -> None:
+def together(graphs: bool, jobs: Sequence[Job]) -> None:
     """The cohort."""
-    for _ in Cohorts(refused, graphs)(jobs):
+    for _ in Cohorts(refuse, graphs)(jobs):
         pass
 
 
-def least(jobs: list[Job]) -> None:
+def refuse(model: str, reason: str) -> None:
+    """A cohort that is none would be compared with itself."""
+    raise SystemExit(f"{model} cannot be stacked: {reason}")
+
+
+def least(jobs: Sequence[Job]) -> None:
     """What stacking cannot save."""
     for job in jobs:
         measured(job.objective, job.state, job.data, job.round_number, {}, 0, 0.0)
     size = jobs[0].objective.settings.batch_size
     steps = sum(len(job.data.train) // size for job in jobs)
     layers = [layer for layer in jobs[0].state.module.modules() if isinstance(layer, nn.Linear)]
-    for place, layer in enumerate(layers):
+    for number, layer in enumerate(layers):
         x, z = torch.randn(AT_ONCE, size, layer.in_features), torch.randn(AT_ONCE, size, layer.out_features)
         weights = torch.randn(AT_ONCE, layer.out_features, layer.in_features)
         for _ in range(steps // AT_ONCE):
             torch.bmm(x, weights.mT)
             torch.bmm(z.mT, x)
             # the rows have no gradient
-            if place:
+            if number:
                 torch.bmm(z, weights)
 
 
-def refused(model: str, reason: str) -> None:
-    """A cohort that is none would be compared with itself."""
-    raise SystemExit(f"{model} cannot be stacked: {reason}")
+def seconds(train: Callable[[Sequence[Job]], None], jobs: Sequence[Job], device: torch.device) -> float:
+    """Of one training: of the CPU, and on CUDA until the device is done."""
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    copies = [replace(job, state=deepcopy(job.state)) for job in jobs]
+    began = clock()
+    train(copies)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return clock() - began
+
+
+def row(
+    jobs: Sequence[Job], ways: Mapping[str, Callable[[Sequence[Job]], None]], repeats: int, device: torch.device
+) -> list[str]:
+    """Milliseconds a client-step by the loop, and the loop's seconds over those of each way."""
+    linear = not any(isinstance(layer, nn.Conv2d) for layer in jobs[0].state.module.modules())
+    trained = {"loop": one_by_one} | {name: way for name, way in ways.items() if linear or way is not least}
+    # the first warms up
+    turns = [{name: seconds(way, jobs, device) for name, way in trained.items()} for _ in range(repeats + 1)][1:]
+    steps = sum(len(job.data.train) // job.objective.settings.batch_size for job in jobs)
+    ratios = [f"{median(t['loop'] / t[name] for t in turns):.1f}" if name in trained else "-" for name in ways]
+    return [f"{1e3 * median(turn['loop'] for turn in turns) / steps:.2f}", *ratios]
 
 
 def main() -> None:
     """Print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described_parser(__doc__)
     parser.add_argument("--models", nargs="+", default=["tiny_perceptron", "tiny_cnn"])
     parser.add_argument("--clients", type=int, nargs="+", default=[20, 100])
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--side", type=int, default=8, help="of the square rows, pixels")
     parser.add_argument("--batches", type=int, default=20, help="of an even client; an uneven one has up to twice that")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    device = torch.device(options.device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "one thread"
-    print(f"{where()} | {name} | median of {options.repeats}, each interleaved\n")
+    device, most = options.device, 2 * options.batches
     on_cuda = device.type == "cuda"
-    ways: dict[str, Act] = {"cohort": partial(together, False)}
-    ways |= {"cohort with graphs": partial(together, True)} if on_cuda else {"the least": least}
-    print("| model | clients | ms a client-step, loop | " + " | ".join(f"loop / {way}" for way in ways) + " |")
-    print("|---" * (3 + len(ways)) + "|")
+    name = torch.cuda.get_device_name(device) if on_cuda else "one thread"
+    print(f"{where()} | {name} | median of {options.repeats}, interleaved\n")
+    extra = {"cohort with graphs": partial(together, True)} if on_cuda else {"the least": least}
+    ways: dict[str, Callable[[Sequence[Job]], None]] = {"cohort": partial(together, False), **extra}
+    print(table_head("model", "clients", "ms a client-step, loop", *(f"loop / {way}" for way in ways)))
     with limited_threads(1):
-        for model in options.models:
-            for clients in options.clients:
-                for even in (True, False):
-                    numbers = [
-                        options.batches if even else 1 + 7 * client % (2 * options.batches) for client in range(clients)
-                    ]
-                    row(model, numbers, options, ways, device)
-
-
-def row(
-    model: str, batches: list[int], options: argparse.Namespace, ways: dict[str, Act], device: torch.device
-) -> None:
-    """One line of the table; `batches` of each client."""
-    size, side = options.batch_size, options.side
-    jobs = [job_of(model, client, number, size, side, device) for client, number in enumerate(batches)]
-    linear = not any(isinstance(layer, nn.Conv2d) for layer in jobs[0].state.module.modules())
-    timed: dict[str, Act] = {"loop": one_by_one} | {way: act for way, act in ways.items() if linear or act is not least}
-    found: dict[str, list[float]] = {way: [] for way in timed}
-    for repeat in range(options.repeats + 1):
-        for way, act in timed.items():
-            fresh = [replace(job, state=deepcopy(job.state)) for job in jobs]
-            taken = seconds(partial(act, fresh), device)
-            # the first warms up
-            if repeat:
-                found[way].append(taken)
-    loop = found["loop"]
-    ratios = [
-        f"{median(one / other for one, other in zip(loop, found[way], strict=True)):.1f}" if way in found else "-"
-        for way in ways
-    ]
-    step = 1e3 * median(loop) / sum(batches)
-    kind = "" if len(set(batches)) == 1 else " uneven"
-    print(
-        f"| {model} | {len(batches)}{kind} | {step:.2f} | " + " | ".join(ratios) + " |",
-        flush=True,
-    )
+        for model, clients, kind in product(options.models, options.clients, ("", " uneven")):
+            batches = [1 + 7 * client % most if kind else options.batches for client in range(clients)]
+            jobs = [job_of(options, model, client, number) for client, number in enumerate(batches)]
+            print(table_row([model, f"{clients}{kind}", *row(jobs, ways, options.repeats, device)]), flush=True)
 
 
 if __name__ == "__main__":

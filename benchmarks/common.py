@@ -1,111 +1,87 @@
-"""What the benchmarks share: quiet runs in a folder of their own, and a line that says where they ran."""
+"""What the benchmarks share: quiet runs in a folder of their own, the time of their rounds, and tables."""
 
 import argparse
-import itertools
-import json
 import os
 import platform
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from protosphere.core.home import home
+from protosphere.launch.grid import LocalGrid, run_in_process
+
 ROOT = Path(__file__).resolve().parents[1]
+CPU, CLOCK = 0, 1  # the columns of what `timed_rounds` gives
+
+
+def described_parser(doc: str | None) -> argparse.ArgumentParser:
+    """A parser whose help is the module's docstring, as it stands."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 @contextmanager
-def own_home(keep_cache: bool = True) -> Iterator[Path]:
+def own_home() -> Iterator[Path]:
     """Results and stores go to a temporary folder; decoded data stay in the user's cache."""
-    from protosphere.core.home import home
-
     before = os.environ.get("PROTOSPHERE_HOME")
     cache = home() / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        if keep_cache:
-            cache.mkdir(parents=True, exist_ok=True)
-            (Path(folder) / "cache").symlink_to(cache)
+        (Path(folder) / "cache").symlink_to(cache)
         os.environ["PROTOSPHERE_HOME"] = folder
         try:
             yield Path(folder)
         finally:
-            if before is None:
-                del os.environ["PROTOSPHERE_HOME"]
-            else:
+            os.environ.pop("PROTOSPHERE_HOME")
+            if before is not None:
                 os.environ["PROTOSPHERE_HOME"] = before
 
 
-def preset(name: str) -> dict[str, Any]:
-    """A preset's settings, flat."""
-    from protosphere.launch.run_config import read_preset
+def timed_rounds(
+    config: Mapping[str, Any], clients: int, grid_of: type[LocalGrid] = LocalGrid
+) -> tuple[Path, np.ndarray]:
+    """Run in this process; the folder of its results, and seconds of each round after the first, (rounds - 1, 2): of
+    the processor and by the clock. The first round's work is another: states are made and data are cached."""
+    ends: list[tuple[float, float]] = []
 
-    return read_preset(name)
+    def note_round(line: str) -> None:
+        if line.startswith("round "):
+            ends.append((time.process_time(), time.perf_counter()))
 
-
-def table_parser(
-    doc: str | None, dataset: str, seeds: list[int], rows: list[str], usual: list[str]
-) -> argparse.ArgumentParser:
-    """The arguments of the benchmarks that run rows of settings on seeds; `usual` are the rows where none are named."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default=dataset, help="a name, hub id or folder, as the setting `dataset`")
-    parser.add_argument("--seeds", type=int, nargs="+", default=seeds)
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--rows", nargs="+", choices=rows, default=usual)
-    parser.add_argument("-c", "--set", action="append", default=[], help="settings that go before the ones above")
-    return parser
+    folder = run_in_process(config, clients=clients, workers=1, show=note_round, grid_of=grid_of)
+    return folder, np.diff(np.array(ends), axis=0)
 
 
-def summary_of(
-    settings: list[str], clients: int, workers: int, look: Callable[[Path], None] | None = None
-) -> dict[str, Any]:
-    """Run in this process, without a word and in a folder of its own; the run's summary, and under `lines` those of its
-    training rounds. `look` sees the results folder before it goes."""
-    from protosphere.launch.grid import run_in_process
-    from protosphere.launch.run_config import plan
-
-    wanted = plan(settings, clients=clients)
-    with own_home():
-        folder = run_in_process(wanted.run_config, clients=clients, workers=workers, show=lambda line: None)
-        if look is not None:
-            look(folder)
-        summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return summary | {"lines": [line for line in lines if not line.get("final")]}
+def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What the function returns in a process of its own, which inherits nothing that another run has cached."""
+    with get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
 
 
-def runs_by_ways(
-    options: argparse.Namespace,
-    task: str,
-    rows: Mapping[str, str],
-    look: Mapping[str, Callable[[Path], None]] | None = None,
-) -> Iterator[tuple[int, dict[str, list[dict[str, Any]]]]]:
-    """Run the `options`' rows on each of their seeds for each of their numbers of ways, saying what runs, and how it
-    ends by the row's headline; yields that number and, row by row, the runs' summaries. `look` is by row."""
-    settings = [task, f'dataset="{options.dataset}"', *options.set]
-    print(where(), f"| {options.clients} clients, seeds {options.seeds}, {' '.join(settings)}", flush=True)
-    for ways in options.ways:
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in options.rows}
-        for seed, name in itertools.product(options.seeds, options.rows):
-            began = time.monotonic()
-            asked = [*settings, f"ways={ways} {rows[name]} seed={seed}"]
-            summary = summary_of(asked, options.clients, options.workers, (look or {}).get(name))
-            found[name].append(summary)
-            accuracy, seconds = summary["headline"]["accuracy"], time.monotonic() - began
-            print(f"{ways} ways, seed {seed}, {name}: {accuracy:.4f}, {seconds:.0f} s", flush=True)
-        yield ways, found
+def table_head(*columns: str) -> str:
+    """The first two lines of a Markdown table: text to the left, all other columns to the right."""
+    return f"| {' | '.join(columns)} |\n|---{'|---:' * (len(columns) - 1)}|"
 
 
-def percent(values: Sequence[float | None]) -> str:
+def table_row(cells: Iterable[object]) -> str:
+    """A line of a Markdown table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def percent(shares: Sequence[float | None]) -> str:
     """Mean and standard deviation over seeds of shares, as percentages."""
-    known = [100 * value for value in values if value is not None]
-    if not known:
+    percentages = [100 * share for share in shares if share is not None]
+    if not percentages:
         return "-"
-    spread = f" ± {statistics.stdev(known):.1f}" if len(known) > 1 else ""
-    return f"{statistics.mean(known):.1f}{spread}"
+    deviation = f" ± {statistics.stdev(percentages):.1f}" if len(percentages) > 1 else ""
+    return f"{statistics.mean(percentages):.1f}{deviation}"
 
 
 def where() -> str:

@@ -8,27 +8,24 @@ training, the method's own work and its messages. Methods take turns, each run a
 of a round after the first, beside `local`'s of the same turn. In one process the server's work counts among them.
 """
 
-import argparse
 import json
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.all_methods import SECONDS, run_one
 from benchmarks.answers import PAGES, RESULTS
-from benchmarks.common import where
+from benchmarks.common import CPU, described_parser, in_new_process, own_home, table_row, timed_rounds, where
+from protosphere.launch.run_config import plan
 from protosphere.reports import canvas
 from protosphere.strategies import read_settings
 
 NAME = "site_costs"
 BASE = "local"
-COMMAND = f"python -m benchmarks.{NAME}"
+SECONDS = "cpu_seconds"
 CLIENTS, ROUNDS = 10, 12
 TASK = f'dataset="digits" models="tiny" partition="dirichlet" alpha=0.5 rounds={ROUNDS} evaluate-every={ROUNDS}'
-# of several architectures, with what must be said for them
+# of several architectures, with the settings that a method asks for
 METHODS: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("local", "frame", "protosphere", "fedproto", "protonorm", "tinyproto-fp", "tinyproto-ft")},
     **{name: {} for name in ("fedtgp", "fedpagr", "fedproc", "pfpl", "gfpl", "feddistill", "fedgh", "lg-fedavg")},
@@ -37,31 +34,43 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
+def run_one(method: str) -> dict[str, Any]:
+    """Of one run in this process: seconds of the processor a round, and bytes a client and round, up and down."""
+    settings = " ".join(f"{name}={json.dumps(value)}" for name, value in METHODS[method].items())
+    config = plan([TASK, f'strategy="{method}" seed=0 {settings}'], clients=CLIENTS).run_config
+    with own_home():
+        folder, seconds = timed_rounds(config, CLIENTS)
+        total = json.loads((folder / "summary.json").read_text())["bytes"]
+    sizes = {
+        "payload": (total["payload_up"], total["payload_down"]),
+        "wire": (total["wire_up"] - total["evaluation_wire_up"], total["wire_down"]),
+    }
+    share = {kind: [round(size / CLIENTS / ROUNDS) for size in both] for kind, both in sizes.items()}
+    return {SECONDS: round(float(seconds[:, CPU].mean()), 4), **share}
+
+
 def measured(repeats: int) -> Iterator[dict[str, Any]]:
     """After each turn the figures of all methods: bytes a client and round, and seconds of a round, one a turn."""
-    found: dict[str, dict[str, Any]] = {method: {SECONDS: []} for method in METHODS}
+    figures: dict[str, dict[str, Any]] = {method: {SECONDS: []} for method in METHODS}
     commit, _, machine = where().partition(", ")
-    about = {"commit": commit.removeprefix("commit "), "machine": machine}
-    for turn in range(repeats):
-        for method, settings in METHODS.items():
-            asked = [TASK, *(f"{name}={json.dumps(value)}" for name, value in settings.items())]
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                summary = pool.submit(run_one, method, 0, asked, CLIENTS).result()
-            found[method][SECONDS].append(round(summary[SECONDS], 4))
-            for kind in ("payload", "wire"):
-                sizes = [summary["bytes"][f"{kind}_{way}"] for way in ("up", "down")]
-                less = [summary["bytes"]["evaluation_wire_up"] if kind == "wire" else 0, 0]
-                found[method][kind] = [
-                    round((all_of - some) / CLIENTS / ROUNDS) for all_of, some in zip(sizes, less, strict=True)
-                ]
-            print(f"turn {turn + 1}, {method}: {summary[SECONDS]:.3f} CPU s a round", flush=True)
-        yield {**about, "repeats": turn + 1, "methods": found}
+    for turn in range(1, repeats + 1):
+        for method in METHODS:
+            run = in_new_process(run_one, method)
+            print(f"turn {turn}, {method}: {run[SECONDS]:.3f} CPU s a round", flush=True)
+            figures[method] |= run | {SECONDS: [*figures[method][SECONDS], run[SECONDS]]}
+        yield {
+            "commit": commit.removeprefix("commit "),
+            "machine": machine,
+            "repeats": turn,
+            "methods": figures,
+        }
 
 
-def times(kept: dict[str, Any], method: str) -> float:
+def times(results: dict[str, Any], method: str) -> float:
     """Of `local`'s seconds, turn by turn: the median."""
-    turns = zip(kept["methods"][method][SECONDS], kept["methods"][BASE][SECONDS], strict=True)
-    return median(own / base for own, base in turns)
+    methods = results["methods"]
+    turns = zip(methods[method][SECONDS], methods[BASE][SECONDS], strict=True)
+    return median(seconds / base for seconds, base in turns)
 
 
 def learns(method: str) -> str:
@@ -69,14 +78,14 @@ def learns(method: str) -> str:
     return "; ".join(read_settings({"strategy": method} | METHODS.get(method, {})).exchange.said()) or "nothing"
 
 
-def ordered(kept: dict[str, Any]) -> list[str]:
+def ordered(results: dict[str, Any]) -> list[str]:
     """The methods by their payload."""
-    return sorted(kept["methods"], key=lambda method: sum(kept["methods"][method]["payload"]))
+    return sorted(results["methods"], key=lambda method: sum(results["methods"][method]["payload"]))
 
 
-def page(kept: dict[str, Any]) -> str:
+def page(results: dict[str, Any]) -> str:
     """The page, as Markdown."""
-    asked = TASK.replace('"', "")
+    task = TASK.replace('"', "")
     lines = [
         "# What does a site pay?",
         "",
@@ -85,10 +94,10 @@ def page(kept: dict[str, Any]) -> str:
         "| method | CPU, times `local` | payload up / down | wire up / down | the server learns |",
         "|---|---:|---:|---:|---|",
     ]
-    for method in ordered(kept):
-        own = kept["methods"][method]
-        sizes = [" / ".join(f"{size / 1e3:,.1f}" for size in own[kind]) for kind in ("payload", "wire")]
-        lines.append(f"| `{method}` | {times(kept, method):.2f} | {' | '.join(sizes)} | {learns(method)} |")
+    for method in ordered(results):
+        figures = results["methods"][method]
+        sizes = (" / ".join(f"{size / 1e3:,.1f}" for size in figures[kind]) for kind in ("payload", "wire"))
+        lines.append(table_row([f"`{method}`", f"{times(results, method):.2f}", *sizes, learns(method)]))
     lines += [
         "",
         f"![Seconds beside local's, with the payload, by method]({NAME}.svg)",
@@ -100,21 +109,22 @@ def page(kept: dict[str, Any]) -> str:
         "",
         "## How it was measured",
         "",
-        f"`{COMMAND}`, commit {kept['commit']}, {kept['machine']}: {CLIENTS} clients, {asked}, seed 0, every method's "
-        f"own defaults; seconds are the median of {kept['repeats']} turns, each method's beside `local`'s of the same "
-        "turn. In one process, so that the server's work is among them. A method that exchanges rarely or once has the "
-        "mean of its few messages over all rounds.",
+        f"`python -m benchmarks.{NAME}`, commit {results['commit']}, {results['machine']}: {CLIENTS} clients, {task}, "
+        f"seed 0, every method's own defaults; seconds are the median of {results['repeats']} turns, each method's "
+        "beside `local`'s of the same turn. In one process, so that the server's work is among them. A method that "
+        "exchanges rarely or once has the mean of its few messages over all rounds.",
     ]
     return "\n".join(lines) + "\n"
 
 
-def picture(kept: dict[str, Any]) -> str:
+def picture(results: dict[str, Any]) -> str:
     """Seconds beside `local`'s, a bar a method with its payload at the end, as SVG."""
-    methods = ordered(kept)
+    methods = ordered(results)
     with canvas.figure((7.5, 0.8 + 0.26 * len(methods))) as drawing:
         axes = drawing.subplots()
-        bars = axes.barh(range(len(methods)), [times(kept, method) for method in methods], color=canvas.COLOURS[0])
-        sizes = [sum(kept["methods"][method]["payload"]) / 1e3 for method in methods]
+        ratios = [times(results, method) for method in methods]
+        bars = axes.barh(range(len(methods)), ratios, color=canvas.COLOURS[0])
+        sizes = [sum(results["methods"][method]["payload"]) / 1e3 for method in methods]
         axes.bar_label(bars, [f"{size:,.1f} kB" for size in sizes], padding=4)
         axes.set_yticks(range(len(methods)), methods)
         axes.invert_yaxis()
@@ -124,22 +134,22 @@ def picture(kept: dict[str, Any]) -> str:
         return canvas.svg(drawing)
 
 
-def write(results: Path = RESULTS, pages: Path = PAGES) -> None:
+def write(results_folder: Path = RESULTS, pages: Path = PAGES) -> None:
     """Page and picture of the kept figures."""
-    kept = json.loads((results / f"{NAME}.json").read_text("utf-8"))
-    (pages / f"{NAME}.md").write_text(page(kept), "utf-8")
-    (pages / f"{NAME}.svg").write_text(picture(kept), "utf-8")
+    results = json.loads((results_folder / f"{NAME}.json").read_text("utf-8"))
+    (pages / f"{NAME}.md").write_text(page(results), "utf-8")
+    (pages / f"{NAME}.svg").write_text(picture(results), "utf-8")
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, or write the page alone."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--page", action="store_true", help="from the figures that are kept")
-    options = parser.parse_args(words)
+    options = parser.parse_args()
     if not options.page:
-        for kept in measured(options.repeats):
-            (RESULTS / f"{NAME}.json").write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
+        for results in measured(options.repeats):
+            (RESULTS / f"{NAME}.json").write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     write()
     print(PAGES / f"{NAME}.md")
 

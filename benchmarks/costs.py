@@ -1,0 +1,301 @@
+"""What a run costs besides training, in seconds of the processor.
+
+    python -m benchmarks.costs start          # from `protosphere run` to its first round, and which imports take it
+    python -m benchmarks.costs bare-loop      # a round in process over a bare loop of the same steps, in turns
+    python -m benchmarks.costs bare-loop --mnist PATH
+    python -m benchmarks.costs many-clients --clients 200 1000 10000 --engines loop cohort
+    python -m benchmarks.costs overhead       # a client-round besides training and evaluation, in process and over Ray
+    python -m benchmarks.costs overhead --clients 200 \\
+        -c 'dataset="spiral" partition="iid" spiral-points=20000 models="tiny_perceptron"'
+
+The bare loop trains the same clients' models in the same memory layout on the same batches: forward pass,
+cross-entropy and FedProto's pull, backward pass, SGD. What a round has besides: prototypes over all training rows,
+evaluation by all rules, messages and checks, the store, aggregation.
+
+`many-clients` is FedProto on the spiral, IID: 20,000 points an arm are dealt to all, or `--points` to each. Each row is
+a process of its own; `from disk` keeps no state in memory; `of bare steps` is the bare loop of the first clients.
+
+`overhead` is (wall of round 2 x workers - seconds of training and evaluation) / clients, by `flwr run` over Ray and in
+this process with one worker. Beside them an app of Flower whose clients send back what they get, an array of ten
+prototypes: what no method can save.
+"""
+
+import argparse
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from flwr.app import Context, RecordDict
+from torch.nn.functional import cross_entropy
+
+from benchmarks.common import (
+    CPU,
+    described_parser,
+    in_new_process,
+    own_home,
+    table_head,
+    table_row,
+    timed_rounds,
+    where,
+)
+from protosphere.client_app.client import Client
+from protosphere.client_app.state import new_state
+from protosphere.client_app.train import batches
+from protosphere.core.seeds import generator, limited_threads
+from protosphere.launch.cohort_grid import CohortGrid
+from protosphere.launch.flower_run import launch
+from protosphere.launch.grid import LocalGrid, run_in_process
+from protosphere.launch.run_config import plan
+from protosphere.models.optim import EagerSGD
+from protosphere.prototypes.losses import prototype_pull
+from protosphere.record.folder import RunFolder
+
+START = 'dataset="spiral" spiral-points=200 models="tiny_perceptron" feature-dim=8 clients=4 rounds=1'
+IMPORT_LINE = re.compile(r"import time:\s+\d+ \|\s+(\d+) \| (\w[\w.]*)$")  # by our own code, or from within a function
+SHOWN_IMPORTS = 12
+DIGITS = 'strategy="fedproto" rounds=4'
+MNIST = f'{DIGITS} models="cnn2" feature-dim=512 batch-size=10'
+SPIRAL = 'strategy="fedproto" dataset="spiral" partition="iid" models="tiny_perceptron" evaluate-every=1'
+ARMS, ARM_POINTS = 6, 20_000  # of the spiral
+BARE_CLIENTS = 50  # of many, whose steps are taken alone
+ENGINES = {"loop": LocalGrid, "cohort": CohortGrid}
+EMPTY_PROJECT = """
+[project]
+name = "empty"
+version = "1.0.0"
+license = "Apache-2.0"
+[tool.flwr.app]
+publisher = "empty"
+[tool.flwr.app.components]
+serverapp = "empty_app:server"
+clientapp = "empty_app:client"
+[tool.flwr.app.config]
+clients = 0
+"""
+EMPTY_APP = """
+import time
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+server = ServerApp()
+client = ClientApp()
+
+@client.train()
+def train(message, context):
+    return Message(RecordDict({"payload": message.content["payload"]}), reply_to=message)
+
+@server.main()
+def main(grid, context):
+    clients = context.run_config["clients"]
+    while len(nodes := list(grid.get_node_ids())) < clients:
+        time.sleep(0.5)
+    vectors = ArrayRecord({"vectors": Array(np.zeros((10, 64), np.float32))})
+    for _ in range(3):
+        began = time.monotonic()
+        messages = [Message(RecordDict({"payload": vectors}), node, "train") for node in nodes]
+        assert len(list(grid.send_and_receive(messages))) == clients
+        print("ROUND", time.monotonic() - began, flush=True)
+"""
+
+
+def start(options: argparse.Namespace) -> None:
+    """Print the seconds to the first round, and the imports that take longest."""
+    runs = [first_round(options.set)[0] for _ in range(options.repeats)]
+    print(f"to the first round's line: {median(cpu for cpu, _ in runs):.1f} CPU s, ", end="")
+    print(f"{median(clock for _, clock in runs):.1f} s by the clock\n")
+    errors = first_round(options.set, "-X", "importtime")[1]
+    matches = [match for match in map(IMPORT_LINE.match, errors) if match]
+    imports = sorted(((int(match[1]), match[2]) for match in matches), reverse=True)
+    print(table_head("import, with all that it imports first", "ms"))
+    for microseconds, name in imports[:SHOWN_IMPORTS]:
+        print(table_row([f"`{name}`", round(microseconds / 1000)]))
+
+
+def first_round(settings: str, *python_options: str) -> tuple[tuple[float, float], list[str]]:
+    """Seconds of the processor and by the clock to the first round's line, and the lines of the error stream."""
+    command = [sys.executable, *python_options, "-m", "protosphere.cli.main", "run", "-c", START, "-c", settings]
+    seconds = None
+    with own_home() as folder, (folder / "errors").open("w+") as errors:
+        began = time.perf_counter()
+        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+        run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+        assert run.stdout is not None
+        for line in run.stdout:
+            if seconds is None and line.startswith("round 1/"):
+                seconds = process_seconds(run.pid), time.perf_counter() - began
+        run.wait()
+        errors.seek(0)
+        error_text = errors.read()
+    if seconds is None:
+        raise SystemExit(f"the run came to no round: {error_text}")
+    return seconds, error_text.splitlines()
+
+
+def process_seconds(pid: int) -> float:
+    """Seconds of the processor of a process and its children, in user and system mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def bare_loop(options: argparse.Namespace) -> None:
+    """Print a round's seconds over those of the bare loop."""
+    tasks = {"digits, ten tiny clients": DIGITS}
+    if options.mnist:
+        tasks["MNIST, ten clients, cnn2, batches of 10"] = f'{MNIST} dataset="{options.mnist}"'
+    print(table_head("run", "a round, CPU s", "bare loop, CPU s", "ratio"))
+    for task, settings in tasks.items():
+        config = plan([settings, options.set], clients=10).run_config
+        pairs = []
+        with own_home():
+            for _ in range(options.repeats):
+                _, seconds = timed_rounds(config, 10)
+                pairs.append((median(seconds[:, CPU]), bare_seconds(config, 10)))
+        rounds, steps = (median(column) for column in zip(*pairs, strict=True))
+        ratio = median(with_round / bare for with_round, bare in pairs)
+        print(table_row([task, f"{rounds:.2f}", f"{steps:.2f}", f"{ratio:.2f}"]), flush=True)
+
+
+def bare_seconds(config: Mapping[str, Any], clients: int, first: int | None = None) -> float:
+    """Seconds of the bare loop over all clients, or the first ones."""
+    contexts = [
+        Context(0, 0, {"partition-id": partition, "num-partitions": clients}, RecordDict(), dict(config))
+        for partition in range(clients if first is None else first)
+    ]
+    bare_clients = [Client(context) for context in contexts]
+    # all of it: threads that a model's first weights have woken would spin into what is timed
+    with limited_threads(bare_clients[0].settings.threads):
+        return sum(map(bare_epochs, bare_clients))
+
+
+def bare_epochs(client: Client) -> float:
+    """Seconds of one client's steps in a round."""
+    settings, data = client.settings, client.data
+    state = new_state(client.objective, client.model, data.transform.shape, client.partition, client.device)
+    module, optimiser = state.module.train(), EagerSGD(state.module.parameters(), lr=settings.learning_rate)
+    targets = torch.randn(data.num_classes, settings.feature_dim)
+    present = torch.ones(data.num_classes, dtype=torch.bool)
+    began = time.process_time()
+    for epoch in range(settings.local_epochs):
+        order = generator(settings.seed, client.partition, epoch)
+        for index in batches(len(data.train), settings.batch_size, order, client.device):
+            labels = data.train.labels[index]
+            z = module.features(data.transform(data.train.inputs[index]))
+            loss = cross_entropy(module.classify(z), labels) + prototype_pull(z, labels, targets, present)
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+    return time.process_time() - began
+
+
+def many_clients(options: argparse.Namespace) -> None:
+    """Print what a client-round costs by the number of clients, a process each row and repeat, in turns."""
+    columns = ("clients", "engine", "states", "CPU ms a client-round", "of bare steps")
+    print(table_head(*columns, "peak memory, MB", "on disk, MB"))
+    places = ("in memory", "on disk") if options.from_disk else ("in memory",)
+    for clients in options.clients or (200, 1000):
+        arm_points = options.points * clients // ARMS or ARM_POINTS
+        settings = [f"{SPIRAL} spiral-points={arm_points} rounds={options.rounds}", options.set]
+        runs: dict[tuple[str, str], list[tuple[float, ...]]] = {row: [] for row in product(places, options.engines)}
+        for _, (place, engine) in product(range(options.repeats), runs):
+            runs[place, engine].append(in_new_process(client_round, settings, clients, place, engine))
+        for (place, engine), figures in runs.items():
+            ms, steps, memory, disk = (median(column) for column in zip(*figures, strict=True))
+            numbers = (f"{ms:.1f}", f"{steps:.1f}", f"{memory:,.0f}", f"{disk:,.0f}")
+            print(table_row([f"{clients:,}", engine, place, *numbers]), flush=True)
+
+
+def client_round(settings: Sequence[str], clients: int, place: str, engine: str) -> tuple[float, ...]:
+    """Milliseconds of the processor a client-round, and of the steps alone; MB of peak memory, and on disk."""
+    memory = 0 if place == "on disk" else 1 << 20
+    config = plan([*settings, f"state-memory={memory}"], clients=clients).run_config
+    with own_home() as folder:
+        _, seconds = timed_rounds(config, clients, ENGINES[engine])
+        sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+        few = min(BARE_CLIENTS, clients)
+        steps = 1e3 * bare_seconds(config, clients, few) / few
+    return 1e3 * median(seconds[:, CPU]) / clients, steps, peak, sum(sizes) / 1e6
+
+
+def overhead(options: argparse.Namespace) -> None:
+    """Print the medians of what a client-round costs besides training and evaluation."""
+    clients, workers = (options.clients or [10])[0], os.cpu_count() or 1
+    config = plan(["rounds=3", options.set], clients=clients).run_config
+    rows: list[tuple[float, float, float]] = []
+    with own_home():
+        for _ in range(options.repeats):
+            folder = run_in_process(config, clients=clients, show=lambda line: None)
+            outcome = launch(config, clients=clients, show=lambda line: None)
+            if not outcome.ok or outcome.folder is None:
+                raise SystemExit(f"the run failed: {outcome.message}")
+            by_ray = overhead_ms(outcome.folder, workers, clients)
+            rows.append((overhead_ms(folder, 1, clients), by_ray, empty_ms(clients, workers)))
+    in_process, by_ray, empty = zip(*rows, strict=True)
+    figures: dict[str, Sequence[float]] = {
+        "ms a client in round 2, in process, 1 worker": in_process,
+        f"ms by flwr run, {workers} workers": by_ray,
+        "ms by flwr run, an empty app": empty,
+        "ours over the empty app's": [ours / nothing for _, ours, nothing in rows],
+    }
+    print(table_head("", "median", "min", "max"))
+    for name, numbers in figures.items():
+        print(table_row([name, *(f"{number:.2f}" for number in (median(numbers), min(numbers), max(numbers)))]))
+
+
+def overhead_ms(folder: Path, workers: int, clients: int) -> float:
+    """Milliseconds a client in round 2 of a run."""
+    seconds = RunFolder(folder).lines()[1]["time"]
+    work = sum(seconds["train"].values()) + sum(seconds["evaluate"].values())
+    return 1e3 * (seconds["round"] * workers - work) / clients
+
+
+def empty_ms(clients: int, workers: int) -> float:
+    """Milliseconds a client in round 2 of an app that does nothing."""
+    seconds: list[float] = []
+
+    def note_round(line: str) -> None:
+        if line.startswith("ROUND "):
+            seconds.append(float(line.split()[1]))
+
+    with tempfile.TemporaryDirectory() as folder:
+        app = Path(folder)
+        (app / "pyproject.toml").write_text(EMPTY_PROJECT)
+        (app / "empty_app.py").write_text(EMPTY_APP)
+        outcome = launch({"clients": clients}, clients=clients, show=note_round, verbose=True, app=app)
+    if not outcome.ok:
+        raise SystemExit(f"the empty app failed: {outcome.message}")
+    return 1e3 * seconds[1] * workers / clients
+
+
+def main() -> None:
+    """Print one of the figures."""
+    parser = described_parser(__doc__)
+    figures = {"start": start, "bare-loop": bare_loop, "many-clients": many_clients, "overhead": overhead}
+    parser.add_argument("figure", choices=figures)
+    parser.add_argument("--repeats", type=int, default=5, help="of which medians are printed")
+    parser.add_argument("--clients", type=int, nargs="+", help="many-clients: 200 1000; overhead: 10")
+    parser.add_argument("--mnist", default="", help="bare-loop: a folder of MNIST, as `dataset` takes it")
+    parser.add_argument("--points", type=int, default=0, help="many-clients: of each client; 0: 20,000 an arm for all")
+    parser.add_argument("--rounds", type=int, default=4, help="many-clients")
+    parser.add_argument("--from-disk", action="store_true", help="many-clients: also without states in memory")
+    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=["loop"], help="many-clients")
+    parser.add_argument("-c", "--set", default="", help="settings, over those of the figure")
+    options = parser.parse_args()
+    print(f"{where()} | {options.figure}, {options.repeats} repeats {options.set}\n", flush=True)
+    figures[options.figure](options)
+
+
+if __name__ == "__main__":
+    main()
