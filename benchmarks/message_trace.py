@@ -1,6 +1,6 @@
 """How far a stranger has to read: the files of ours that run for one train message, and for its round on the server.
 
-    python -m benchmarks.message_trace [method] [setting=value ...]
+    python -m benchmarks.message_trace fedproto 'batch-size=16 models="tiny_cnn"'
 
 Three clients, three rounds; the second client's message of the second round is followed. The two functions that are
 wrapped name where a message is worked off and where a round is: move them with the code.
@@ -9,16 +9,17 @@ wrapped name where a message is worked off and where a round is: move them with 
 import sys
 from collections import Counter, defaultdict
 from itertools import pairwise
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import protosphere
+from benchmarks.common import ROOT, described_parser
 from protosphere.launch import grid
+from protosphere.launch.run_config import read_assignments
 from protosphere.server_app.rounds import PrototypeStrategy
 
-ROOT = f"{Path(__file__).resolve().parents[1]}/"
-ELSEWHERE = (f"{ROOT}.venv/", f"{ROOT}benchmarks/")
+CHECKOUT = f"{ROOT}/"
+ELSEWHERE = (f"{CHECKOUT}.venv/", f"{CHECKOUT}benchmarks/")
 TRAIN_MESSAGE = 5  # with three clients: the second one of round 2
 SERVER_ROUND = 2
 
@@ -33,8 +34,8 @@ def traced_calls(method: str, settings: dict[str, Any]) -> list[tuple[str, str, 
     def profile(frame: FrameType, event: str, _: object) -> None:
         if half and event == "call":
             file = frame.f_code.co_filename
-            if file.startswith(ROOT) and not file.startswith(ELSEWHERE):
-                calls.append((half, file.removeprefix(ROOT), frame.f_code.co_qualname))
+            if file.startswith(CHECKOUT) and not file.startswith(ELSEWHERE):
+                calls.append((half, file.removeprefix(CHECKOUT), frame.f_code.co_qualname))
 
     def client_half(message: Any, context: Any) -> Any:
         nonlocal half, train_messages
@@ -66,21 +67,25 @@ def traced_calls(method: str, settings: dict[str, Any]) -> list[tuple[str, str, 
 
 
 def main() -> None:
-    method, *assignments = sys.argv[1:] or ["fedproto"]
-    calls = traced_calls(method, dict(assignment.split("=", 1) for assignment in assignments))
+    """Print the files by half, with their calls and functions."""
+    parser = described_parser(__doc__)
+    parser.add_argument("method", nargs="?", default="fedproto")
+    parser.add_argument("settings", nargs="*", metavar="SETTINGS", help="as `protosphere run -c` takes them")
+    options = parser.parse_args()
+    calls = traced_calls(options.method, read_assignments(" ".join(options.settings)))
     for half in ("client", "server"):
-        files = [file for name, file, _ in calls if name == half]
-        functions = defaultdict(set)
-        for name, file, function in calls:
-            if name == half:
-                functions[file].add(function)
+        half_calls = [(file, function) for name, file, function in calls if name == half]
+        files = [file for file, _ in half_calls]
+        functions: dict[str, set[str]] = defaultdict(set)
+        for file, function in half_calls:
+            functions[file].add(function)
         moves = sum(before != after for before, after in pairwise(files))
         number = sum(map(len, functions.values()))
         print(f"{half}: {len(functions)} files, {number} functions, {len(files)} calls, {moves} moves between files")
         for file, count in Counter(files).items():
             print(f"  {file:45s} {count:5d} calls {len(functions[file]):3d} functions")
     both = {file for _, file, _ in calls}
-    lines = sum(len(Path(ROOT, file).read_text().splitlines()) for file in both)
+    lines = sum(len((ROOT / file).read_text().splitlines()) for file in both)
     print(f"both halves: {len(both)} files, {lines} lines")
 
 

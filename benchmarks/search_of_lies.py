@@ -11,128 +11,105 @@ trace, or as much in the directions in which the others' class means differ. Tes
 rows, by the method's own rule: without a liar, with the worst lie, and what that was.
 """
 
-import argparse
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, Message
 
-from benchmarks.attacks import CLAIM, CLIENTS, ROWS, accuracy_of, shares_of_claim, write_scatter
-from benchmarks.common import where
+from benchmarks.attacks import (
+    CLIENTS,
+    ROWS,
+    outcome,
+    part_of,
+    tampering,
+    write_array,
+    write_claim,
+    write_identity,
+    write_scatter,
+)
+from benchmarks.common import described_parser, table_head, table_row, where
 from protosphere.launch.grid import LocalGrid
 
 METHODS = {"protosphere": ROWS["protosphere"], "fedcgs": ROWS["FedCGS"]}
 SHARES = (0.3, 0.5, 0.7, 1.0, 1.3)
 SCATTERS = ("none", "own", "own, wide", "between")
-USUAL_TRACE = 0.07  # on the digits' directions
-
-
-@dataclass
-class Statistics:
-    """What a client sent: its classes, (k,), and their means, (k, d)."""
-
-    labels: np.ndarray
-    means: np.ndarray
+WIDE_TRACE = 2.9 * 0.07  # the usual one, on the digits' directions, 2.9 times
 
 
 @dataclass(frozen=True)
-class Lie:
-    """What the liar says: classes and their means (k, d), its scatter (d, d), and all that in words."""
+class Statistics:
+    """Classes (k,), their means (k, d), and of a lie its scatter (d, d) and what it is."""
 
     labels: np.ndarray
     means: np.ndarray
-    scatter: np.ndarray | None
-    words: str
+    scatter: np.ndarray | None = None
+    description: str = ""
 
 
-def listening(heard: dict[int, Statistics]) -> type[LocalGrid]:
-    """A grid that notes what clients send."""
-
-    class Listening(LocalGrid):
-        def pull_messages(self, message_ids: Any) -> list[Message]:
-            replies = super().pull_messages(message_ids)
-            for reply in replies:
-                content: Any = reply.content if reply.has_content() else {}
-                if "payload" in content:
-                    payload = content["payload"]
-                    labels, means = (payload[f"prototypes.{name}"].numpy() for name in ("labels", "vectors"))
-                    heard[content["report"]["partition"]] = Statistics(labels, means.astype(np.float64))
-            return replies
-
-    return Listening
+def note_upload(uploads: dict[int, Statistics], content: Any, _: Any) -> None:
+    """What a client sends."""
+    if "payload" in content:
+        labels, means = (content["payload"][f"prototypes.{name}"].numpy() for name in ("labels", "vectors"))
+        uploads[content["report"]["partition"]] = Statistics(labels, means.astype(np.float64))
 
 
-def lying(liar: int, lie: Lie) -> type[LocalGrid]:
-    """A grid on which one client's messages say something else."""
-
-    class Lying(LocalGrid):
-        def pull_messages(self, message_ids: Any) -> list[Message]:
-            replies = super().pull_messages(message_ids)
-            for reply in replies:
-                if reply.has_content():
-                    tell(reply.content, liar, lie)
-            return replies
-
-    return Lying
-
-
-def tell(content: Any, liar: int, lie: Lie) -> None:
-    """Write the lie into an answer of the liar's, in place."""
-    counts = shares_of_claim(len(lie.labels))
-    if "identity" in content and content["identity"]["partition"] == liar:
-        identity = content["identity"]
-        identity["classes"], identity["rows"] = lie.labels.tolist(), [CLAIM, *identity["rows"][1:]]
-        if identity["class_counts"]:
-            identity["class_counts"] = counts
-    if "report" not in content or content["report"]["partition"] != liar:
+def write_lie(liar: int, lie: Statistics, content: Any, _: Any) -> None:
+    """Into an answer of the liar's, in place."""
+    if identity := part_of(content, "identity", (liar,)):
+        write_identity(identity, lie.labels.tolist())
+    if not part_of(content, "report", (liar,)):
         return
-    if "training" in content:
-        content["training"]["counts"] = [CLAIM, content["training"]["counts"][1]]
-    if "payload" not in content:
-        return
-    payload = content["payload"]
-    for name, values in (("labels", lie.labels), ("vectors", lie.means), ("counts", np.array(counts))):
-        if f"prototypes.{name}" in payload:
-            dtype = payload[f"prototypes.{name}"].numpy().dtype
-            payload[f"prototypes.{name}"] = Array(values.astype(dtype))
-    if lie.scatter is not None:
-        write_scatter(payload, lie.scatter)
+    if "payload" in content:
+        write_array(content["payload"], "prototypes.labels", lie.labels)
+        write_array(content["payload"], "prototypes.vectors", lie.means)
+    write_claim(content)
+    if "payload" in content and lie.scatter is not None:
+        write_scatter(content["payload"], lie.scatter)
 
 
-def drawn_lie(random: Random, heard: Mapping[int, Statistics], liar: int) -> Lie:
+def random_lie(random: Random, uploads: Mapping[int, Statistics], liar: int) -> Statistics:
     """One of all lies."""
-    others = [own for partition, own in heard.items() if partition != liar]
-    known = sorted({int(label) for own in others for label in own.labels})
-    means = {j: np.mean([own.means[own.labels == j][0] for own in others if j in own.labels], axis=0) for j in known}
-    labels = sorted(random.sample(known, random.randint(1, min(4, len(known)))))
+    others = [upload for partition, upload in uploads.items() if partition != liar]
+    classes = sorted({int(label) for upload in others for label in upload.labels})
+    means = {
+        label: np.mean([upload.means[upload.labels == label][0] for upload in others if label in upload.labels], axis=0)
+        for label in classes
+    }
+    labels = sorted(random.sample(classes, random.randint(1, min(4, len(classes)))))
     moved = set(random.sample(labels, random.randint(1, len(labels))))
     share, kind = random.choice(SHARES), random.choice(SCATTERS)
-    told = []
+    lies = []
     for label in labels:
-        target = random.choice([other for other in known if other != label])
+        target = random.choice([other for other in classes if other != label])
         mean = means[label] + (share * (means[target] - means[label]) if label in moved else 0)
-        told.append(mean / max(1.0, float(np.linalg.norm(mean))))
-    table = np.stack([means[label] for label in known])
-    apart = table - table.mean(axis=0)
-    between = apart.T @ apart
+        lies.append(mean / max(1.0, float(np.linalg.norm(mean))))
+    table = np.stack([means[label] for label in classes])
+    centred = table - table.mean(axis=0)
+    between = centred.T @ centred
     dim = table.shape[1]
     scatter = {
         "none": np.zeros((dim, dim)),
         "own": None,
-        "own, wide": 2.9 * USUAL_TRACE * np.eye(dim) / dim,
-        "between": 2.9 * USUAL_TRACE * between / np.trace(between),
+        "own, wide": WIDE_TRACE * np.eye(dim) / dim,
+        "between": WIDE_TRACE * between / np.trace(between),
     }[kind]
-    words = f"classes {labels}, of which {sorted(moved)} by {share:g}, scatter {kind}"
-    return Lie(np.array(labels), np.stack(told), scatter, words)
+    description = f"classes {labels}, of which {sorted(moved)} by {share:g}, scatter {kind}"
+    return Statistics(np.array(labels), np.stack(lies), scatter, description)
+
+
+def accuracy(settings: list[str], grid: type[LocalGrid], liar: int) -> float:
+    """Of one run over the honest clients' rows, by the method's own rule."""
+    share = outcome(settings, grid, (liar,)).own_rule
+    assert share is not None
+    return share
 
 
 def main() -> None:
     """Print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = described_parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--tries", type=int, default=40)
@@ -140,24 +117,21 @@ def main() -> None:
     options = parser.parse_args()
     task = f"rounds=1 {options.set}"
     print(f"{where()} | {CLIENTS} clients, {options.tries} lies a seed, {task}\n", flush=True)
-    columns = ("method", "seed", "liar", "nobody lies", "worst lie", "mean of all lies", "what it was")
-    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|", flush=True)
-    began = time.monotonic()
+    print(table_head("method", "seed", "liar", "nobody lies", "worst lie", "mean of all lies", "what it was"))
     for method in options.methods:
         for seed in options.seeds:
-            heard: dict[int, Statistics] = {}
-            accuracy_of(task, METHODS[method], seed, listening(heard), ())
-            holders = np.bincount(np.concatenate([own.labels for own in heard.values()]))
-            liar = min(p for p, own in heard.items() if (holders[own.labels] > 1).all())
-            honest = accuracy_of(task, METHODS[method], seed, LocalGrid, (liar,))
+            settings = [task, f"{METHODS[method]} seed={seed}"]
+            uploads: dict[int, Statistics] = {}
+            outcome(settings, tampering(partial(note_upload, uploads)), ())
+            holders = np.bincount(np.concatenate([upload.labels for upload in uploads.values()]))
+            liar = min(number for number, upload in uploads.items() if (holders[upload.labels] > 1).all())
+            honest = accuracy(settings, LocalGrid, liar)
             random = Random(seed)
-            lies = [drawn_lie(random, heard, liar) for _ in range(options.tries)]
-            found = [(accuracy_of(task, METHODS[method], seed, lying(liar, lie), (liar,)), lie.words) for lie in lies]
-            worst, words = min(found)
-            mean = sum(accuracy for accuracy, _ in found) / len(found)
-            cells = [f"{100 * value:.1f}" for value in (honest, worst, mean)]
-            print(f"| {method} | {seed} | {liar} | {' | '.join(cells)} | {words} |", flush=True)
-    print(f"\n{time.monotonic() - began:.0f} s")
+            lies = [random_lie(random, uploads, liar) for _ in range(options.tries)]
+            shares = [accuracy(settings, tampering(partial(write_lie, liar, lie)), liar) for lie in lies]
+            worst, description = min(zip(shares, (lie.description for lie in lies), strict=True))
+            figures = [f"{100 * share:.1f}" for share in (honest, worst, float(np.mean(shares)))]
+            print(table_row([method, seed, liar, *figures, description]), flush=True)
 
 
 if __name__ == "__main__":
