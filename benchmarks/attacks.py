@@ -231,7 +231,7 @@ def main() -> None:
     options = parser.parse_args()
     task = f"rounds=10 {options.set}"
     print(f"{where()} | {CLIENTS} clients, seeds {options.seeds}, {task}\n", flush=True)
-    print(table_head("method", "attack", "liars", "own rule", "global-prototypes", "said (times a run)"))
+    print(table_head("method", "attack", "liars", "own rule", "global-prototypes", "said (times a run)", left=6))
     for row in options.rows:
         for attack in ("", *options.attacks):
             for number, liars in LIARS.items():

@@ -126,7 +126,7 @@ def main() -> None:
     print(f"{where()} | {name} | median of {options.repeats}, interleaved\n")
     extra = {"cohort with graphs": partial(together, True)} if on_cuda else {"the least": least}
     ways: dict[str, Callable[[Sequence[Job]], None]] = {"cohort": partial(together, False), **extra}
-    print(table_head("model", "clients", "ms a client-step, loop", *(f"loop / {way}" for way in ways)))
+    print(table_head("model", "clients", "ms a client-step, loop", *(f"loop / {way}" for way in ways), left=2))
     with limited_threads(1):
         for model, clients, kind in product(options.models, options.clients, ("", " uneven")):
             batches = [1 + 7 * client % most if kind else options.batches for client in range(clients)]

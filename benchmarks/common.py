@@ -65,9 +65,10 @@ def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.apply(function, arguments)
 
 
-def table_head(*columns: str) -> str:
-    """The first two lines of a Markdown table: text to the left, all other columns to the right."""
-    return f"| {' | '.join(columns)} |\n|---{'|---:' * (len(columns) - 1)}|"
+def table_head(*columns: str, left: int = 1) -> str:
+    """The first two lines of a Markdown table; so many columns to the left, the others, which are numbers, to the
+    right."""
+    return f"| {' | '.join(columns)} |\n{'|---' * left}{'|---:' * (len(columns) - left)}|"
 
 
 def table_row(cells: Iterable[object]) -> str:

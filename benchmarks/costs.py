@@ -202,7 +202,7 @@ def bare_epochs(client: Client) -> float:
 def many_clients(options: argparse.Namespace) -> None:
     """Print what a client-round costs by the number of clients, a process each row and repeat, in turns."""
     columns = ("clients", "engine", "states", "CPU ms a client-round", "of bare steps")
-    print(table_head(*columns, "peak memory, MB", "on disk, MB"))
+    print(table_head(*columns, "peak memory, MB", "on disk, MB", left=3))
     places = ("in memory", "on disk") if options.from_disk else ("in memory",)
     for clients in options.clients or (200, 1000):
         arm_points = options.points * clients // ARMS or ARM_POINTS

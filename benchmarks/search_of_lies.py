@@ -117,7 +117,7 @@ def main() -> None:
     options = parser.parse_args()
     task = f"rounds=1 {options.set}"
     print(f"{where()} | {CLIENTS} clients, {options.tries} lies a seed, {task}\n", flush=True)
-    print(table_head("method", "seed", "liar", "nobody lies", "worst lie", "mean of all lies", "what it was"))
+    print(table_head("method", "seed", "liar", "nobody lies", "worst lie", "mean of all lies", "what it was", left=7))
     for method in options.methods:
         for seed in options.seeds:
             settings = [task, f"{METHODS[method]} seed={seed}"]
