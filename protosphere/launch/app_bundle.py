@@ -26,9 +26,9 @@ def bare(app: Path, target: Path) -> Path:
     into = os.path.realpath(target)
     for place, folders, files in os.walk(app):
         # links are none of them for Flower either; hidden folders and environments hold none
-        folders[:] = [each for each in folders if each[0] != "." and not _foreign(os.path.join(place, each))]
+        folders[:] = [folder for folder in folders if folder[0] != "." and not _foreign(os.path.join(place, folder))]
         # TMPDIR may be in the app
-        folders[:] = [each for each in folders if os.path.realpath(os.path.join(place, each)) != into]
+        folders[:] = [folder for folder in folders if os.path.realpath(os.path.join(place, folder)) != into]
         to = target / Path(place).relative_to(app)
         with _named(place, app, target):
             to.mkdir(parents=True, exist_ok=True)

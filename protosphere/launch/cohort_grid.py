@@ -43,19 +43,19 @@ class CohortGrid(LocalGrid):
         self.size = size
         self.cohorts = Cohorts(self._say, graphs, MOST_WORK)
         self._models = {number: self._model(node) for number, node in self.nodes.items()}
-        self._said: set[tuple[str, str]] = set()
+        self._logged_reasons: set[tuple[str, str]] = set()
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies to the first message that waits, and to those that go with it."""
-        asked = list(message_ids)
-        waiting = next((message_id for message_id in asked if message_id in self._pending), None)
+        waiting_ids = list(message_ids)
+        waiting = next((message_id for message_id in waiting_ids if message_id in self._pending), None)
         if waiting is None:
             return []
         first = self._model_of(self._pending[waiting])
         if first is None:
             return super().pull_messages([waiting])
-        alike = [i for i in asked if i in self._pending and self._model_of(self._pending[i]) == first]
-        taken = [self._pending.pop(message_id) for message_id in alike[: self.size]]
+        cohort_ids = [i for i in waiting_ids if i in self._pending and self._model_of(self._pending[i]) == first]
+        taken = [self._pending.pop(message_id) for message_id in cohort_ids[: self.size]]
         return train_together([(message, self._context(message)) for message in taken], self.cohorts)
 
     def _model_of(self, message: Message) -> str | None:
@@ -68,9 +68,9 @@ class CohortGrid(LocalGrid):
         return str(node.get("model", "")) or model_for(str(self.run_config["models"]), int(node["partition-id"]))
 
     def _say(self, model: str, reason: str) -> None:
-        if (model, reason) in self._said:
+        if (model, reason) in self._logged_reasons:
             return
-        self._said.add((model, reason))
+        self._logged_reasons.add((model, reason))
         clients = sorted(int(node["partition-id"]) for node in self.nodes.values() if self._model(node) == model)
         listed = ", ".join(map(str, clients[:LISTED])) + (
             f" and {len(clients) - LISTED} more" * (len(clients) > LISTED)

@@ -58,19 +58,19 @@ class Connection:
         Raises:
             FlowerError: there is no such connection, or nobody answers, and why.
         """
-        known, place = connections(), flower_home() / "config.toml"
-        if self._name not in known:
+        entries, place = connections(), flower_home() / "config.toml"
+        if self._name not in entries:
             raise FlowerError(
-                f"there is no connection `{self._name}` in {place}{nearest(self._name, known)}; it names "
-                f"{', '.join(known) or 'none'}, and docs/deployment.md shows one."
+                f"there is no connection `{self._name}` in {place}{nearest(self._name, entries)}; it names "
+                f"{', '.join(entries) or 'none'}, and docs/deployment.md shows one."
             )
         (self._scratch / "cwd").mkdir(exist_ok=True)
         answer = self._flwr(["ls", self._name, "--format", "json"], ANSWER_PATIENCE)
         with suppress(ValueError, KeyError):
             if json.loads(answer)["success"]:
-                self.notice = renewal(known[self._name])
+                self.notice = renewal(entries[self._name])
                 return
-        reason = obstacle(known[self._name]) or refusal(answer) or "no answer"
+        reason = obstacle(entries[self._name]) or refusal(answer) or "no answer"
         raise FlowerError(
             f"the SuperLink of the connection `{self._name}` cannot be used: {reason} (the connection stands in "
             f"{place})."
@@ -104,8 +104,8 @@ class Connection:
         for line in client.stdout:
             heard.set()
             hear(line)
-            if not self._run_id and (found := STARTED.search(line)):
-                self._run_id, self._on = found[1], True
+            if not self._run_id and (match := STARTED.search(line)):
+                self._run_id, self._on = match[1], True
             if not self._run_id:
                 lines.append(line)
         client.wait()
@@ -155,9 +155,9 @@ class Connection:
         Returns:
             The command that stops the run, where it could not be stopped; else nothing.
         """
-        left = "" if self._stop_run(STOP_RUN_PATIENCE) else f"flwr stop {self._run_id} {self._name}"
+        stop_command = "" if self._stop_run(STOP_RUN_PATIENCE) else f"flwr stop {self._run_id} {self._name}"
         self._family.stop(STOP_PATIENCE)
-        return left
+        return stop_command
 
     def _stop_run(self, patience: float) -> bool:
         """Whether the run is no longer on, or not ours to stop."""
@@ -180,11 +180,11 @@ class Connection:
 
     def _lost(self, status: str) -> str:
         """What may be the matter when the stream has ended and the run has not, in words for a person."""
-        seen = "the SuperLink does not answer any more"
+        sign = "the SuperLink does not answer any more"
         if status != "unknown":
-            seen = f"the log of the run ended, but Flower still calls it {status}"
+            sign = f"the log of the run ended, but Flower still calls it {status}"
         return (
-            f"{seen}. If the SuperLink was started anew, or the run's server process was killed, the run is lost but "
+            f"{sign}. If the SuperLink was started anew, or the run's server process was killed, the run is lost but "
             "for its last checkpoint: resume it, if the log has a finished round. If only this connection broke, the "
             "run goes on without us: "
             f"`flwr log {self._run_id} {self._name}` follows it, `flwr stop {self._run_id} {self._name}` ends it."
@@ -215,11 +215,11 @@ def find_executable(name: str) -> str:
     Raises:
         FlowerError: there is none.
     """
-    beside = shutil.which(name, path=str(Path(sys.executable).parent))
-    found = beside or shutil.which(name)
-    if not found:
+    path_in_environment = shutil.which(name, path=str(Path(sys.executable).parent))
+    path = path_in_environment or shutil.which(name)
+    if not path:
         raise FlowerError(f"`{name}` is neither beside {sys.executable} nor on PATH; install Protosphere with pip.")
-    return found
+    return path
 
 
 def as_toml(run_config: Mapping[str, Scalar]) -> str:
@@ -230,10 +230,10 @@ def as_toml(run_config: Mapping[str, Scalar]) -> str:
 def refusal(answer: str) -> str:
     """Why `flwr` did not do as it was told: the end of its JSON's message, or the text that it frames in a box."""
     try:
-        words = str(json.loads(answer)["error-message"]).strip().rpartition("\n\n")[2].split()
+        lines = str(json.loads(answer)["error-message"]).strip().rpartition("\n\n")[2].split()
     except (ValueError, KeyError, TypeError):
-        words = [line.strip("│ \n") for line in answer.splitlines() if line.startswith("│")]
-    return " ".join(filter(None, words)).rstrip(".")
+        lines = [line.strip("│ \n") for line in answer.splitlines() if line.startswith("│")]
+    return " ".join(filter(None, lines)).rstrip(".")
 
 
 def quiet() -> dict[str, str]:

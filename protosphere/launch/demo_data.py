@@ -27,8 +27,8 @@ def write_sites(folder: Path, sites: int = 3, seed: int = 0) -> list[Path]:
     for label, name in enumerate(digits.target_names):
         rows = generator.permutation(np.flatnonzero(digits.target == label))
         cuts = np.cumsum(generator.dirichlet([SKEW] * sites))[:-1]
-        for root, own in zip(roots, np.split(rows, (cuts * len(rows)).astype(int)), strict=True):
-            _write(root / "train" / str(name), own, digits.images)
+        for root, site_rows in zip(roots, np.split(rows, (cuts * len(rows)).astype(int)), strict=True):
+            _write(root / "train" / str(name), site_rows, digits.images)
     return roots
 
 

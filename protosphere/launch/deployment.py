@@ -64,8 +64,8 @@ class Deployment:
         self._tell = tell
         direct = ",".join(filter(None, (os.environ.get("no_proxy"), "127.0.0.1,localhost")))
         path = os.pathsep.join(filter(None, (str(Path(sys.executable).parent), os.environ.get("PATH"))))
-        own = {"PATH": path, "FLWR_HOME": str(self.config), "no_proxy": direct, "NO_PROXY": direct}
-        self.environment = quiet() | own | dict(environment or {})
+        overrides = {"PATH": path, "FLWR_HOME": str(self.config), "no_proxy": direct, "NO_PROXY": direct}
+        self.environment = quiet() | overrides | dict(environment or {})
         self._superlink: Family | None = None
         self._nodes: dict[int, Family] = {}
         self._ids: dict[int, int] = {}
@@ -139,14 +139,14 @@ class Deployment:
     def start_node(self, partition: int) -> None:
         """Start a site's SuperNode; it goes on trying until the SuperLink is there and takes it."""
         site = self._site(partition)
-        own: dict[str, object] = {
+        options: dict[str, object] = {
             "ca": self.authority,
             "key": self.key(partition),
             "port": str(self._ports[self.sites.index(site)]),
         }
-        own |= {"superlink": f"localhost:{self.fleet}", "state": self.folder / f"site-{partition}" / "state"}
-        own |= {"partition": str(partition), "of": str(len(self.sites)), **site.options}
-        self._nodes[partition] = self._run_script("supernode.sh", own, self.log(partition))
+        options |= {"superlink": f"localhost:{self.fleet}", "state": self.folder / f"site-{partition}" / "state"}
+        options |= {"partition": str(partition), "of": str(len(self.sites)), **site.options}
+        self._nodes[partition] = self._run_script("supernode.sh", options, self.log(partition))
 
     def renew_node(self, partition: int) -> None:
         """End a site's SuperNode and start it at once, with a new key: the SuperLink refuses the old one until it has
@@ -222,16 +222,16 @@ class Deployment:
 
     def _credentials(self, *arguments: object) -> None:
         command = [sys.executable, str(ROOT / "deploy" / "credentials.py"), *map(str, arguments)]
-        made = subprocess.run(command, capture_output=True, text=True, cwd=self.folder)
-        if made.returncode:
-            raise FlowerError(f"no credentials could be made: {made.stderr.strip()}")
+        process = subprocess.run(command, capture_output=True, text=True, cwd=self.folder)
+        if process.returncode:
+            raise FlowerError(f"no credentials could be made: {process.stderr.strip()}")
 
     def _run_script(self, name: str, options: Mapping[str, object], log: Path) -> Family:
         family = Family(self._tell)
-        given = [word for option, value in options.items() for word in (f"--{option}", str(value))]
+        arguments = [word for option, value in options.items() for word in (f"--{option}", str(value))]
         with log.open("a") as out:
             family.start(
-                [str(ROOT / "deploy" / name), *given],
+                [str(ROOT / "deploy" / name), *arguments],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=out,

@@ -114,11 +114,11 @@ def launch(
         try:
             with interruptible() as deafen, guarded(scratch) as tell:
                 superlink = Connection(scratch, tell, connection) if connection else SuperLink(scratch, tell, ray)
-                own = _Own(place, results, opened)
+                search = _RunFolderSearch(place, results, opened)
 
                 def hear(line: str) -> None:
                     if listener.hear(line):
-                        own.look(superlink.flower_run)
+                        search.look(superlink.flower_run)
 
                 try:
                     _refuse_no_app(app)
@@ -126,29 +126,29 @@ def launch(
                     if superlink.notice:
                         show(f"warning: {superlink.notice}")
                     superlink.run(bare(app, scratch / "app"), packed(run_config), hear, federation)
-                    own.look(superlink.flower_run)
-                    outcome = _outcome(superlink, listener, own.folder)
+                    search.look(superlink.flower_run)
+                    outcome = _outcome(superlink, listener, search.folder)
                 except Interrupted as signal:
                     interruption = signal
-                    own.look(superlink.flower_run)
+                    search.look(superlink.flower_run)
                     # the terminal itself may be what has gone
                     with suppress(OSError):
                         show(f"{signal.name}: stopping Flower and all that it started")
-                    words = f"stopped by {signal.name}."
-                    if own.folder or not connection:
-                        words = stopped(signal.name, own.folder)
-                    outcome = Outcome(False, own.folder, words)
+                    message = f"stopped by {signal.name}."
+                    if search.folder or not connection:
+                        message = stopped(signal.name, search.folder)
+                    outcome = Outcome(False, search.folder, message)
                 except FlowerError as error:
-                    own.look(superlink.flower_run)
-                    outcome = Outcome(False, own.folder, str(error))
+                    search.look(superlink.flower_run)
+                    outcome = Outcome(False, search.folder, str(error))
                 finally:
                     deafen()
-                    left = superlink.stop()
+                    stop_command = superlink.stop()
                     resumable = _resumable(outcome.folder, listener)
                     outcome = replace(outcome, flower_run=superlink.flower_run, resumable=resumable)
-                if left:
-                    words = f"the run could not be stopped and may still be on: try `{left}`."
-                    outcome = replace(outcome, message=words)
+                if stop_command:
+                    message = f"the run could not be stopped and may still be on: try `{stop_command}`."
+                    outcome = replace(outcome, message=message)
                 outcome = replace(outcome, log=_keep_log(scratch, outcome, results_root("") if connection else results))
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -216,7 +216,7 @@ class _Listener:
         return ours
 
 
-class _Own:
+class _RunFolderSearch:
     """The run's folder, as far as it is on this machine: the one that it goes on in, or the one whose status.json has
     the run's number."""
 
@@ -247,9 +247,9 @@ def _outcome(superlink: Connection, listener: _Listener, folder: Path | None) ->
         return Outcome(False, folder, details.partition(RAISED)[2])
     if "No heartbeat" in details:
         simulated = isinstance(superlink, SuperLink)
-        who = "simulation's" if simulated else "run's server"
+        process = "simulation's" if simulated else "run's server"
         remedy = "" if simulated or not _resumable(folder, listener) else "; resume it from its last checkpoint"
-        details = f"the {who} process died, often for want of memory: Flower hears nothing of it any more{remedy}"
+        details = f"the {process} process died, often for want of memory: Flower hears nothing of it any more{remedy}"
     reason = (details or f"Flower calls the run {status}").rstrip(".")
     if listener.exception and (listener.exception.partition(": ")[2] or listener.exception) not in reason:
         reason += f" (the last exception in the log: {listener.exception})"
@@ -310,8 +310,8 @@ class KeptLines:
 def _keep_log(scratch: Path, outcome: Outcome, results: Path) -> Path | None:
     """Add the stream to run.log in the run's folder, or leave it in the results folder when a run came to none."""
     text = (scratch / "run.log").read_text("utf-8")
-    if not outcome.ok and (own := SuperLink.read_log(scratch)):
-        text += "\n--- SuperLink ---\n" + ANSI.sub("", own)
+    if not outcome.ok and (server_log := SuperLink.read_log(scratch)):
+        text += "\n--- SuperLink ---\n" + ANSI.sub("", server_log)
     if outcome.folder and outcome.folder.is_dir():
         log = outcome.folder / "run.log"
     elif outcome.ok or not text:

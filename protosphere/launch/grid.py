@@ -61,7 +61,7 @@ class LocalGrid(Grid):
         self._futures: dict[str, Future[Message]] = {}
         # A process of its own for each thread: when one dies, the message that it was at is known.
         self._processes: list[ProcessPoolExecutor] = []
-        self._own = threading.local()
+        self._thread_local = threading.local()
         self._threads = ThreadPoolExecutor(workers, initializer=self._start_process) if workers > 1 else None
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self.run_id, SERVER, 1
         simulate()
@@ -119,7 +119,7 @@ class LocalGrid(Grid):
         if self._threads is None:
             return _work(message, context)
         try:
-            return self._own.process.submit(_work_apart, _portable(message), context).result()
+            return self._thread_local.process.submit(_work_apart, _portable(message), context).result()
         except BrokenProcessPool as error:
             return Message(Error(DIED, f"a worker process ended: {error}"), reply_to=message)
 
@@ -128,8 +128,8 @@ class LocalGrid(Grid):
         return Context(self.run_id, node, dict(self.nodes[node]), RecordDict(), dict(self.run_config))
 
     def _start_process(self) -> None:
-        self._own.process = ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin_worker)
-        self._processes.append(self._own.process)
+        self._thread_local.process = ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin_worker)
+        self._processes.append(self._thread_local.process)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Push, then pull until all replies are there or `timeout` seconds have passed."""

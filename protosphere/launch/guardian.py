@@ -61,10 +61,10 @@ def watch(scratch: str) -> None:
     heard = b""
     while True:
         if select.select([0], [], [], LOOK)[0]:
-            told = os.read(0, 4096)
-            if not told:
+            chunk = os.read(0, 4096)
+            if not chunk:
                 break
-            *lines, heard = (heard + told).split(b"\n")
+            *lines, heard = (heard + chunk).split(b"\n")
             for line in lines:
                 family.adopt(int(line))
         # sessions that descendants found are to be known before their parents vanish

@@ -115,19 +115,19 @@ class DataView:
         }
 
 
-def view(wanted: Plan) -> DataView:
+def view(plan: Plan) -> DataView:
     """The data set of a plan, and who would hold which of its rows. Data of the hub are fetched.
 
     Raises:
         DataError: the data cannot be had, or not be dealt so.
     """
-    settings = read_settings(wanted.run_config).settings
-    spec, cache = data_spec(settings, wanted.clients), home() / "cache"
+    settings = read_settings(plan.run_config).settings
+    spec, cache = data_spec(settings, plan.clients), home() / "cache"
     with without_retries(settings):
         data = open_data(spec, cache)
-    who = assignment(spec, data, cache)
+    row_assignment = assignment(spec, data, cache)
     # where the official test rows of a class go to all who hold it, a row is several clients'
-    held = np.unique(np.concatenate([*who.held, who.shared]))
+    held_rows = np.unique(np.concatenate([*row_assignment.held, row_assignment.shared]))
     rows = np.bincount(data.domains, minlength=len(data.domain_names)) if data.domains is not None else ()
     return DataView(
         dataset=settings.dataset,
@@ -137,24 +137,24 @@ def view(wanted: Plan) -> DataView:
         class_names=data.class_names,
         domains={name: int(count) for name, count in zip(data.domain_names, rows, strict=True)},
         groups=None if data.groups is None else int(np.unique(data.groups).size),
-        partition=_partition(settings, wanted.clients),
-        clients=_clients(data, who),
-        shared=len(who.shared),
-        nobodys=len(data.labels) - held.size,
-        dealt=class_counts(data.labels, _dealt(settings, who), len(data.class_names)),
+        partition=_partition(settings, plan.clients),
+        clients=_clients(data, row_assignment),
+        shared=len(row_assignment.shared),
+        nobodys=len(data.labels) - held_rows.size,
+        dealt=class_counts(data.labels, _dealt(settings, row_assignment), len(data.class_names)),
         columns=_columns(data),
     )
 
 
-def write_picture(shown: DataView, path: Path) -> None:
+def write_picture(data_view: DataView, path: Path) -> None:
     """The heat map of clients × classes as a file.
 
     Raises:
         SettingError: the path's ending is none of PICTURES, or it cannot be written.
     """
     refuse_ending(path)
-    holdings = Holdings(shown.class_names, [client.counts for client in shown.clients], exact=True)
-    domains = [client.domain for client in shown.clients]
+    holdings = Holdings(data_view.class_names, [client.counts for client in data_view.clients], exact=True)
+    domains = [client.domain for client in data_view.clients]
     svg = path.suffix.lower() == ".svg"
     content = partition_map(holdings, domains).svg.encode() if svg else partition_png(holdings, domains)
     try:
@@ -175,10 +175,10 @@ def refuse_ending(path: Path) -> None:
         raise SettingError(f"--picture is {str(path)!r}, but its name must end in {' or '.join(PICTURES)}.")
 
 
-def _dealt(settings: Settings, who: Assignment) -> list[np.ndarray]:
+def _dealt(settings: Settings, row_assignment: Assignment) -> list[np.ndarray]:
     if settings.split == "pooled":
-        return who.held
-    return [np.concatenate(own) for own in zip(who.train, who.validation, strict=True)]
+        return row_assignment.held
+    return [np.concatenate(parts) for parts in zip(row_assignment.train, row_assignment.validation, strict=True)]
 
 
 def _columns(data: Decoded) -> list[tuple[Column, int]]:
@@ -212,20 +212,20 @@ def _partition(settings: Settings, clients: int) -> dict[str, Any]:
     return {"clients": clients, **chosen, "seed": settings.seed}
 
 
-def _clients(data: Decoded, who: Assignment) -> list[Client]:
-    counts = class_counts(data.labels, who.held, len(data.class_names))
+def _clients(data: Decoded, row_assignment: Assignment) -> list[Client]:
+    counts = class_counts(data.labels, row_assignment.held, len(data.class_names))
     return [
         Client(
-            len(who.train[number]),
-            len(who.validation[number]),
-            len(who.test[number]),
-            own.tolist(),
-            _domain(data, held),
+            len(row_assignment.train[number]),
+            len(row_assignment.validation[number]),
+            len(row_assignment.test[number]),
+            client_counts.tolist(),
+            _domain(data, rows),
         )
-        for number, (own, held) in enumerate(zip(counts, who.held, strict=True))
+        for number, (client_counts, rows) in enumerate(zip(counts, row_assignment.held, strict=True))
     ]
 
 
-def _domain(data: Decoded, held: np.ndarray) -> str:
-    own = np.unique(data.domains[held]) if data.domains is not None else np.empty(0, dtype=np.int64)
-    return data.domain_names[own[0]] if own.size == 1 else ""
+def _domain(data: Decoded, rows: np.ndarray) -> str:
+    domain_numbers = np.unique(data.domains[rows]) if data.domains is not None else np.empty(0, dtype=np.int64)
+    return data.domain_names[domain_numbers[0]] if domain_numbers.size == 1 else ""

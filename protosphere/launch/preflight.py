@@ -110,10 +110,10 @@ def refuse_unwritable(root: Path, what: str, remedy: str) -> None:
     Raises:
         SettingError: it cannot be made, or nothing can be put into it.
     """
-    there = next(folder for folder in (root.absolute(), *root.absolute().parents) if os.path.lexists(folder))
+    ancestor = next(folder for folder in (root.absolute(), *root.absolute().parents) if os.path.lexists(folder))
     try:
-        with tempfile.TemporaryDirectory(dir=there) as own:
-            (Path(own) / root.absolute().relative_to(there)).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=ancestor) as trial_folder:
+            (Path(trial_folder) / root.absolute().relative_to(ancestor)).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingError(f"the {what} {root} cannot be written ({error.strerror}); {remedy}.") from None
 

@@ -51,9 +51,9 @@ def interruptible() -> Iterator[Callable[[], None]]:
         deafen()
         raise Interrupted(number)
 
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     # what a caller ignores (nohup, a shell's background jobs) stays ignored
-    before = {n: was for n in wanted if (was := signal.getsignal(n)) not in (signal.SIG_IGN, None)}
+    before = {n: was for n in signals if (was := signal.getsignal(n)) not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, interrupt)
     try:
@@ -122,13 +122,13 @@ class Family:
                 self._sessions[session] = leader.began if leader else ""
             elif leader and leader.began != began:
                 del self._sessions[session]
-        own = {pid for pid, entry in table.items() if entry.session in self._sessions}
-        while children := {pid for pid, entry in table.items() if entry.parent in own and pid not in own}:
+        members = {pid for pid, entry in table.items() if entry.session in self._sessions}
+        while children := {pid for pid, entry in table.items() if entry.parent in members and pid not in members}:
             for session in {table[pid].session for pid in children}:
                 leader = table.get(session)
                 self._sessions.setdefault(session, leader.began if leader else "")
-            own |= {pid for pid, entry in table.items() if entry.session in self._sessions}
-        return own
+            members |= {pid for pid, entry in table.items() if entry.session in self._sessions}
+        return members
 
     def stop(self, patience: float) -> None:
         """End all of it: SIGTERM, then SIGKILL to what is left after `patience` seconds."""

@@ -43,9 +43,9 @@ class Cluster:
 
     def __str__(self) -> str:
         cpus, gpus = sum(node.cpus for node in self.nodes), sum(node.gpus for node in self.nodes)
-        told = [(len(self.nodes), "node"), (cpus, "CPU"), *([(gpus, "GPU")] if gpus else [])]
-        words = ", ".join(f"{number:g} {what}{'s' * (number != 1)}" for number, what in told)
-        return f"Ray at {self.address} ({words})"
+        amounts = [(len(self.nodes), "node"), (cpus, "CPU"), *([(gpus, "GPU")] if gpus else [])]
+        text = ", ".join(f"{number:g} {what}{'s' * (number != 1)}" for number, what in amounts)
+        return f"Ray at {self.address} ({text})"
 
     def holds(self, cpus: float, gpus: float) -> int:
         """How many tasks that need so much run at a time; none is spread over nodes.
@@ -53,11 +53,11 @@ class Cluster:
         Raises:
             SettingError: none, or no such number.
         """
-        for name, asked, least in (("cpus", cpus, 1), ("gpus", gpus, 0)):
+        for name, amount, least in (("cpus", cpus, 1), ("gpus", gpus, 0)):
             most = max((getattr(node, name) for node in self.nodes), default=0)
-            if not least <= asked <= most:
+            if not least <= amount <= most:
                 raise SettingError(
-                    f"--{name}-per-client is {asked:g}, but no node of {self} has more than {most:g}; give a number "
+                    f"--{name}-per-client is {amount:g}, but no node of {self} has more than {most:g}; give a number "
                     f"from {least} to that, or start a larger node."
                 )
         if not (number := sum(node.holds(cpus, gpus) for node in self.nodes)):
@@ -120,12 +120,12 @@ def join(address: str, **options: Any) -> Any:
 def _main(address: str) -> None:
     ray = join(address)
     alive = [node for node in ray.nodes() if node["Alive"]]
-    found = [
+    nodes = [
         Node(node["NodeManagerHostname"], node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
         for node in alive
     ]
     ray.shutdown()
-    print(json.dumps([asdict(node) for node in found]))
+    print(json.dumps([asdict(node) for node in nodes]))
 
 
 if __name__ == "__main__":

@@ -77,8 +77,8 @@ def certificate_end(entry: Mapping[str, Any]) -> float | None:
         return None
     try:
         with _handshake(place, _context(entry)) as connection:
-            found = connection.getpeercert() or {}
-            return float(ssl.cert_time_to_seconds(str(found["notAfter"])))
+            fields = connection.getpeercert() or {}
+            return float(ssl.cert_time_to_seconds(str(fields["notAfter"])))
     except (OSError, KeyError, ValueError):
         return None
 
@@ -122,8 +122,8 @@ def _handshake(place: tuple[str, int], context: ssl.SSLContext) -> ssl.SSLSocket
 
 def _of_certificate(error: ssl.SSLCertVerificationError, place: tuple[str, int], address: str) -> str:
     with _handshake(place, _trusting_all()) as connection:
-        own = x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b"")
-    begin, end = own.not_valid_before_utc, own.not_valid_after_utc
+        cert = x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b"")
+    begin, end = cert.not_valid_before_utc, cert.not_valid_after_utc
     if error.verify_code in EXPIRED:
         if end.timestamp() > time.time():
             return f"the authority's certificate has expired, with which that of {address} was signed; make all anew"
@@ -133,7 +133,7 @@ def _of_certificate(error: ssl.SSLCertVerificationError, place: tuple[str, int],
         return f"the certificate of {address} is not valid before {day}; look at the clocks of both machines"
     if error.verify_code in OTHER_NAME:
         return (
-            f"the certificate of {address} is not for the name {place[0]!r} but for {', '.join(_names(own))}; call it "
+            f"the certificate of {address} is not for the name {place[0]!r} but for {', '.join(_names(cert))}; call it "
             "by one of these, or make it anew with this name"
         )
     return (

@@ -73,29 +73,29 @@ def plan(
     Raises:
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
     """
-    given: RunConfig = {}
+    overrides: RunConfig = {}
     for text in assignments:
-        given |= read_assignments(text)
-    given |= {name: _scalar(name, value) for name, value in (more or {}).items()}
+        overrides |= read_assignments(text)
+    overrides |= {name: _scalar(name, value) for name, value in (more or {}).items()}
     if not remote:
-        given |= {name: _absolute(name, given[name]) for name in ("strategy",) if name in given}
-    known = known_settings(given.get("strategy", ""))
+        overrides |= {name: _absolute(name, overrides[name]) for name in ("strategy",) if name in overrides}
+    defaults = known_settings(overrides.get("strategy", ""))
     if not resume:
-        refuse_unknown(given, known)
+        refuse_unknown(overrides, defaults)
     if results:
-        given["results-dir"] = results
+        overrides["results-dir"] = results
     if clients is not None:
-        given["clients"] = clients
+        overrides["clients"] = clients
         if clients < 1:
             raise SettingError(f"--clients is {clients}, but a run needs at least 1.")
     if not remote:
-        given = {name: _absolute(name, value) for name, value in given.items()}
-    name = resume or given.get("resume")
+        overrides = {name: _absolute(name, value) for name, value in overrides.items()}
+    name = resume or overrides.get("resume")
     if name and isinstance(name, str):
         if preset:
             raise SettingError("--preset and --resume exclude each other: a resumed run keeps its settings.")
-        return _resumed(given, name, remote, here, trust)
-    merged = laid_over(known | _preset_for(preset, given), given)
+        return _resumed(overrides, name, remote, here, trust)
+    merged = laid_over(defaults | _preset_for(preset, overrides), overrides)
     if remote:
         return _for_others(merged)
     number = merged["clients"] or DEFAULT_CLIENTS
@@ -117,7 +117,7 @@ def read_assignments(text: str) -> RunConfig:
     """
     if text.endswith(".toml"):
         return read_toml(Path(text).expanduser())
-    found: RunConfig = {}
+    settings: RunConfig = {}
     position = 0
     while text[position:].strip():
         match = ASSIGNMENT.match(text, position)
@@ -129,13 +129,13 @@ def read_assignments(text: str) -> RunConfig:
         position = match.end()
         name, value = match.groups()
         try:
-            found[name] = _scalar(name, tomllib.loads(f"value = {value}")["value"])
+            settings[name] = _scalar(name, tomllib.loads(f"value = {value}")["value"])
         except tomllib.TOMLDecodeError:
             raise SettingError(
                 f"{value} is no value for `{name}`: give a number, true, false, or a string in double quotes, as in "
                 f"-c '{name}=\"{value.strip(chr(34) + chr(39))}\"'."
             ) from None
-    return found
+    return settings
 
 
 def read_toml(path: Path) -> RunConfig:
@@ -177,12 +177,12 @@ def laid_over(below: Mapping[str, Scalar], above: Mapping[str, Scalar]) -> RunCo
             f"setting `alpha` is {shown(above['alpha'])}, but rows are dealt by a partition table, which has none; set "
             '`partition` to "dirichlet" with it.'
         )
-    left = {"partition-table": ""} | ({"partition-column": ""} if below.get("partition-column") else {})
-    return {**below, **(left if "partition" in above else {}), **above}
+    reset = {"partition-table": ""} | ({"partition-column": ""} if below.get("partition-column") else {})
+    return {**below, **(reset if "partition" in above else {}), **above}
 
 
-def _preset_for(name: str, given: Mapping[str, Any]) -> RunConfig:
-    """The preset's settings, without those of a method that `given` replaces by another."""
+def _preset_for(name: str, overrides: Mapping[str, Any]) -> RunConfig:
+    """The preset's settings, without those of a method that `overrides` replaces by another."""
     if not name:
         return {}
     if name not in preset_names():
@@ -190,11 +190,11 @@ def _preset_for(name: str, given: Mapping[str, Any]) -> RunConfig:
             f"unknown preset `{name}`{nearest(name, preset_names())}; one of {', '.join(preset_names())} is allowed."
         )
     settings = read_preset(name)
-    strategy = str(given.get("strategy", settings["strategy"]))
-    own = load_method(strategy).settings
-    return {key: value for key, value in settings.items() if "." not in key or key.rpartition(".")[0] in own} | {
-        "strategy": strategy
-    }
+    strategy = str(overrides.get("strategy", settings["strategy"]))
+    method_settings = load_method(strategy).settings
+    return {
+        key: value for key, value in settings.items() if "." not in key or key.rpartition(".")[0] in method_settings
+    } | {"strategy": strategy}
 
 
 def _for_others(run_config: RunConfig) -> Plan:
@@ -206,30 +206,30 @@ def _for_others(run_config: RunConfig) -> Plan:
     return Plan(run_config, run.settings.clients)
 
 
-def _resumed(given: RunConfig, name: str, remote: bool, here: bool, trust: bool) -> Plan:
+def _resumed(overrides: RunConfig, name: str, remote: bool, here: bool, trust: bool) -> Plan:
     if remote:
         # a bare name is one in the SuperLink's results folder, whatever is called so here
         place = _maybe_here(name) if os.sep in name else name
-        kept = _kept(place)
+        saved = _read_saved(place)
         # the other code is the other machines'
-        refuse_untrusted(Path(place), [each for each in named(kept) if each[0] == "strategy"], trust)
-        return _for_others(as_of_today(kept) | given | {"resume": place})
-    folder = RunFolder(find_run(_maybe_here(name), str(given.get("results-dir", ""))))
-    kept = folder.settings()
-    refuse_untrusted(folder.path, named(kept), trust)
-    settings = as_of_today(kept) | given | {"resume": str(folder.path)}
+        refuse_untrusted(Path(place), [plugin for plugin in named(saved) if plugin[0] == "strategy"], trust)
+        return _for_others(as_of_today(saved) | overrides | {"resume": place})
+    folder = RunFolder(find_run(_maybe_here(name), str(overrides.get("results-dir", ""))))
+    saved = folder.settings()
+    refuse_untrusted(folder.path, named(saved), trust)
+    settings = as_of_today(saved) | overrides | {"resume": str(folder.path)}
     # their types, before any is used
-    asked = read_settings(settings).settings
-    RunFolder.resume(asked, settings, as_of_today)
-    refuse_fewer_rounds(folder, asked)
-    number = asked.clients or len(folder.roster())
+    run_settings = read_settings(settings).settings
+    RunFolder.resume(run_settings, settings, as_of_today)
+    refuse_fewer_rounds(folder, run_settings)
+    number = run_settings.clients or len(folder.roster())
     if not number:
         raise SettingError(f"{folder.path / 'roster.json'} names no client; start a new run.")
     _check(settings, number, folder.path, here)
     return Plan(settings, number)
 
 
-def _kept(name: str) -> RunConfig:
+def _read_saved(name: str) -> RunConfig:
     """The settings of a run whose folder is on this machine, too; else they are to be given again."""
     folder = Path(name)
     return RunFolder(folder).settings() if (folder / "settings.json").exists() else {}
@@ -237,8 +237,8 @@ def _kept(name: str) -> RunConfig:
 
 def _maybe_here(name: str) -> str:
     """A run's folder that is given relative to the working directory, made absolute; else the name as it is."""
-    here = Path(name).expanduser().absolute()
-    return str(here) if (here / "settings.json").exists() else name
+    folder = Path(name).expanduser().absolute()
+    return str(folder) if (folder / "settings.json").exists() else name
 
 
 def refuse_model(name: str, value: Any) -> None:
@@ -277,13 +277,13 @@ def _absolute_data(dataset: str) -> str:
     items = listed(dataset)
     if plugins.is_plugin(dataset):
         return plugins.absolute(dataset)
-    found = [os.path.abspath(Path(item).expanduser()) if is_path(item) else item for item in items]
-    comma = next((item for item in found if "," in item), "")
-    if len(found) > 1 and comma:
+    paths = [os.path.abspath(Path(item).expanduser()) if is_path(item) else item for item in items]
+    comma = next((item for item in paths if "," in item), "")
+    if len(paths) > 1 and comma:
         raise SettingError(
             f"setting `dataset` lists {shown(comma)}, whose comma would part it in the list; rename that folder."
         )
-    return ",".join(found)
+    return ",".join(paths)
 
 
 def _absolute_encoder(model: str) -> str:

@@ -101,7 +101,7 @@ def _environment(scratch: Path, ray: str = "") -> dict[str, str]:
     # the second is also where Ray would look for a running cluster to join
     joined = {"RAY_ADDRESS": ray} if ray else {"RAY_TMPDIR": str(scratch)}
     direct = ",".join(filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1")))
-    beside = str(Path(sys.executable).parent)
+    programs = str(Path(sys.executable).parent)
     return environment | {
         "FLWR_HOME": str(scratch / "home"),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -109,7 +109,7 @@ def _environment(scratch: Path, ray: str = "") -> dict[str, str]:
         **joined,
         "PROTOSPHERE_HOME": str(home().absolute()),
         # the SuperLink finds `flower-superexec` by its name
-        "PATH": os.pathsep.join(filter(None, (beside, os.environ.get("PATH")))),
+        "PATH": os.pathsep.join(filter(None, (programs, os.environ.get("PATH")))),
         "no_proxy": direct,
         "NO_PROXY": direct,
     }

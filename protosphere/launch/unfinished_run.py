@@ -42,8 +42,8 @@ def left_of(folder: Path | None, options: Sequence[str] = (), *, elsewhere: str 
             record.write_status(record.status() | {"state": "stopped"})
         if _finished(folder):
             leave_report(folder)
-    found = [f"report: {folder / 'report.html'}"] if (folder / "report.html").exists() else []
-    return [*found, *([again(str(folder))] if (folder / "checkpoint.safetensors").exists() else [])]
+    lines = [f"report: {folder / 'report.html'}"] if (folder / "report.html").exists() else []
+    return [*lines, *([again(str(folder))] if (folder / "checkpoint.safetensors").exists() else [])]
 
 
 def _finished(folder: Path) -> int:
