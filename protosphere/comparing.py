@@ -133,7 +133,7 @@ def compare(
     planned = cells(asked, {}, {})
     machine = share(planned, jobs=jobs, in_process=True)
     folder = ComparisonFolder.create(asked, planned, os.fspath(results_dir))
-    with folder.held():
+    with folder.hold():
         if reuse:
             take_finished(folder, planned)
         with nullcontext() if quiet else Bar(Console(highlight=False, force_jupyter=False)) as bar:
@@ -214,7 +214,7 @@ class Comparison:
         """
         asked, found, _ = tuned(self._asked, results(self._kept, self._asked, self._cells))
         rows = [
-            {"row": row, "method": method, "baseline": asked.beside, "metric": metric}
+            {"row": row, "method": method, "baseline": asked.baseline_label, "metric": metric}
             | {name: each and getattr(each, own) for name, own in OF_DIFFERENCE.items()}
             for row, metric, method, each in every_difference(asked, found)
         ]

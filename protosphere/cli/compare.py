@@ -210,7 +210,7 @@ def compare(
             from protosphere.comparison.folder import ComparisonFolder
 
             folder = ComparisonFolder.create(comparison, cells, results, jobs)
-        with folder.held():
+        with folder.hold():
             if reuse:
                 _reuse(folder, cells)
             failed = _run(folder, comparison, cells, machine, keep_models)

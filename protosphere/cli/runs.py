@@ -33,14 +33,14 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     from rich.table import Table
 
     from protosphere.cli.tables import console
-    from protosphere.comparison.stored_runs import kept
+    from protosphere.comparison.stored_runs import list_stored
     from protosphere.core.plugins import stem
     from protosphere.core.text import without_middle
     from protosphere.data.domains import short_name
     from protosphere.record.locations import results_root
     from protosphere.record.metrics_lines import readable_size
 
-    found = kept(results)
+    found = list_stored(results)
     if not found:
         typer.echo(f"{results_root(results)} holds no run; `protosphere run` makes one.")
         return

@@ -56,8 +56,8 @@ def left_over(strategies: Iterable[str]) -> str:
         strategies: those of the methods compared.
     """
     # the file of somebody's own may be gone by now
-    beside = {name: load_method(name).steps_beside for name in dict.fromkeys(strategies) if name in METHODS}
-    extra = [f"{words} (`{name}`)" for name, words in beside.items() if words]
+    steps_by_method = {name: load_method(name).steps_beside for name in dict.fromkeys(strategies) if name in METHODS}
+    extra = [f"{text} (`{name}`)" for name, text in steps_by_method.items() if text]
     return ", ".join(["parts of an epoch and of a batch", *extra])
 
 

@@ -44,22 +44,24 @@ class Progress:
         A cell is taken to need what finished cells of its row and method needed on average, else those of its method,
         else all; before any has finished, what those in flight come to at their pace so far.
         """
-        done = [(each.cell, each.seconds) for each in self.ended if not each.reason]
-        paces = [(each.cell, each.seconds * each.rounds / each.done) for each in self.running if each.done]
-        left = []
-        for each in self.running:
-            pace = next((whole for cell, whole in paces if cell == each.cell), None)
-            whole = pace if pace is not None else _typical(each.cell, done, paces)
-            if whole is None:
+        done = [(finished.cell, finished.seconds) for finished in self.ended if not finished.reason]
+        paces = [
+            (running.cell, running.seconds * running.rounds / running.done) for running in self.running if running.done
+        ]
+        remaining_seconds = []
+        for running in self.running:
+            pace = next((total for cell, total in paces if cell == running.cell), None)
+            total_seconds = pace if pace is not None else _typical(running.cell, done, paces)
+            if total_seconds is None:
                 return None
-            left.append(max(0.0, whole - each.seconds))
+            remaining_seconds.append(max(0.0, total_seconds - running.seconds))
         for cell in self.waiting:
-            whole = _typical(cell, done, paces)
-            if whole is None:
+            total_seconds = _typical(cell, done, paces)
+            if total_seconds is None:
                 return None
-            left.append(whole)
+            remaining_seconds.append(total_seconds)
         # no schedule beats the longest cell, nor an even share
-        return max(max(left), sum(left) / self.jobs) if left else 0.0
+        return max(max(remaining_seconds), sum(remaining_seconds) / self.jobs) if remaining_seconds else 0.0
 
 
 def run_cells(
@@ -126,9 +128,13 @@ def _starter(folder: ComparisonFolder, share: Share, keep_models: bool) -> Itera
 
 def _typical(cell: Cell, done: Sequence[tuple[Cell, float]], paces: Sequence[tuple[Cell, float]]) -> float | None:
     """The mean of what cells like this one needed; None where none has."""
-    for known in (done, paces):
-        for alike in (lambda c: (c.row, c.method) == (cell.row, cell.method), lambda c: c.method == cell.method, bool):
-            times = [seconds for each, seconds in known if alike(each)]
+    for timings in (done, paces):
+        for matches in (
+            lambda c: (c.row, c.method) == (cell.row, cell.method),
+            lambda c: c.method == cell.method,
+            bool,
+        ):
+            times = [seconds for other_cell, seconds in timings if matches(other_cell)]
             if times:
                 return sum(times) / len(times)
     return None

@@ -80,14 +80,18 @@ class Spread:
 
 def results(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell]) -> list[Result]:
     """The figures of every finished cell, in the cells' order."""
-    found = [(cell, folder.run_of(cell)) for cell in cells]
-    return [result(cell, run, comparison) for cell, run in found if run is not None]
+    runs = [(cell, folder.run_of(cell)) for cell in cells]
+    return [result(cell, run, comparison) for cell, run in runs if run is not None]
 
 
-def by_method(found: Sequence[Result], row: str, comparison: Comparison) -> dict[str, list[Result]]:
+def by_method(cell_results: Sequence[Result], row: str, comparison: Comparison) -> dict[str, list[Result]]:
     """The results of one row: the method's label -> its seeds'."""
     return {
-        method.label: [each for each in found if (each.cell.row, each.cell.method) == (row, method.label)]
+        method.label: [
+            cell_result
+            for cell_result in cell_results
+            if (cell_result.cell.row, cell_result.cell.method) == (row, method.label)
+        ]
         for method in comparison.methods
     }
 
@@ -106,7 +110,7 @@ def result(cell: Cell, run: Path, comparison: Comparison) -> Result:
     return Result(
         cell,
         run,
-        tuple(value_of(summary, each) for each in comparison.metrics),
+        tuple(value_of(summary, table_metric) for table_metric in comparison.metrics),
         validation_of(lines, metric, headline["rule"]),
         summary["floor"][MAJORITY],
         sizes["payload_up"] + sizes["payload_down"],
@@ -139,10 +143,10 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
     rule = rule if metric.rule in ("", ENSEMBLE) else metric.rule
     evaluations = [line["evaluation"] for line in lines if "evaluation" in line]
     means = [
-        each["rules"][rule]["validation"]["mean"]
-        for each in evaluations
+        evaluation["rules"][rule]["validation"]["mean"]
+        for evaluation in evaluations
         # round 0 has trained nothing
-        if each["of_round"] > 0 and each.get("rules", {}).get(rule, {}).get("validation")
+        if evaluation["of_round"] > 0 and evaluation.get("rules", {}).get(rule, {}).get("validation")
     ]
     if metric.figure == "last-5":
         return statistics.fmean(means[-5:]) if means else None
@@ -178,10 +182,10 @@ def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> tuple[Point, ...]
 
 def spread(values: Sequence[float | int | None]) -> Spread | None:
     """Over the values that are there; None without any."""
-    known = [value for value in values if value is not None]
-    if not known:
+    numbers = [value for value in values if value is not None]
+    if not numbers:
         return None
-    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
+    return Spread(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, len(numbers))
 
 
 def percent(share: float) -> str:
@@ -189,63 +193,76 @@ def percent(share: float) -> str:
     return f"{100 * share:.{DIGITS}f}"
 
 
-def differences(found: Sequence[Result], row: str, metric: int, comparison: Comparison) -> dict[str, Difference | None]:
+def differences(
+    cell_results: Sequence[Result], row: str, metric: int, comparison: Comparison
+) -> dict[str, Difference | None]:
     """Every method of a row but the baseline, held against it seed by seed.
 
     Args:
         metric: the place of the comparison's.
     """
-    figures = by_seed(found, row, metric, comparison)
-    base = figures[comparison.beside]
-    return {method: difference(own, base) for method, own in figures.items() if method != comparison.beside}
-
-
-def by_seed(
-    found: Sequence[Result], row: str, metric: int, comparison: Comparison
-) -> dict[str, dict[int, float | None]]:
-    """One metric of a row: method -> seed -> its value."""
+    figures = by_seed(cell_results, row, metric, comparison)
+    base = figures[comparison.baseline_label]
     return {
-        method: {each.cell.seed: each.values[metric] for each in runs}
-        for method, runs in by_method(found, row, comparison).items()
+        method: difference(figures_by_seed, base)
+        for method, figures_by_seed in figures.items()
+        if method != comparison.baseline_label
     }
 
 
-def differences_csv(comparison: Comparison, found: Sequence[Result]) -> str:
+def by_seed(
+    cell_results: Sequence[Result], row: str, metric: int, comparison: Comparison
+) -> dict[str, dict[int, float | None]]:
+    """One metric of a row: method -> seed -> its value."""
+    return {
+        method: {cell_result.cell.seed: cell_result.values[metric] for cell_result in runs}
+        for method, runs in by_method(cell_results, row, comparison).items()
+    }
+
+
+def differences_csv(comparison: Comparison, cell_results: Sequence[Result]) -> str:
     """A line for each row, metric and method but the baseline; as shares of 1."""
     lines: list[list[object]] = [
         ["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "seeds_needed"]
     ]
-    for row, metric, method, each in every_difference(comparison, found):
-        told = (each.seeds, each.mean, each.low, each.high, each.needed) if each else (0, *[None] * 4)
-        words = [row, metric, method, comparison.beside]
-        lines.append([*words, *told])
+    for row, metric, method, contrast in every_difference(comparison, cell_results):
+        numbers = (
+            (contrast.seeds, contrast.mean, contrast.low, contrast.high, contrast.needed)
+            if contrast
+            else (0, *[None] * 4)
+        )
+        labels = [row, metric, method, comparison.baseline_label]
+        lines.append([*labels, *numbers])
     return csv_files.as_csv(lines)
 
 
 def every_difference(
-    comparison: Comparison, found: Sequence[Result]
+    comparison: Comparison, cell_results: Sequence[Result]
 ) -> Iterator[tuple[str, str, str, Difference | None]]:
     """(row, metric, method, its difference to the baseline), in the comparison's order."""
     for row in comparison.rows:
         for index, metric in enumerate(comparison.metrics):
-            for method, each in differences(found, row.label, index, comparison).items():
-                yield row.label, str(metric), method, each
+            for method, contrast in differences(cell_results, row.label, index, comparison).items():
+                yield row.label, str(metric), method, contrast
 
 
-def as_csv(comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result], folder: Path) -> str:
+def as_csv(comparison: Comparison, cells: Sequence[Cell], cell_results: Sequence[Result], folder: Path) -> str:
     """`every_figure` as a file."""
-    return csv_files.as_csv(every_figure(comparison, cells, found, folder))
+    return csv_files.as_csv(every_figure(comparison, cells, cell_results, folder))
 
 
 def every_figure(
-    comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result], folder: Path
+    comparison: Comparison, cells: Sequence[Cell], cell_results: Sequence[Result], folder: Path
 ) -> list[list[object]]:
     """Heads, then a line a cell; a cell without a finished run has its names alone. Accuracies are shares of 1."""
-    of_cell = {result.cell.name: result for result in found}
-    figures = list(dict.fromkeys(name for each in found for name in _figures(each)))
+    of_cell = {result.cell.name: result for result in cell_results}
+    figures = list(dict.fromkeys(name for cell_result in cell_results for name in _figures(cell_result)))
     metrics = [f"metric: {metric}" for metric in comparison.metrics]
     paper = [f"paper: {metric}" for metric in comparison.metrics]
-    printed = {(each.row, each.method, f"paper: {each.metric}"): each.accuracy / 100 for each in comparison.paper}
+    printed = {
+        (paper_figure.row, paper_figure.method, f"paper: {paper_figure.metric}"): paper_figure.accuracy / 100
+        for paper_figure in comparison.paper
+    }
     if any(cell.scaled for cell in cells):
         # the paper's are of its own settings
         printed = {}
@@ -256,38 +273,42 @@ def every_figure(
     for cell in cells:
         names = [cell.row, cell.method, cell.settings["strategy"], cell.seed]
         theirs = [printed.get((cell.row, cell.method, name)) for name in paper]
-        each = of_cell.get(cell.name)
-        if each is None:
+        cell_result = of_cell.get(cell.name)
+        if cell_result is None:
             lacking = [""] * (len(head) - len(names) - len(theirs) - 3)
             lines.append([*names, "missing", *theirs, *lacking, cell.scaled, ""])
             continue
-        own = _figures(each)
-        reached = (each.reached.of_round, each.reached.payload, each.reached.wire) if each.reached else ("",) * 3
+        figures_by_name = _figures(cell_result)
+        reached = (
+            (cell_result.reached.of_round, cell_result.reached.payload, cell_result.reached.wire)
+            if cell_result.reached
+            else ("",) * 3
+        )
         row: list[object] = [
             *names,
             "completed",
             *theirs,
-            *each.values,
-            each.validation,
-            each.floor,
-            *(own.get(name) for name in figures),
+            *cell_result.values,
+            cell_result.validation,
+            cell_result.floor,
+            *(figures_by_name.get(name) for name in figures),
         ]
-        row += [each.payload, each.wire, *reached, each.summary.get("gradient_steps")]
-        row += [each.summary["rounds"], each.summary["clients"]]
-        row += [f"{each.seconds:.1f}", cell.scaled, each.run.relative_to(folder).as_posix()]
+        row += [cell_result.payload, cell_result.wire, *reached, cell_result.summary.get("gradient_steps")]
+        row += [cell_result.summary["rounds"], cell_result.summary["clients"]]
+        row += [f"{cell_result.seconds:.1f}", cell.scaled, cell_result.run.relative_to(folder).as_posix()]
         lines.append(row)
     return lines
 
 
-def _figures(found: Result) -> dict[str, float | None]:
+def _figures(cell_result: Result) -> dict[str, float | None]:
     """Every figure of a run by its name in the table: rule and figure, the ensemble's, the domains'."""
     named = {
         f"{rule} {figure}": value
-        for rule, values in found.summary["rules"].items()
+        for rule, values in cell_result.summary["rules"].items()
         for figure, value in values.items()
         if figure not in NO_FIGURES
     }
-    named |= {f"ensemble {figure}": value for figure, value in found.summary.get("ensemble", {}).items()}
-    for domain, rules in found.summary.get("domains", {}).items():
-        named[f"domain {domain}"] = rules.get(found.summary["headline"]["rule"])
+    named |= {f"ensemble {figure}": value for figure, value in cell_result.summary.get("ensemble", {}).items()}
+    for domain, rules in cell_result.summary.get("domains", {}).items():
+        named[f"domain {domain}"] = rules.get(cell_result.summary["headline"]["rule"])
     return named

@@ -54,12 +54,12 @@ class ComparisonFolder:
         root = Path(os.path.abspath(results_root(results)))
         if (root / FILE).exists():
             raise SettingError(f"{root} is itself a comparison; --resume {root} goes on with it.")
-        words = plain_name(comparison.name, 60)
+        slug = plain_name(comparison.name, 60)
         now = time.time()
         try:
             for second in range(100):
                 stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
-                path = root / f"{stamp}-compare-{words}"
+                path = root / f"{stamp}-compare-{slug}"
                 with suppress(FileExistsError):
                     path.mkdir(parents=True)
                     break
@@ -79,10 +79,10 @@ class ComparisonFolder:
         """
         root = results_root(results)
         if name == "latest":
-            found = sorted(root.glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime_ns)
-            if not found:
+            files = sorted(root.glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime_ns)
+            if not files:
                 raise SettingError(f"--resume is latest, but {root} holds no comparison; start one first.")
-            return cls(found[-1].parent.absolute())
+            return cls(files[-1].parent.absolute())
         place = Path(os.path.expanduser(name))
         for path in (place, root / name):
             if (path / FILE).exists():
@@ -104,19 +104,19 @@ class ComparisonFolder:
         """
         file = self.path / FILE
         try:
-            kept = read_sealed(file)
-            if kept["format"] == FORMAT:
-                comparison, cells = _comparison(kept["comparison"]), [Cell(**cell) for cell in kept["cells"]]
+            content = read_sealed(file)
+            if content["format"] == FORMAT:
+                comparison, cells = _comparison(content["comparison"]), [Cell(**cell) for cell in content["cells"]]
                 for cell in cells:
                     # a cell's folder is deleted before its run: it must lie here
                     if not is_run_name(cell.name) or not isinstance(cell.settings, dict):
                         raise ValueError(f"{shown(cell.name)} is no cell")
-            written = f"Protosphere {kept['version']}, format {kept['format']}"
+            written = f"Protosphere {content['version']}, format {content['format']}"
         except DamagedError as error:
             raise SettingError(f"{file} {error}.") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SettingError(f"{file} cannot be read ({type(error).__name__}: {error}); start anew.") from None
-        if kept["format"] != FORMAT:
+        if content["format"] != FORMAT:
             raise SettingError(
                 f"{self.path} was written by another version ({written}; this is {own_version()}, format {FORMAT}): "
                 "go on with that one, or start anew."
@@ -127,8 +127,8 @@ class ComparisonFolder:
         if not to_run:
             return comparison, [replace(cell, settings=_as_of_today(cell.settings)) for cell in cells]
         for cell in cells:
-            known = known_settings(cell.settings.get("strategy", "")).keys() - set(PLACES)
-            if differing := sorted(known ^ cell.settings.keys()):
+            setting_names = known_settings(cell.settings.get("strategy", "")).keys() - set(PLACES)
+            if differing := sorted(setting_names ^ cell.settings.keys()):
                 raise SettingError(
                     f"{self.path} was written by another version ({written}; this is {own_version()}, format "
                     f"{FORMAT}), whose settings differ in `{differing[0]}`: go on with that one, or start anew; "
@@ -143,7 +143,7 @@ class ComparisonFolder:
         return jobs if isinstance(jobs, int) else None
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Hold the folder while cells run in it.
 
         Raises:
@@ -177,11 +177,11 @@ class ComparisonFolder:
             try:
                 run = RunFolder(file.parent)
                 summary, settings = run.summary(), run.settings()
-                whole = summary["status"] == "completed"
+                completed = summary["status"] == "completed"
             except (SettingError, KeyError):
                 # a damaged one is run again
                 continue
-            if whole:
+            if completed:
                 self._refuse_other(file.parent, settings, cell.settings)
                 return file.parent
         return None
@@ -204,11 +204,11 @@ class ComparisonFolder:
                 if is_run_name(run.name):
                     discard_stores(run.name, run.token)
 
-    def _refuse_other(self, run: Path, settings: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    def _refuse_other(self, run: Path, settings: Mapping[str, Any], cell_settings: Mapping[str, Any]) -> None:
         # first the method, whose code the rest needs: the cell's may run, another that the run names may not
-        _refuse_differing(run, settings, asked, {"strategy"} & settings.keys())
-        settings, asked = as_of_today(settings), as_of_today(asked)
-        _refuse_differing(run, settings, asked, (settings.keys() | asked.keys()) - INDIFFERENT)
+        _refuse_differing(run, settings, cell_settings, {"strategy"} & settings.keys())
+        settings, cell_settings = as_of_today(settings), as_of_today(cell_settings)
+        _refuse_differing(run, settings, cell_settings, (settings.keys() | cell_settings.keys()) - INDIFFERENT)
 
     def _write(self, content: Mapping[str, Any]) -> None:
         written = {"format": FORMAT, "version": own_version(), **content}
@@ -218,12 +218,14 @@ class ComparisonFolder:
             )
 
 
-def _refuse_differing(run: Path, settings: Mapping[str, Any], asked: Mapping[str, Any], names: Set[str]) -> None:
+def _refuse_differing(
+    run: Path, settings: Mapping[str, Any], cell_settings: Mapping[str, Any], names: Set[str]
+) -> None:
     for name in sorted(names):
-        if settings.get(name) != asked.get(name):
+        if settings.get(name) != cell_settings.get(name):
             raise SettingError(
                 f"{run} is no run of this comparison: its setting `{name}` is {shown(settings.get(name))}, here it "
-                f"is {shown(asked.get(name))}; move it away."
+                f"is {shown(cell_settings.get(name))}; move it away."
             )
 
 
@@ -231,14 +233,14 @@ def _as_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in as_of_today(settings).items() if name not in PLACES}
 
 
-def _comparison(kept: Mapping[str, Any]) -> Comparison:
-    entries = {key: tuple(Entry(**entry) for entry in kept[key]) for key in ("methods", "datasets", "partitions")}
+def _comparison(content: Mapping[str, Any]) -> Comparison:
+    entries = {key: tuple(Entry(**entry) for entry in content[key]) for key in ("methods", "datasets", "partitions")}
     return Comparison(
         **{
-            **kept,
+            **content,
             **entries,
-            "seeds": tuple(kept["seeds"]),
-            "metrics": tuple(Metric(**metric) for metric in kept["metrics"]),
-            "paper": tuple(Printed(**printed) for printed in kept["paper"]),
+            "seeds": tuple(content["seeds"]),
+            "metrics": tuple(Metric(**metric) for metric in content["metrics"]),
+            "paper": tuple(Printed(**printed) for printed in content["paper"]),
         }
     )

@@ -52,12 +52,12 @@ class Job(ABC):
         self._folder = folder
         self._began = time.monotonic()
         folder.discard(cell)
-        self._own = folder.of(cell)
-        self._own.mkdir(parents=True)
-        self._output = self._own / OUTPUT
+        self._cell_folder = folder.of(cell)
+        self._cell_folder.mkdir(parents=True)
+        self._output = self._cell_folder / OUTPUT
         # with the number of clients, whatever the default is
-        asked = not_default(cell.settings) | {"clients": cell.clients}
-        (self._own / SETTINGS).write_text(toml(asked), "utf-8")
+        settings = not_default(cell.settings) | {"clients": cell.clients}
+        (self._cell_folder / SETTINGS).write_text(toml(settings), "utf-8")
 
     @abstractmethod
     def over(self) -> bool:
@@ -78,7 +78,7 @@ class Job(ABC):
 
     def _status(self) -> dict[str, Any]:
         """Of the run, as it writes it; empty before it has a folder."""
-        newest = max(self._own.glob("*/status.json"), default=None)
+        newest = max(self._cell_folder.glob("*/status.json"), default=None)
         return {} if newest is None else RunFolder(newest.parent).status()
 
 
@@ -87,8 +87,8 @@ class ProcessJob(Job):
 
     def __init__(self, folder: ComparisonFolder, cell: Cell, place: int, share: Share, family: Family):
         super().__init__(folder, cell, place)
-        command = [sys.executable, "-m", "protosphere.cli.main", "run", "-c", str(self._own / SETTINGS)]
-        command += ["--results", str(self._own), "--outcome", str(self._own / OUTCOME)]
+        command = [sys.executable, "-m", "protosphere.cli.main", "run", "-c", str(self._cell_folder / SETTINGS)]
+        command += ["--results", str(self._cell_folder), "--outcome", str(self._cell_folder / OUTCOME)]
         environment = os.environ | {"PYTHONUNBUFFERED": "1"} | share.environment(place)
         with self._output.open("w") as stream:
             self.process = family.start(
@@ -104,10 +104,10 @@ class ProcessJob(Job):
         if self.process.returncode == 0 and self._folder.run_of(self.cell):
             return ""
         with suppress(OSError, ValueError):
-            if reason := json.loads((self._own / OUTCOME).read_text("utf-8"))["reason"]:
+            if reason := json.loads((self._cell_folder / OUTCOME).read_text("utf-8"))["reason"]:
                 return str(reason)
-        said = self._output.read_text("utf-8", errors="replace").split("\n")
-        last = next((line for line in reversed(said) if line.strip()), "without a word")
+        output_lines = self._output.read_text("utf-8", errors="replace").split("\n")
+        last = next((line for line in reversed(output_lines) if line.strip()), "without a word")
         return f"it ended with exit code {self.process.returncode}: {last}"
 
 

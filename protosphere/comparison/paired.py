@@ -38,26 +38,26 @@ class Difference:
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
-def difference(own: Mapping[int, float | None], other: Mapping[int, float | None]) -> Difference | None:
-    """`own` less `other` over the seeds that both have; None where there is none.
+def difference(figures: Mapping[int, float | None], other: Mapping[int, float | None]) -> Difference | None:
+    """`figures` less `other` over the seeds that both have; None where there is none.
 
     Args:
-        own, other: seed -> figure.
+        figures, other: seed -> figure.
     """
-    pairs = [(value, other.get(seed)) for seed, value in own.items()]
-    found = [value - beside for value, beside in pairs if value is not None and beside is not None]
-    if not found:
+    pairs = [(value, other.get(seed)) for seed, value in figures.items()]
+    gaps = [value - base for value, base in pairs if value is not None and base is not None]
+    if not gaps:
         return None
-    mean = statistics.fmean(found)
-    if len(found) == 1:
+    mean = statistics.fmean(gaps)
+    if len(gaps) == 1:
         return Difference(mean, None, None, 1)
-    std = statistics.stdev(found)
-    half = _half_width(std, len(found))
-    known = Difference(mean, mean - half, mean + half, len(found))
-    if known.apart:
-        return known
-    needed = next((n for n in range(len(found) + 1, MOST_SEEDS + 1) if _half_width(std, n) < abs(mean)), None)
-    return Difference(mean, known.low, known.high, len(found), needed)
+    std = statistics.stdev(gaps)
+    half = _half_width(std, len(gaps))
+    estimate = Difference(mean, mean - half, mean + half, len(gaps))
+    if estimate.apart:
+        return estimate
+    needed = next((n for n in range(len(gaps) + 1, MOST_SEEDS + 1) if _half_width(std, n) < abs(mean)), None)
+    return Difference(mean, estimate.low, estimate.high, len(gaps), needed)
 
 
 def ahead(figures: Mapping[str, Mapping[int, float | None]]) -> str | None:
@@ -66,13 +66,15 @@ def ahead(figures: Mapping[str, Mapping[int, float | None]]) -> str | None:
     Args:
         figures: method -> seed -> figure.
     """
-    known = {name: [value for value in own.values() if value is not None] for name, own in figures.items()}
-    means = {name: statistics.fmean(values) for name, values in known.items() if values}
+    values_by_method = {
+        name: [value for value in by_seed.values() if value is not None] for name, by_seed in figures.items()
+    }
+    means = {name: statistics.fmean(values) for name, values in values_by_method.items() if values}
     if len(means) < 2:
         return None
     best = max(means, key=lambda name: means[name])
     against = [difference(figures[best], figures[name]) for name in means if name != best]
-    return best if all(each is not None and each.apart and each.mean > 0 for each in against) else None
+    return best if all(gap is not None and gap.apart and gap.mean > 0 for gap in against) else None
 
 
 def _half_width(std: float, seeds: int) -> float:

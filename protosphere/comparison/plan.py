@@ -122,7 +122,7 @@ class Comparison:
     equal_steps: bool = False
 
     @property
-    def beside(self) -> str:
+    def baseline_label(self) -> str:
         """Label of the method that the others are held against: `baseline`, else that which trains alone, else the
         first."""
         alone = (entry.label for entry in self.methods if entry.settings.get("strategy") == "local")
@@ -192,11 +192,11 @@ def parse_metric(text: str) -> Metric:
     Raises:
         SettingError: an unknown rule or figure, with the nearest one.
     """
-    words = text.split() if isinstance(text, str) else []
+    parts = text.split() if isinstance(text, str) else []
     rules = (*dict.fromkeys((*RULES, *(rule for name in METHODS for rule in load_method(name).rules))), ENSEMBLE)
-    if not 1 <= len(words) <= 2:
+    if not 1 <= len(parts) <= 2:
         raise SettingError(f"metric is {shown(text)}, but it is a figure, or a prediction rule and a figure.")
-    rule, figure = words if len(words) == 2 else ["", words[0]]
+    rule, figure = parts if len(parts) == 2 else ["", parts[0]]
     if rule and rule not in rules:
         raise SettingError(f"metric is {shown(text)}: unknown rule{nearest(rule, rules)}; one of {', '.join(rules)}.")
     allowed = ENSEMBLE_FIGURES if rule == ENSEMBLE else FIGURES[1:] if rule else FIGURES
@@ -213,23 +213,23 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
     Raises:
         SettingError: an unknown setting, or one whose value is a list.
     """
-    found: RunConfig = {}
+    settings: RunConfig = {}
     for name, value in table.items():
         if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
+            settings |= flat(value, f"{prefix}{name}.")
         elif isinstance(value, bool | int | float | str):
-            found[prefix + name] = value
+            settings[prefix + name] = value
         else:
             refuse_model(prefix + name, value)
             raise SettingError(
                 f"setting `{prefix}{name}` is {shown(value)}, but a setting is a number, true, false or a string."
             )
     if not prefix:
-        refuse_unknown(found, known_settings(found.get("strategy", "")))
-        for name in found:
+        refuse_unknown(settings, known_settings(settings.get("strategy", "")))
+        for name in settings:
             if name in NOT_HERE:
                 raise SettingError(f"setting `{name}` differs by cell or machine; use {NOT_HERE[name]} for it.")
-    return found
+    return settings
 
 
 def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
@@ -263,13 +263,13 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
     metric = table.get("metric", "headline")
     if metric == []:
         raise SettingError("`metric` is [], but a comparison needs one figure at least.")
-    found = Comparison(
+    comparison = Comparison(
         name,
         parts["methods"],
         parts["datasets"],
         parts["partitions"],
         seeds=seeds_of(table.get("seeds", list(USUAL_SEEDS))),
-        metrics=tuple(parse_metric(each) for each in (metric if isinstance(metric, list) else [metric])),
+        metrics=tuple(parse_metric(item) for item in (metric if isinstance(metric, list) else [metric])),
         target=target_of(table["target"]) if "target" in table else None,
         settings=common,
         title=str(table.get("title", "")),
@@ -277,8 +277,10 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
         sweep=table.get("sweep", {}),
         equal_steps=equal_steps,
     )
-    baseline = pick(str(table["baseline"]), found.methods, "`baseline`", _labels).label if "baseline" in table else ""
-    return replace(found, paper=tuple(_printed(table.get("paper", []), found)), baseline=baseline)
+    baseline = (
+        pick(str(table["baseline"]), comparison.methods, "`baseline`", _labels).label if "baseline" in table else ""
+    )
+    return replace(comparison, paper=tuple(_printed(table.get("paper", []), comparison)), baseline=baseline)
 
 
 def _entries(items: Any, key: str) -> tuple[Entry, ...]:
@@ -296,12 +298,12 @@ def entry_of(item: Any, key: str) -> Entry:
         item = {"label": item if key == "methods" else short_name(item), name: item}
     if not isinstance(item, dict):
         raise SettingError(f"`{key}` has {shown(item)}, but its items are tables with a label and settings.")
-    own = {"label", "base", "missing"} if key == "datasets" else {"label"}
-    words = {name: item[name] for name in own if name in item}
-    for name, value in words.items():
+    label_keys = {"label", "base", "missing"} if key == "datasets" else {"label"}
+    texts = {name: item[name] for name in label_keys if name in item}
+    for name, value in texts.items():
         if not isinstance(value, str) or not value.strip():
             raise SettingError(f"`{name}` in `{key}` is {shown(value)}, but it is a word or a few.")
-    settings = flat({name: value for name, value in item.items() if name not in own})
+    settings = flat({name: value for name, value in item.items() if name not in label_keys})
     if key == "methods":
         load_method(str(settings.get("strategy", "")))
         if differing := sorted(OF_A_ROW & settings.keys()):
@@ -311,7 +313,7 @@ def entry_of(item: Any, key: str) -> Entry:
             )
     elif "strategy" in settings:
         raise SettingError(f"setting `strategy` stands in `{key}`; name it in `methods`.")
-    base = words.get("base", "")
+    base = texts.get("base", "")
     if base and base not in preset_names():
         raise SettingError(
             f"unknown base `{base}`{nearest(base, preset_names())}; one of {', '.join(preset_names())} is allowed."
@@ -319,17 +321,17 @@ def entry_of(item: Any, key: str) -> Entry:
     if key == "datasets" and not base and "dataset" not in settings:
         raise SettingError(f"the data set {shown(item)} names neither `dataset` nor `base`.")
     # one line, as a table's cell needs it
-    own_label = " ".join(words.get("label", "").split())
+    own_label = " ".join(texts.get("label", "").split())
     label = own_label or str(settings.get("strategy", base or short_name(str(settings.get("dataset", "")))))
     if not label:
         raise SettingError(f"`{key}` has {shown(item)} without a label; give it one.")
-    return Entry(label, settings, base, words.get("missing", ""))
+    return Entry(label, settings, base, texts.get("missing", ""))
 
 
 def _printed(tables: Any, comparison: Comparison) -> list[Printed]:
     """The paper's figures, each with a row, a method and a metric that are there."""
     labels = {"dataset": comparison.datasets, "partition": comparison.partitions}
-    found = []
+    printed = []
     for table in tables if isinstance(tables, list) else [tables]:
         if not isinstance(table, dict) or not isinstance(table.get("accuracy"), dict):
             raise SettingError("`paper` is a list of tables, each with dataset, partition, metric and accuracy.")
@@ -337,15 +339,17 @@ def _printed(tables: Any, comparison: Comparison) -> list[Printed]:
             if key not in (*labels, "metric", "accuracy"):
                 raise SettingError(f"unknown key `{key}` in `paper`{nearest(key, (*labels, 'metric', 'accuracy'))}.")
         entries = [
-            pick(str(table.get(key, "")), own, f"`{key}` in `paper`", _labels) for key, own in labels.items() if own
+            pick(str(table.get(key, "")), candidates, f"`{key}` in `paper`", _labels)
+            for key, candidates in labels.items()
+            if candidates
         ]
         metric = str(parse_metric(table.get("metric", str(comparison.metrics[0]))))
         for name, accuracy in table["accuracy"].items():
             method = pick(name, comparison.methods, "`accuracy` in `paper`", _labels)
             if isinstance(accuracy, bool) or not isinstance(accuracy, int | float) or not 0 <= accuracy <= 100:
                 raise SettingError(f"`accuracy` in `paper` of {name} is {shown(accuracy)}, but it is a percentage.")
-            found.append(Printed(Row(*entries).label, method.label, metric, float(accuracy)))
-    return found
+            printed.append(Printed(Row(*entries).label, method.label, metric, float(accuracy)))
+    return printed
 
 
 def _labels(entry: Entry) -> list[str]:
@@ -362,9 +366,9 @@ def pick(name: str, entries: Sequence[Entry], where: str, names: Callable[[Entry
         for entry in entries:
             if same(name) in map(same, names(entry)):
                 return entry
-    known = [word for entry in entries for word in names(entry)]
-    there = ", ".join(entry.label for entry in entries) or "none"
-    raise SettingError(f"{where} has {shown(name)}{nearest(name, known)}, but the comparison has {there}.")
+    known_names = [word for entry in entries for word in names(entry)]
+    labels = ", ".join(entry.label for entry in entries) or "none"
+    raise SettingError(f"{where} has {shown(name)}{nearest(name, known_names)}, but the comparison has {labels}.")
 
 
 def plain(name: str) -> str:

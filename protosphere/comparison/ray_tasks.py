@@ -99,7 +99,7 @@ class TaskJob(Job):
         super().__init__(folder, cell, place)
         self._ray = ray
         comparison = str(folder.path), _digest(folder.path)
-        task = Task(dict(cell.settings), cell.clients, comparison, str(self._own), keep_models)
+        task = Task(dict(cell.settings), cell.clients, comparison, str(self._cell_folder), keep_models)
         # one that died is said, and not begun anew in a folder that holds half a run; no cell sees what another kept
         # in its process
         remote = ray.remote(num_cpus=share.cpus_per_client, num_gpus=share.gpus_per_client, max_retries=0, max_calls=1)(
@@ -119,7 +119,7 @@ class TaskJob(Job):
         except self._ray.exceptions.RayError as error:
             return f"its task died ({type(error).__name__}): its process was killed, or its node has gone."
         if not reason and self._folder.run_of(self.cell) is None:
-            return f"its task ended, but {self._own} holds no finished run; is that folder shared by all nodes?"
+            return f"its task ended, but {self._cell_folder} holds no finished run; is that folder shared by all nodes?"
         return reason
 
 

@@ -77,43 +77,49 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
     Raises:
         OSError: the folder cannot be written. SettingError: its `pictures` are a link.
     """
-    found = results(folder, comparison, cells)
-    once, chosen, choices = tuned(comparison, found)
-    made = grids(once, scaled_words(cells), chosen, choices)
+    cell_results = results(folder, comparison, cells)
+    once, chosen, choices = tuned(comparison, cell_results)
+    table_grids = grids(once, scaled_words(cells), chosen, choices)
     pictures = _pictures(folder, once, chosen)
     contents = {
-        CSV: as_csv(comparison, cells, found, folder.path),
+        CSV: as_csv(comparison, cells, cell_results, folder.path),
         DIFFERENCES: differences_csv(once, chosen),
-        MARKDOWN: markdown(made),
-        LATEX: latex(made),
-        REPORT: _page(folder, comparison, cells, found, made, pictures),
+        MARKDOWN: markdown(table_grids),
+        LATEX: latex(table_grids),
+        REPORT: _page(folder, comparison, cells, cell_results, table_grids, pictures),
     }
-    return Written(made, [write(folder.path / name, content) for name, content in contents.items()])
+    return Written(table_grids, [write(folder.path / name, content) for name, content in contents.items()])
 
 
 def curves(runs: Sequence[Result]) -> Curve:
     """The curve of one method's runs; evaluations that some seed lacks are left out."""
-    by_round = [{point.of_round: point for point in each.curve} for each in runs]
+    by_round = [{point.of_round: point for point in run.curve} for run in runs]
     common = sorted(set.intersection(*map(set, by_round))) if by_round else []
-    accuracies = [spread([each[r].accuracy for each in by_round]) for r in common]
+    accuracies = [spread([points[r].accuracy for points in by_round]) for r in common]
     payload, wire, seconds = (
-        [sum(getattr(each[r], name) for each in by_round) / len(by_round) for r in common]
+        [sum(getattr(points[r], name) for points in by_round) / len(by_round) for r in common]
         for name in ("payload", "wire", "seconds")
     )
-    return Curve(common, [each for each in accuracies if each], payload, wire, seconds)
+    return Curve(common, [accuracy for accuracy in accuracies if accuracy], payload, wire, seconds)
 
 
-def _pictures(folder: ComparisonFolder, comparison: Comparison, found: Sequence[Result]) -> dict[str, list[Drawn]]:
+def _pictures(
+    folder: ComparisonFolder, comparison: Comparison, cell_results: Sequence[Result]
+) -> dict[str, list[Drawn]]:
     """Row -> its pictures, which are left as files, too, each with its numbers."""
     place = own_folder(folder.path, PICTURES)
     drawn: dict[str, list[Drawn]] = {}
     for number, row in enumerate(comparison.rows):
-        own = {method: curves(runs) for method, runs in by_method(found, row.label, comparison).items() if runs}
-        if not any(curve.rounds for curve in own.values()):
+        curves_by_method = {
+            method: curves(runs) for method, runs in by_method(cell_results, row.label, comparison).items() if runs
+        }
+        if not any(curve.rounds for curve in curves_by_method.values()):
             continue
-        lowest = floor(found, row.label)
+        lowest = floor(cell_results, row.label)
         ends = ", ".join(
-            f"{method} {100 * curve.accuracies[-1].mean:.1f} %" for method, curve in own.items() if curve.rounds
+            f"{method} {100 * curve.accuracies[-1].mean:.1f} %"
+            for method, curve in curves_by_method.items()
+            if curve.rounds
         )
         captions = {
             "rounds": "Over rounds: mean of the clients' accuracy, band: standard deviation over seeds.",
@@ -124,17 +130,17 @@ def _pictures(folder: ComparisonFolder, comparison: Comparison, found: Sequence[
         }
         for kind, caption in captions.items():
             name = f"row{number + 1}-{kind}"
-            svg = _draw(own, kind, lowest.mean if lowest else None)
+            svg = _draw(curves_by_method, kind, lowest.mean if lowest else None)
             place.mkdir(exist_ok=True)
             write(place / f"{name}.svg", svg)
-            write(place / f"{name}.csv", numbers_csv(_numbers(own, kind)))
+            write(place / f"{name}.csv", numbers_csv(_numbers(curves_by_method, kind)))
             alt = f"Accuracy over {kind} on {row.label}, at the end: {ends}."
-            each = Drawn(svg, alt, caption, kind == "bytes", f"{PICTURES}/{name}.csv")
-            drawn.setdefault(row.label, []).append(each)
+            drawing = Drawn(svg, alt, caption, kind == "bytes", f"{PICTURES}/{name}.csv")
+            drawn.setdefault(row.label, []).append(drawing)
     return drawn
 
 
-def _numbers(own: Mapping[str, Curve], kind: str) -> list[list[object]]:
+def _numbers(curves_by_method: Mapping[str, Curve], kind: str) -> list[list[object]]:
     """What a picture shows, a row a method and evaluation."""
     columns = {
         "rounds": {},
@@ -143,32 +149,34 @@ def _numbers(own: Mapping[str, Curve], kind: str) -> list[list[object]]:
     }
     heads: list[object] = ["method", "round", "mean (%)", "std (%)", *columns[kind].values()]
     rows = [
-        [method, of_round, 100 * each.mean, None if each.std is None else 100 * each.std]
+        [method, of_round, 100 * accuracy.mean, None if accuracy.std is None else 100 * accuracy.std]
         + [getattr(curve, name)[place] for name in columns[kind]]
-        for method, curve in own.items()
-        for place, (of_round, each) in enumerate(zip(curve.rounds, curve.accuracies, strict=True))
+        for method, curve in curves_by_method.items()
+        for place, (of_round, accuracy) in enumerate(zip(curve.rounds, curve.accuracies, strict=True))
     ]
     return [heads, *rows]
 
 
-def _draw(own: Mapping[str, Curve], kind: str, lowest: float | None) -> str:
+def _draw(curves_by_method: Mapping[str, Curve], kind: str, lowest: float | None) -> str:
     with canvas.figure(canvas.WHOLE if kind == "bytes" else canvas.HALF) as drawing:
         names = ("payload", "wire") if kind == "bytes" else (kind,)
         for place, name in enumerate(names, 1):
             axes = drawing.add_subplot(1, len(names), place)
-            fill(axes, own, name)
+            fill(axes, curves_by_method, name)
             if lowest is not None:
                 axes.axhline(100 * lowest, color=canvas.SOFT, linewidth=1, linestyle=(0, (1, 2)))
             axes.set_ylabel("test accuracy, %")
         # by pairs: a label that begins with "_" would be left out
         lines = [line for line in axes.lines if line.get_gid() != SILENT]
-        drawing.legend(lines, [*own, "majority class"][: len(lines)], loc="outside lower center", ncols=3 * len(names))
+        drawing.legend(
+            lines, [*curves_by_method, "majority class"][: len(lines)], loc="outside lower center", ncols=3 * len(names)
+        )
         return canvas.svg(drawing)
 
 
-def fill(axes: "Axes", own: Mapping[str, Curve], name: str) -> None:
+def fill(axes: "Axes", curves_by_method: Mapping[str, Curve], name: str) -> None:
     """Every method's curve over what it took by then."""
-    across = {method: list(getattr(curve, name)) for method, curve in own.items()}
+    across = {method: list(getattr(curve, name)) for method, curve in curves_by_method.items()}
     axes.set_xlabel({"rounds": "round", "seconds": "seconds so far"}.get(name, ""))
     sent = sorted(value for values in across.values() for value in values if value > 0)
     size, unit = 1.0, ""
@@ -176,7 +184,7 @@ def fill(axes: "Axes", own: Mapping[str, Curve], name: str) -> None:
         size, unit = (1e6, "MB") if sent and sent[-1] >= 1e6 else (1e3, "kB")
         across = {method: [value / size for value in values] for method, values in across.items()}
         axes.set_xlabel(f"{SIZES[name == 'wire'].removesuffix(' (bytes)')} so far, {unit}")
-    for number, (method, curve) in enumerate(own.items()):
+    for number, (method, curve) in enumerate(curves_by_method.items()):
         _line(axes, number, curve, across[method])
         if name == "payload" and curve.rounds and not any(across[method]):
             colour = canvas.COLOURS[number % len(canvas.COLOURS)]
@@ -201,11 +209,11 @@ def _scale(axes: "Axes", sent: Sequence[float]) -> None:
 def _line(axes: "Axes", number: int, curve: Curve, across: Sequence[float]) -> None:
     colours = len(canvas.COLOURS)
     colour, style = canvas.COLOURS[number % colours], STYLES[number // colours % len(STYLES)]
-    means = [100 * each.mean for each in curve.accuracies]
+    means = [100 * accuracy.mean for accuracy in curve.accuracies]
     marker = canvas.MARKERS[number % len(canvas.MARKERS)]
     every = max(1, len(means) // 8)
     axes.plot(across, means, style, color=colour, marker=marker, markevery=every, markersize=4.5)
-    bands = [100 * (each.std or 0.0) for each in curve.accuracies]
+    bands = [100 * (accuracy.std or 0.0) for accuracy in curve.accuracies]
     if any(bands):
         low = [mean - band for mean, band in zip(means, bands, strict=True)]
         high = [mean + band for mean, band in zip(means, bands, strict=True)]
@@ -216,21 +224,22 @@ def _page(
     folder: ComparisonFolder,
     comparison: Comparison,
     cells: Sequence[Cell],
-    found: Sequence[Result],
-    made: Sequence[Grid],
+    cell_results: Sequence[Result],
+    table_grids: Sequence[Grid],
     pictures: Mapping[str, Sequence[Drawn]],
 ) -> str:
     title = comparison.title or f"Comparison {comparison.name}"
     seeds = ", ".join(map(str, comparison.seeds))
     lead = (
-        f"{len(found)} of {len(cells)} cells finished: {len(comparison.rows)} rows × {len(comparison.methods)} methods "
-        f"× seeds {seeds}. Every method of a row has the same partition, initial models and samples of clients."
+        f"{len(cell_results)} of {len(cells)} cells finished: {len(comparison.rows)} rows × "
+        f"{len(comparison.methods)} methods × seeds {seeds}. Every method of a row has the same partition, initial "
+        "models and samples of clients."
     )
-    *measured, sizes = made
+    *measured, sizes = table_grids
     parts = [section("Accuracy", *map(_table, measured)), section("Cost", _table(sizes))]
     for row, drawn in pictures.items():
-        parts.append(section(row, gallery(*(picture(*each) for each in drawn))))
-    parts.append(section("Runs", _runs(folder, comparison, cells, found)))
+        parts.append(section(row, gallery(*(picture(*drawing) for drawing in drawn))))
+    parts.append(section("Runs", _runs(folder, comparison, cells, cell_results)))
     parts.append(section("Settings", *_settings(comparison, cells)))
     foot = f"Protosphere {own_version()}; the numbers of every cell are in {CSV}, of the differences in {DIFFERENCES}."
     return page(title, parts, lead, foot)
@@ -243,16 +252,27 @@ def _table(grid: Grid) -> Html:
     return element("div", paragraph(grid.title), table(grid.head, lines), *notes)
 
 
-def _runs(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell], found: Sequence[Result]) -> Html:
-    of_cell = {each.cell.name: each for each in found}
+def _runs(
+    folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell], cell_results: Sequence[Result]
+) -> Html:
+    of_cell = {cell_result.cell.name: cell_result for cell_result in cell_results}
     lines = []
     for cell in cells:
-        each = of_cell.get(cell.name)
-        if each is None:
+        cell_result = of_cell.get(cell.name)
+        if cell_result is None:
             lines.append([cell.row, cell.method, cell.seed, *[None] * len(comparison.metrics), None, "not finished"])
             continue
-        values = [None if value is None else f"{100 * value:.2f}" for value in each.values]
-        lines.append([cell.row, cell.method, cell.seed, *values, f"{each.seconds:.0f}", _report_of(each.run, folder)])
+        values = [None if value is None else f"{100 * value:.2f}" for value in cell_result.values]
+        lines.append(
+            [
+                cell.row,
+                cell.method,
+                cell.seed,
+                *values,
+                f"{cell_result.seconds:.0f}",
+                _report_of(cell_result.run, folder),
+            ]
+        )
     head = ["row", "method", "seed", *(f"{metric}, %" for metric in comparison.metrics), "seconds", "report"]
     return table(head, lines, words=(0, 1, len(head) - 1))
 
@@ -266,8 +286,8 @@ def _settings(comparison: Comparison, cells: Sequence[Cell]) -> list[Html]:
     """What each method of each row was set to, where it differs from the defaults."""
     parts = []
     for row in comparison.rows:
-        own = [cell for cell in cells if cell.row == row.label and cell.seed == comparison.seeds[0]]
-        lines = [[cell.method, _codes(cell)] for cell in own]
+        row_cells = [cell for cell in cells if cell.row == row.label and cell.seed == comparison.seeds[0]]
+        lines = [[cell.method, _codes(cell)] for cell in row_cells]
         head = ["method", "settings that differ from the defaults"]
         parts.append(details(row.label, table(head, lines, words=(0, 1))))
     return parts

@@ -80,16 +80,16 @@ def share(
     _refuse_none(jobs)
     cores = os.cpu_count() or 1
     if in_process:
-        wanted, on_gpu = _wanted(cells)
+        cores_per_cell, on_gpu = _derive_needs(cells)
     else:
-        wanted = cpus_per_client * max((cell.clients for cell in cells), default=1)
+        cores_per_cell = cpus_per_client * max((cell.clients for cell in cells), default=1)
         on_gpu = gpus_per_client > 0
     gpus = _gpus() if on_gpu else []
-    most = max(1, len(gpus) // max(1, math.ceil(gpus_per_client))) if gpus else max(1, cores // wanted)
+    most = max(1, len(gpus) // max(1, math.ceil(gpus_per_client))) if gpus else max(1, cores // cores_per_cell)
     number = min(jobs or most, len(cells) or 1)
-    each = max(cpus_per_client, cores // number // cpus_per_client * cpus_per_client)
+    cores_per_job = max(cpus_per_client, cores // number // cpus_per_client * cpus_per_client)
     places = tuple(",".join(gpus[place % len(gpus) :: number]) for place in range(number)) if gpus else ()
-    return Share(number, each, places, cpus_per_client, gpus_per_client, in_process)
+    return Share(number, cores_per_job, places, cpus_per_client, gpus_per_client, in_process)
 
 
 def cluster_share(
@@ -107,7 +107,7 @@ def cluster_share(
         SettingError: none of its nodes has what was asked for.
     """
     _refuse_none(jobs)
-    threads, on_gpu = _wanted(cells)
+    threads, on_gpu = _derive_needs(cells)
     cpus = threads if cpus is None else cpus
     gpus = float(on_gpu and any(node.gpus >= 1 for node in cluster.nodes)) if gpus is None else gpus
     most = cluster.holds(cpus, gpus)
@@ -120,7 +120,7 @@ def _refuse_none(jobs: int | None) -> None:
         raise SettingError(f"--jobs is {jobs}, but one must run at least.")
 
 
-def _wanted(cells: Sequence[Cell]) -> tuple[int, bool]:
+def _derive_needs(cells: Sequence[Cell]) -> tuple[int, bool]:
     """The cores that a cell takes in one process, and whether any may train on a GPU."""
     threads = max((int(cell.settings["threads"]) for cell in cells), default=1)
     return threads, any(cell.settings["device"] != "cpu" for cell in cells)

@@ -25,34 +25,34 @@ def reuse(folder: ComparisonFolder, cells: Sequence[Cell]) -> dict[str, Path]:
     Raises:
         OSError: a run cannot be copied.
     """
-    there: dict[str, Path] = {}
+    runs_by_key: dict[str, Path] = {}
     for run, settings in _finished(folder.path.parent, folder.path):
-        there.setdefault(_key(settings), run)
-    found = {}
+        runs_by_key.setdefault(_key(settings), run)
+    run_by_cell = {}
     for cell in cells:
-        same = there.get(_key(cell.settings))
+        same = runs_by_key.get(_key(cell.settings))
         if same is None or folder.run_of(cell) or _own_code(cell.settings):
             continue
         folder.discard(cell)
         shutil.copytree(same, folder.of(cell) / same.name, ignore=shutil.ignore_patterns(*NOT_COPIED))
-        found[cell.name] = same
-    return found
+        run_by_cell[cell.name] = same
+    return run_by_cell
 
 
-def _finished(root: Path, own: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def _finished(root: Path, comparison_folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Runs of these versions that came to their last round, the newest first."""
     ours = {name: number for name, number in versions().items() if name in ("protosphere", "torch", "numpy")}
     for file in sorted([*root.glob("*/summary.json"), *root.glob("*/cells/*/*/summary.json")], reverse=True):
         run = file.parent
-        if own in run.parents:
+        if comparison_folder in run.parents:
             continue
         try:
             summary, settings = RunFolder(run).summary(), RunFolder(run).settings()
-            whole = summary["status"] == "completed" and summary["rounds"] == settings["rounds"]
+            completed = summary["status"] == "completed" and summary["rounds"] == settings["rounds"]
             same = all(summary["versions"].get(name) == number for name, number in ours.items())
         except (SettingError, KeyError, TypeError, AttributeError):
             continue
-        if whole and same:
+        if completed and same:
             yield run, settings
 
 
@@ -61,5 +61,5 @@ def _key(settings: Mapping[str, Any]) -> str:
 
 
 def _own_code(settings: Mapping[str, Any]) -> bool:
-    words = [str(settings[name]) for name in ("strategy", "dataset", "partition")] + str(settings["models"]).split(",")
-    return any(plugins.is_plugin(word.strip()) for word in words)
+    names = [str(settings[name]) for name in ("strategy", "dataset", "partition")] + str(settings["models"]).split(",")
+    return any(plugins.is_plugin(word.strip()) for word in names)

@@ -56,8 +56,8 @@ def figures(runs: Sequence[Results]) -> Iterator[tuple[str, list[str]]]:
                 yield f"{rule}, {figure}, %", [_percent(value) for value in values]
     yield "majority class, %", [_percent(next(iter(run.summary["floor"].values()), None)) for run in runs]
     sizes = [run.summary["bytes"] for run in runs]
-    yield "payload", [readable_size(each["payload_up"] + each["payload_down"]) for each in sizes]
-    yield "wire", [readable_size(each["wire_up"] + each["wire_down"]) for each in sizes]
+    yield "payload", [readable_size(traffic["payload_up"] + traffic["payload_down"]) for traffic in sizes]
+    yield "wire", [readable_size(traffic["wire_up"] + traffic["wire_down"]) for traffic in sizes]
     steps = [run.summary.get("gradient_steps") for run in runs]
     if any(count is not None for count in steps):
         yield "gradient steps a client and round", ["-" if count is None else f"{count:.4g}" for count in steps]
@@ -80,10 +80,11 @@ def gain(first: Results, other: Results, seed: int = 0) -> Gain | str:
     correct, rows = [], []
     before, after = _by_client(first), _by_client(other)
     for client in sorted(before.keys() & after.keys()):
-        (old, count), (new, others) = before[client], after[client]
-        if count != others:
+        (old, count), (new, other_count) = before[client], after[client]
+        if count != other_count:
             return (
-                f"their clients are not the same: client {client} has {count} test rows in one, {others} in the other"
+                f"their clients are not the same: client {client} has {count} test rows in one, {other_count} in the "
+                "other"
             )
         correct.append((new - old) * count)
         rows.append(count)
@@ -104,19 +105,19 @@ def _by_client(run: Results) -> dict[int, tuple[float, int]]:
     """
     none: Line = {"clients": {}}
     last = next((line for line in reversed(run.lines) if line.get("evaluation")), none)
-    found = {}
+    figures_by_client = {}
     try:
         for client, figures in last["clients"].items():
             evaluation = figures.get("evaluation", {})
             accuracy = evaluation.get(run.rule, [None])[0]
             if accuracy is not None:
-                found[int(client)] = float(accuracy), int(evaluation["rows"][0])
+                figures_by_client[int(client)] = float(accuracy), int(evaluation["rows"][0])
     except (LookupError, TypeError, ValueError) as error:
         raise SettingError(
             f"{run.folder} has figures of clients that cannot be read ({type(error).__name__}: {error}); bring it back "
             "from a copy."
         ) from None
-    return found
+    return figures_by_client
 
 
 def _percent(value: float | None) -> str:

@@ -51,40 +51,40 @@ def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds
         SettingError: the partition cannot be drawn of all rows either. DataError: the data cannot be opened.
     """
     checked_scale(scale)
-    found = dict(settings)
+    new_settings = dict(settings)
     changes: dict[str, tuple[int | str, int | str]] = {}
-    if found["partition"] == TABLE and scale < 1:
-        found |= {"partition": "dirichlet", "partition-table": ""}
+    if new_settings["partition"] == TABLE and scale < 1:
+        new_settings |= {"partition": "dirichlet", "partition-table": ""}
         changes["partition"] = ("dirichlet", TABLE)
 
-    def shrink(name: str, now: int, before: int, shown: str = "") -> None:
-        found[name] = now
+    def shrink(name: str, now: int, before: int, label: str = "") -> None:
+        new_settings[name] = now
         if now != before:
-            changes[shown or name] = (now, before)
+            changes[label or name] = (now, before)
 
-    before = int(found["rounds"])
+    before = int(new_settings["rounds"])
     shrink("rounds", max(min(FEWEST_ROUNDS, before), round(scale * before)), before)
-    share = int(found["rounds"]) / before
+    share = int(new_settings["rounds"]) / before
     for name in IN_ROUNDS:
-        value = int(found.get(name, 0))
+        value = int(new_settings.get(name, 0))
         # 0 means never
-        if value and _is_read(name, found):
+        if value and _is_read(name, new_settings):
             shrink(name, max(1, round(share * value)), value)
-    clients, used = _room(found)
+    clients, used = _room(new_settings)
     fewest = max(min(FEWEST_CLIENTS, clients), round(scale * clients))
-    rows, number = _enough(found, max(1, round(scale * used)), used, fewest, clients, seeds)
+    rows, number = _enough(new_settings, max(1, round(scale * used)), used, fewest, clients, seeds)
     shrink("max-samples", rows, used, "rows")
     shrink("clients", number, clients)
     # dealt in turn, so the last ones go with the clients
-    models = len(model_names(str(found["models"])))
+    models = len(model_names(str(new_settings["models"])))
     if number < min(models, clients):
         changes["architectures"] = (number, min(models, clients))
     for name in ("min-train-clients", "min-replies"):
-        shrink(name, min(int(found[name]), number), int(found[name]))
-    return Scaled(found, changes)
+        shrink(name, min(int(new_settings[name]), number), int(new_settings[name]))
+    return Scaled(new_settings, changes)
 
 
-def said(scale: float, changes: Mapping[str, tuple[int | str, int | str]]) -> str:
+def describe_scaling(scale: float, changes: Mapping[str, tuple[int | str, int | str]]) -> str:
     """The changes for people: `scaled by 0.05: 15 of 300 rounds, 2 of 20 clients, ...`."""
     counted = ("rounds", "clients", "architectures", "rows")
     parts = [f"{now:,} of {before:,} {what}" for what, (now, before) in changes.items() if what in counted]

@@ -72,7 +72,7 @@ def chosen(
             for name in listed(partitions, _every_label(comparison.partitions))
         )
     if seeds:
-        changes["seeds"] = seeds_of([_whole(seed) for seed in listed(seeds)])
+        changes["seeds"] = seeds_of([_parse_scalar(seed) for seed in listed(seeds)])
     if metric:
         changes["metrics"] = tuple(parse_metric(name) for name in listed(metric))
     if target is not None:
@@ -103,16 +103,16 @@ def named(comparison: Comparison, overrides: Mapping[str, Scalar], tried: Sequen
     differing = sorted((overrides.keys() | {text.partition("=")[0].strip() for text in tried}) - INDIFFERENT)
     differing += ["epochs"] if comparison.equal_steps else []
     if comparison.paper and differing:
-        words = f"the paper's figures are left out: they are not of {', '.join(differing)} as set here"
-        changes |= {"paper": (), "note": ". ".join(filter(None, (comparison.note.rstrip("."), words)))}
+        remark = f"the paper's figures are left out: they are not of {', '.join(differing)} as set here"
+        changes |= {"paper": (), "note": ". ".join(filter(None, (comparison.note.rstrip("."), remark)))}
     if "dataset" in overrides and len(comparison.datasets) == 1:
         (old,) = comparison.datasets
         label = short_name(str(overrides["dataset"]))
         changes["datasets"] = (replace(old, label=label),)
         changes["name"] = label if comparison.name == old.label else comparison.name
     entries = [*comparison.datasets, *comparison.partitions]
-    own = {name for entry in entries for name in entry.settings} - {"dataset"}
-    telling = {name: value for name, value in overrides.items() if name in NAMING | own}
+    entry_settings = {name for entry in entries for name in entry.settings} - {"dataset"}
+    telling = {name: value for name, value in overrides.items() if name in NAMING | entry_settings}
     if telling and len(comparison.partitions) > 1:
         labels = ", ".join(entry.label for entry in comparison.partitions)
         raise SettingError(
@@ -120,28 +120,28 @@ def named(comparison: Comparison, overrides: Mapping[str, Scalar], tried: Sequen
             "differ in; choose one of them by --partitions, which then gets a name of what it is, or change the file."
         )
     if telling:
-        kept = comparison.partitions[0] if comparison.partitions else Entry("")
-        changes["partitions"] = (replace(kept, label=_words({**kept.settings, **telling})),)
+        partition = comparison.partitions[0] if comparison.partitions else Entry("")
+        changes["partitions"] = (replace(partition, label=_name_partition({**partition.settings, **telling})),)
     return replace(comparison, **changes)
 
 
-def _words(settings: Mapping[str, Scalar]) -> str:
+def _name_partition(settings: Mapping[str, Scalar]) -> str:
     """A partition's name: what decides it, without what another kind of partition would ask for."""
     kind = settings.get("partition")
-    others = NAMING - {"partition", *OF_PARTITION.get(str(kind), NAMING)}
-    told = [str(kind)] if kind is not None else []
+    unread_names = NAMING - {"partition", *OF_PARTITION.get(str(kind), NAMING)}
+    parts = [str(kind)] if kind is not None else []
     for name, value in settings.items():
-        if name != "partition" and name not in others:
+        if name != "partition" and name not in unread_names:
             # of a file its name will do
-            told.append(f"{name} {Path(value).name if isinstance(value, str) else value}")
-    return ", ".join(told)
+            parts.append(f"{name} {Path(value).name if isinstance(value, str) else value}")
+    return ", ".join(parts)
 
 
 def _names(entry: Entry) -> list[str]:
     """What a data set or partition may be called by."""
     dataset = str(entry.settings.get("dataset", ""))
-    known = {entry.label, dataset, short_name(dataset) if dataset else "", entry.base.partition("-")[2]}
-    return sorted(known - {""})
+    names = {entry.label, dataset, short_name(dataset) if dataset else "", entry.base.partition("-")[2]}
+    return sorted(names - {""})
 
 
 def _method(name: str, comparison: Comparison) -> Entry:
@@ -155,8 +155,8 @@ def _method(name: str, comparison: Comparison) -> Entry:
             return entry
     if name in METHODS:
         return entry_of(name, "methods")
-    known = list(dict.fromkeys([*(entry.label for entry in comparison.methods), *METHODS]))
-    raise SettingError(f"--methods has {shown(name)}{nearest(name, known)}; one of {', '.join(known)} is allowed.")
+    names = list(dict.fromkeys([*(entry.label for entry in comparison.methods), *METHODS]))
+    raise SettingError(f"--methods has {shown(name)}{nearest(name, names)}; one of {', '.join(names)} is allowed.")
 
 
 def _names_of_method(entry: Entry) -> list[str]:
@@ -170,10 +170,10 @@ def listed(text: str, labels: Sequence[str] = ()) -> list[str]:
     ['local', 'frame (control, sends nothing)']
     """
     parts = [item.strip() for item in text.split(",") if item.strip()]
-    known = {plain(label) for label in labels}
+    plain_labels = {plain(label) for label in labels}
     names = []
     while parts:
-        length = next((n for n in range(len(parts), 1, -1) if plain("".join(parts[:n])) in known), 1)
+        length = next((n for n in range(len(parts), 1, -1) if plain("".join(parts[:n])) in plain_labels), 1)
         names.append(", ".join(parts[:length]))
         parts = parts[length:]
     return names
@@ -183,5 +183,5 @@ def _every_label(entries: Sequence[Entry]) -> list[str]:
     return [entry.label for entry in entries]
 
 
-def _whole(text: str) -> Scalar:
+def _parse_scalar(text: str) -> Scalar:
     return int(text) if text.isascii() and text.isdigit() else text

@@ -23,7 +23,7 @@ from protosphere.record.metrics_lines import is_up_to_date, up_to_date
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredEntry:
     """A run, or a comparison with all its runs.
 
     Attributes:
@@ -55,12 +55,12 @@ class Kept:
         return (self.path / COMPARISON).exists()
 
 
-def kept(results: str = "") -> list[Kept]:
+def list_stored(results: str = "") -> list[StoredEntry]:
     """All that the results folder holds, the newest last."""
     root = results_root(results)
     folders = {file.parent for name in ("settings.json", COMPARISON) for file in root.glob(f"*/{name}")}
-    found = [_comparison(folder) if (folder / COMPARISON).exists() else _run(folder) for folder in folders]
-    return sorted(found, key=lambda each: (each.changed, each.name))
+    entries = [_comparison(folder) if (folder / COMPARISON).exists() else _run(folder) for folder in folders]
+    return sorted(entries, key=lambda entry: (entry.changed, entry.name))
 
 
 def find(name: str, results: str = "") -> Path:
@@ -70,17 +70,17 @@ def find(name: str, results: str = "") -> Path:
         SettingError: there is none.
     """
     root = results_root(results)
-    there = kept(results)
-    if name == "latest" and there:
-        return there[-1].path
-    known = {each.path.absolute() for each in there}
+    entries = list_stored(results)
+    if name == "latest" and entries:
+        return entries[-1].path
+    paths = {entry.path.absolute() for entry in entries}
     for path in (Path(os.path.abspath(os.path.expanduser(name))), (root / name).absolute()):
         # other programs, too, keep a settings.json
-        if path in known or "strategy" in _read(path / "settings.json") or "cells" in _read(path / COMPARISON):
+        if path in paths or "strategy" in _read(path / "settings.json") or "cells" in _read(path / COMPARISON):
             return path
     raise SettingError(
-        f"no run and no comparison is called {shown(name)}{nearest(name, [each.name for each in there])}; `protosphere "
-        f"runs` lists those in {root}."
+        f"no run and no comparison is called {shown(name)}{nearest(name, [entry.name for entry in entries])}; "
+        f"`protosphere runs` lists those in {root}."
     )
 
 
@@ -119,15 +119,15 @@ def _runs_of(folder: Path) -> Iterator[RunFolder]:
             yield RunFolder(file.parent)
 
 
-def _run(folder: Path) -> Kept:
+def _run(folder: Path) -> StoredEntry:
     settings, status, summary = (_read(folder / f"{name}.json") for name in ("settings", "status", "summary"))
     state = str(status.get("state") or ("completed" if summary else "cut"))
-    if state in ("starting", "running") and not _held(folder):
+    if state in ("starting", "running") and not _is_held(folder):
         state = "cut"
     headline = (_of_today(folder, summary).get("headline") or status.get("headline") or {}).get("accuracy")
     rounds = f"{status.get('round', summary.get('rounds', '?'))}/{status.get('rounds', settings.get('rounds', '?'))}"
-    words = str(settings.get("strategy", "?")), str(settings.get("dataset", "?"))
-    return Kept(folder, *words, state, rounds, headline, _size(folder), _changed(folder))
+    labels = str(settings.get("strategy", "?")), str(settings.get("dataset", "?"))
+    return StoredEntry(folder, *labels, state, rounds, headline, _size(folder), _changed(folder))
 
 
 def _of_today(folder: Path, summary: dict[str, Any]) -> Mapping[str, Any]:
@@ -137,24 +137,24 @@ def _of_today(folder: Path, summary: dict[str, Any]) -> Mapping[str, Any]:
     return summary
 
 
-def _comparison(folder: Path) -> Kept:
+def _comparison(folder: Path) -> StoredEntry:
     cells = _read(folder / COMPARISON).get("cells", [])
     datasets = dict.fromkeys(str(cell["settings"].get("dataset", "?")) for cell in cells)
     done = sum(any(folder.glob(f"cells/{cell['name']}/*/summary.json")) for cell in cells)
-    state = "completed" if done == len(cells) else "running" if _held(folder) else "cut"
-    words = f"{len(cells)} cells", ", ".join(datasets)
-    return Kept(folder, *words, state, f"{done}/{len(cells)}", None, _size(folder), _changed(folder))
+    state = "completed" if done == len(cells) else "running" if _is_held(folder) else "cut"
+    labels = f"{len(cells)} cells", ", ".join(datasets)
+    return StoredEntry(folder, *labels, state, f"{done}/{len(cells)}", None, _size(folder), _changed(folder))
 
 
 def _read(path: Path) -> dict[str, Any]:
     """A JSON file; empty where it is missing or broken, since a list must show what is broken, too."""
     with suppress(OSError, ValueError):
-        found = json.loads(read_whole(path, LARGEST_RECORD))
-        return found if isinstance(found, dict) else {}
+        content = json.loads(read_whole(path, LARGEST_RECORD))
+        return content if isinstance(content, dict) else {}
     return {}
 
 
-def _held(folder: Path) -> bool:
+def _is_held(folder: Path) -> bool:
     lock = FileLock(folder / ".lock", timeout=0)
     try:
         # a folder without a lock is not to get one by being looked at

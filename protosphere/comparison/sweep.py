@@ -48,18 +48,19 @@ class Choice:
 
 
 def swept(
-    comparison: Comparison, asked: Sequence[str] = (), overrides: Mapping[str, Scalar] | None = None
+    comparison: Comparison, sweep_texts: Sequence[str] = (), overrides: Mapping[str, Scalar] | None = None
 ) -> Comparison:
     """The comparison with each method that reads a swept setting as one method for every choice of values.
 
     Args:
-        asked: such as `protonorm.gamma=3,10,30`; with them those of the comparison's file, which they replace by name.
+        sweep_texts: such as `protonorm.gamma=3,10,30`; with them those of the comparison's file, which they replace by
+            name.
         overrides: what `-c` says, for all methods.
 
     Raises:
         SettingError: a sweep is none, no method reads its setting, or the methods of a row share it.
     """
-    sweeps = dict(_of_file(comparison.sweep)) | dict(map(_of_words, asked))
+    sweeps = dict(_of_file(comparison.sweep)) | dict(map(_of_words, sweep_texts))
     if not sweeps:
         return comparison
     for name in sweeps:
@@ -75,19 +76,21 @@ def swept(
         )
     methods: list[Entry] = []
     read: set[str] = set()
-    known: set[str] = set()
+    setting_names: set[str] = set()
     for entry in comparison.methods:
         settings = _read(comparison, entry, sweeps, overrides or {})
-        known |= settings
-        own = {name: values for name, values in sweeps.items() if name in settings and name not in entry.settings}
-        read |= own.keys()
-        methods += _variants(entry, own) if own else [entry]
+        setting_names |= settings
+        method_sweeps = {
+            name: values for name, values in sweeps.items() if name in settings and name not in entry.settings
+        }
+        read |= method_sweeps.keys()
+        methods += _variants(entry, method_sweeps) if method_sweeps else [entry]
     if idle := sorted(sweeps.keys() - read):
-        hint = nearest(idle[0], sorted(known))
+        hint = nearest(idle[0], sorted(setting_names))
         raise SettingError(f"--sweep {idle[0]}{hint}: no method of this comparison reads it, or each has its own.")
     refuse_twice([entry.label for entry in methods])
     # by the method's own name, which none of its variants has
-    return replace(comparison, methods=tuple(methods), baseline=comparison.beside)
+    return replace(comparison, methods=tuple(methods), baseline=comparison.baseline_label)
 
 
 def _read(
@@ -96,33 +99,34 @@ def _read(
     """What a method reads in any row, by any choice of its own settings that are swept: they may decide it."""
     rows = [settings_of(comparison, row, entry, overrides) for row in comparison.rows]
     prefixes = load_method(str(entry.settings["strategy"])).settings
-    own = {n: values for n, values in sweeps.items() if n in rows[0] and n.rpartition(".")[0] in prefixes}
-    choices = [dict(zip(own, values, strict=True)) for values in itertools.product(*own.values())]
+    method_sweeps = {n: values for n, values in sweeps.items() if n in rows[0] and n.rpartition(".")[0] in prefixes}
+    choices = [dict(zip(method_sweeps, values, strict=True)) for values in itertools.product(*method_sweeps.values())]
     return {name for row in rows for choice in choices for name in settings_read(row | choice)}
 
 
-def tuned(comparison: Comparison, found: Sequence[Result]) -> tuple[Comparison, list[Result], list[Choice]]:
+def tuned(comparison: Comparison, cell_results: Sequence[Result]) -> tuple[Comparison, list[Result], list[Choice]]:
     """The comparison with each swept method once, its finished runs with those of what was chosen under its name, and
     what was chosen."""
     groups = {
-        entry.of: [each.label for each in comparison.methods if each.of == entry.of] for entry in comparison.methods
+        entry.of: [variant.label for variant in comparison.methods if variant.of == entry.of]
+        for entry in comparison.methods
     }
     groups.pop("", None)
     if not groups:
-        return comparison, list(found), []
-    choices = [_choice(comparison, found, row.label, of, groups[of]) for row in comparison.rows for of in groups]
+        return comparison, list(cell_results), []
+    choices = [_choice(comparison, cell_results, row.label, of, groups[of]) for row in comparison.rows for of in groups]
     of_label = {entry.label: entry.of for entry in comparison.methods}
-    chosen = {(each.row, each.chosen) for each in choices}
-    kept = [
-        replace(each, cell=replace(each.cell, method=of)) if of else each
-        for each in found
-        if not (of := of_label[each.cell.method]) or (each.cell.row, each.cell.method) in chosen
+    chosen = {(choice.row, choice.chosen) for choice in choices}
+    chosen_results = [
+        replace(cell_result, cell=replace(cell_result.cell, method=of)) if of else cell_result
+        for cell_result in cell_results
+        if not (of := of_label[cell_result.cell.method]) or (cell_result.cell.row, cell_result.cell.method) in chosen
     ]
     once = dict.fromkeys(entry.of or entry.label for entry in comparison.methods)
     plain = {
         entry.of or entry.label: replace(entry, label=entry.of or entry.label, of="") for entry in comparison.methods
     }
-    return replace(comparison, methods=tuple(plain[label] for label in once)), kept, choices
+    return replace(comparison, methods=tuple(plain[label] for label in once)), chosen_results, choices
 
 
 def _of_words(text: str) -> tuple[str, list[Scalar]]:
@@ -144,30 +148,32 @@ def _of_file(table: Any, prefix: str = "") -> Iterator[tuple[str, list[Scalar]]]
             yield _sweep(prefix + name, values, f"`{prefix}{name}` in [sweep] is {shown(values)}")
 
 
-def _sweep(name: str, values: Any, told: str) -> tuple[str, list[Scalar]]:
+def _sweep(name: str, values: Any, problem: str) -> tuple[str, list[Scalar]]:
     if not name or not isinstance(values, list) or len(values) < 2:
         raise SettingError(
-            f"{told}, but it is a setting and two values or more, strings in double quotes, as in "
+            f"{problem}, but it is a setting and two values or more, strings in double quotes, as in "
             "'protonorm.gamma=3,10,30'."
         )
     if any(not isinstance(value, bool | int | float | str) for value in values):
-        raise SettingError(f"{told}, but a value is a number, true, false or a string.")
+        raise SettingError(f"{problem}, but a value is a number, true, false or a string.")
     refuse_twice([shown(value) for value in values])
     return name, values
 
 
-def _variants(entry: Entry, own: Mapping[str, Sequence[Scalar]]) -> list[Entry]:
-    made = []
-    for values in itertools.product(*own.values()):
-        settings = dict(zip(own, values, strict=True))
-        words = ", ".join(f"{name.rpartition('.')[2]} = {value}" for name, value in settings.items())
-        made.append(replace(entry, label=f"{entry.label}, {words}", settings=entry.settings | settings, of=entry.label))
-    return made
+def _variants(entry: Entry, sweeps: Mapping[str, Sequence[Scalar]]) -> list[Entry]:
+    variants = []
+    for values in itertools.product(*sweeps.values()):
+        settings = dict(zip(sweeps, values, strict=True))
+        label = ", ".join(f"{name.rpartition('.')[2]} = {value}" for name, value in settings.items())
+        variants.append(
+            replace(entry, label=f"{entry.label}, {label}", settings=entry.settings | settings, of=entry.label)
+        )
+    return variants
 
 
-def _choice(comparison: Comparison, found: Sequence[Result], row: str, of: str, labels: Sequence[str]) -> Choice:
-    runs = by_method(found, row, comparison)
-    tried = {label: spread([each.validation for each in runs[label]]) for label in labels}
+def _choice(comparison: Comparison, cell_results: Sequence[Result], row: str, of: str, labels: Sequence[str]) -> Choice:
+    runs = by_method(cell_results, row, comparison)
+    tried = {label: spread([cell_result.validation for cell_result in runs[label]]) for label in labels}
     return Choice(row, of, tried, best_of(tried, len(comparison.seeds)))
 
 

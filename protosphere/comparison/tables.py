@@ -54,25 +54,29 @@ class Grid:
 
 
 def grids(
-    comparison: Comparison, scaled: Sequence[str], found: Sequence[Result], choices: Sequence[Choice] = ()
+    comparison: Comparison, scaled: Sequence[str], cell_results: Sequence[Result], choices: Sequence[Choice] = ()
 ) -> list[Grid]:
     """The accuracies, the differences to the baseline where there is another method, what a sweep has tried, the bytes.
 
     Args:
         scaled: what was made smaller, in words; shown under every table.
-        choices: what was chosen of methods that were swept; comparison and found have these once, see `tuned`.
+        choices: what was chosen of methods that were swept; comparison and cell_results have these once, see `tuned`.
     """
     if scaled and comparison.paper:
         comparison = replace(comparison, paper=())
         scaled = [*scaled, "the paper's figures are left out: they are of its own settings, unscaled"]
-    beside = [(each.cell, each.summary["companion"]) for each in found if "companion" in each.summary]
-    told = dict.fromkeys(f"{cell.row}, {cell.method}: with {companion}" for cell, companion in beside)
-    notes = [*scaled, *told, *map(_chosen, choices), *([comparison.note] if comparison.note else [])]
+    companions = [
+        (cell_result.cell, cell_result.summary["companion"])
+        for cell_result in cell_results
+        if "companion" in cell_result.summary
+    ]
+    companion_notes = dict.fromkeys(f"{cell.row}, {cell.method}: with {companion}" for cell, companion in companions)
+    notes = [*scaled, *companion_notes, *map(_chosen, choices), *([comparison.note] if comparison.note else [])]
     notes += ["epochs scaled by --equal-steps"] if comparison.equal_steps else []
-    notes += _different_budgets(comparison, found)
-    apart = [_differences(comparison, notes, found)] if len(comparison.methods) > 1 else []
+    notes += _different_budgets(comparison, cell_results)
+    apart = [_differences(comparison, notes, cell_results)] if len(comparison.methods) > 1 else []
     tried = [_tried(comparison, scaled, choices)] if choices else []
-    return [_accuracies(comparison, notes, found), *apart, *tried, _bytes(comparison, notes, found)]
+    return [_accuracies(comparison, notes, cell_results), *apart, *tried, _bytes(comparison, notes, cell_results)]
 
 
 def console(grid: Grid) -> Table:
@@ -88,9 +92,9 @@ def console(grid: Grid) -> Table:
 def markdown(grids: Sequence[Grid]) -> str:
     """GitHub's tables, what stands out in bold."""
 
-    def cell(shown: Shown) -> str:
-        text = re.sub(r"[\\|*<`]", r"\\\g<0>", shown.text)
-        return f"**{text}**" if shown.best else text
+    def cell(content: Shown) -> str:
+        text = re.sub(r"[\\|*<`]", r"\\\g<0>", content.text)
+        return f"**{text}**" if content.best else text
 
     parts = []
     for grid in grids:
@@ -107,7 +111,7 @@ def latex(grids: Sequence[Grid]) -> str:
     for grid in grids:
         rows = [" & ".join(_tex(cell) for cell in line) + r" \\" for line in grid.lines]
         head = " & ".join(_tex(Shown(name)) for name in grid.head) + r" \\"
-        caption = " ".join(f"{_escaped(words.rstrip('.'))}." for words in (grid.title, *grid.notes))
+        caption = " ".join(f"{_escaped(sentence.rstrip('.'))}." for sentence in (grid.title, *grid.notes))
         parts.append(
             "\n".join(
                 [
@@ -128,20 +132,23 @@ def latex(grids: Sequence[Grid]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _accuracies(comparison: Comparison, notes: Sequence[str], found: Sequence[Result]) -> Grid:
+def _accuracies(comparison: Comparison, notes: Sequence[str], cell_results: Sequence[Result]) -> Grid:
     seeds = len(comparison.seeds)
     columns = {}
     for row in comparison.rows:
-        runs = by_method(found, row.label, comparison)
+        runs = by_method(cell_results, row.label, comparison)
         for index, metric in enumerate(comparison.metrics):
-            spreads = {method: spread([each.values[index] for each in own]) for method, own in runs.items()}
-            best = ahead(by_seed(found, row.label, index, comparison))
+            spreads = {
+                method: spread([cell_result.values[index] for cell_result in method_results])
+                for method, method_results in runs.items()
+            }
+            best = ahead(by_seed(cell_results, row.label, index, comparison))
             cells = {method: Shown(accuracy(value, seeds), method == best) for method, value in spreads.items()}
-            cells[FLOOR] = Shown(accuracy(floor(found, row.label), seeds))
+            cells[FLOOR] = Shown(accuracy(floor(cell_results, row.label), seeds))
             printed = {
-                each.method: f"{each.accuracy:.{DIGITS}f}"
-                for each in comparison.paper
-                if (each.row, each.metric) == (row.label, str(metric))
+                paper_figure.method: f"{paper_figure.accuracy:.{DIGITS}f}"
+                for paper_figure in comparison.paper
+                if (paper_figure.row, paper_figure.metric) == (row.label, str(metric))
             }
             name = f"{row.label} ({metric})" if len(comparison.metrics) > 1 else row.label
             columns[name] = Column(cells, printed)
@@ -155,49 +162,49 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], found: Sequence[Re
     return _laid_out(title, columns, [*(method.label for method in comparison.methods), FLOOR], notes)
 
 
-def _differences(comparison: Comparison, notes: Sequence[str], found: Sequence[Result]) -> Grid:
+def _differences(comparison: Comparison, notes: Sequence[str], cell_results: Sequence[Result]) -> Grid:
     columns = {}
     for row in comparison.rows:
         for index, metric in enumerate(comparison.metrics):
-            own = differences(found, row.label, index, comparison)
+            differences_by_method = differences(cell_results, row.label, index, comparison)
             name = f"{row.label} ({metric})" if len(comparison.metrics) > 1 else row.label
-            columns[name] = Column({method: _apart(each) for method, each in own.items()})
+            columns[name] = Column({method: _apart(difference) for method, difference in differences_by_method.items()})
     if len(comparison.seeds) > 1:
-        told = [
+        seed_notes = [
             f"in brackets: the {100 * CONFIDENCE:g} % interval over seeds by Student's t; bold where it leaves zero "
             "out, else with how many seeds it would, if mean and spread stayed as they are"
         ]
     else:
-        told = ["of one seed there is no interval: what differs may be chance"]
+        seed_notes = ["of one seed there is no interval: what differs may be chance"]
     title = (
-        f"{comparison.title or comparison.name}: difference to {comparison.beside} in points of accuracy "
+        f"{comparison.title or comparison.name}: difference to {comparison.baseline_label} in points of accuracy "
         f"({', '.join(map(str, comparison.metrics))}), seed by seed"
     )
-    methods = [method.label for method in comparison.methods if method.label != comparison.beside]
-    return _laid_out(title, columns, methods, [*notes, *told])
+    methods = [method.label for method in comparison.methods if method.label != comparison.baseline_label]
+    return _laid_out(title, columns, methods, [*notes, *seed_notes])
 
 
 def _chosen(choice: Choice) -> str:
     where = f"{choice.row}, {choice.method}"
     if not choice.chosen:
         return f"{where}: nothing is chosen while runs of its sweep are missing"
-    words = f"{where}: {choice.values(choice.chosen)}, chosen on validation samples among {len(choice.tried)}"
-    others = [choice.values(label) for label in choice.ties if label != choice.chosen]
-    return f"{words}; equal to {'; '.join(others)}: the first of equals stands" if others else words
+    text = f"{where}: {choice.values(choice.chosen)}, chosen on validation samples among {len(choice.tried)}"
+    ties = [choice.values(label) for label in choice.ties if label != choice.chosen]
+    return f"{text}; equal to {'; '.join(ties)}: the first of equals stands" if ties else text
 
 
-def _different_budgets(comparison: Comparison, found: Sequence[Result]) -> list[str]:
+def _different_budgets(comparison: Comparison, cell_results: Sequence[Result]) -> list[str]:
     """A sentence for each row whose methods trained more or less than each other."""
     notes = []
     remedy = "--equal-steps scales epochs so that they do not"
     if comparison.equal_steps:
         remedy = f"left over: {left_over(str(entry.settings['strategy']) for entry in comparison.methods)}"
     for row in comparison.rows:
-        runs_by_method = by_method(found, row.label, comparison)
+        runs_by_method = by_method(cell_results, row.label, comparison)
         steps = {method: mean.mean for method, runs in runs_by_method.items() if (mean := _mean_steps(runs))}
         if differ(list(steps.values())):
-            words = ", ".join(f"{method} {count:.4g}" for method, count in steps.items())
-            notes.append(f"{row.label}: budgets differ, in gradient steps a client and round: {words}; {remedy}")
+            steps_text = ", ".join(f"{method} {count:.4g}" for method, count in steps.items())
+            notes.append(f"{row.label}: budgets differ, in gradient steps a client and round: {steps_text}; {remedy}")
     return notes
 
 
@@ -222,36 +229,44 @@ def _tried(comparison: Comparison, scaled: Sequence[str], choices: Sequence[Choi
         columns[choice.row] = Column({**before.cells, **cells})
     names = list(dict.fromkeys(label for choice in choices for label in choice.tried))
     title = f"{comparison.title or comparison.name}: the sweep's accuracy on validation samples in %"
-    told = "bold: chosen, in each row for itself; the test samples played no part"
-    return _laid_out(title, columns, names, [*scaled, told])
+    legend = "bold: chosen, in each row for itself; the test samples played no part"
+    return _laid_out(title, columns, names, [*scaled, legend])
 
 
-def _apart(each: Difference | None) -> Shown:
+def _apart(difference: Difference | None) -> Shown:
     """`+1.20 [+0.40, +2.00]`, or `+0.10 [-0.80, +1.00], 41 seeds`."""
-    if each is None:
+    if difference is None:
         return Shown(NONE)
-    if each.low is None or each.high is None:
-        return Shown(_points(each.mean))
-    words = f"{_points(each.mean)} [{_points(each.low)}, {_points(each.high)}]"
-    if each.apart:
-        return Shown(words, best=True)
-    return Shown(f"{words}, {f'{each.needed} seeds' if each.needed else f'> {MOST_SEEDS} seeds'}")
+    if difference.low is None or difference.high is None:
+        return Shown(_points(difference.mean))
+    text = f"{_points(difference.mean)} [{_points(difference.low)}, {_points(difference.high)}]"
+    if difference.apart:
+        return Shown(text, best=True)
+    return Shown(f"{text}, {f'{difference.needed} seeds' if difference.needed else f'> {MOST_SEEDS} seeds'}")
 
 
 def _points(share: float) -> str:
     return f"{100 * share:+.{DIGITS}f}"
 
 
-def _bytes(comparison: Comparison, notes: Sequence[str], found: Sequence[Result]) -> Grid:
+def _bytes(comparison: Comparison, notes: Sequence[str], cell_results: Sequence[Result]) -> Grid:
     columns = {}
     target = comparison.target
     for row in comparison.rows:
-        runs = by_method(found, row.label, comparison)
-        columns[f"{row.label}, whole run"] = Column({name: Shown(_whole(own)) for name, own in runs.items()})
-        columns[f"{row.label}, M a round"] = Column({name: Shown(_millions(own)) for name, own in runs.items()})
-        columns[f"{row.label}, steps"] = Column({name: Shown(_steps(own)) for name, own in runs.items()})
+        runs = by_method(cell_results, row.label, comparison)
+        columns[f"{row.label}, whole run"] = Column(
+            {name: Shown(_format_bytes(method_results)) for name, method_results in runs.items()}
+        )
+        columns[f"{row.label}, M a round"] = Column(
+            {name: Shown(_millions(method_results)) for name, method_results in runs.items()}
+        )
+        columns[f"{row.label}, steps"] = Column(
+            {name: Shown(_steps(method_results)) for name, method_results in runs.items()}
+        )
         if target is not None:
-            reached = {name: Shown(_to_target(own, len(comparison.seeds))) for name, own in runs.items()}
+            reached = {
+                name: Shown(_to_target(method_results, len(comparison.seeds))) for name, method_results in runs.items()
+            }
             columns[f"{row.label}, to {100 * target:g} %"] = Column(reached)
     notes = [
         *notes,
@@ -275,24 +290,24 @@ def accuracy(value: Spread | None, seeds: int) -> str:
     return percent(value.mean) + within + (f" ({value.seeds} of {seeds} seeds)" if value.seeds < seeds else "")
 
 
-def floor(found: Sequence[Result], row: str) -> Spread | None:
+def floor(cell_results: Sequence[Result], row: str) -> Spread | None:
     """The majority-class floor of a row: of each seed the mean over methods, each of which measures it in its round."""
     by_seed: dict[int, list[float]] = {}
-    for each in found:
-        if each.cell.row == row and each.floor is not None:
-            by_seed.setdefault(each.cell.seed, []).append(each.floor)
+    for cell_result in cell_results:
+        if cell_result.cell.row == row and cell_result.floor is not None:
+            by_seed.setdefault(cell_result.cell.seed, []).append(cell_result.floor)
     return spread([sum(values) / len(values) for values in by_seed.values()])
 
 
-def _whole(runs: Sequence[Result]) -> str:
-    return _pair([(each.payload, each.wire) for each in runs])
+def _format_bytes(runs: Sequence[Result]) -> str:
+    return _pair([(cell_result.payload, cell_result.wire) for cell_result in runs])
 
 
 def _millions(runs: Sequence[Result]) -> str:
     """Values of payload a round, where each has four bytes."""
-    if not runs or any(_format(each) != "float32" for each in runs):
+    if not runs or any(_format(cell_result) != "float32" for cell_result in runs):
         return NONE
-    values = [each.payload / 4 / max(each.summary["rounds"], 1) for each in runs]
+    values = [cell_result.payload / 4 / max(cell_result.summary["rounds"], 1) for cell_result in runs]
     return f"{sum(values) / len(values) / 1e6:.4g}"
 
 
@@ -301,18 +316,18 @@ def _format(run: Result) -> str:
 
 
 def _to_target(runs: Sequence[Result], seeds: int) -> str:
-    reached = [each.reached for each in runs if each.reached]
+    reached = [reach.reached for reach in runs if reach.reached]
     if not reached:
         return NONE
-    rounds = sum(each.of_round for each in reached) / len(reached)
+    rounds = sum(reach.of_round for reach in reached) / len(reached)
     some = f" ({len(reached)} of {seeds} seeds)" if len(reached) < seeds else ""
-    return f"{_pair([(each.payload, each.wire) for each in reached])}, round {rounds:.3g}{some}"
+    return f"{_pair([(reach.payload, reach.wire) for reach in reached])}, round {rounds:.3g}{some}"
 
 
 def _pair(sizes: Sequence[tuple[int, int]]) -> str:
     if not sizes:
         return NONE
-    return " / ".join(readable_size(round(sum(each) / len(sizes))) for each in zip(*sizes, strict=True))
+    return " / ".join(readable_size(round(sum(amounts) / len(sizes))) for amounts in zip(*sizes, strict=True))
 
 
 def _laid_out(title: str, columns: Mapping[str, Column], names: Sequence[str], notes: Sequence[str]) -> Grid:
@@ -328,18 +343,18 @@ def _laid_out(title: str, columns: Mapping[str, Column], names: Sequence[str], n
         paper = {method: any(method in column.printed for column in columns.values()) for method in names}
         down = {name: [(column, method, paper[method]) for method in names] for name, column in columns.items()}
     head = ["", *(part for name, printed in paper.items() for part in ([name, PAPER] if printed else [name]))]
-    lines = [[Shown(name), *(part for each in line for part in _parts(*each))] for name, line in down.items()]
+    lines = [[Shown(name), *(part for cell in line for part in _parts(*cell))] for name, line in down.items()]
     return Grid(title, head, lines, notes)
 
 
 def _parts(column: Column, method: str, with_paper: bool) -> list[Shown]:
-    own = [column.cells.get(method, Shown(NONE))]
-    return [*own, Shown(column.printed.get(method, ""))] if with_paper else own
+    cells = [column.cells.get(method, Shown(NONE))]
+    return [*cells, Shown(column.printed.get(method, ""))] if with_paper else cells
 
 
-def _tex(shown: Shown) -> str:
-    text = _escaped(shown.text)
-    return rf"\textbf{{{text}}}" if shown.best else text
+def _tex(content: Shown) -> str:
+    text = _escaped(content.text)
+    return rf"\textbf{{{text}}}" if content.best else text
 
 
 def _escaped(text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from protosphere.comparison.budget import equal_epochs
 from protosphere.comparison.plan import Comparison, Entry, Row
-from protosphere.comparison.scale import Scaled, checked_scale, said, scaled
+from protosphere.comparison.scale import Scaled, checked_scale, describe_scaling, scaled
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.home import home
@@ -73,7 +73,7 @@ def cells(
     _refuse_overrides(comparison, overrides)
     _refuse_unread(comparison, overrides)
     placed = _Places(data)
-    found = []
+    combinations = []
     for row in comparison.rows:
         settings_by_method = {
             method.label: settings_of(comparison, row, method, overrides) for method in comparison.methods
@@ -82,21 +82,21 @@ def cells(
             settings_by_method = equal_epochs(settings_by_method)
         for method in comparison.methods:
             for seed in comparison.seeds:
-                found.append((row, method, seed, placed.put(settings_by_method[method.label] | {"seed": seed})))
+                combinations.append((row, method, seed, placed.put(settings_by_method[method.label] | {"seed": seed})))
     placed.refuse_idle()
-    _refuse_missing([(row, settings) for row, _, seed, settings in found if seed == comparison.seeds[0]])
+    _refuse_missing([(row, settings) for row, _, seed, settings in combinations if seed == comparison.seeds[0]])
     smaller = _Smaller(checked_scale(scale), comparison.seeds)
-    made = []
-    for row, method, seed, settings in found:
+    new_cells = []
+    for row, method, seed, settings in combinations:
         changed = smaller.of(settings)
         name = "-".join(_slug(part) for part in (row.label, method.label, f"seed{seed}"))
-        words = said(scale, changed.changes) if scale < 1 else ""
-        made.append(Cell(name, row.label, method.label, seed, changed.settings, words))
-    names = [cell.name for cell in made]
+        scaling = describe_scaling(scale, changed.changes) if scale < 1 else ""
+        new_cells.append(Cell(name, row.label, method.label, seed, changed.settings, scaling))
+    names = [cell.name for cell in new_cells]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise SettingError(f"two cells would have the folder {twice}: give rows and methods labels that differ more.")
-    checked = [_checked(cell) for cell in made]
+    checked = [_checked(cell) for cell in new_cells]
     swept = {entry.label for entry in comparison.methods if entry.of}
     for cell in checked:
         if cell.method in swept and not float(cell.settings["validation-share"]) > 0:
@@ -119,16 +119,16 @@ def settings_of(
     strategy = plugins.absolute(str(method.settings["strategy"]))
     prefixes = load_method(strategy).settings
 
-    def own(settings: Mapping[str, Scalar]) -> RunConfig:
+    def drop_foreign(settings: Mapping[str, Scalar]) -> RunConfig:
         return {n: v for n, v in settings.items() if "." not in n or n.rpartition(".")[0] in prefixes}
 
     base = read_preset(row.dataset.base) if row.dataset.base else {}
     partition = row.partition.settings if row.partition else {}
     merged: RunConfig = dict(known_settings(strategy))
     for layer in (base, comparison.settings, row.dataset.settings, partition):
-        merged = laid_over(merged, own(layer))
+        merged = laid_over(merged, drop_foreign(layer))
     merged |= method.settings
-    merged = laid_over(merged, own(overrides or {}))
+    merged = laid_over(merged, drop_foreign(overrides or {}))
     merged["strategy"] = strategy
     merged["clients"] = merged["clients"] or DEFAULT_CLIENTS
     return merged
@@ -142,8 +142,8 @@ def scaled_words(cells: Sequence[Cell]) -> list[str]:
             methods.setdefault((cell.row, cell.scaled), []).append(cell.method)
     rows = [row for row, _ in methods]
     return [
-        f"{row} ({', '.join(dict.fromkeys(own))}): {words}" if rows.count(row) > 1 else f"{row}: {words}"
-        for (row, words), own in methods.items()
+        f"{row} ({', '.join(dict.fromkeys(row_methods))}): {text}" if rows.count(row) > 1 else f"{row}: {text}"
+        for (row, text), row_methods in methods.items()
     ]
 
 
@@ -158,15 +158,15 @@ def toml(settings: Mapping[str, Scalar]) -> str:
 
 def not_default(settings: Mapping[str, Scalar]) -> RunConfig:
     """The settings that differ from their defaults."""
-    known = known_settings(settings.get("strategy", ""))
-    return {name: value for name, value in settings.items() if known.get(name) != value}
+    defaults = known_settings(settings.get("strategy", ""))
+    return {name: value for name, value in settings.items() if defaults.get(name) != value}
 
 
 def _refuse_overrides(comparison: Comparison, overrides: Mapping[str, Scalar]) -> None:
-    known = known_settings()
+    defaults = known_settings()
     for entry in comparison.methods:
-        known |= known_settings(entry.settings["strategy"])
-    refuse_unknown(overrides, known)
+        defaults |= known_settings(entry.settings["strategy"])
+    refuse_unknown(overrides, defaults)
     for name, remedy in {
         "strategy": "--methods",
         "seed": "--seeds",
@@ -207,26 +207,26 @@ class _Places:
     def __init__(self, data: Mapping[str, str]):
         self._data = {name: os.path.abspath(Path(place).expanduser()) for name, place in data.items()}
         self._used: set[str] = set()
-        self._seen: set[str] = set()
+        self._dataset_names: set[str] = set()
 
     def put(self, settings: RunConfig) -> RunConfig:
         """The settings with their data set, or those of its domains that are named, replaced."""
         dataset = str(settings["dataset"])
-        whole = [dataset] if dataset in self._data or short_name(dataset) in self._data else list(listed(dataset))
-        return settings | {"dataset": ",".join(map(self._place, whole))}
+        datasets = [dataset] if dataset in self._data or short_name(dataset) in self._data else list(listed(dataset))
+        return settings | {"dataset": ",".join(map(self._place, datasets))}
 
     def refuse_idle(self) -> None:
         """A name that no cell has is a slip."""
         for name in self._data:
             if name not in self._used:
-                there = sorted(self._seen)
+                names = sorted(self._dataset_names)
                 raise SettingError(
-                    f"--data has {shown(name)}{nearest(name, there)}, but the comparison's data sets are "
-                    f"{', '.join(there)}."
+                    f"--data has {shown(name)}{nearest(name, names)}, but the comparison's data sets are "
+                    f"{', '.join(names)}."
                 )
 
     def _place(self, item: str) -> str:
-        self._seen.add(short_name(item))
+        self._dataset_names.add(short_name(item))
         for name in (item, short_name(item)):
             if name in self._data:
                 self._used.add(name)
@@ -236,10 +236,10 @@ class _Places:
         return item
 
 
-def _refuse_missing(found: Sequence[tuple[Row, RunConfig]]) -> None:
+def _refuse_missing(row_settings: Sequence[tuple[Row, RunConfig]]) -> None:
     """Open every data set once; name all that cannot be had, and how to get them."""
     opened: dict[str, str] = {}
-    for row, settings in found:
+    for row, settings in row_settings:
         checked = read_settings(settings).settings
         spec = data_spec(checked, checked.clients)
         key = f"{spec.dataset} {spec.image_size} {spec.columns} {spec.classes}"
@@ -251,7 +251,7 @@ def _refuse_missing(found: Sequence[tuple[Row, RunConfig]]) -> None:
             opened[key] = ""
         except DataError as error:
             opened[key] = _missing(row.dataset, checked.dataset, str(error))
-    lacking = [words for words in opened.values() if words]
+    lacking = [problem for problem in opened.values() if problem]
     if lacking:
         raise SettingError(
             f"{'; '.join(dict.fromkeys(lacking))}. Nothing was started; --datasets runs the rows whose data are here."
@@ -262,12 +262,12 @@ def _missing(entry: Entry, dataset: str, reason: str) -> str:
     """What is missing, why, and how to get it."""
     items = listed(dataset)
     ids = [HUB[item][0] for item in items if item in HUB]
-    there = f" (on the Hugging Face hub: {', '.join(ids)})" if ids else ""
-    wanted = next((item for item in items if item in HUB), None) or next(
+    hub_hint = f" (on the Hugging Face hub: {', '.join(ids)})" if ids else ""
+    missing_item = next((item for item in items if item in HUB), None) or next(
         (item for item in items if is_path(item) and not Path(item).expanduser().exists()), items[0]
     )
-    how = entry.missing or f"put it in a folder and say --data {short_name(wanted)}=FOLDER"
-    return f"the data set of {entry.label}{there} cannot be had: {reason.rstrip('.')}; {how.rstrip('.')}"
+    how = entry.missing or f"put it in a folder and say --data {short_name(missing_item)}=FOLDER"
+    return f"the data set of {entry.label}{hub_hint} cannot be had: {reason.rstrip('.')}; {how.rstrip('.')}"
 
 
 class _Smaller:
@@ -276,30 +276,32 @@ class _Smaller:
     def __init__(self, scale: float, seeds: Sequence[int]):
         self._scale = scale
         self._seeds = seeds
-        self._known: dict[str, Scaled] = {}
+        self._scaled_by_key: dict[str, Scaled] = {}
 
     def of(self, settings: RunConfig) -> Scaled:
         if self._scale == 1:
             return Scaled(settings, {})
         key = json.dumps({name: value for name, value in settings.items() if name != "seed"}, sort_keys=True)
-        if key not in self._known:
-            self._known[key] = scaled(settings, self._scale, self._seeds)
-        return replace(self._known[key], settings=self._known[key].settings | {"seed": settings["seed"]})
+        if key not in self._scaled_by_key:
+            self._scaled_by_key[key] = scaled(settings, self._scale, self._seeds)
+        return replace(
+            self._scaled_by_key[key], settings=self._scaled_by_key[key].settings | {"seed": settings["seed"]}
+        )
 
 
 def _checked(cell: Cell) -> Cell:
     """The cell with all that `protosphere run` would make of its settings: absolute paths, floats for ints."""
-    asked = {name: value for name, value in cell.settings.items() if name not in PLACES}
+    cell_settings = {name: value for name, value in cell.settings.items() if name not in PLACES}
     try:
-        planned = plan(more=asked)
+        planned = plan(more=cell_settings)
     except (SettingError, DataError, ModelError) as error:
         raise type(error)(f"{cell.title}: {error}") from None
     settings = {name: value for name, value in planned.run_config.items() if name not in PLACES}
     return replace(cell, settings=settings)
 
 
-def _slug(words: str) -> str:
+def _slug(text: str) -> str:
     # an ablation's "λ_S = 0" must not look like "λ_E = 0"
-    named = words.replace("λ", "lambda").replace("β", "beta").replace("α", "alpha").replace("γ", "gamma")
+    named = text.replace("λ", "lambda").replace("β", "beta").replace("α", "alpha").replace("γ", "gamma")
     # a number keeps its point
     return plain_name(named.lower(), 60, sign=".")

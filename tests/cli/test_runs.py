@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from protosphere.cli.main import app
 from protosphere.comparison.runs import Gain, figures, gain
-from protosphere.comparison.stored_runs import kept
+from protosphere.comparison.stored_runs import list_stored
 from protosphere.core.home import stores
 from protosphere.record.folder import RunFolder
 from protosphere.reports.results import read_results
@@ -37,7 +37,7 @@ def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):
     (cut / "summary.json").unlink()
     status = json.loads((cut / "status.json").read_text())
     (cut / "status.json").write_text(json.dumps(status | {"state": "running", "round": 1}))
-    found = {each.path: each for each in kept(str(first.parent))}
+    found = {each.path: each for each in list_stored(str(first.parent))}
     assert {path: each.state for path, each in found.items()} == {first: "completed", other: "completed", cut: "cut"}
     sizes = [
         path.stat().st_size for place in (first, stores(first.name)) for path in place.rglob("*") if path.is_file()
@@ -49,7 +49,7 @@ def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):
     assert f"{100 * headline:.2f}" in next(line for line in shown.splitlines() if first.name in line)
     assert "cut 1/2" in next(line for line in shown.splitlines() if cut.name in line)
     with FileLock(cut / ".lock"):
-        assert next(each.state for each in kept(str(first.parent)) if each.path == cut) == "running"
+        assert next(each.state for each in list_stored(str(first.parent)) if each.path == cut) == "running"
 
 
 def test_the_headline_of_an_earlier_versions_run_is_that_of_its_report(three):
@@ -61,11 +61,11 @@ def test_the_headline_of_an_earlier_versions_run_is_that_of_its_report(three):
     summary["headline"]["accuracy"] = 0.0123
     del summary["digest"]
     (folder / "summary.json").write_text(json.dumps(summary))
-    found = {each.path: each.headline for each in kept(str(folder.parent))}
+    found = {each.path: each.headline for each in list_stored(str(folder.parent))}
     assert found[folder] == right == read_results(folder).summary["headline"]["accuracy"]
     # what is broken is listed as it is
     (folder / "metrics.jsonl").write_text("{\n")
-    assert {each.path: each.headline for each in kept(str(folder.parent))}[folder] == 0.0123
+    assert {each.path: each.headline for each in list_stored(str(folder.parent))}[folder] == 0.0123
 
 
 @pytest.mark.parametrize(("width", "most"), [("80", 16), ("200", 24)])
@@ -97,7 +97,7 @@ def test_what_is_broken_is_listed_too(three):
     (three[0] / "settings.json").write_text("{")
     (three[0] / "summary.json").unlink()
     (three[0] / "status.json").unlink()
-    assert next(each for each in kept(str(three[0].parent)) if each.path == three[0]).what == "?"
+    assert next(each for each in list_stored(str(three[0].parent)) if each.path == three[0]).what == "?"
 
 
 def test_deleted_runs_take_their_clients_models_along_and_nothing_else(three):
@@ -170,7 +170,7 @@ def test_a_comparison_is_one_entry_and_goes_as_one(three, tmp_path):
     shutil.copytree(three[0], inside)
     cell = {"name": "a", "settings": run.settings()}
     (folder / "comparison.json").write_text(json.dumps({"cells": [cell, cell | {"name": "b"}]}))
-    (found,) = kept(str(tmp_path))
+    (found,) = list_stored(str(tmp_path))
     assert (found.comparison, found.state, found.rounds, found.what) == (True, "cut", "1/2", "2 cells")
     assert asked("delete", folder.name, "--yes", "--results", str(tmp_path)).exit_code == 0
     assert not folder.exists()

@@ -198,8 +198,8 @@ def test_a_strange_name_leads_to_no_strangers_files(folder, made, home):
 
 
 def test_two_processes_do_not_share_a_folder(folder):
-    again = ComparisonFolder(folder.path).held()
-    with folder.held(), pytest.raises(SettingError, match="is being written by a comparison that has not ended"):
+    again = ComparisonFolder(folder.path).hold()
+    with folder.hold(), pytest.raises(SettingError, match="is being written by a comparison that has not ended"):
         again.__enter__()
-    with ComparisonFolder(folder.path).held():
+    with ComparisonFolder(folder.path).hold():
         assert (folder.path / ".lock").exists()

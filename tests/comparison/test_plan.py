@@ -229,8 +229,8 @@ def test_a_metric_is_written_as_it_is_read_and_no_other_is_one():
 
 def test_the_baseline_is_the_one_named_else_local_else_the_first():
     found = chosen(load(), methods="fedproto,local,protonorm")
-    assert found.beside == "local"
-    assert chosen(load(), methods="fedproto,protonorm").beside == "fedproto"
-    assert chosen(load(), methods="fedproto,local", baseline="FEDPROTO").beside == "fedproto"
+    assert found.baseline_label == "local"
+    assert chosen(load(), methods="fedproto,protonorm").baseline_label == "fedproto"
+    assert chosen(load(), methods="fedproto,local", baseline="FEDPROTO").baseline_label == "fedproto"
     with pytest.raises(SettingError, match=r"--baseline .*`fedproto`"):
         chosen(load(), methods="fedproto,local", baseline="fedprot")

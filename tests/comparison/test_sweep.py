@@ -42,7 +42,7 @@ def test_methods_that_read_a_setting_become_one_a_choice_of_values():
         f"{name}, learning-rate = {rate}" for name in ("local", "protonorm") for rate in (0.01, 0.1)
     ]
     # and the baseline is the method, whatever was chosen of it
-    assert plan("learning-rate=0.01,0.1").beside == "local"
+    assert plan("learning-rate=0.01,0.1").baseline_label == "local"
 
 
 def test_a_file_s_sweep_is_replaced_by_the_command_line_s():

@@ -4,7 +4,7 @@ import pytest
 
 from protosphere.comparison import trials as compare_cells
 from protosphere.comparison.plan import Comparison, Entry
-from protosphere.comparison.scale import said, scaled
+from protosphere.comparison.scale import describe_scaling, scaled
 from protosphere.comparison.trials import cells, not_default, scaled_words, settings_of, toml
 from protosphere.core.errors import SettingError
 from protosphere.core.home import home
@@ -158,7 +158,8 @@ def test_rounds_rows_and_clients_shrink_in_proportion():
     found = scaled(whole(), 0.25, [0])
     assert [found.settings[name] for name in ("rounds", "max-samples", "clients")] == [75, 449, 5]
     assert found.changes == {"rounds": (75, 300), "rows": (449, 1797), "clients": (5, 20)}
-    assert said(0.25, found.changes) == "scaled by 0.25: 75 of 300 rounds, 449 of 1,797 rows, 5 of 20 clients"
+    words = describe_scaling(0.25, found.changes)
+    assert words == "scaled by 0.25: 75 of 300 rounds, 449 of 1,797 rows, 5 of 20 clients"
 
 
 def test_what_is_counted_in_rounds_shrinks_with_them():
@@ -166,7 +167,7 @@ def test_what_is_counted_in_rounds_shrinks_with_them():
     found = scaled(settings, 0.1, [0])
     assert [found.settings[n] for n in ("rounds", "evaluate-every", "ensemble-every")] == [10, 2, 0]
     assert [found.settings[n] for n in ("gfpl.first-exchange", "gfpl.exchange-every", "batch-size")] == [1, 1, 4]
-    assert said(0.1, found.changes).endswith(
+    assert describe_scaling(0.1, found.changes).endswith(
         "evaluate-every 2 for 20, gfpl.first-exchange 1 for 10, gfpl.exchange-every 1 for 10"
     )
     # another method's are left at their defaults, which are all that it may have
@@ -221,4 +222,4 @@ def test_a_partition_table_is_scaled_by_a_dirichlet_draw_in_its_place(tmp_path):
     given = whole(**{"partition": "table", "partition-table": str(tmp_path / "nowhere.csv"), "alpha": 0.1})
     found = scaled(given, 0.25, [0])
     assert (found.settings["partition"], found.settings["partition-table"]) == ("dirichlet", "")
-    assert said(0.25, found.changes).endswith("partition dirichlet for table")
+    assert describe_scaling(0.25, found.changes).endswith("partition dirichlet for table")

@@ -421,8 +421,8 @@ MUTANTS = {
     ),
     "values a round of mixed formats": Mutant(
         "protosphere/comparison/tables.py",
-        'if not runs or any(_format(each) != "float32" for each in runs)',
-        'if not runs or all(_format(each) != "float32" for each in runs)',
+        'if not runs or any(_format(cell_result) != "float32" for cell_result in runs)',
+        'if not runs or all(_format(cell_result) != "float32" for cell_result in runs)',
         "tests/comparison/test_figures.py -k values_a_round",
     ),
     "one matrix for two models of one file": Mutant(
