@@ -29,15 +29,17 @@ def _triples(results: Results) -> tuple[str, list[tuple[str, Sequence[Sequence[i
     has."""
     last: Mapping[str, Any] = next((line["confusion"] for line in reversed(results.lines) if "confusion" in line), {})
     models = dict(sorted(last.get("models", {}).items()))
-    words = cut_apart([name or "?" for name in models], 28)
-    several = list(zip(words, models.values(), strict=True)) if len(models) > 1 else []
+    names = cut_apart([name or "?" for name in models], 28)
+    several = list(zip(names, models.values(), strict=True)) if len(models) > 1 else []
     return last.get("rule", ""), [(ALL, together(models.values())), *several] if models else []
 
 
 def confusion_matrices(results: Results) -> list[tuple[str, Picture]]:
     """Of all clients, then of each architecture: its name, and its picture. Nothing where nobody told."""
-    rule, found = _triples(results)
-    squares = [(name, each) for name, each in found if all(predicted != OTHER for _, predicted, _ in each)]
+    rule, triples_by_name = _triples(results)
+    squares = [
+        (name, triples) for name, triples in triples_by_name if all(predicted != OTHER for _, predicted, _ in triples)
+    ]
     chosen = squares[: MOST_MATRICES + 1]
     if not chosen:
         return []
@@ -80,20 +82,20 @@ def fill(image: "AxesImage", counts: Counts) -> None:
         image.axes.text(column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=size, color=colour)
 
 
-def _picture(results: Results, rule: str, who: str, counts: Counts, svg: str, place: int) -> Picture:
+def _picture(results: Results, rule: str, whose: str, counts: Counts, svg: str, place: int) -> Picture:
     wrong = sorted(
         ((counts[true, other], true, other) for true, other in np.argwhere(counts) if true != other), reverse=True
     )[:3]
-    words = [
+    mistakes = [
         f"“{results.class_names[true]}” for “{results.class_names[other]}” ({rows})" for rows, true, other in wrong
     ]
-    most = f"Taken most often: {', '.join(words)}." if words else "No row is taken for another class."
+    most = f"Taken most often: {', '.join(mistakes)}." if mistakes else "No row is taken for another class."
     caption = (
-        f"Test rows of {who} in the last evaluation by {rule}: in each cell how many of a true class were taken for "
+        f"Test rows of {whose} in the last evaluation by {rule}: in each cell how many of a true class were taken for "
         f"which. {most}"
     )
     right = int(np.trace(counts))
-    alt = f"Confusion of {who}: {right} of {counts.sum()} test rows right. {most}"
+    alt = f"Confusion of {whose}: {right} of {counts.sum()} test rows right. {most}"
     table: list[list[object]] = [[name, *row] for name, row in zip(results.class_names, counts.tolist(), strict=True)]
     numbers: list[list[object]] = [["true class", *results.class_names], *table]
     return Picture(f"confusion-{place}" if place else "confusion", svg, alt, caption, numbers=numbers)
@@ -101,18 +103,21 @@ def _picture(results: Results, rule: str, who: str, counts: Counts, svg: str, pl
 
 def class_table(results: Results) -> Iterator[Html]:
     """Accuracy by class, over all clients and by architecture."""
-    rule, found = _triples(results)
-    if not found:
+    rule, triples_by_name = _triples(results)
+    if not triples_by_name:
         return
-    figures = [by_class(each) for _, each in found]
+    figures = [by_class(triples) for _, triples in triples_by_name]
     rows = [
         [
             name,
             figures[0].get(str(label), {}).get("rows", 0),
-            *(None if str(label) not in each else f"{100 * each[str(label)]['accuracy']:.1f}" for each in figures),
+            *(
+                None if str(label) not in by_label else f"{100 * by_label[str(label)]['accuracy']:.1f}"
+                for by_label in figures
+            ),
         ]
         for label, name in enumerate(cut_apart(results.class_names, 40))
     ]
     caption = f"Test accuracy in % by class, by {rule}, in the last evaluation"
-    table = page.table(["class", "rows", *(name for name, _ in found)], rows, caption)
+    table = page.table(["class", "rows", *(name for name, _ in triples_by_name)], rows, caption)
     yield page.details(f"accuracy of the {len(rows)} classes", table) if len(rows) > MOST_NAMED else table

@@ -22,5 +22,5 @@ def as_csv(rows: Sequence[Sequence[object]]) -> str:
 def _cell(value: object) -> object:
     if not isinstance(value, str):
         return value
-    words = one_line(value)
-    return f"'{words}" if words.startswith(FORMULA) else words
+    text = one_line(value)
+    return f"'{text}" if text.startswith(FORMULA) else text

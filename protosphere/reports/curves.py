@@ -21,28 +21,28 @@ ORDERS = {"worst": "worst first", "size": "fewest rows first"}
 
 def loss_over_rounds(results: Results) -> Picture | str:
     """The total and every part of it, the mean over clients."""
-    found = [
+    losses = [
         (line["round"], line["training"]["loss"]) for line in results.lines if line.get("training", {}).get("loss")
     ]
-    if not found:
+    if not losses:
         return "Loss over rounds: no client trained."
-    rounds = [number for number, _ in found]
-    every = dict.fromkeys(name for _, parts in found for name in parts)
+    rounds = [number for number, _ in losses]
+    every = dict.fromkeys(name for _, parts in losses for name in parts)
     names = sorted(every, key=lambda name: name != TOTAL)
     heads = ["total" if name == TOTAL else "part total" if name == "total" else name for name in names]
-    words = dict(zip(names, cut_apart(heads, 30), strict=True))
+    labels = dict(zip(names, cut_apart(heads, 30), strict=True))
     # where there is one part the total is the same curve
-    drawn_names = [name for name in names if name != TOTAL or len(names) != 2 or not _equal(found, names)]
+    drawn_names = [name for name in names if name != TOTAL or len(names) != 2 or not _equal(losses, names)]
     with canvas.figure() as drawn:
         axes = drawn.add_subplot()
         for place, name in enumerate(drawn_names):
-            values = [parts.get(name, float("nan")) for _, parts in found]
+            values = [parts.get(name, float("nan")) for _, parts in losses]
             style: Any = "-" if name == TOTAL else ((0, (4, 1.5)), (0, (1.5, 1.5)))[place % 2]
             colour = COLOURS[place % len(COLOURS)]
             axes.plot(
-                rounds, values, color=colour, linestyle=style, marker=dots(rounds), markersize=3.5, label=words[name]
+                rounds, values, color=colour, linestyle=style, marker=dots(rounds), markersize=3.5, label=labels[name]
             )
-        values = [parts[name] for _, parts in found for name in drawn_names if name in parts]
+        values = [parts[name] for _, parts in losses for name in drawn_names if name in parts]
         if min(values) > 0 and max(values) > 30 * min(values):
             axes.set_yscale("log")
             plain_numbers(axes.yaxis)
@@ -50,9 +50,9 @@ def loss_over_rounds(results: Results) -> Picture | str:
         whole_rounds(axes)
         drawn.legend(loc="outside lower center", ncols=3)
         svg = canvas.svg(drawn)
-    first, last = found[0][1], found[-1][1]
-    told = "; ".join(
-        f"{words[name]} from {first[name]:.3g} to {last[name]:.3g}"
+    first, last = losses[0][1], losses[-1][1]
+    changes = "; ".join(
+        f"{labels[name]} from {first[name]:.3g} to {last[name]:.3g}"
         for name in names
         if {name} <= first.keys() & last.keys()
     )
@@ -60,12 +60,12 @@ def loss_over_rounds(results: Results) -> Picture | str:
         "Training loss, the mean of each round's steps over clients, weighted by rows. The parts are before their "
         "weights; the total has these."
     )
-    rows = [[number, *(parts.get(name) for name in names)] for number, parts in found]
-    return Picture("loss", svg, f"Loss over rounds: {told}.", caption, numbers=[["round", *heads], *rows])
+    rows = [[number, *(parts.get(name) for name in names)] for number, parts in losses]
+    return Picture("loss", svg, f"Loss over rounds: {changes}.", caption, numbers=[["round", *heads], *rows])
 
 
-def _equal(found: Sequence[tuple[int, Any]], names: Sequence[str]) -> bool:
-    return all(len({parts.get(name) for name in names}) == 1 for _, parts in found)
+def _equal(losses: Sequence[tuple[int, Any]], names: Sequence[str]) -> bool:
+    return all(len({parts.get(name) for name in names}) == 1 for _, parts in losses)
 
 
 def clients_over_rounds(results: Results) -> list[tuple[str, Picture]]:
@@ -79,17 +79,17 @@ def clients_over_rounds(results: Results) -> list[tuple[str, Picture]]:
             accuracy = client.get("evaluation", {}).get(results.rule, [None])[0]
             if accuracy is not None:
                 curves.setdefault(int(partition), []).append((line["evaluation"]["of_round"], accuracy))
-    known = {client["partition"]: client for client in results.roster if client["partition"] in curves}
-    if not known:
+    clients = {client["partition"]: client for client in results.roster if client["partition"] in curves}
+    if not clients:
         return []
-    rows = {partition: sum(client["rows"][:1]) for partition, client in known.items()}
+    rows = {partition: sum(client["rows"][:1]) for partition, client in clients.items()}
     orders = {
-        "worst": sorted(known, key=lambda partition: (curves[partition][-1][1], partition)),
-        "size": sorted(known, key=lambda partition: (rows[partition], partition)),
+        "worst": sorted(clients, key=lambda partition: (curves[partition][-1][1], partition)),
+        "size": sorted(clients, key=lambda partition: (rows[partition], partition)),
     }
     # of clients that withhold their rows there is one order alone
     chosen = list(ORDERS.items()) if any(rows.values()) else [("worst", ORDERS["worst"])]
-    return [(words, _small(results, name, orders[name], curves, rows)) for name, words in chosen]
+    return [(text, _small(results, name, orders[name], curves, rows)) for name, text in chosen]
 
 
 def _small(
@@ -99,25 +99,29 @@ def _small(
     curves: dict[int, list[tuple[int, float]]],
     rows: dict[int, int],
 ) -> Picture:
-    shown = order[:MOST_SMALL]
-    across = min(IN_A_ROW, len(shown))
-    down = -(-len(shown) // across)
+    partitions = order[:MOST_SMALL]
+    across = min(IN_A_ROW, len(partitions))
+    down = -(-len(partitions) // across)
     models = {client["partition"]: client["model"] for client in results.roster}
     short = dict(zip(models, cut_apart(list(models.values()), 22), strict=True))
     with canvas.figure((canvas.WHOLE[0], 0.7 + 1.65 * down)) as drawn:
-        _panels(drawn, across, [curves[partition] for partition in shown], results.of_rule("mean"))
-        for place, partition in enumerate(shown):
-            told = f", {rows[partition]} rows" if rows[partition] else ""
-            title = f"{partition}: {100 * curves[partition][-1][1]:.0f} %{told}"
+        _panels(drawn, across, [curves[partition] for partition in partitions], results.of_rule("mean"))
+        for place, partition in enumerate(partitions):
+            row_count = f", {rows[partition]} rows" if rows[partition] else ""
+            title = f"{partition}: {100 * curves[partition][-1][1]:.0f} %{row_count}"
             left, bottom = _corner(place, across)
             drawn.axes[0].text(left, bottom + 1.05, title, fontsize=9.5)
-            words = short[partition]
-            drawn.axes[0].text(left + 0.97, bottom + 0.05, words, ha="right", fontsize=8, color=SOFT)
+            model_name = short[partition]
+            drawn.axes[0].text(left + 0.97, bottom + 0.05, model_name, ha="right", fontsize=8, color=SOFT)
         drawn.supxlabel("round", fontsize=9.5)
         drawn.supylabel("test accuracy (%)", fontsize=9.5)
         svg = canvas.svg(drawn)
-    some = f"The first {len(shown)} of {len(order)} clients" if len(order) > len(shown) else f"All {len(order)} clients"
-    last = ", ".join(f"{partition} {100 * curves[partition][-1][1]:.0f} %" for partition in shown[:5])
+    some = (
+        f"The first {len(partitions)} of {len(order)} clients"
+        if len(order) > len(partitions)
+        else f"All {len(order)} clients"
+    )
+    last = ", ".join(f"{partition} {100 * curves[partition][-1][1]:.0f} %" for partition in partitions[:5])
     caption = (
         f"{some}, {ORDERS[name]}: number, test accuracy by {results.rule} at the end, training rows, model. Broad: the "
         "mean of all clients' rows."

@@ -28,12 +28,12 @@ class Holdings:
 
 def holdings(results: Results) -> Holdings:
     """From partition.json in the run's folder, which is written here; it is what a copied folder has."""
-    found = _written(results) or _counted(results)
-    if found is None:
+    distribution = _written(results) or _counted(results)
+    if distribution is None:
         return _present(results)
-    content = {"classes": list(found.class_names), "counts": [list(row) for row in found.counts]}
+    content = {"classes": list(distribution.class_names), "counts": [list(row) for row in distribution.counts]}
     page.write(results.folder / FILE, json.dumps(content) + "\n")
-    return found
+    return distribution
 
 
 def _written(results: Results) -> Holdings | None:
@@ -48,11 +48,13 @@ def _counted(results: Results) -> Holdings | None:
     """In deployment every site has data of its own, of which the cache here knows nothing; and what it happens to hold
     is not theirs."""
     try:
-        found = cached_partition_labels(data_spec(results.run.settings, len(results.roster)), home() / "cache")
+        partition_labels = cached_partition_labels(
+            data_spec(results.run.settings, len(results.roster)), home() / "cache"
+        )
     except DataError:
         # code of somebody's own that has gone
         return None
-    return None if found is None else _if_true(results, found[1], found[0])
+    return None if partition_labels is None else _if_true(results, partition_labels[1], partition_labels[0])
 
 
 def _if_true(results: Results, class_names: Sequence[str], counts: np.ndarray) -> Holdings | None:

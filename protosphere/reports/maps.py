@@ -37,8 +37,9 @@ def partition_map(holdings: Holdings, domains: Sequence[str]) -> Picture:
     with _partition(holdings, domains) as drawn:
         svg = canvas.svg(drawn)
     counts = np.asarray(holdings.counts)
-    held = (counts > 0).sum(axis=1)
-    of_all = f"{len(counts)} clients and {len(counts.T)} classes; a client holds {held.min()} to {held.max()} of them"
+    classes_of_client = (counts > 0).sum(axis=1)
+    fewest, most = classes_of_client.min(), classes_of_client.max()
+    of_all = f"{len(counts)} clients and {len(counts.T)} classes; a client holds {fewest} to {most} of them"
     caption = (
         "Rows of each class that a client holds (training, validation and test), on a scale of orders; empty where it "
         "has none."
@@ -74,8 +75,8 @@ def _partition(holdings: Holdings, domains: Sequence[str]) -> "Iterator[Figure]"
         else:
             whole_rounds(axes)
         if clients <= MOST_NAMED:
-            words = cut_apart(domains, 14)
-            axes.set_yticks(range(clients), [f"{i} {name}".strip() for i, name in enumerate(words)])
+            labels = cut_apart(domains, 14)
+            axes.set_yticks(range(clients), [f"{i} {name}".strip() for i, name in enumerate(labels)])
         axes.set(xlabel="class", ylabel="client")
         axes.grid(visible=False)
         yield drawn
@@ -84,13 +85,13 @@ def _partition(holdings: Holdings, domains: Sequence[str]) -> "Iterator[Figure]"
 def _draw_cells(axes: "Axes", counts: "NDArray[np.int64]", exact: bool) -> None:
     from matplotlib.colors import ListedColormap, LogNorm
 
-    shown = np.ma.masked_equal(counts, 0)
+    cells = np.ma.masked_equal(counts, 0)
     clients, classes = counts.shape
     if not exact:
-        axes.imshow(shown, aspect="auto", interpolation="none", cmap=ListedColormap([COLOURS[0]]))
+        axes.imshow(cells, aspect="auto", interpolation="none", cmap=ListedColormap([COLOURS[0]]))
         return
     scale = LogNorm(1, max(2, counts.max()))
-    image = axes.imshow(shown, aspect="auto", interpolation="none", cmap=canvas.COLOUR_MAP, norm=scale)
+    image = axes.imshow(cells, aspect="auto", interpolation="none", cmap=canvas.COLOUR_MAP, norm=scale)
     bar = axes.figure.colorbar(image, ax=axes, pad=0.01, fraction=0.04)
     plain_numbers(bar.ax.yaxis)
     bar.set_label("rows")
@@ -106,14 +107,14 @@ def _draw_cells(axes: "Axes", counts: "NDArray[np.int64]", exact: bool) -> None:
 
 def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Picture | str:
     """Pairwise distances and angles of the global prototypes, beside the largest that there could be."""
-    found = [
+    separations = [
         (line["round"], line["server"]["separation"])
         for line in results.lines
         if "separation" in line.get("server", {})
     ]
-    if not found:
+    if not separations:
         return f"Distances of global prototypes: {_why_none(results, tensors)}."
-    rounds = [number for number, _ in found]
+    rounds = [number for number, _ in separations]
     with canvas.figure(canvas.WHOLE) as drawn:
         for place, (kind, unit) in enumerate((("distance", "Euclidean distance"), ("angle", "angle (degrees)")), 1):
             axes = drawn.add_subplot(1, 2, place)
@@ -123,7 +124,10 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
                 ("mean", COLOURS[0], "-", 1.8, "mean of all pairs"),
                 ("min", COLOURS[1], (0, (4, 1.5)), 1.8, "nearest pair"),
             ):
-                values = [np.nan if each[f"{kind}_{name}"] is None else each[f"{kind}_{name}"] for _, each in found]
+                values = [
+                    np.nan if figures[f"{kind}_{name}"] is None else figures[f"{kind}_{name}"]
+                    for _, figures in separations
+                ]
                 (curve,) = axes.plot(rounds, values, color=colour, linestyle=style, linewidth=width, label=label)
                 curve.set(
                     marker=dots(rounds) if name != "bound" or len(rounds) == 1 else "", markersize=max(3.5, width)
@@ -135,8 +139,8 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
             whole_rounds(axes)
         drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
         svg = canvas.svg(drawn)
-    last = found[-1][1]
-    told = (
+    last = separations[-1][1]
+    distances = (
         f"nearest pair {last['distance_min']:.3g}, mean {last['distance_mean']:.3g}, bound {last['distance_bound']:.3g}"
     )
     caption = (
@@ -145,8 +149,8 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
         "norms, and arccos(−1/(K−1)); only a simplex reaches it (K ≤ d + 1)."
     )
     names = [f"{kind}_{name}" for kind in ("distance", "angle") for name in ("min", "mean", "bound")]
-    rows = [[number, *(each[name] for name in names)] for number, each in found]
-    alt = f"Distances of global prototypes at the end: {told}."
+    rows = [[number, *(figures[name] for name in names)] for number, figures in separations]
+    alt = f"Distances of global prototypes at the end: {distances}."
     return Picture("separation", svg, alt, caption, wide=True, numbers=[["round", *names], *rows])
 
 
@@ -169,20 +173,20 @@ def angles(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]
         return f"Angles of global prototypes: {_why_none(results, tensors)}."
     vectors, labels = tensors["global/vectors"].double().numpy(), tensors["global/labels"].tolist()
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    there = norms[:, 0] > 0
-    units = vectors[there] / norms[there]
-    names = [results.class_names[label] for label, long in zip(labels, there, strict=True) if long]
+    nonzero = norms[:, 0] > 0
+    units = vectors[nonzero] / norms[nonzero]
+    names = [results.class_names[label] for label, long in zip(labels, nonzero, strict=True) if long]
     if len(set(labels)) < len(labels):
         return "Angles of global prototypes: a class has several, one for each component of its mixture."
     if not 2 <= len(names) <= MOST_ANGLES:
         return f"Angles of global prototypes: of {len(names)} that are not zero there is no matrix to read."
-    found = np.degrees(np.arccos(np.clip(units @ units.T, -1, 1)))
-    np.fill_diagonal(found, np.nan)
+    degrees = np.degrees(np.arccos(np.clip(units @ units.T, -1, 1)))
+    np.fill_diagonal(degrees, np.nan)
     short = cut_apart(names, 14)
     with canvas.figure((5.7, 4.9)) as drawn:
         axes = drawn.add_subplot()
-        most = max(90.0, float(np.nanmax(found)))
-        image = axes.imshow(found, vmin=0, vmax=most, interpolation="none", cmap=canvas.COLOUR_MAP)
+        most = max(90.0, float(np.nanmax(degrees)))
+        image = axes.imshow(degrees, vmin=0, vmax=most, interpolation="none", cmap=canvas.COLOUR_MAP)
         bar = axes.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.046)
         bar.set_label("angle (degrees)")
         bar.outline.set_visible(False)
@@ -192,17 +196,19 @@ def angles(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]
             axes.set_yticks(range(len(names)), short)
         axes.set(xlabel="class", ylabel="class")
         axes.grid(visible=False)
-        for row, column in zip(*np.nonzero(~np.isnan(found)), strict=True) if len(names) <= 12 else ():
-            value = found[row, column]
+        for row, column in zip(*np.nonzero(~np.isnan(degrees)), strict=True) if len(names) <= 12 else ():
+            value = degrees[row, column]
             # of its own colour, as the cell is
             colour = "#fdfdfd" if value < 0.6 * most else "#101010"
             axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)
         svg = canvas.svg(drawn)
-    first, second = divmod(int(np.nanargmin(found)), len(names))
-    nearest = f"{names[first]} and {names[second]}, {found[first, second]:.0f}°"
+    first, second = divmod(int(np.nanargmin(degrees)), len(names))
+    nearest = f"{names[first]} and {names[second]}, {degrees[first, second]:.0f}°"
     caption = f"Angles between the global prototypes of round {about.get('round', '?')}. Nearest: {nearest}."
     alt = f"Angles between the global prototypes of {len(names)} classes; the nearest are {nearest}."
-    rows = [[name, *(None if np.isnan(v) else v for v in row)] for name, row in zip(names, found.tolist(), strict=True)]
+    rows = [
+        [name, *(None if np.isnan(v) else v for v in row)] for name, row in zip(names, degrees.tolist(), strict=True)
+    ]
     return Picture("angles", svg, alt, caption, numbers=[["class", *names], *rows])
 
 
@@ -224,18 +230,22 @@ def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[st
     with canvas.figure((canvas.WHOLE[0], 5.4)) as drawn:
         axes = drawn.add_subplot()
         names, large = cut_apart([results.class_names[label] for label in classes], 22), []
-        beside = cut_apart([results.class_names[label] for label in classes], 12)
-        for label, word in zip(classes, beside, strict=True):
+        annotations = cut_apart([results.class_names[label] for label in classes], 12)
+        for label, word in zip(classes, annotations, strict=True):
             colour, marker = COLOURS[label % 6], MARKERS[(label // 6 + label) % len(MARKERS)]
-            mine, own = theirs[::step][labels[1][::step] == label], ours[labels[0] == label]
+            local_points, global_points = theirs[::step][labels[1][::step] == label], ours[labels[0] == label]
             if vectors[0].shape[1] == 2:
-                for end in own:
+                for end in global_points:
                     axes.plot([0, end[0]], [0, end[1]], "--", color=colour, linewidth=1.1)
-            axes.scatter(mine[:, 0], mine[:, 1], s=26, color=colour, marker=marker, alpha=0.7, linewidths=0)
-            large.append(axes.scatter(own[:, 0], own[:, 1], s=size, color=colour, marker=marker, zorder=3))
+            axes.scatter(
+                local_points[:, 0], local_points[:, 1], s=26, color=colour, marker=marker, alpha=0.7, linewidths=0
+            )
+            large.append(
+                axes.scatter(global_points[:, 0], global_points[:, 1], s=size, color=colour, marker=marker, zorder=3)
+            )
             large[-1].set(edgecolor=INK, linewidths=1.2 if size > 50 else 0.6)
             if len(classes) > MOST_IN_LEGEND:
-                for x, y in own:
+                for x, y in global_points:
                     axes.annotate(word, (x, y), (5, 5), textcoords="offset points", fontsize=7.5)
         axes.set(xlabel=axis_names[0], ylabel=axis_names[1])
         axes.set_aspect("equal", adjustable="datalim")
@@ -245,9 +255,9 @@ def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[st
         svg = canvas.svg(drawn)
     alt = f"Map of {len(ours)} global and {len(theirs)} local prototypes of {len(classes)} classes in the plane."
     clients = tensors["local/clients"].tolist() if "local/clients" in tensors else []
-    who = ["global"] * len(ours) + [f"client {client}" for client in clients]
+    sources = ["global"] * len(ours) + [f"client {client}" for client in clients]
     every = [results.class_names[label] for label in (*labels[0].tolist(), *labels[1].tolist())]
-    rows = [[*row, *point] for *row, point in zip(who, every, points.tolist(), strict=True)]
+    rows = [[*row, *point] for *row, point in zip(sources, every, points.tolist(), strict=True)]
     caption = _map_caption(results, about, ours, step)
     return Picture("prototypes", svg, alt, caption, wide=True, numbers=[["of", "class", *axis_names], *rows])
 

@@ -56,9 +56,9 @@ def paragraph(*content: object, class_: str | None = None) -> Html:
     return element("p", *content, class_=class_)
 
 
-def link(words: object, address: str) -> Html:
+def link(text: object, address: str) -> Html:
     """A link to a file beside the page, by a relative path."""
-    return element("a", words, href=address)
+    return element("a", text, href=address)
 
 
 def cards(entries: Iterable[tuple[object, object, object]]) -> Html:
@@ -84,20 +84,20 @@ def table(
     Args:
         words: the columns that hold words and stand on the left; all others are numbers, on the right.
     """
-    left = frozenset(words)
+    left_columns = frozenset(words)
 
     def cell(tag: str, index: int, value: object, scope: str | None = None) -> Html:
-        return element(tag, value, class_=None if index in left else "number", scope=scope)
+        return element(tag, value, class_=None if index in left_columns else "number", scope=scope)
 
-    header = element("thead", element("tr", *(cell("th", index, each, "col") for index, each in enumerate(head))))
+    header = element("thead", element("tr", *(cell("th", index, value, "col") for index, value in enumerate(head))))
     body = [
-        element("tr", cell("th", 0, row[0], "row"), *(cell("td", i, each) for i, each in enumerate(row[1:], start=1)))
+        element("tr", cell("th", 0, row[0], "row"), *(cell("td", i, value) for i, value in enumerate(row[1:], start=1)))
         for row in rows
     ]
     named = [element("caption", caption)] if caption else []
-    whole = element("table", *named, header, element("tbody", *body))
+    table_element = element("table", *named, header, element("tbody", *body))
     # with a tab stop, so that the keyboard can scroll it
-    return element("div", whole, class_="wide", tabindex=0, role="region", aria_label=caption or "table")
+    return element("div", table_element, class_="wide", tabindex=0, role="region", aria_label=caption or "table")
 
 
 def picture(svg: str, alt: str, caption: object = "", wide: bool = False, numbers: str = "") -> Html:
@@ -109,8 +109,8 @@ def picture(svg: str, alt: str, caption: object = "", wide: bool = False, number
     """
     data = base64.b64encode(svg.encode()).decode()
     image = Html(f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(one_line(alt))}">')
-    told = (caption, Html(" ") if caption else "", link("Numbers (CSV)", numbers)) if numbers else (caption,)
-    below = [element("figcaption", *told)] if caption or numbers else []
+    caption_parts = (caption, Html(" ") if caption else "", link("Numbers (CSV)", numbers)) if numbers else (caption,)
+    below = [element("figcaption", *caption_parts)] if caption or numbers else []
     framed = element("div", image, class_="wide", tabindex=0, role="group", aria_label="picture")
     return element("figure", framed, *below, class_="whole" if wide else None)
 
@@ -130,13 +130,18 @@ def choice(name: str, entries: Sequence[tuple[object, object]], title: str = "",
     buttons = [
         Html(
             f'<input type="radio" name="{escape(name)}" id="{escape(name)}-{place}"{" checked" * (not place)}>'
-            + element("label", words, for_=f"{name}-{place}")
+            + element("label", label, for_=f"{name}-{place}")
         )
-        for place, (words, _) in enumerate(entries)
+        for place, (label, _) in enumerate(entries)
     ]
-    shown = element("div", *(element("div", content) for _, content in entries), class_="chosen")
+    contents = element("div", *(element("div", content) for _, content in entries), class_="chosen")
     return element(
-        "div", *buttons, shown, class_="choice whole" if wide else "choice", role="radiogroup", aria_label=title or name
+        "div",
+        *buttons,
+        contents,
+        class_="choice whole" if wide else "choice",
+        role="radiogroup",
+        aria_label=title or name,
     )
 
 

@@ -65,10 +65,10 @@ def _accuracies(results: Results) -> list[Sequence[object]]:
     ]
     columns = {name: dict(results.of_rule(name)) for name in ("mean", "std", "worst")}
     columns |= {"validation mean": dict(results.validation), MAJORITY: dict(results.floor), "ensemble": dict(ensemble)}
-    heads = ["round", *(f"{name} (%)" for name, found in columns.items() if found)]
+    heads = ["round", *(f"{name} (%)" for name, column in columns.items() if column)]
     rounds = sorted(set().union(*columns.values()))
-    shown = [found for found in columns.values() if found]
-    return [heads, *([each, *(_percent(found.get(each)) for found in shown)] for each in rounds)]
+    drawn_columns = [column for column in columns.values() if column]
+    return [heads, *([of_round, *(_percent(column.get(of_round)) for column in drawn_columns)] for of_round in rounds)]
 
 
 def draw_accuracy(drawn: "Figure", results: Results) -> str:
@@ -99,9 +99,9 @@ def draw_accuracy(drawn: "Figure", results: Results) -> str:
 
 
 def _draw_ensemble(axes: "Axes", results: Results) -> None:
-    asked = [line["ensemble"] for line in results.lines if "ensemble" in line]
-    if asked:
-        points = _columns([(each["of_round"], each["accuracy"]) for each in asked])
+    ensembles = [line["ensemble"] for line in results.lines if "ensemble" in line]
+    if ensembles:
+        points = _columns([(ensemble["of_round"], ensemble["accuracy"]) for ensemble in ensembles])
         axes.plot(*points, color=COLOURS[2], marker="^", markersize=4, linewidth=1.3, label="ensemble")
 
 
@@ -178,33 +178,39 @@ def accuracy_by_model(results: Results) -> Picture | str:
     title = "Accuracy by architecture"
     last = next((line for line in reversed(results.lines) if line.get("evaluation")), None)
     models = {str(client["partition"]): client["model"] for client in results.roster}
-    found: dict[str, list[float]] = {}
+    accuracies: dict[str, list[float]] = {}
     for partition, client in last["clients"].items() if last else ():
         accuracy = client.get("evaluation", {}).get(results.rule, [None])[0]
         if accuracy is not None and partition in models:
-            found.setdefault(models[partition], []).append(100 * accuracy)
-    if not found or last is None:
+            accuracies.setdefault(models[partition], []).append(100 * accuracy)
+    if not accuracies or last is None:
         return f"{title}: no client was evaluated by the rule {results.rule}."
-    names = sorted(found)[:MOST_MODELS]
-    words = cut_apart([name or "?" for name in names], 28)
+    names = sorted(accuracies)[:MOST_MODELS]
+    labels = cut_apart([name or "?" for name in names], 28)
     with canvas.figure() as drawn:
         axes = drawn.add_subplot()
         for place, name in enumerate(names):
-            _draw_strip(axes, place, sorted(found[name]))
-        long = max(map(len, words)) * len(words) > 60
-        axes.set_xticks(range(len(names)), words, rotation=30 if long else 0, ha="right" if long else "center")
+            _draw_strip(axes, place, sorted(accuracies[name]))
+        long = max(map(len, labels)) * len(labels) > 60
+        axes.set_xticks(range(len(names)), labels, rotation=30 if long else 0, ha="right" if long else "center")
         axes.set(xlim=(-0.6, len(names) - 0.4), ylabel="test accuracy (%)", xlabel="architecture")
         axes.grid(visible=False, axis="x")
         svg = canvas.svg(drawn)
-    told = "; ".join(f"{word} {_middle(sorted(found[name])):.1f} %" for word, name in zip(words, names, strict=True))
-    more = f" Only the first {MOST_MODELS} of {len(found)} architectures are drawn." if len(found) > MOST_MODELS else ""
-    number = sum(map(len, found.values()))
+    medians = "; ".join(
+        f"{word} {_middle(sorted(accuracies[name])):.1f} %" for word, name in zip(labels, names, strict=True)
+    )
+    more = (
+        f" Only the first {MOST_MODELS} of {len(accuracies)} architectures are drawn."
+        if len(accuracies) > MOST_MODELS
+        else ""
+    )
+    number = sum(map(len, accuracies.values()))
     caption = (
         f"Each dot is one of {number} clients, after round {last['evaluation']['of_round']}; bars are medians, "
         f"boxes the middle half of five clients or more.{more}"
     )
-    alt = f"Median test accuracy by architecture: {told}."
-    rows = [[name, value] for name in sorted(found) for value in sorted(found[name])]
+    alt = f"Median test accuracy by architecture: {medians}."
+    rows = [[name, value] for name in sorted(accuracies) for value in sorted(accuracies[name])]
     return Picture("accuracy-models", svg, alt, caption, numbers=[["model", "accuracy (%)"], *rows])
 
 
@@ -254,7 +260,7 @@ def time_by_part(results: Results) -> Picture | str:
         drawn.legend(loc="outside lower center", ncols=2)
         svg = canvas.svg(drawn)
     totals = [math.fsum(values) for values in zip(*parts, strict=True)]
-    told = ", ".join(f"{name} {seconds:.1f} s" for (name, _), seconds in zip(PARTS, totals, strict=True))
+    totals_text = ", ".join(f"{name} {seconds:.1f} s" for (name, _), seconds in zip(PARTS, totals, strict=True))
     caption = "Seconds of the wall clock by round. " + (
         f"Clients worked several at a time; their seconds are divided by {at_a_time}, the least number with which they "
         "fit into the rounds."
@@ -262,8 +268,8 @@ def time_by_part(results: Results) -> Picture | str:
         else "The rest is messages, starting processes and waiting."
     )
     heads = ["round", *(f"{name} (s)" for name, _ in PARTS)]
-    rows = [[number, *each] for number, each in zip(rounds, parts, strict=True)]
-    return Picture("time", svg, f"Seconds in all: {told}.", caption, numbers=[heads, *rows])
+    rows = [[number, *part_seconds] for number, part_seconds in zip(rounds, parts, strict=True)]
+    return Picture("time", svg, f"Seconds in all: {totals_text}.", caption, numbers=[heads, *rows])
 
 
 PARTS = (
@@ -277,9 +283,9 @@ PARTS = (
 def clients_at_a_time(lines: Sequence[Any]) -> int:
     """The least number of clients at a time with which their seconds fit into every round."""
     busy = [
-        sum(_working(line["time"])) / left
+        sum(_working(line["time"])) / client_seconds
         for line in lines
-        if (left := line["time"]["round"] - line["time"].get("server", 0.0)) > 0
+        if (client_seconds := line["time"]["round"] - line["time"].get("server", 0.0)) > 0
     ]
     return max(1, math.ceil(max(busy, default=1.0) - 1e-6))
 

@@ -92,28 +92,28 @@ def write_report(folder: Path, trust: bool = False) -> Path:
     # a link has another name than the run
     folder = folder.resolve()
     try:
-        whole, files = _made(folder, trust)
+        html, files = _build(folder, trust)
     except (SettingError, OSError):
         raise
     except Exception as error:
         # figures of other types or lengths than this program writes: whatever is made of them may fail
-        words = one_line(f"{type(error).__name__}: {error}", 200).rstrip(".: ")
+        problem = one_line(f"{type(error).__name__}: {error}", 200).rstrip(".: ")
         raise SettingError(
-            f"the report of {folder} cannot be made, since its files are not as this program writes them ({words}); "
+            f"the report of {folder} cannot be made, since its files are not as this program writes them ({problem}); "
             "nothing was written."
         ) from error
     _write_pictures(folder, files)
-    return page.write(folder / NAME, whole)
+    return page.write(folder / NAME, html)
 
 
-def _made(folder: Path, trust: bool) -> tuple[str, dict[str, str]]:
+def _build(folder: Path, trust: bool) -> tuple[str, dict[str, str]]:
     """The page, and the files of `pictures/` by their names; nothing is written yet."""
     results = read_results(folder, trust)
     if results.unknown:
         log.warning("warning: %s", _without_code(results))
     # the number of threads would change the map's last digits
     with limited_threads(1):
-        held = holdings(results)
+        distribution = holdings(results)
         tensors, about = RunFolder(folder).prototypes()
         drawn: dict[str, list[Drawn]] = {
             "Accuracy": [
@@ -122,7 +122,7 @@ def _made(folder: Path, trust: bool) -> tuple[str, dict[str, str]]:
                 Choice("clients", "order of the clients", clients_over_rounds(results)),
             ],
             "Classes": [Choice("confusion", "whose", confusion_matrices(results), wide=False)],
-            "Clients and their data": [heat_map(results, held)],
+            "Clients and their data": [heat_map(results, distribution)],
             "Prototypes": [
                 separation_over_rounds(results, tensors),
                 prototype_map(results, tensors, about),
@@ -134,10 +134,10 @@ def _made(folder: Path, trust: bool) -> tuple[str, dict[str, str]]:
         if moved is not None:
             drawn["Prototypes"].append(moved[0])
     frames = moved[1] if moved is not None else []
-    pictures = [each for group in drawn.values() for part in group for each in _pictures(part)]
+    pictures = [picture for group in drawn.values() for part in group for picture in _pictures(part)]
     files = {f"{picture.name}.svg": picture.svg for picture in pictures}
     files |= {f"{picture.name}.csv": as_csv(picture.numbers) for picture in pictures if picture.numbers}
-    return _page(results, held, drawn, frames), files
+    return _page(results, distribution, drawn, frames), files
 
 
 def leave_report(folder: Path) -> None:
@@ -146,8 +146,8 @@ def leave_report(folder: Path) -> None:
         # of a run of this home's own
         write_report(folder, trust=True)
     except Exception as error:
-        words = one_line(f"{type(error).__name__}: {error}", 300)
-        log.warning("warning: the report could not be written (%s); `protosphere report` tries again", words)
+        problem = one_line(f"{type(error).__name__}: {error}", 300)
+        log.warning("warning: the report could not be written (%s); `protosphere report` tries again", problem)
 
 
 def _write_pictures(folder: Path, files: Mapping[str, str]) -> None:
@@ -168,17 +168,17 @@ def _pictures(drawn: Drawn) -> list[Picture]:
 
 def _framed(picture: Picture | Choice) -> Html:
     if isinstance(picture, Choice):
-        entries = [(words, _framed(each)) for words, each in picture.entries]
+        entries = [(label, _framed(content)) for label, content in picture.entries]
         return page.choice(picture.name, entries, picture.title, picture.wide) if len(entries) > 1 else entries[0][1]
     numbers = f"{PICTURES}/{picture.name}.csv" if picture.numbers else ""
     return page.picture(picture.svg, picture.alt, picture.caption, picture.wide, numbers)
 
 
 def _page(
-    results: Results, held: Holdings, drawn: Mapping[str, Sequence[Drawn]], frames: Sequence[tuple[str, Html]]
+    results: Results, distribution: Holdings, drawn: Mapping[str, Sequence[Drawn]], frames: Sequence[tuple[str, Html]]
 ) -> str:
     summary, settings = results.summary, results.run.settings
-    beside = {
+    side_parts = {
         "Accuracy": [_rules(results)],
         "Classes": [*class_table(results)],
         "Prototypes": [slider(frames)] if frames else [],
@@ -202,7 +202,7 @@ def _page(
     parts += [
         section(title, *content)
         for title, pictures in drawn.items()
-        if (content := [*_gallery(pictures, beside.get(title, [])), *below.get(title, [])])
+        if (content := [*_gallery(pictures, side_parts.get(title, [])), *below.get(title, [])])
     ]
     parts += [*_failures(results), *_origin(results), _settings(results)]
     lead = (
@@ -221,18 +221,18 @@ def _without_code(results: Results) -> str:
     )
 
 
-def _gallery(pictures: Sequence[Drawn], beside: Sequence[Html]) -> Iterator[Html]:
+def _gallery(pictures: Sequence[Drawn], side_parts: Sequence[Html]) -> Iterator[Html]:
     """The pictures, with what stands beside them; then why others are missing."""
     framed = [
-        _framed(each)
-        for each in pictures
-        if isinstance(each, Picture) or (isinstance(each, Choice) and each.entries and not each.wide)
+        _framed(item)
+        for item in pictures
+        if isinstance(item, Picture) or (isinstance(item, Choice) and item.entries and not item.wide)
     ]
-    if framed or beside:
+    if framed or side_parts:
         # what is across the page last, so that no half is left empty before it
-        chosen = [_framed(each) for each in pictures if isinstance(each, Choice) and each.entries and each.wide]
-        yield page.gallery(*framed, *beside, *chosen)
-    yield from (paragraph(each, class_="note") for each in pictures if isinstance(each, str))
+        chosen = [_framed(item) for item in pictures if isinstance(item, Choice) and item.entries and item.wide]
+        yield page.gallery(*framed, *side_parts, *chosen)
+    yield from (paragraph(item, class_="note") for item in pictures if isinstance(item, str))
 
 
 def _cards(results: Results) -> Html:
@@ -240,8 +240,8 @@ def _cards(results: Results) -> Html:
     headline, sizes = summary["headline"], summary["bytes"]
     of_round = headline.get("of_round")
     where = f", after round {of_round}" if of_round is not None else ""
-    alike = headline.get("unweighted")
-    unweighted = "" if alike is None else f"; {_percent(alike)} with every client alike"
+    unweighted_accuracy = headline.get("unweighted")
+    unweighted = "" if unweighted_accuracy is None else f"; {_percent(unweighted_accuracy)} with every client alike"
     worst = dict(results.of_rule("worst")).get(of_round)
     payload, wire = (sizes[f"{kind}_up"] + sizes[f"{kind}_down"] for kind in ("payload", "wire"))
     steps = summary.get("gradient_steps")
@@ -267,21 +267,21 @@ def _rules(results: Results) -> Html:
         [rule + " *" * (rule == results.rule), *(_in_percent(values.get(name)) for name in figures)]
         for rule, values in rules.items()
     ]
-    told = paragraph(
+    note = paragraph(
         "selected: at the round with the best validation accuracy. As the papers choose, on the test samples "
         "themselves: best round, every client's own best (by test samples, and unweighted), the mean of the last five "
         "evaluations, the final one. Round 0, before training, is chosen by none.",
         class_="note",
     )
     caption = "Test accuracy in % by prediction rule (* the method's own, or the one asked for)"
-    return page.element("div", page.table(["rule", *figures], rows, caption), told)
+    return page.element("div", page.table(["rule", *figures], rows, caption), note)
 
 
 def _domains(summary: Mapping[str, Any]) -> Iterator[Html]:
     domains = summary.get("domains", {})
     if domains:
-        rules = list(dict.fromkeys(rule for found in domains.values() for rule in found))
-        rows = [[name, *(_in_percent(found.get(rule)) for rule in rules)] for name, found in domains.items()]
+        rules = list(dict.fromkeys(rule for accuracies in domains.values() for rule in accuracies))
+        rows = [[name, *(_in_percent(accuracies.get(rule)) for rule in rules)] for name, accuracies in domains.items()]
         yield page.table(["domain", *rules], rows, "Test accuracy in % by domain, in the headline's round")
 
 
@@ -304,19 +304,20 @@ def _classes(results: Results) -> Iterator[Html]:
     """What the classes are called where a picture has room for their numbers alone; and where one alone misleads."""
     names = results.class_names
     if len(names) > MOST_NAMED:
-        told = ", ".join(f"{label} {name}" for label, name in enumerate(cut_apart(names, 40)))
-        yield page.details(f"the {len(names)} classes by number", paragraph(told))
+        names_text = ", ".join(f"{label} {name}" for label, name in enumerate(cut_apart(names, 40)))
+        yield page.details(f"the {len(names)} classes by number", paragraph(names_text))
     if alone := one_class({client["partition"]: client["classes"] for client in results.roster}, names):
         yield paragraph(f"Note: {alone}.")
 
 
 def _figures(results: Results) -> Iterator[Html]:
     """The figures of training that say whether the exchange could change anything, each with what it means."""
-    found = [line["training"] for line in results.lines if line.get("training", {}).get("loss")]
+    training_figures = [line["training"] for line in results.lines if line.get("training", {}).get("loss")]
     rows = [
-        [words, *(f"{each[name]:.3g}" for each in (found[0], found[-1])), meaning]
-        for name, (words, meaning) in MEANINGS.items()
-        if any(each.get(name) for each in found) and all(each.get(name) is not None for each in found)
+        [label, *(f"{figures[name]:.3g}" for figures in (training_figures[0], training_figures[-1])), meaning]
+        for name, (label, meaning) in MEANINGS.items()
+        if any(figures.get(name) for figures in training_figures)
+        and all(figures.get(name) is not None for figures in training_figures)
     ]
     if rows:
         head = ["figure", "first round", "last round", "what it says"]
@@ -329,12 +330,12 @@ def _roster(results: Results) -> Html:
     last = evaluated[-1]["clients"] if evaluated else {}
     rows = []
     models = cut_apart([client["model"] for client in results.roster], 60)
-    words = cut_apart([client["domain"] for client in results.roster], 40)
-    for client, model, domain in zip(results.roster[:MOST_CLIENTS], models, words, strict=False):
-        found = last.get(str(client["partition"]), {}).get("evaluation", {})
+    domain_names = cut_apart([client["domain"] for client in results.roster], 40)
+    for client, model, domain in zip(results.roster[:MOST_CLIENTS], models, domain_names, strict=False):
+        evaluation = last.get(str(client["partition"]), {}).get("evaluation", {})
         row = [client["partition"], model, *(client["rows"] + [0, 0, 0])[:3]]
         row += [one_line(class_words(client["classes"], results.class_names), 120)]
-        row += [_in_percent(found.get(results.rule, [None])[0])]
+        row += [_in_percent(evaluation.get(results.rule, [None])[0])]
         rows.append(row + ([domain] if domains else []))
     head = ["client", "model", "training", "validation", "test", "classes", "accuracy"] + ["domain"] * domains
     more = len(results.roster) - MOST_CLIENTS
@@ -369,13 +370,13 @@ def _failures(results: Results) -> Iterator[Html]:
     failures = sorted(results.summary["failures"].items(), key=lambda entry: -entry[1]["rounds"])
     if failures:
         rows = [
-            [f"client {partition}", found["rounds"], found["last_round"], one_line(str(found["last"]), 300)]
-            for partition, found in failures[:MOST_CLIENTS]
+            [f"client {partition}", failure["rounds"], failure["last_round"], one_line(str(failure["last"]), 300)]
+            for partition, failure in failures[:MOST_CLIENTS]
         ]
         head = ["", "rounds", "last in round", "why, the last time"]
         more = len(failures) - MOST_CLIENTS
-        rest = [paragraph(f"And {more} more clients; metrics.jsonl tells.", class_="note")] if more > 0 else []
-        yield section("Problems", page.table(head, rows, "Clients that did not answer as asked", (0, 3)), *rest)
+        more_note = [paragraph(f"And {more} more clients; metrics.jsonl tells.", class_="note")] if more > 0 else []
+        yield section("Problems", page.table(head, rows, "Clients that did not answer as asked", (0, 3)), *more_note)
 
 
 def _settings(results: Results) -> Html:
@@ -397,25 +398,25 @@ def _origin(results: Results) -> Iterator[Html]:
     starts = origins(results.folder)
     if not starts:
         return
-    words = {"at": "started", "command": "command", "commit": "commit", "commit_of_folder": "commit of the folder"}
+    labels = {"at": "started", "command": "command", "commit": "commit", "commit_of_folder": "commit of the folder"}
     rows = [
         [name if place == 0 else f"{name}, resumed", _code(one_line(str(start[key]), 500))]
         for place, start in enumerate(starts)
-        for key, name in words.items()
+        for key, name in labels.items()
         if start.get(key)
     ]
     machine, versions = (starts[-1].get(name) for name in ("machine", "versions"))
-    for name, found in (("machine", machine), ("versions", versions)):
-        if isinstance(found, dict):
-            told = ", ".join(f"{key} {', '.join(v) if isinstance(v, list) else v}" for key, v in found.items())
-            rows.append([name, one_line(told, 500)])
+    for name, record in (("machine", machine), ("versions", versions)):
+        if isinstance(record, dict):
+            text = ", ".join(f"{key} {', '.join(v) if isinstance(v, list) else v}" for key, v in record.items())
+            rows.append([name, one_line(text, 500)])
     if not starts[0].get("command"):
         rows.insert(0, ["command", "of Flower, or of a notebook: the settings below say what it was asked for"])
     yield section("What was run", page.table(["", ""], rows, words=(0, 1)))
 
 
-def _code(words: str) -> Html:
-    return page.element("code", words)
+def _code(text: str) -> Html:
+    return page.element("code", text)
 
 
 def _percent(value: float | None) -> str | None:

@@ -63,8 +63,8 @@ class Results:
     @cached_property
     def evaluations(self) -> list[Line]:
         """Every evaluation that has the primary rule, in order of the rounds: of_round, rules, domains."""
-        found = [line["evaluation"] for line in self.lines if "evaluation" in line]
-        return [each for each in found if each["rules"].get(self.rule, {}).get("test")]
+        evaluations = [line["evaluation"] for line in self.lines if "evaluation" in line]
+        return [evaluation for evaluation in evaluations if evaluation["rules"].get(self.rule, {}).get("test")]
 
     @cached_property
     def class_names(self) -> list[str]:
@@ -74,8 +74,11 @@ class Results:
     def of_rule(self, what: str, rule: str = "", split: str = "test") -> list[tuple[int, float]]:
         """(of_round, figure) of the test rows by the primary rule, or by another: mean, std, worst; or of another
         split."""
-        found = [(each["of_round"], each["rules"].get(rule or self.rule, {}).get(split)) for each in self.evaluations]
-        return [(of_round, figures[what]) for of_round, figures in found if figures]
+        figures_by_round = [
+            (evaluation["of_round"], evaluation["rules"].get(rule or self.rule, {}).get(split))
+            for evaluation in self.evaluations
+        ]
+        return [(of_round, figures[what]) for of_round, figures in figures_by_round if figures]
 
     @property
     def validation(self) -> list[tuple[int, float]]:
@@ -123,8 +126,8 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         _refuse(folder, f"settings.json: {str(error).rstrip('.')}", version)
     for number, line in enumerate(lines, start=1):
         # figures by client in a file are not read for this
-        held = line.at_hand() if isinstance(line, Beside) else line
-        _hold(folder, f"line {number} of metrics.jsonl", held, OF_A_LINE, version)
+        record_line = line.at_hand() if isinstance(line, Beside) else line
+        _hold(folder, f"line {number} of metrics.jsonl", record_line, OF_A_LINE, version)
     for entry in roster:
         _hold(folder, "roster.json", entry, OF_A_CLIENT, version)
     if written is not None:
@@ -157,23 +160,23 @@ def _summary(folder: Path) -> dict[str, Any] | None:
     """None where the run did not come to its end."""
     path = folder / "summary.json"
     try:
-        found = read_sealed(path) if path.exists() else None
+        summary = read_sealed(path) if path.exists() else None
     except DamagedError as error:
         raise SettingError(f"{path} {error}; without it the rounds alone are reported.") from None
     except (OSError, ValueError) as error:
         raise SettingError(
             f"{path} cannot be read ({error}); take it away, and the rounds alone are reported."
         ) from None
-    if found is not None and not isinstance(found, dict):
+    if summary is not None and not isinstance(summary, dict):
         raise SettingError(f"{path} holds no summary; take it away, and the rounds alone are reported.")
-    return found
+    return summary
 
 
-def _hold(folder: Path, where: str, found: Any, wanted: Mapping[str, type], version: str) -> None:
-    if not isinstance(found, Mapping):
+def _hold(folder: Path, where: str, content: Any, kinds: Mapping[str, type], version: str) -> None:
+    if not isinstance(content, Mapping):
         _refuse(folder, f"{where} holds something else", version)
-    for name, kind in wanted.items():
-        if not isinstance(found.get(name), (int, float) if kind is float else kind):
+    for name, kind in kinds.items():
+        if not isinstance(content.get(name), (int, float) if kind is float else kind):
             _refuse(folder, f"{where} has no `{name}` as it should", version)
 
 

@@ -37,8 +37,11 @@ def write_site(folder: Path, target: Path) -> Path:
     about = _about(folder)
     messages, figures = _lines(folder / MESSAGES, OF_A_LINE), _lines(folder / FIGURES, {"round": int})
     # under `privacy` no message tells an accuracy
-    told = [line for line in messages if "correct" in line] or [line for line in figures if "correct" in line]
-    parts = [_cards(messages, told, about["rule"]), section("Accuracy at this site", *_curve(told, about["rule"]))]
+    evaluations = [line for line in messages if "correct" in line] or [line for line in figures if "correct" in line]
+    parts = [
+        _cards(messages, evaluations, about["rule"]),
+        section("Accuracy at this site", *_curve(evaluations, about["rule"])),
+    ]
     parts.append(section("What left this machine", *_sizes(messages)))
     problems = [
         [line["round"], one_line(str(line["problem"]), 300)] for line in (*messages, *figures) if line.get("problem")
@@ -55,16 +58,16 @@ def write_site(folder: Path, target: Path) -> Path:
     return page.write(target, page.page(f"This site in {about['strategy']}", parts, lead=lead, foot=f"Of {whose}."))
 
 
-def element(words: str) -> Html:
+def element(text: str) -> Html:
     """In the letters of code."""
-    return page.element("code", words)
+    return page.element("code", text)
 
 
 def _about(folder: Path) -> dict[str, Any]:
-    wanted = {"partition": int, "model": str, "class_names": list, "rule": str, "strategy": str, "settings": dict}
+    kinds = {"partition": int, "model": str, "class_names": list, "rule": str, "strategy": str, "settings": dict}
     try:
         about = read_sealed(folder / ABOUT)
-        if all(isinstance(about[name], kind) for name, kind in wanted.items()):
+        if all(isinstance(about[name], kind) for name, kind in kinds.items()):
             return dict(about)
     except DamagedError as error:
         raise SettingError(f"{folder / ABOUT} {error}.") from None
@@ -76,11 +79,11 @@ def _about(folder: Path) -> dict[str, Any]:
     )
 
 
-def _lines(path: Path, wanted: Mapping[str, type]) -> list[Line]:
+def _lines(path: Path, kinds: Mapping[str, type]) -> list[Line]:
     try:
         # what a crash cut short is no line
         lines: list[Line] = read_sealed_lines(path) if path.exists() else []
-        if all(isinstance(line[name], kind) for line in lines for name, kind in wanted.items()):
+        if all(isinstance(line[name], kind) for line in lines for name, kind in kinds.items()):
             return lines
     except DamagedError as error:
         raise SettingError(f"a line of {path} {error}.") from None
@@ -89,23 +92,27 @@ def _lines(path: Path, wanted: Mapping[str, type]) -> list[Line]:
     raise SettingError(f"{path} cannot be read as this program wrote it; take it away, and the page is made without.")
 
 
-def _accuracies(told: Sequence[Line], rule: str, place: int) -> list[tuple[int, float]]:
+def _accuracies(evaluations: Sequence[Line], rule: str, place: int) -> list[tuple[int, float]]:
     """(round whose models they are, %) of the test rows, 0, or of the validation rows, 1."""
     return [
         (line["round"] - 1, 100 * line["correct"][rule][place] / line["rows"][place])
-        for line in told
+        for line in evaluations
         if rule in line["correct"] and line["rows"][place]
     ]
 
 
-def _cards(messages: Sequence[Line], told: Sequence[Line], rule: str) -> Html:
-    tests = _accuracies(told, rule, 0)
+def _cards(messages: Sequence[Line], evaluations: Sequence[Line], rule: str) -> Html:
+    tests = _accuracies(evaluations, rule, 0)
     sent, received = (sum(sum(line[way].values()) for line in messages) for way in ("sent", "received"))
     rounds = {line["round"] for line in messages if line.get("trains")}
     accuracy = f"{tests[-1][1]:.1f} %" if tests else None
     return page.cards(
         [
-            ("test accuracy", accuracy, f"of {told[-1]['rows'][0]} rows, after round {tests[-1][0]}" if tests else ""),
+            (
+                "test accuracy",
+                accuracy,
+                f"of {evaluations[-1]['rows'][0]} rows, after round {tests[-1][0]}" if tests else "",
+            ),
             ("sent", readable_size(sent) if messages else None, f"in {len(messages)} replies"),
             ("received", readable_size(received) if messages else None, "settings and what clients share"),
             ("rounds", len(rounds) if messages else None, "that this site trained in"),
@@ -113,8 +120,8 @@ def _cards(messages: Sequence[Line], told: Sequence[Line], rule: str) -> Html:
     )
 
 
-def _curve(told: Sequence[Line], rule: str) -> Iterator[Html]:
-    tests, validations = (_accuracies(told, rule, place) for place in (0, 1))
+def _curve(evaluations: Sequence[Line], rule: str) -> Iterator[Html]:
+    tests, validations = (_accuracies(evaluations, rule, place) for place in (0, 1))
     if not tests:
         yield paragraph(f"No evaluation by the rule {rule} is on record here.", class_="note")
         return

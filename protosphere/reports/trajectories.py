@@ -21,31 +21,33 @@ WIDTH, HEIGHT, EDGE = 560, 420, 34  # of a map, in pixels
 def motion(results: Results) -> tuple[Picture, list[tuple[str, Html]]] | None:
     """The ways of the classes' global prototypes as a picture; and the map of each kept round, by the same two
     components. None with fewer than two rounds, or where a class has several."""
-    found = kept(results.folder)
-    rounds = [(number, labels.tolist(), vectors.numpy()) for number, (labels, vectors) in found.items()]
+    prototypes_by_round = kept(results.folder)
+    rounds = [(number, labels.tolist(), vectors.numpy()) for number, (labels, vectors) in prototypes_by_round.items()]
     K = len(results.class_names)
     widths = {vectors.shape[1:] for *_, vectors in rounds}
-    known = all(len(set(labels)) == len(labels) == len(v) and set(labels) <= set(range(K)) for _, labels, v in rounds)
-    if len(rounds) < 2 or K > MOST_CLASSES or len(widths) != 1 or not known:
+    drawable = all(
+        len(set(labels)) == len(labels) == len(v) and set(labels) <= set(range(K)) for _, labels, v in rounds
+    )
+    if len(rounds) < 2 or K > MOST_CLASSES or len(widths) != 1 or not drawable:
         return None
     points, axis_names = in_plane(np.concatenate([vectors for *_, vectors in rounds]))
     ends = np.cumsum([len(labels) for _, labels, _ in rounds])
     maps = [
-        (number, dict(zip(labels, own.tolist(), strict=True)))
-        for (number, labels, _), own in zip(rounds, np.split(points, ends[:-1]), strict=True)
+        (number, dict(zip(labels, round_points.tolist(), strict=True)))
+        for (number, labels, _), round_points in zip(rounds, np.split(points, ends[:-1]), strict=True)
     ]
     low, high = points.min(axis=0), points.max(axis=0)
-    frames = [(str(number), _frame(results, own, low, high)) for number, own in maps]
+    frames = [(str(number), _frame(results, points_by_label, low, high)) for number, points_by_label in maps]
     return _ways(results, maps, axis_names), frames
 
 
 def _ways(results: Results, maps: Sequence[tuple[int, dict[int, list[float]]]], axis_names: tuple[str, str]) -> Picture:
-    labels = sorted({label for _, own in maps for label in own})
+    labels = sorted({label for _, points_by_label in maps for label in points_by_label})
     with canvas.figure() as drawn:
         axes = drawn.add_subplot()
         handles = []
         for label in labels:
-            way = np.array([own[label] for _, own in maps if label in own])
+            way = np.array([points_by_label[label] for _, points_by_label in maps if label in points_by_label])
             colour, marker = COLOURS[label % 6], MARKERS[(label // 6 + label) % len(MARKERS)]
             axes.plot(way[:, 0], way[:, 1], color=colour, linewidth=1.0, alpha=0.6)
             handles.append(
@@ -62,27 +64,32 @@ def _ways(results: Results, maps: Sequence[tuple[int, dict[int, list[float]]]], 
         f"Ways of the global prototypes from round {first} to round {last}, {len(maps)} rounds of them, by the first "
         "two principal components of all; each ends at its mark."
     )
-    rows = [[number, results.class_names[label], *own[label]] for number, own in maps for label in sorted(own)]
+    rows = [
+        [number, results.class_names[label], *points_by_label[label]]
+        for number, points_by_label in maps
+        for label in sorted(points_by_label)
+    ]
     alt = f"Ways of {len(labels)} global prototypes over rounds {first} to {last} in the plane."
     return Picture("prototypes-rounds", svg, alt, caption, numbers=[["round", "class", *axis_names], *rows])
 
 
-def _frame(results: Results, own: dict[int, list[float]], low: np.ndarray, high: np.ndarray) -> Html:
+def _frame(results: Results, points_by_label: dict[int, list[float]], low: np.ndarray, high: np.ndarray) -> Html:
     """A map in the page itself, in its letters and ink; all have one scale."""
     scale = min((WIDTH - 3 * EDGE) / max(high[0] - low[0], 1e-12), (HEIGHT - 2 * EDGE) / max(high[1] - low[1], 1e-12))
     parts = []
     short = cut_apart(results.class_names, 12)
-    for label, (x, y) in sorted(own.items()):
+    for label, (x, y) in sorted(points_by_label.items()):
         name = escape(one_line(results.class_names[label]))
         across, down = EDGE + scale * (x - low[0]), HEIGHT - EDGE - scale * (y - low[1])
         place = f'cx="{across:.1f}" cy="{down:.1f}" r="7"'
         parts.append(f'<circle {place} fill="{COLOURS[label % 6]}"><title>{name}</title></circle>')
-        if len(own) <= MOST_NAMED:
+        if len(points_by_label) <= MOST_NAMED:
             word = escape(short[label])
             parts.append(f'<text x="{across + 10:.1f}" y="{down + 5:.1f}" fill="currentColor">{word}</text>')
     frame = f'x="1" y="1" width="{WIDTH - 2}" height="{HEIGHT - 2}"'
     return Html(
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" font-size="15" role="img" aria-label="map of {len(own)} prototypes">'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" font-size="15" role="img" '
+        f'aria-label="map of {len(points_by_label)} prototypes">'
         f'<rect {frame} fill="none" stroke="currentColor" opacity=".25"></rect>'
         f"{''.join(parts)}</svg>"
     )
@@ -90,6 +97,6 @@ def _frame(results: Results, own: dict[int, list[float]], low: np.ndarray, high:
 
 def slider(frames: Sequence[tuple[str, Html]]) -> Html:
     """One round at a time, by mouse or with the arrow keys."""
-    told = page.element("figcaption", "Round by round: choose one, or go on with the arrow keys.")
+    caption = page.element("figcaption", "Round by round: choose one, or go on with the arrow keys.")
     choice = page.choice("round", frames[-page.MOST_CHOICES :], "round", wide=False)
-    return page.element("figure", choice, told, class_="rounds")
+    return page.element("figure", choice, caption, class_="rounds")
