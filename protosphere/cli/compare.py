@@ -281,8 +281,8 @@ def _run(
     from protosphere.launch.processes import Interrupted
 
     typer.echo(f"results: {folder.path}")
-    for words in scaled_words(cells):
-        typer.echo(words)
+    for text in scaled_words(cells):
+        typer.echo(text)
     typer.echo(f"{len(cells)} cells, {machine}")
     try:
         with Bar(Console(highlight=False)) as bar:
@@ -292,10 +292,12 @@ def _run(
             f"stopped by {interruption.name}; finished cells are kept, and --resume {folder.path} runs the others."
         )
         end(sentence, KILLED + interruption.number)
-    failed = [each for each in ended if each.reason]
+    failed = [finished for finished in ended if finished.reason]
     _report(folder, comparison, cells)
-    for each in failed:
-        typer.echo(f"failed: {each.cell.title}: {each.reason} ({folder.of(each.cell) / 'output.log'})", err=True)
+    for finished in failed:
+        typer.echo(
+            f"failed: {finished.cell.title}: {finished.reason} ({folder.of(finished.cell) / 'output.log'})", err=True
+        )
     if failed:
         typer.echo(f"{len(failed)} of {len(cells)} cells failed; --resume {folder.path} runs them again.", err=True)
     return bool(failed)
@@ -304,10 +306,10 @@ def _run(
 def _reuse(folder: "ComparisonFolder", cells: "Sequence[Cell]") -> None:
     from protosphere.comparison.reuse import reuse
 
-    found = reuse(folder, cells)
+    runs_by_cell = reuse(folder, cells)
     for cell in cells:
-        if cell.name in found:
-            typer.echo(f"taken: {cell.title}, from {_short(found[cell.name])}")
+        if cell.name in runs_by_cell:
+            typer.echo(f"taken: {cell.title}, from {_short(runs_by_cell[cell.name])}")
 
 
 def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]") -> None:

@@ -27,7 +27,7 @@ class Bar:
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
         self._console = console
         self._task = self._progress.add_task("", total=None, left="", running="")
-        self._said = 0
+        self._printed_count = 0
 
     def __enter__(self) -> "Bar":
         self._progress.start()
@@ -40,12 +40,12 @@ class Bar:
 
     def update(self, state: State) -> None:
         """Show how far the cells are."""
-        for each in state.ended[self._said :]:
-            how = f"failed: {each.reason}" if each.reason else f"done in {duration(each.seconds)}"
-            number = state.before + self._said + 1
-            self._progress.console.print(Text(f"{number}/{state.total} {each.cell.title}: {how}"), soft_wrap=True)
-            self._said += 1
-        running = [f"{each.cell.title} (round {each.done}/{each.rounds})" for each in state.running]
+        for finished in state.ended[self._printed_count :]:
+            how = f"failed: {finished.reason}" if finished.reason else f"done in {duration(finished.seconds)}"
+            number = state.before + self._printed_count + 1
+            self._progress.console.print(Text(f"{number}/{state.total} {finished.cell.title}: {how}"), soft_wrap=True)
+            self._printed_count += 1
+        running = [f"{job.cell.title} (round {job.done}/{job.rounds})" for job in state.running]
         more = f" and {len(running) - MOST_SHOWN} more" if len(running) > MOST_SHOWN else ""
         self._progress.update(
             self._task,

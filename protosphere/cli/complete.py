@@ -39,6 +39,6 @@ def runs(incomplete: str) -> Iterator[str]:
 
 
 def _presets(command: str, incomplete: str) -> Iterator[tuple[str, str]]:
-    from protosphere.cli.listing import presets as there
+    from protosphere.cli.listing import presets as all_presets
 
-    yield from ((name, words) for of, name, words in there() if of == command and name.startswith(incomplete))
+    yield from ((name, summary) for of, name, summary in all_presets() if of == command and name.startswith(incomplete))

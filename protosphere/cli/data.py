@@ -78,85 +78,86 @@ def data(
     try:
         if picture is not None:
             refuse_ending(picture)
-        shown = view(plan(settings or [], preset=preset, clients=clients, trains=False))
+        data_view = view(plan(settings or [], preset=preset, clients=clients, trains=False))
         if picture is not None:
-            write_picture(shown, picture)
+            write_picture(data_view, picture)
         if export_table is not None:
-            write_table(export_table, shown.dealt, shown.class_names)
+            write_table(export_table, data_view.dealt, data_view.class_names)
         if export_columns is not None:
-            if not shown.columns:
+            if not data_view.columns:
                 raise SettingError(
-                    f"--export-columns is {str(export_columns)!r}, but {shown.dataset!r} is no table of numbers; leave "
-                    "it out."
+                    f"--export-columns is {str(export_columns)!r}, but {data_view.dataset!r} is no table of numbers; "
+                    "leave it out."
                 )
-            write_schema(export_columns, [column for column, _ in shown.columns])
+            write_schema(export_columns, [column for column, _ in data_view.columns])
     except (SettingError, DataError, ModelError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(BAD_INPUT) from None
     if as_json:
-        typer.echo(json.dumps(shown.as_json()))
+        typer.echo(json.dumps(data_view.as_json()))
         return
-    _print(shown)
+    _print(data_view)
     for file in filter(None, (picture, export_table, export_columns)):
         typer.echo(f"written: {file}")
 
 
-def _print(shown: "DataView") -> None:
+def _print(data_view: "DataView") -> None:
     from rich.console import Console
 
     from protosphere.core.text import one_class
 
     console = Console(highlight=False, soft_wrap=True)
-    for line in (*_about(shown), ""):
+    for line in (*_about(data_view), ""):
         console.print(line, markup=False)
-    console.print(_table(shown))
-    if alone := one_class(dict(enumerate(client.labels for client in shown.clients)), shown.class_names):
+    console.print(_table(data_view))
+    if alone := one_class(dict(enumerate(client.labels for client in data_view.clients)), data_view.class_names):
         console.print(f"Note: {alone}.\n", markup=False)
-    few = len(shown.clients) - MOST_CLIENTS
+    few = len(data_view.clients) - MOST_CLIENTS
     if few > 0:
         console.print(
-            f"The first {MOST_CLIENTS} of {len(shown.clients)} clients; --json has all, --picture draws all.\n"
+            f"The first {MOST_CLIENTS} of {len(data_view.clients)} clients; --json has all, --picture draws all.\n"
         )
-    for text in _heat_map(shown, console):
+    for text in _heat_map(data_view, console):
         console.print(text)
 
 
-def _about(shown: "DataView") -> list[str]:
+def _about(data_view: "DataView") -> list[str]:
     """The data set, then the partition, then what clients have on the whole."""
-    names = ", ".join(shown.class_names[:12]) + (", ..." if len(shown.class_names) > 12 else "")
-    domains = ", ".join(f"{name} ({rows} rows)" for name, rows in shown.domains.items())
-    groups = [f"  groups: {shown.groups}; the rows of one stay together"] if shown.groups is not None else []
-    totals = [client.train + client.validation + client.test for client in shown.clients]
-    classes = [client.classes for client in shown.clients]
+    names = ", ".join(data_view.class_names[:12]) + (", ..." if len(data_view.class_names) > 12 else "")
+    domains = ", ".join(f"{name} ({rows} rows)" for name, rows in data_view.domains.items())
+    groups = [f"  groups: {data_view.groups}; the rows of one stay together"] if data_view.groups is not None else []
+    totals = [client.train + client.validation + client.test for client in data_view.clients]
+    classes = [client.classes for client in data_view.clients]
     return [
-        f"{shown.dataset}: {shown.train + shown.test} rows ({shown.train} train + {shown.test} test)",
-        f"  inputs: {shown.inputs}",
-        *_columns(shown),
-        f"  classes: {len(shown.class_names)} ({names})",
+        f"{data_view.dataset}: {data_view.train + data_view.test} rows "
+        f"({data_view.train} train + {data_view.test} test)",
+        f"  inputs: {data_view.inputs}",
+        *_columns(data_view),
+        f"  classes: {len(data_view.class_names)} ({names})",
         *([f"  domains: {domains}"] if domains else []),
         *groups,
         "",
-        "partition: " + ", ".join(f"{name} = {json.dumps(value)}" for name, value in shown.partition.items()),
+        "partition: " + ", ".join(f"{name} = {json.dumps(value)}" for name, value in data_view.partition.items()),
         f"  rows of a client: {_spread(totals)}; classes of a client: {_spread(classes)}",
-        *([f"  {shown.shared} rows are the ensemble's shared test set"] if shown.shared else []),
-        *([f"  {shown.nobodys} rows belong to nobody"] if shown.nobodys else []),
+        *([f"  {data_view.shared} rows are the ensemble's shared test set"] if data_view.shared else []),
+        *([f"  {data_view.nobodys} rows belong to nobody"] if data_view.nobodys else []),
     ]
 
 
-def _columns(shown: "DataView") -> list[str]:
+def _columns(data_view: "DataView") -> list[str]:
     """What becomes of a table's columns, and of what they lack."""
     lines = []
     for kind, what in (("number", "; scaled by each client's own training rows"), ("category", "")):
-        own = [
+        columns = [
             column.name + (f" ({len(column.values)} values)" if column.values else "")
-            for column, _ in shown.columns
+            for column, _ in data_view.columns
             if column.kind == kind
         ]
-        named = ", ".join(own[:MOST_COLUMNS]) + (", ..." if len(own) > MOST_COLUMNS else "")
-        lines += [f"  {PLURAL[kind]}: {len(own)} ({named}){what}"] if own else []
-    lacking = [f"{column.name} ({rows} rows)" for column, rows in shown.columns if rows]
-    told = "; a number's mean stands there, and a feature says so, of a category one of its own"
-    return [*lines, *([f"  missing: {', '.join(lacking)}{told}"] if lacking else [])]
+        named = ", ".join(columns[:MOST_COLUMNS]) + (", ..." if len(columns) > MOST_COLUMNS else "")
+        lines += [f"  {PLURAL[kind]}: {len(columns)} ({named}){what}"] if columns else []
+    lacking = [f"{column.name} ({rows} rows)" for column, rows in data_view.columns if rows]
+    note = "; a number's mean stands there, and a feature says so, of a category one of its own"
+    return [*lines, *([f"  missing: {', '.join(lacking)}{note}"] if lacking else [])]
 
 
 def _spread(values: Sequence[int]) -> str:
@@ -164,19 +165,19 @@ def _spread(values: Sequence[int]) -> str:
     return f"{ordered[0]} to {ordered[-1]}, median {ordered[len(ordered) // 2]}"
 
 
-def _table(shown: "DataView") -> "Table":
+def _table(data_view: "DataView") -> "Table":
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("client", justify="right", no_wrap=True)
-    named = any(client.domain for client in shown.clients)
+    named = any(client.domain for client in data_view.clients)
     if named:
         table.add_column("domain", overflow="fold")
     for name in ("train", "validation", "test", "classes"):
         table.add_column(name, justify="right", no_wrap=True)
-    for number, client in enumerate(shown.clients[:MOST_CLIENTS]):
+    for number, client in enumerate(data_view.clients[:MOST_CLIENTS]):
         # Text: a folder's name is no markup
         domain = [Text(client.domain)] if named else []
         numbers = (client.train, client.validation, client.test, client.classes)
@@ -184,18 +185,18 @@ def _table(shown: "DataView") -> "Table":
     return table
 
 
-def _heat_map(shown: "DataView", console: "Console") -> "list[Text]":
+def _heat_map(data_view: "DataView", console: "Console") -> "list[Text]":
     """Clients × classes: numbers on a ground that darkens with them where they fit, else shades alone."""
     from rich.text import Text
 
-    clients = shown.clients[:MOST_CLIENTS]
-    most = max((max(client.counts) for client in shown.clients), default=0)
+    clients = data_view.clients[:MOST_CLIENTS]
+    most = max((max(client.counts) for client in data_view.clients), default=0)
     label = len(str(len(clients) - 1)) + len("client ")
-    narrow = max(len(str(most)), len(str(len(shown.class_names) - 1))) + 2
+    narrow = max(len(str(most)), len(str(len(data_view.class_names) - 1))) + 2
     room = console.width - label - 1
-    numbered = len(shown.class_names) * narrow <= room
-    heads, width, told = _heads(shown.class_names, narrow, room)
-    fitting = len(shown.class_names) if numbered else min(room, len(shown.class_names))
+    numbered = len(data_view.class_names) * narrow <= room
+    heads, width, legend = _heads(data_view.class_names, narrow, room)
+    fitting = len(data_view.class_names) if numbered else min(room, len(data_view.class_names))
     head = heads if numbered else f"0 to {fitting - 1}"
     lines = [Text("rows by class (training, validation and test)"), Text(f"{'class':>{label}} {head}".rstrip())]
     shades = ASCII_SHADES if console.options.ascii_only else SHADES
@@ -203,14 +204,14 @@ def _heat_map(shown: "DataView", console: "Console") -> "list[Text]":
         line = Text(f"{f'client {number}':>{label}} ")
         for count in client.counts[:fitting]:
             level = _level(count, most)
-            words = f"{count or shades[0]:>{width - 1}} " if numbered else shades[level]
-            line.append(words, COLOURS[level] if numbered else "")
+            cell = f"{count or shades[0]:>{width - 1}} " if numbered else shades[level]
+            line.append(cell, COLOURS[level] if numbered else "")
         lines.append(line)
     if not numbered:
         lines.append(Text(f"{shades[0]} none, {', '.join(_bands(most, shades))} rows"))
-    lines += [Text(told)] if told else []
-    if fitting < len(shown.class_names):
-        lines.append(Text(f"The first {fitting} of {len(shown.class_names)} classes; --json has all."))
+    lines += [Text(legend)] if legend else []
+    if fitting < len(data_view.class_names):
+        lines.append(Text(f"The first {fitting} of {len(data_view.class_names)} classes; --json has all."))
     return lines
 
 

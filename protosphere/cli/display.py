@@ -54,20 +54,20 @@ class Display:
     ) -> None:
         self._live.stop()
 
-    def stage(self, words: str) -> None:
+    def stage(self, message: str) -> None:
         """Say what is being done."""
-        self._stage = words
+        self._stage = message
 
     def follow(self, folder: Path) -> None:
         """Look into the run's folder for how far it is."""
         self._folder = folder
 
-    def line(self, words: str) -> None:
+    def line(self, message: str) -> None:
         """Say a line for good."""
         if not self._moves:
-            typer.echo(words)
+            typer.echo(message)
             return
-        text = Text(words)
+        text = Text(message)
         for pattern, style in STYLES.items():
             text.highlight_regex(pattern, style)
         self._live.console.print(text, soft_wrap=True)
@@ -87,14 +87,14 @@ class Display:
             return [Text(self._stage)]
         if not self._rounds or self._rounds[-1][0] != done:
             self._rounds.append((done, now))
-        words = f"round {done}/{rounds}"
+        text = f"round {done}/{rounds}"
         if headline := status.get("headline"):
-            words += f", {100 * headline['accuracy']:.1f} % after {headline['of_round']}"
-        (first, began), (last, seen) = self._rounds[0], self._rounds[-1]
+            text += f", {100 * headline['accuracy']:.1f} % after {headline['of_round']}"
+        (first, began), (last, latest) = self._rounds[0], self._rounds[-1]
         if last > first:
-            left = (rounds - last) * (seen - began) / (last - first) - (now - seen)
-            words += f", {_clock(max(0.0, left))} left"
-        return [ProgressBar(rounds, done, width=BAR), Text(words)]
+            seconds_left = (rounds - last) * (latest - began) / (last - first) - (now - latest)
+            text += f", {_clock(max(0.0, seconds_left))} left"
+        return [ProgressBar(rounds, done, width=BAR), Text(text)]
 
     def _status(self) -> dict[str, Any]:
         """Of the run; empty as long as there is none here."""
@@ -102,12 +102,12 @@ class Display:
             return {}
         try:
             # not by RunFolder, which loads torch: something is to move before that
-            found: dict[str, Any] = json.loads((self._folder / "status.json").read_text("utf-8"))
+            status: dict[str, Any] = json.loads((self._folder / "status.json").read_text("utf-8"))
         except (OSError, ValueError):
             return {}
-        return found
+        return status
 
 
 def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+    minutes, remainder = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{remainder:02}" if minutes >= 60 else f"{minutes}:{remainder:02}"

@@ -31,14 +31,14 @@ def doctor() -> None:
     Exits 0, or 1 where something would keep a run from working.
     """
     problems = 0
-    for good, what, words in _looked():
+    for good, what, detail in _check_machine():
         problems += not good
-        typer.echo(f"{'ok ' if good else '!! '} {what:<16} {words}")
+        typer.echo(f"{'ok ' if good else '!! '} {what:<16} {detail}")
     if problems:
         raise typer.Exit(PROBLEM)
 
 
-def _looked() -> Iterator[tuple[bool, str, str]]:
+def _check_machine() -> Iterator[tuple[bool, str, str]]:
     from protosphere.core.home import home
     from protosphere.core.text import own_version
     from protosphere.launch.connection import FlowerError, find_executable
@@ -72,22 +72,22 @@ def _devices() -> Iterator[tuple[bool, str, str]]:
 
     for kind in ("cuda", "mps", "xpu"):
         backend = getattr(torch, kind, None)
-        found = backend is not None and backend.is_available()
+        available = backend is not None and backend.is_available()
         names = ""
-        if found and kind == "cuda":
+        if available and kind == "cuda":
             names = ": " + ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
-        yield True, kind, f"there{names}" if found else "none"
+        yield True, kind, f"there{names}" if available else "none"
 
 
 def _taken(port: int) -> bool:
-    with socket.socket() as asked:
-        asked.settimeout(1.0)
-        return asked.connect_ex(("127.0.0.1", port)) == 0
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _room(what: str, folder: Path, least: int) -> tuple[bool, str, str]:
-    there = next(place for place in (folder, *folder.parents) if place.is_dir())
-    free = shutil.disk_usage(there).free / 1e9
-    writable = os.access(there, os.W_OK)
-    words = f"{folder}: {free:.0f} GB free" + ("" if writable else ", and it cannot be written")
-    return writable and free >= least, what, words + (f"; {least} GB are advised" if free < least else "")
+    ancestor = next(place for place in (folder, *folder.parents) if place.is_dir())
+    free = shutil.disk_usage(ancestor).free / 1e9
+    writable = os.access(ancestor, os.W_OK)
+    detail = f"{folder}: {free:.0f} GB free" + ("" if writable else ", and it cannot be written")
+    return writable and free >= least, what, detail + (f"; {least} GB are advised" if free < least else "")

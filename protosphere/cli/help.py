@@ -32,12 +32,12 @@ class Command(_Plain, TyperCommand):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record:
-                name, words = record
+                name, text = record
                 # what Typer escapes for its own rich output is shown as it is here
-                words = words.replace("\\[", "[")
-                told = _argument_help(self.callback, param)
-                words = words if told in words else f"{told}  {words}".strip()
-                parts[param.param_type_name].append((name, words))
+                text = text.replace("\\[", "[")
+                argument_help = _argument_help(self.callback, param)
+                text = text if argument_help in text else f"{argument_help}  {text}".strip()
+                parts[param.param_type_name].append((name, text))
         for kind, records in parts.items():
             if records:
                 with formatter.section(f"{kind.title()}s"):
@@ -47,10 +47,10 @@ class Command(_Plain, TyperCommand):
 def _argument_help(callback: Any, param: click.Parameter) -> str:
     """An argument's own help: newer versions of Click take it from Typer's arguments while they are made."""
     hints = inspect.get_annotations(inspect.unwrap(callback), eval_str=False) if callback else {}
-    found = [
-        each for each in getattr(hints.get(param.name or ""), "__metadata__", ()) if isinstance(each, ArgumentInfo)
+    arguments = [
+        item for item in getattr(hints.get(param.name or ""), "__metadata__", ()) if isinstance(item, ArgumentInfo)
     ]
-    return (found[0].help or "") if found else ""
+    return (arguments[0].help or "") if arguments else ""
 
 
 class Group(_Plain, TyperGroup):

@@ -54,13 +54,13 @@ def settings(search: str = "") -> Iterator[tuple[str, str, str, str]]:
     page = ROOT / PAGE
     # an installed package has no docs/, and then the classes alone
     lines = page.read_text("utf-8").splitlines() if page.is_file() else []
-    told = {
+    descriptions = {
         start[1]: line[start.end() :].removesuffix(" |").split(" | ", 1) for line in lines if (start := ROW.match(line))
     }
-    for own in all_settings().values():
-        for each in own:
-            allowed, meaning = told.get(each.name, (each.allowed, each.meaning))
-            row = each.name, each.value, allowed.replace("`", ""), meaning.replace("`", "")
+    for entries in all_settings().values():
+        for setting in entries:
+            allowed, meaning = descriptions.get(setting.name, (setting.allowed, setting.meaning))
+            row = setting.name, setting.value, allowed.replace("`", ""), meaning.replace("`", "")
             if search.lower() in " ".join(row).lower():
                 yield row
 

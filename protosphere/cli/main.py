@@ -104,8 +104,8 @@ app.command("settings", cls=Command, epilog="    protosphere settings --search p
 app.command("doctor", cls=Command, epilog="    protosphere doctor")(doctor)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(value: bool) -> None:
+    if value:
         try:
             typer.echo(f"protosphere {version('protosphere')}")
         except PackageNotFoundError:

@@ -85,8 +85,8 @@ def write_answers(path: Path, judged: "Sequence[tuple[int | None, Answer]]", nam
 
 def _shares(counts: "NDArray[np.int64]") -> list[tuple[int, int, float | None]]:
     """Of each class: rows, right, and accuracy if it has rows."""
-    found = zip(counts.sum(axis=1).tolist(), counts.diagonal().tolist(), strict=True)
-    return [(rows, right, right / rows if rows else None) for rows, right in found]
+    pairs = zip(counts.sum(axis=1).tolist(), counts.diagonal().tolist(), strict=True)
+    return [(rows, right, right / rows if rows else None) for rows, right in pairs]
 
 
 def _as_json(counts: "NDArray[np.int64]", rule: str, names: Sequence[str]) -> dict[str, Any]:
@@ -122,22 +122,22 @@ def _show(counts: "NDArray[np.int64]", rule: str, trained: "Trained") -> None:
     table.add_column("class", overflow="fold")
     for head in ("inputs", "right", "accuracy"):
         table.add_column(head, justify="right", no_wrap=True)
-    told = [label for label, (n, _, _) in enumerate(_shares(counts)) if n]
-    for label in told:
+    true_labels = [label for label, (n, _, _) in enumerate(_shares(counts)) if n]
+    for label in true_labels:
         n, some, share = _shares(counts)[label]
         table.add_row(Text(names[label]), str(n), str(some), "-" if share is None else f"{100 * share:.1f} %")
     terminal = console()
     terminal.print(table)
-    shown = [label for label in range(len(names)) if counts[label].any() or counts[:, label].any()]
-    if len(shown) <= MOST_COLUMNS:
+    all_labels = [label for label in range(len(names)) if counts[label].any() or counts[:, label].any()]
+    if len(all_labels) <= MOST_COLUMNS:
         matrix = Table(box=box.SIMPLE_HEAD, title="true class, by the class that was answered", title_justify="left")
         matrix.add_column("")
-        for label in shown:
+        for label in all_labels:
             matrix.add_column(Text(names[label]), justify="right")
-        for label in told:
-            matrix.add_row(Text(names[label]), *(str(counts[label, other] or "") for other in shown))
+        for label in true_labels:
+            matrix.add_row(Text(names[label]), *(str(counts[label, other] or "") for other in all_labels))
         terminal.print(matrix)
         return
-    wrong = [(int(counts[t, p]), t, p) for t in told for p in shown if t != p and counts[t, p]]
-    for number, true, other in sorted(wrong, key=lambda each: (-each[0], each[1:]))[:MOST_COLUMNS]:
+    wrong = [(int(counts[t, p]), t, p) for t in true_labels for p in all_labels if t != p and counts[t, p]]
+    for number, true, other in sorted(wrong, key=lambda mistake: (-mistake[0], mistake[1:]))[:MOST_COLUMNS]:
         typer.echo(f"{number} of {names[true]} taken for {names[other]}")

@@ -67,8 +67,8 @@ def report(
         if folder == "latest":
             place = find_run(folder, results)
         else:
-            here, there = Path(folder).expanduser(), results_root(results) / folder
-            place = there if there.is_dir() and not here.exists() else here
+            given_path, results_path = Path(folder).expanduser(), results_root(results) / folder
+            place = results_path if results_path.is_dir() and not given_path.exists() else given_path
         typer.echo(f"report: {write_report(place.resolve(), trust)}")
     except SettingError as error:
         end(str(error), BAD_INPUT)

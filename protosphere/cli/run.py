@@ -144,11 +144,11 @@ def run(
         try:
             with interruptible():
                 # its imports take seconds
-                asked = (settings or [], preset, resume, results, clients, trust)
-                ending = _planned(*asked, superlink, ray, in_process, (cpus, gpus))
+                arguments = (settings or [], preset, resume, results, clients, trust)
+                ending = _planned(*arguments, superlink, ray, in_process, (cpus, gpus))
         except Interrupted as interruption:
-            words = f"stopped by {interruption.name} before anything was started."
-            ending = _Ending(KILLED + interruption.number, words=words)
+            sentence = f"stopped by {interruption.name} before anything was started."
+            ending = _Ending(KILLED + interruption.number, words=sentence)
         if not isinstance(ending, _Ending):
             if in_process:
                 together = (cohort_size, cuda_graphs) if engine == Engine.COHORT else None
@@ -216,47 +216,47 @@ def _planned(
     try:
         if ray:
             cluster_at(ray).holds(*resources)
-        here = not (superlink or ray)
-        wanted = plan(
+        on_this_machine = not (superlink or ray)
+        run_plan = plan(
             settings,
             preset=preset,
             resume=resume,
             results=results,
             clients=clients,
             remote=bool(superlink),
-            here=here,
+            here=on_this_machine,
             trust=trust,
         )
         if in_process:
-            device_of(str(wanted.run_config["device"]), "setting `device` is")
+            device_of(str(run_plan.run_config["device"]), "setting `device` is")
         elif not superlink and not ray:
             check_resources(*resources)
-        return wanted
+        return run_plan
     except (SettingError, DataError, ModelError) as error:
         return _Ending(BAD_INPUT, words=str(error))
 
 
 def _run_flower(
-    wanted: "Plan", cpus: int, gpus: float, verbose: bool, connection: str, ray: str, display: Display
+    run_plan: "Plan", cpus: int, gpus: float, verbose: bool, connection: str, ray: str, display: Display
 ) -> _Ending:
     from protosphere.launch.flower_run import RunInterrupted, launch
 
     if connection:
-        number = f"{wanted.clients} clients" if wanted.clients else "as many clients as its nodes say"
+        number = f"{run_plan.clients} clients" if run_plan.clients else "as many clients as its nodes say"
         display.line(f"running on the nodes of the SuperLink `{connection}`: {number}")
         display.stage(f"running on the nodes of `{connection}`")
     else:
         share = f"{cpus} CPU{'s' * (cpus > 1)}" + (f" and {gpus:g} GPU" if gpus else "")
         on = f", on the Ray cluster at {ray}" if ray else ""
-        display.line(f"starting Flower: {wanted.clients} clients, {share} each{on}")
+        display.line(f"starting Flower: {run_plan.clients} clients, {share} each{on}")
         display.stage("starting Flower")
     try:
         outcome = launch(
-            wanted.run_config,
-            clients=wanted.clients,
+            run_plan.run_config,
+            clients=run_plan.clients,
             cpus_per_client=cpus,
             gpus_per_client=gpus,
-            show=display.line if verbose else _shown(display),
+            show=display.line if verbose else _show_once(display),
             verbose=verbose,
             connection=connection,
             ray=ray,
@@ -275,7 +275,7 @@ def _run_flower(
 
 
 def _run_here(
-    wanted: "Plan", workers: int, together: tuple[int | None, bool] | None, verbose: bool, display: Display
+    run_plan: "Plan", workers: int, together: tuple[int | None, bool] | None, verbose: bool, display: Display
 ) -> _Ending:
     from protosphere.launch.flower_run import KeptLines
     from protosphere.launch.grid import LocalGrid, run_in_process
@@ -284,7 +284,7 @@ def _run_here(
     from protosphere.server_app.app import USER_ERRORS
 
     display.stage("starting the clients")
-    lines = KeptLines(display.line if verbose else _shown(display))
+    lines = KeptLines(display.line if verbose else _show_once(display))
 
     def opened(folder: Path) -> None:
         lines.opened = folder
@@ -298,8 +298,8 @@ def _run_here(
     try:
         with interruptible():
             folder = run_in_process(
-                wanted.run_config,
-                clients=wanted.clients,
+                run_plan.run_config,
+                clients=run_plan.clients,
                 workers=workers,
                 show=lines.hear,
                 opened=opened,
@@ -308,11 +308,11 @@ def _run_here(
             lines.save()
             return _Ending(0, folder)
     except Interrupted as interruption:
-        words, code = stopped(interruption.name, lines.folder), KILLED + interruption.number
+        message, code = stopped(interruption.name, lines.folder), KILLED + interruption.number
     except USER_ERRORS as error:
-        words, code = str(error), FAILED
+        message, code = str(error), FAILED
         lines.keep(f"error: {error}")
-    return _Ending(code, lines.folder, words, str(lines.save() or ""))
+    return _Ending(code, lines.folder, message, str(lines.save() or ""))
 
 
 def _afterwords(ending: _Ending, options: Mapping[str, object], elsewhere: str) -> list[str]:
@@ -320,13 +320,13 @@ def _afterwords(ending: _Ending, options: Mapping[str, object], elsewhere: str) 
     from protosphere.launch.processes import interruptible
     from protosphere.launch.unfinished_run import left_of
 
-    given = [
+    arguments = [
         word for name, value in options.items() if value for word in ([name] if value is True else [name, str(value)])
     ]
     with interruptible() as deafen:
         # a second Ctrl-C takes nothing of the report away
         deafen()
-        lines = left_of(ending.folder, given, elsewhere=elsewhere, cut=ending.code > KILLED)
+        lines = left_of(ending.folder, arguments, elsewhere=elsewhere, cut=ending.code > KILLED)
     return [*lines, *([f"log: {ending.log}"] if ending.log else [])]
 
 
@@ -344,10 +344,10 @@ def _leave(outcome: Path, ending: _Ending) -> None:
     from protosphere.core.files import replacing
 
     folder = str(ending.folder) if ending.folder and ending.folder.is_dir() else None
-    told = {"code": ending.code, "folder": folder, "reason": ending.words}
+    content = {"code": ending.code, "folder": folder, "reason": ending.words}
     try:
         with replacing(outcome) as temporary:
-            temporary.write_text(json.dumps(told) + "\n", "utf-8")
+            temporary.write_text(json.dumps(content) + "\n", "utf-8")
     except OSError as error:
         typer.echo(f"warning: --outcome {outcome} cannot be written ({error.strerror})", err=True)
 
@@ -357,14 +357,14 @@ def _follow(display: Display, folder: Path) -> None:
     display.follow(folder)
 
 
-def _shown(display: Display) -> Callable[[str], None]:
+def _show_once(display: Display) -> Callable[[str], None]:
     """Shows each line once: where its results are a run says first and last."""
-    said: set[str] = set()
+    shown_lines: set[str] = set()
 
     def show(line: str) -> None:
-        if line not in said:
+        if line not in shown_lines:
             display.line(line)
-        said.add(line)
+        shown_lines.add(line)
 
     return show
 

@@ -40,8 +40,8 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     from protosphere.record.locations import results_root
     from protosphere.record.metrics_lines import readable_size
 
-    found = list_stored(results)
-    if not found:
+    entries = list_stored(results)
+    if not entries:
         typer.echo(f"{results_root(results)} holds no run; `protosphere run` makes one.")
         return
     terminal = console()
@@ -54,19 +54,19 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
         table.add_column(
             name, no_wrap=place > 1, min_width=least, overflow="fold", justify="right" if narrow else "left"
         )
-    for each in found:
-        headline = "-" if each.headline is None else f"{100 * each.headline:.2f}"
+    for entry in entries:
+        headline = "-" if entry.headline is None else f"{100 * entry.headline:.2f}"
         row = [
-            each.name,
-            stem(each.what),
-            without_middle(short_name(each.dataset), most),
-            f"{each.state} {each.rounds}",
+            entry.name,
+            stem(entry.what),
+            without_middle(short_name(entry.dataset), most),
+            f"{entry.state} {entry.rounds}",
             headline,
-            readable_size(each.size),
+            readable_size(entry.size),
         ]
         table.add_row(*row)
     terminal.print(table)
-    typer.echo(f"in {results_root(results)}: {readable_size(sum(each.size for each in found))}")
+    typer.echo(f"in {results_root(results)}: {readable_size(sum(entry.size for entry in entries))}")
 
 
 def _in(context: typer.Context, results: str) -> str:
@@ -102,19 +102,19 @@ def compare(
     from protosphere.reports.results import read_results
 
     try:
-        found = [read_results(find(name, _in(context, results)).resolve()) for name in names]
-        if len(found) < 2:
+        run_results = [read_results(find(name, _in(context, results)).resolve()) for name in names]
+        if len(run_results) < 2:
             end("a run is compared with another: give two or more.", BAD_INPUT)
-        first, *others = found
+        first, *other_runs = run_results
         # before anything is printed: of many clients it reads files beside the lines
-        gains = [(other, gain(first, other)) for other in others]
+        gains = [(other, gain(first, other)) for other in other_runs]
     except SettingError as error:
         end(str(error), BAD_INPUT)
     terminal = console()
-    for title, rows in (("setting", differing_settings(found)), ("figure", figures(found))):
+    for title, rows in (("setting", differing_settings(run_results)), ("figure", figures(run_results))):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column(title, no_wrap=True)
-        for run in found:
+        for run in run_results:
             table.add_column(run.folder.name, justify="right", overflow="fold")
         for name, values in rows:
             table.add_row(name, *values)
@@ -122,15 +122,15 @@ def compare(
             terminal.print(table)
         else:
             typer.echo("they differ in no setting")
-    for other, told in gains:
+    for other, outcome in gains:
         names_of = f"{other.folder.name} against {first.folder.name}"
-        if isinstance(told, str):
-            typer.echo(f"{names_of}: {told}")
+        if isinstance(outcome, str):
+            typer.echo(f"{names_of}: {outcome}")
             continue
-        low, high = 100 * told.low, 100 * told.high
+        low, high = 100 * outcome.low, 100 * outcome.high
         typer.echo(
-            f"{names_of}: {100 * told.mean:+.2f} points [{low:+.2f}, {high:+.2f}], a 95 % interval over clients "
-            f"(bootstrap); {told.better} clients better, {told.worse} worse"
+            f"{names_of}: {100 * outcome.mean:+.2f} points [{low:+.2f}, {high:+.2f}], a 95 % interval over clients "
+            f"(bootstrap); {outcome.better} clients better, {outcome.worse} worse"
         )
 
 

@@ -44,19 +44,19 @@ def all_settings() -> dict[str, list[Setting]]:
         Setting(name.replace("_", "-"), field.default, _allowed(field.annotation, field.metadata), "")
         for name, field in Settings.model_fields.items()
     ]
-    found = {"": shared}
+    settings_by_prefix = {"": shared}
     for prefix, kind in sorted({item for name in METHODS for item in load_method(name).settings.items()}, key=str):
-        own = kind()
-        found[prefix] = [
+        defaults = kind()
+        settings_by_prefix[prefix] = [
             Setting(
                 f"{prefix}.{entry.name.replace('_', '-')}",
-                getattr(own, entry.name),
+                getattr(defaults, entry.name),
                 _allowed(*_unwrapped(entry.type)),
                 _meaning(kind.__doc__ or "", entry.name),
             )
             for entry in fields(kind)
         ]
-    return found
+    return settings_by_prefix
 
 
 def _unwrapped(kind: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -77,40 +77,40 @@ def _allowed(kind: Any, metadata: Any) -> str:
 
 def _meaning(documented: str, name: str) -> str:
     """The words of a class's docstring on one attribute."""
-    found = re.search(rf"^\s*{name}: (.+(?:\n {{12,}}.+)*)", documented, re.MULTILINE)
-    words = " ".join(found[1].split()) if found else ""
+    match = re.search(rf"^\s*{name}: (.+(?:\n {{12,}}.+)*)", documented, re.MULTILINE)
+    text = " ".join(match[1].split()) if match else ""
     # a sentence's first letter, not that of a symbol: C, T_s
-    first = words[:1].lower() if words[1:2].islower() else words[:1]
-    return first + words[1:].rstrip(".")
+    first = text[:1].lower() if text[1:2].islower() else text[:1]
+    return first + text[1:].rstrip(".")
 
 
 def with_defaults(text: str, settings: Mapping[str, list[Setting]]) -> str:
     """A pyproject.toml with these defaults."""
-    for prefix, own in settings.items():
+    for prefix, entries in settings.items():
         head = f"[{TABLE}{'.' if prefix else ''}{prefix}]"
         if head not in text:
             text = text.replace("\n[tool.ruff]\n", f"\n{head}\n\n[tool.ruff]\n")
-        before, _, rest = text.partition(f"{head}\n")
-        block, bracket, after = rest.partition("\n[")
-        lines = list(_lines(block.split("\n"), {each.name.removeprefix(f"{prefix}."): each for each in own}))
+        before, _, tail = text.partition(f"{head}\n")
+        block, bracket, after = tail.partition("\n[")
+        lines = list(_lines(block.split("\n"), {entry.name.removeprefix(f"{prefix}."): entry for entry in entries}))
         text = f"{before}{head}\n" + "\n".join(lines) + "\n" * bool(bracket) + bracket + after
     return text
 
 
-def _lines(lines: list[str], wanted: dict[str, Setting]) -> Iterator[str]:
-    missing = dict(wanted)
+def _lines(lines: list[str], settings: dict[str, Setting]) -> Iterator[str]:
+    missing = dict(settings)
     while lines and not lines[-1]:
         lines.pop()
     for line in lines:
         name = line.partition("=")[0].strip()
         if line.startswith("#") or not name:
             yield line
-        elif name in wanted:
+        elif name in settings:
             missing.pop(name)
             old = line.partition("=")[2].partition(" #")[0].strip()
             # 1e-4 stays as somebody wrote it
-            yield line if _same(old, wanted[name].default) else f"{name} = {wanted[name].value}"
-    yield from (f"{name} = {each.value}" for name, each in missing.items())
+            yield line if _same(old, settings[name].default) else f"{name} = {settings[name].value}"
+    yield from (f"{name} = {setting.value}" for name, setting in missing.items())
 
 
 def _same(written: str, default: Any) -> bool:
@@ -122,19 +122,19 @@ def _same(written: str, default: Any) -> bool:
 
 def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
     """A settings.md with a row for each setting, at the end of its prefix's table where it is new."""
-    known = {each.name: each for own in settings.values() for each in own}
-    kept = []
+    by_name = {setting.name: setting for entries in settings.values() for setting in entries}
+    lines = []
     for line in text.split("\n"):
-        found = ROW.match(line)
-        if not found:
-            kept.append(line)
-        elif found[1] in known:
-            each = known.pop(found[1])
-            kept.append(line.replace(f"`{found[2]}`", f"`{each.value}`", 1))
-    text = "\n".join(kept)
-    for each in known.values():
-        prefix = each.name.partition(".")[0] if "." in each.name else ""
-        row = f"| `{each.name}` | `{each.value}` | {each.allowed} | {each.meaning} |\n"
+        match = ROW.match(line)
+        if not match:
+            lines.append(line)
+        elif match[1] in by_name:
+            setting = by_name.pop(match[1])
+            lines.append(line.replace(f"`{match[2]}`", f"`{setting.value}`", 1))
+    text = "\n".join(lines)
+    for setting in by_name.values():
+        prefix = setting.name.partition(".")[0] if "." in setting.name else ""
+        row = f"| `{setting.name}` | `{setting.value}` | {setting.allowed} | {setting.meaning} |\n"
         # words may stand before the table
         after = rf"^## `{prefix}`\n(?:(?!#).*\n)*?(?:\|.*\n)+" if prefix else r"^\| `resume`.*\n"
         title = re.search(after, text, re.MULTILINE)

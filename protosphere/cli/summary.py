@@ -50,18 +50,20 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
     headline, sizes = summary["headline"], summary["bytes"]
     floor = summary["floor"]["majority-class"]
     where = f" (round {headline['of_round']}, {headline['clients']} clients)" if headline.get("clients") else ""
-    alike = f" ({_percent(headline['unweighted'])} % with every client alike)" if headline.get("unweighted") else ""
-    told = (
-        f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %{alike}; "
+    unweighted = (
+        f" ({_percent(headline['unweighted'])} % with every client alike)" if headline.get("unweighted") else ""
+    )
+    accuracy_line = (
+        f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %{unweighted}; "
         f"always answering a client's majority class: {_percent(floor)} %"
     )
     if summary.get("settings", {}).get("privacy") == "release" and not summary["rules"]:
-        told = "accuracy: kept by the clients (`privacy`); `protosphere report --state` prints it where one is"
+        accuracy_line = "accuracy: kept by the clients (`privacy`); `protosphere report --state` prints it where one is"
     payload, wire = (sizes[f"{name}_up"] + sizes[f"{name}_down"] for name in ("payload", "wire"))
     above = wire - sizes["evaluation_wire_up"] - payload
     return [
         *([f"every figure is with {summary['companion']}"] if "companion" in summary else []),
-        told,
+        accuracy_line,
         *([capped_words(headline["capped"])] if "capped" in headline else []),
         *([f"ended by {summary['stopped']} after round {summary['rounds']}"] if "stopped" in summary else []),
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
@@ -89,10 +91,12 @@ def _domain_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _all_classes_lines(summary: Mapping[str, Any]) -> list[str]:
-    found = {rule: values["all-classes"] for rule, values in summary["rules"].items() if "all-classes" in values}
-    if not found:
+    accuracy_by_rule = {
+        rule: values["all-classes"] for rule, values in summary["rules"].items() if "all-classes" in values
+    }
+    if not accuracy_by_rule:
         return []
-    accuracies = ", ".join(f"{rule} {_percent(accuracy)} %" for rule, accuracy in found.items())
+    accuracies = ", ".join(f"{rule} {_percent(accuracy)} %" for rule, accuracy in accuracy_by_rule.items())
     return [f"at the end on the test rows of all classes, those that a client lacks among them: {accuracies}"]
 
 

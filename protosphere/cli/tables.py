@@ -11,5 +11,5 @@ UNBROKEN = 1_000  # characters: more than a table of ours needs
 def console() -> Console:
     """For tables. In a pipe or a file each row stays on one line, for `grep` and `awk`, unless COLUMNS is set; rich
     alone takes 80 characters there and breaks names."""
-    known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(highlight=False, markup=False, width=None if known else UNBROKEN)
+    has_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Console(highlight=False, markup=False, width=None if has_width else UNBROKEN)
