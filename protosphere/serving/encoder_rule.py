@@ -44,19 +44,19 @@ class Judge:
             SettingError: it cannot be had here, or is another one.
         """
         try:
-            found = loaded(self.name, self.shape, self.dim)
+            encoder = loaded(self.name, self.shape, self.dim)
         except ModelError as error:
             raise SettingError(
                 f"this rule needs the public encoder of the run, {self.name!r}, which cannot be loaded ({error}) "
                 "Say where it lies with --encoder NAME, or name another --rule."
             ) from error
-        if self.fingerprint not in ("", found.fingerprint):
+        if self.fingerprint not in ("", encoder.fingerprint):
             raise SettingError(
                 f"this rule needs the public encoder of the run (fingerprint {self.fingerprint}), but "
-                f"{self.name!r} has other weights or another name ({found.fingerprint}); give the same with --encoder "
-                "NAME, or name another --rule."
+                f"{self.name!r} has other weights or another name ({encoder.fingerprint}); give the same with "
+                "--encoder NAME, or name another --rule."
             )
-        return found
+        return encoder
 
 
 def judge_of(
@@ -83,21 +83,21 @@ def judge_of(
     if scores(torch.zeros(0, run.settings.feature_dim, dtype=torch.float64)) is None:
         return None
 
-    def judged(found: Tensor) -> Tensor:
-        judged_by = scores(found)
+    def judged(embeddings: Tensor) -> Tensor:
+        judged_by = scores(embeddings)
         assert judged_by is not None
         return judged_by
 
-    known = about.get(ENCODER)
-    known = known if isinstance(known, dict) else {}
+    description = about.get(ENCODER)
+    description = description if isinstance(description, dict) else {}
     name = encoder or encoder_of(about, {"privacy-encoder": run.settings.privacy_encoder})
     tokens = None
     if reads_text(name) and len(shape) == 1:
         tokens = Tokens(name.partition("?")[0], run.settings.max_tokens)
-    return Judge(name, str(known.get("fingerprint", "")), shape, run.settings.feature_dim, judged, tokens)
+    return Judge(name, str(description.get("fingerprint", "")), shape, run.settings.feature_dim, judged, tokens)
 
 
 def encoder_of(about: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """The public encoder's name, as the client that made the description had it."""
-    known = about.get(ENCODER)
-    return str((known if isinstance(known, dict) else {}).get("name", settings.get("privacy-encoder", "")))
+    description = about.get(ENCODER)
+    return str((description if isinstance(description, dict) else {}).get("name", settings.get("privacy-encoder", "")))

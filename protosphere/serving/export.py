@@ -139,8 +139,8 @@ class Public(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Of inputs as models take them: (n, K)."""
-        found = self.network(inputs)
-        h = found.flatten(2).mean(dim=2) if found.dim() == 4 else found
+        features = self.network(inputs)
+        h = features.flatten(2).mean(dim=2) if features.dim() == 4 else features
         return self._scores(directions(h @ self.mixing.T - self.centre))
 
 
@@ -153,9 +153,9 @@ class Own(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """(n, d) -> (n, K)."""
-        found = self._score(z)
-        assert found is not None
-        return found
+        scores = self._score(z)
+        assert scores is not None
+        return scores
 
 
 def export(trained: Trained, output: Path, kind: str = "", rule: str = "", force: bool = False) -> None:
@@ -191,8 +191,8 @@ def _format_of(output: Path, kind: str) -> str:
         raise SettingError(f"format {kind!r} is unknown; it can be {' or '.join(FORMATS)}.")
     meant = next((name for name, suffix in FORMATS.items() if suffix == output.suffix), "")
     if not meant:
-        wanted = [FORMATS[kind]] if kind else [f"{suffix} ({name})" for name, suffix in FORMATS.items()]
-        raise SettingError(f"{output} does not end in {' or '.join(wanted)}, which says what is in it; name it so.")
+        endings = [FORMATS[kind]] if kind else [f"{suffix} ({name})" for name, suffix in FORMATS.items()]
+        raise SettingError(f"{output} does not end in {' or '.join(endings)}, which says what is in it; name it so.")
     if kind not in ("", meant):
         raise SettingError(
             f"{output} is named as a file of format {meant!r}, but --format is {kind!r}; leave --format out, or end "
@@ -214,8 +214,8 @@ def _head(trained: Trained, rule: str) -> nn.Module:
     """What makes the rule's scores of features."""
     state, objective = trained.state, trained.objective
     local, covariance = state.prototypes, state.covariance
-    own = objective.scores(state, torch.zeros(0, objective.settings.feature_dim, device=trained.device))
-    if rule in own:
+    own_scores = objective.scores(state, torch.zeros(0, objective.settings.feature_dim, device=trained.device))
+    if rule in own_scores:
         return Own(lambda z: objective.scores(state, z)[rule])
     if rule == "global-prototypes" and state.table is not None:
         return Nearest(*state.table)
@@ -271,21 +271,21 @@ def _input(transform: InputTransform) -> dict[str, Any]:
 
 def _features(columns: Sequence[Column]) -> list[dict[str, Any]]:
     """Of each of the F numbers, what it is: a column's value, that it is a certain value, or that there is none."""
-    found: list[dict[str, Any]] = []
+    features: list[dict[str, Any]] = []
     for column in columns:
         values = [{}] if column.kind == NUMBER else [{"value": value} for value in column.values]
-        found += [{"column": column.name, **each} for each in values]
-        found += [{"column": column.name, "missing": True}] if column.missing else []
-    return found
+        features += [{"column": column.name, **value} for value in values]
+        features += [{"column": column.name, "missing": True}] if column.missing else []
+    return features
 
 
 def _prototypes(trained: Trained) -> str:
     """Labels and vectors of the local prototypes and of the targets, without class counts."""
     sets = {"local": trained.state.prototypes, "global": trained.state.targets}
     tensors = {}
-    for name, each in sets.items():
-        if each is not None:
-            tensors[f"{name}/labels"], tensors[f"{name}/vectors"] = each.labels, each.vectors.contiguous()
+    for name, prototypes in sets.items():
+        if prototypes is not None:
+            tensors[f"{name}/labels"], tensors[f"{name}/vectors"] = prototypes.labels, prototypes.vectors.contiguous()
     return base64.b64encode(save(tensors)).decode()
 
 
@@ -339,8 +339,8 @@ def _inexpressible(trained: Trained, error: Exception) -> SettingError:
     """What a model of somebody else's may do that no program can."""
     # torch.onnx colours its words for a terminal
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
-    words = plain.splitlines() or [type(error).__name__]
+    lines = plain.splitlines() or [type(error).__name__]
     return SettingError(
-        f"model {trained.model!r} cannot be written as a program ({words[0].rstrip('.:')}); its forward pass must not "
+        f"model {trained.model!r} cannot be written as a program ({lines[0].rstrip('.:')}); its forward pass must not "
         "branch on values; `protosphere predict` needs no program."
     )

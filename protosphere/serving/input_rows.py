@@ -78,13 +78,13 @@ def answers_to(trained: Trained, rule: str, rows: GivenRows) -> Iterator[Answer]
     """An answer a row; one that cannot be used is told in its answer."""
     usable = [row for row in range(len(rows.inputs)) if row not in rows.problems]
     parts = (usable[start : start + ROWS_AT_ONCE] for start in range(0, len(usable), ROWS_AT_ONCE))
-    found = (answer for part in parts for answer in judged(trained, rule, rows.inputs[part]))
+    answers = (answer for part in parts for answer in judged(trained, rule, rows.inputs[part]))
     for row in range(len(rows.inputs)):
         name = f"row {row}"
         if row in rows.problems:
             yield Answer(name, f"{name} has {rows.problems[row]}.")
         else:
-            yield replace(next(found), source=name, unknown=rows.unknown.get(row, ()))
+            yield replace(next(answers), source=name, unknown=rows.unknown.get(row, ()))
 
 
 # --- tables --------------------------------------------------------------------------------------------------
@@ -97,13 +97,13 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
     settings = trained.objective.settings
     names = [column.name for column in schema]
     try:
-        held = list(types_of(path))
-        label = _label_column(path, held, names, label_column, settings.label_column)
-        lacking = [name for name in names if name not in held]
+        column_names = list(types_of(path))
+        label = _label_column(path, column_names, names, label_column, settings.label_column)
+        lacking = [name for name in names if name not in column_names]
         if lacking:
             raise SettingError(
-                f"{path} lacks {_columns(lacking)}, by which this client was trained; it has {_columns(held)}: add "
-                "what is missing."
+                f"{path} lacks {_columns(lacking)}, by which this client was trained; it has {_columns(column_names)}: "
+                "add what is missing."
             )
         table = read_columns(path, [*names, *([label] if label else [])])
         inputs, problems, unknown = encoded(schema, table)
@@ -112,24 +112,28 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
     except Exception as error:
         # what is broken in a table shows in exceptions of every kind
         raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
-    known = {*names, label, settings.group_column, settings.partition_column, settings.label_column}
-    others = [name for name in held if name not in known]
+    used_names = {*names, label, settings.group_column, settings.partition_column, settings.label_column}
+    unread = [name for name in column_names if name not in used_names]
     return GivenRows(
         torch.from_numpy(inputs),
         _labels(trained, path, table.column(label).to_pylist()) if label else None,
         problems,
         unknown,
-        (f"{path} has {_columns(others)}, by which this client was not trained: not read.",) if others else (),
+        (f"{path} has {_columns(unread)}, by which this client was not trained: not read.",) if unread else (),
     )
 
 
-def _label_column(path: Path, held: Sequence[str], features: Sequence[str], asked: str, usual: str) -> str:
+def _label_column(path: Path, columns: Sequence[str], features: Sequence[str], label_column: str, usual: str) -> str:
     """Where the classes are; "" where the table has none."""
-    if asked and (asked not in held or asked in features):
-        what = "is one of the model's inputs" if asked in features else f"is not in {path}, which has {_columns(held)}"
-        raise SettingError(f"--label-column is {shown(asked)}, which {what}; name the column with the classes.")
-    free = [name for name in held if name not in features]
-    return asked or next((name for name in (usual, *LABEL_COLUMNS) if name and name in free), "")
+    if label_column and (label_column not in columns or label_column in features):
+        what = (
+            "is one of the model's inputs"
+            if label_column in features
+            else f"is not in {path}, which has {_columns(columns)}"
+        )
+        raise SettingError(f"--label-column is {shown(label_column)}, which {what}; name the column with the classes.")
+    free = [name for name in columns if name not in features]
+    return label_column or next((name for name in (usual, *LABEL_COLUMNS) if name and name in free), "")
 
 
 def encoded(
@@ -157,11 +161,11 @@ def encoded(
                 unknown[row] = (*unknown.get(row, ()), column.name)
                 continue
             what = cell_word(cells[row].as_py())
-            problems.setdefault(row, f"{what} in the column {column.name!r}, where {_seen(what)}")
+            problems.setdefault(row, f"{what} in the column {column.name!r}, where {_describe_training(what)}")
     return np.concatenate(parts, axis=1), problems, unknown
 
 
-def _seen(what: str) -> str:
+def _describe_training(what: str) -> str:
     return "no training row lacked one" if what == NOTHING else "training rows had finite numbers"
 
 
@@ -175,24 +179,28 @@ def _columns(names: Sequence[str]) -> str:
 def _arrays(trained: Trained, transform: InputTransform, path: Path) -> GivenRows:
     if transform.columns:
         _refuse_form(path, "arrays", transform)
-    inputs, labels, others = read_inputs(path, transform.shape)
+    inputs, labels, other_names = read_inputs(path, transform.shape)
     pixels = transform.scale != 1
     if (inputs.dtype == np.uint8) != pixels:
-        wanted = f"uint8, pixels from 0 to {PIXEL}" if pixels else "float32"
+        kind = f"uint8, pixels from 0 to {PIXEL}" if pixels else "float32"
         raise SettingError(
-            f"{path} has x of type {inputs.dtype}, but this client was trained on {wanted}: give it the numbers that "
+            f"{path} has x of type {inputs.dtype}, but this client was trained on {kind}: give it the numbers that "
             "its training data hold, before any scaling."
         )
     rows = torch.from_numpy(_in_shape(trained, transform, path, inputs))
     if pixels and transform.scale != PIXEL:
         rows = (rows * (transform.scale / PIXEL)).round().to(torch.uint8)
-    given = None if labels is None else _labels(trained, path, labels.tolist())
+    label_numbers = None if labels is None else _labels(trained, path, labels.tolist())
     wrong = np.flatnonzero(~finite_rows(inputs)).tolist()
     problems = dict.fromkeys(wrong, "a value that is not finite in x")
-    known = {trained.objective.settings.group_column, trained.objective.settings.partition_column, "classes"}
-    rest = [name for name in others if name not in known]
+    used_names = {trained.objective.settings.group_column, trained.objective.settings.partition_column, "classes"}
+    unread = [name for name in other_names if name not in used_names]
     return GivenRows(
-        rows, given, problems, {}, (f"{path} has {', '.join(rest)} beside x and y: not read.",) if rest else ()
+        rows,
+        label_numbers,
+        problems,
+        {},
+        (f"{path} has {', '.join(unread)} beside x and y: not read.",) if unread else (),
     )
 
 
@@ -215,10 +223,10 @@ def _form(shape: Sequence[int]) -> str:
     return f"rows of {shape[0]} numbers" if len(shape) == 1 else f"rows of shape {tuple(shape)}"
 
 
-def _refuse_form(path: Path, held: str, transform: InputTransform) -> NoReturn:
+def _refuse_form(path: Path, content: str, transform: InputTransform) -> NoReturn:
     trained = f"a table of {_columns([column.name for column in transform.columns])}"
     raise SettingError(
-        f"{path} holds {held}, but this client was trained on "
+        f"{path} holds {content}, but this client was trained on "
         f"{trained if transform.columns else _form(transform.shape)}: give it "
         f"{'such a table' if transform.columns else f'a {SUFFIX} file with such rows in x'}."
     )
@@ -233,7 +241,7 @@ def _labels(trained: Trained, path: Path, values: Sequence[Any]) -> list[int]:
     names = trained.class_names
     number = {name: label for label, name in enumerate(names)}
     written = path.suffix == ".csv" and not any(name.isdecimal() for name in names)
-    found = []
+    labels = []
     for row, value in enumerate(values):
         label = int(value) if isinstance(value, int) else number.get(str(value).strip(), -1)
         if label < 0 and written and isinstance(value, str) and value.strip().isdecimal():
@@ -246,5 +254,5 @@ def _labels(trained: Trained, path: Path, values: Sequence[Any]) -> list[int]:
                 f"row {row} of {path} is {what}; it knows {class_words(range(len(names)), names)}: mend the row, or "
                 "leave its classes out."
             )
-        found.append(label)
-    return found
+        labels.append(label)
+    return labels

@@ -50,24 +50,26 @@ def read_labelled(trained: Trained, path: Path, label_column: str = "") -> list[
     Raises:
         SettingError: there is none, or a class that the client does not know.
     """
-    found = _in_folder(trained, path) if path.is_dir() else _in_table(trained, path, label_column)
-    if not found:
+    inputs = _in_folder(trained, path) if path.is_dir() else _in_table(trained, path, label_column)
+    if not inputs:
         raise SettingError(
             f"{path} holds no input with its class; a folder needs subfolders named by class "
             f"({class_words(range(len(trained.class_names)), trained.class_names)}), a table rows."
         )
-    return found
+    return inputs
 
 
 def _in_folder(trained: Trained, folder: Path) -> list[Labelled]:
     suffixes = TEXT_SUFFIXES if trained.tokens else IMAGE_SUFFIXES
-    found = []
-    for place in sorted(each for each in folder.iterdir() if each.is_dir() and seen(each.relative_to(folder))):
-        files = sorted(each for each in place.rglob("*") if each.suffix.lower() in suffixes and each.is_file())
+    inputs = []
+    for place in sorted(
+        subfolder for subfolder in folder.iterdir() if subfolder.is_dir() and seen(subfolder.relative_to(folder))
+    ):
+        files = sorted(file for file in place.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
         if files:
             label = _label(trained, place.name, str(place))
-            found += [Labelled(str(file.relative_to(folder)), file, label) for file in files]
-    return found
+            inputs += [Labelled(str(file.relative_to(folder)), file, label) for file in files]
+    return inputs
 
 
 def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]:
@@ -97,14 +99,14 @@ def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]
     ]
 
 
-def _column(path: Path, columns: Sequence[str], wanted: Sequence[str], what: str, remedy: str) -> str:
-    found = [name for name in columns if name.lower() in wanted or name in wanted]
-    if len(found) != 1:
+def _column(path: Path, columns: Sequence[str], candidates: Sequence[str], what: str, remedy: str) -> str:
+    names = [name for name in columns if name.lower() in candidates or name in candidates]
+    if len(names) != 1:
         raise SettingError(
-            f"{path} has the columns {', '.join(columns)}, of which {len(found)} can be where {what} "
-            f"({', '.join(wanted)}); {remedy}."
+            f"{path} has the columns {', '.join(columns)}, of which {len(names)} can be where {what} "
+            f"({', '.join(candidates)}); {remedy}."
         )
-    return found[0]
+    return names[0]
 
 
 def _source(trained: Trained, path: Path, column: str, cell: Any) -> Path | str | BytesIO:
@@ -138,19 +140,19 @@ def judge(trained: Trained, rule: str, inputs: Sequence[Labelled]) -> Iterator[t
     Raises:
         SettingError: at once, for inputs that the client's model does not take.
     """
-    files = [each.source for each in inputs if isinstance(each.source, Path)]
-    texts = [each.source for each in inputs if isinstance(each.source, str)]
-    refuse_unfit(trained, files, texts, others=len(inputs) - len(files) - len(texts))
+    files = [row.source for row in inputs if isinstance(row.source, Path)]
+    texts = [row.source for row in inputs if isinstance(row.source, str)]
+    refuse_unfit(trained, files, texts, in_memory=len(inputs) - len(files) - len(texts))
     return _judged(trained, rule, inputs)
 
 
 def _judged(trained: Trained, rule: str, inputs: Iterable[Labelled]) -> Iterator[tuple[int, Answer]]:
-    rest = iter(inputs)
-    while some := list(islice(rest, ROWS_AT_ONCE)):
-        answers = answers_of(trained, rule, [each.source for each in some])
-        for each, answer in zip(some, answers, strict=True):
-            problem = f"{each.name}: {answer.problem}" if answer.problem else ""
-            yield each.label, replace(answer, source=each.name, problem=problem)
+    iterator = iter(inputs)
+    while some := list(islice(iterator, ROWS_AT_ONCE)):
+        answers = answers_of(trained, rule, [row.source for row in some])
+        for row, answer in zip(some, answers, strict=True):
+            problem = f"{row.name}: {answer.problem}" if answer.problem else ""
+            yield row.label, replace(answer, source=row.name, problem=problem)
 
 
 def confusion(judged: Iterable[tuple[int, Answer]], num_classes: int) -> NDArray[np.int64]:

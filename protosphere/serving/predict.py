@@ -69,23 +69,23 @@ class Trained:
     def rules(self) -> tuple[str, ...]:
         """The rules that this client can apply."""
         nothing = torch.zeros(0, self.objective.settings.feature_dim, device=self.device)
-        own = tuple(rule_scores(self.objective, self.state, nothing))
-        own = own if self.arrived is None else (*own, *received_scores(self.objective, self.arrived, nothing))
+        rules = tuple(rule_scores(self.objective, self.state, nothing))
+        rules = rules if self.arrived is None else (*rules, *received_scores(self.objective, self.arrived, nothing))
         if self.judge is None:
-            return own if self.objective.pooled(self.state, nothing, None) is None else (*own, POOL)
+            return rules if self.objective.pooled(self.state, nothing, None) is None else (*rules, POOL)
         if self.judge.tokens not in (None, self.tokens):
             # its encoder reads texts by another tokenizer than the model: no one input is both's
-            return (*own, RULE)
+            return (*rules, RULE)
         none = self.judge.scores(torch.zeros(0, self.judge.dim, dtype=torch.float64))
-        return (*own, RULE) if self.objective.pooled(self.state, nothing, none) is None else (*own, RULE, POOL)
+        return (*rules, RULE) if self.objective.pooled(self.state, nothing, none) is None else (*rules, RULE, POOL)
 
     def judged_by(self, rule: str) -> "tuple[Trained, str]":
         """The client and the rule that come to the same: `received` is the classifier of what came, `received-<rule>`
         a rule of the method's own with it."""
-        name, _, own = rule.partition("-")
+        name, _, base_rule = rule.partition("-")
         if name != RECEIVED or self.arrived is None:
             return self, rule
-        return replace(self, state=self.arrived, arrived=None), own or "classifier"
+        return replace(self, state=self.arrived, arrived=None), base_rule or "classifier"
 
     def chosen(self, rule: str = "") -> str:
         """The rule of that name, or the client's own for "".
@@ -93,13 +93,13 @@ class Trained:
         Raises:
             SettingError: there is none of that name, or this client lacks what it takes.
         """
-        wanted, ready = rule or self.rule, self.rules()
-        if wanted not in ready:
+        name, ready = rule or self.rule, self.rules()
+        if name not in ready:
             raise SettingError(
-                f"rule {wanted!r} cannot be applied by client {self.partition} of run "
+                f"rule {name!r} cannot be applied by client {self.partition} of run "
                 f"{self.run}; it can apply {', '.join(ready)}: name one with --rule."
             )
-        return wanted
+        return name
 
     @torch.no_grad()
     def scores(self, rule: str, inputs: Tensor) -> Tensor:
@@ -142,8 +142,10 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
     """
     about = _description(folder)
     settings = unpacked(about["settings"])
-    own = [] if encoder else [("privacy-encoder", encoder_of(about, settings))]
-    refuse_untrusted(folder, [("strategy", str(settings.get("strategy", ""))), ("model", about["model"]), *own], trust)
+    encoders = [] if encoder else [("privacy-encoder", encoder_of(about, settings))]
+    refuse_untrusted(
+        folder, [("strategy", str(settings.get("strategy", ""))), ("model", about["model"]), *encoders], trust
+    )
     run = read_settings(settings)
     names = tuple(about["class_names"])
     objective = run.method.objective(run.settings, run.options, len(names))
@@ -247,11 +249,11 @@ def reads_images(trained: Trained) -> bool:
     return isinstance(transform, InputTransform) and transform.pixels and transform.shape[0] in (1, 3)
 
 
-def refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str], others: int = 0) -> None:
+def refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str], in_memory: int = 0) -> None:
     """Refuse inputs that the client's model does not take.
 
     Args:
-        others: how many images there are in memory.
+        in_memory: how many images there are in memory.
 
     Raises:
         SettingError: what they are, and what it takes.
@@ -265,7 +267,7 @@ def refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str], 
         )
     if trained.tokens is None and texts:
         raise SettingError(f"this client's model {trained.model!r} reads images; give it files instead of --text.")
-    if not files and not texts and not others:
+    if not files and not texts and not in_memory:
         raise SettingError("there is nothing to classify; name a file at least.")
 
 
@@ -277,21 +279,21 @@ def answers_of(trained: Trained, rule: str, sources: Sequence[Path | str | Bytes
             read.append(_read(trained, rule, source))
         except DataError as error:
             read.append(str(error))
-    inputs = [each for each in read if isinstance(each, Tensor)]
-    found = iter(judged(trained, rule, torch.stack(inputs)) if inputs else [])
-    for source, each in zip(sources, read, strict=True):
+    inputs = [item for item in read if isinstance(item, Tensor)]
+    answers = iter(judged(trained, rule, torch.stack(inputs)) if inputs else [])
+    for source, item in zip(sources, read, strict=True):
         name = str(source)
-        yield Answer(name, each) if isinstance(each, str) else replace(next(found), source=name)
+        yield Answer(name, item) if isinstance(item, str) else replace(next(answers), source=name)
 
 
 def judged(trained: Trained, rule: str, inputs: Tensor) -> list[Answer]:
     """An answer, without a source, for each of some inputs (n, ...) as they are stored."""
     scores = trained.scores(rule, inputs).double().cpu()
     best = scores.argmax(dim=1, keepdim=True)
-    others = scores.scatter(1, best, -torch.inf)
-    second = others.argmax(dim=1, keepdim=True)
+    other_scores = scores.scatter(1, best, -torch.inf)
+    second = other_scores.argmax(dim=1, keepdim=True)
     shares = softmax(scores, dim=1).gather(1, best) if rule in WITH_PROBABILITIES else torch.full(best.shape, torch.nan)
-    columns = (best, scores.gather(1, best), shares, second, others.gather(1, second))
+    columns = (best, scores.gather(1, best), shares, second, other_scores.gather(1, second))
     return [
         Answer(
             "",
